@@ -1,4 +1,4 @@
-"""A tool awaits a person: the public names."""
+"""The public names of the library, with which a tool asks a person and awaits the answer."""
 # Of elicit-url, as elicit_url.py reads here.
 
 from flows import elicit

@@ -1,4 +1,4 @@
-"""The verbs: what a tool writes to ask a person."""
+"""The verbs: the functions with which a tool asks a person."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
@@ -64,12 +64,13 @@ def oauth(
     key: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[Account]:
-    """Ask the person to connect an account, unless one with these scopes is connected already.
+    """Ask the person to connect an account, unless one with these scopes is already connected.
 
-    `provider` is a declaration (`flows.providers`) or the name of one in `elicit.toml`; `account`
-    is the name or id of the one that is wanted; `reason` is shown on the page. Raises
-    InvalidQuestion for what can be no scope (RFC 6749, 3.3); the await raises NotConfigured where
-    the server has no client id for the provider.
+    `provider` is a declaration (`flows.providers`) or the name of one in `elicit.toml`. `account`
+    is the name or id of the wanted account. `reason` is shown on the page. Raises InvalidQuestion
+    for an invalid scope (RFC 6749, 3.3). The await raises NotConfigured if the server has no client
+    id for the provider.
+
     `key` and `timeout` are as for `url`.
     """
     with telling():
@@ -99,15 +100,17 @@ def payment(
 ) -> Question[Receipt]:
     """Ask the person to pay `price` for `what`, which the page and the provider show.
 
-    With `once` it is bought for good: the same question is answered by the receipt from then on.
-    The same call made again within two minutes of the result gets that result again, as it may
-    have been lost on its way; with `again` it is another purchase at once.
+    With `once`, it is a permanent purchase: the receipt answers the same question from then on.
 
-    Some ways to pay take days, such as a bank transfer. With `processing="return"` the await raises
-    Processing once such a payment is on its way; the question stays open, and the same call made
-    again gets the receipt when the money is there.
+    The same call, repeated within two minutes of the result, gets that result again, because it may
+    have been lost. With `again`, the repeated call is another purchase immediately.
 
-    The await raises NotConfigured where the server has no payment provider.
+    Some payment methods take days, such as a bank transfer. With `processing="return"`, the await
+    raises Processing once such a payment is on its way. The question stays open, and repeating the
+    same call returns the receipt when the money has arrived.
+
+    The await raises NotConfigured if the server has no payment provider.
+
     `key` and `timeout` are as for `url`.
     """
     with telling():
@@ -124,7 +127,7 @@ def payment(
 
 
 async def forget(name: str) -> bool:
-    """Wipe what `secret(name=...)` has kept for this person; False if there was nothing."""
+    """Erase the person's secret that `secret(name=...)` stored. Return False if there was none."""
     with telling():
         return await current_asker().forget(name)
 
@@ -138,17 +141,18 @@ async def once(
 ) -> J:
     """Do `work` once in a call, however often the tool's body runs again.
 
-    `work` is given an idempotency key to pass on to whom it calls: if the process dies between
-    the work and its record, it runs again with the same key. What comes back has been through
-    JSON, the first time too. In a loop each turn needs a `key` of its own, such as the item.
+    `work` receives an idempotency key to pass on to the service that it calls. If the process dies
+    between the work and its record, `work` runs again with the same key. The result has been
+    through JSON, even the first time. In a loop, each turn needs its own `key`, such as the item.
 
-    The same call made again within two minutes of the tool's result gets that result again, as it
-    may have been lost on its way; with `again` it does the work again at once.
+    The same call, repeated within two minutes of the tool's result, gets that result again, because
+    it may have been lost. With `again`, the repeated call does the work again immediately.
 
-    Raises InvalidQuestion if the name and the key were used before in this run of the tool, and
-    NotAllowed for a caller who is refused: the work is not done then. Raises ResultNotKept if its
-    result is no JSON or longer than a mebibyte: the work is done, and the same call made again
-    raises that again and does nothing.
+    Raises:
+        InvalidQuestion: The name and the key were already used in this run of the tool.
+        NotAllowed: The caller is refused, and the work is not done.
+        ResultNotKept: The work is done, but its result is not JSON or is longer than a
+            mebibyte. Repeating the same call raises this again and does nothing.
     """
     with telling():
         if not name:
@@ -160,11 +164,11 @@ async def once(
 
 
 async def notify(message: str) -> None:
-    """Tell whoever waits for the result how far it is; it asks nothing and waits for nobody.
+    """Send a progress message to the client that waits for the result, without waiting.
 
-    A tool's message is a step of progress, for a client that wants those; in a body that runs
-    again it is told again. A program over HTTP hands it to its own `on_notice`. Raises
-    InvalidQuestion for an empty or overlong message.
+    A tool's message is a progress notification, for clients that request them. If the body runs
+    again, the message is sent again. A program over HTTP receives it in its own `on_notice`. Raises
+    InvalidQuestion for an empty or too long message.
     """
     with telling():
         if not message.strip() or len(message) > MESSAGE_AT_MOST:
@@ -173,9 +177,9 @@ async def notify(message: str) -> None:
 
 
 def can(mode: str) -> bool:
-    """Whether the caller's client declared the elicitation mode `form` or `url`.
+    """Return True if the caller's client declared the elicitation mode `form` or `url`.
 
-    Raises InvalidQuestion for any other word.
+    Raises InvalidQuestion for any other mode.
     """
     with telling():
         must_be_mode(mode)
@@ -183,11 +187,11 @@ def can(mode: str) -> bool:
 
 
 def token(elicitation_id: str, *, timeout: timedelta = DEFAULT_TIMEOUT) -> str:
-    """An encrypted text that stands for an elicitation, to send through a service of your own.
+    """Return an encrypted token of an elicitation, to send through a service of your own.
 
-    A callback that gets it back reads it with `read_token`: nobody else can make one, read the id
-    in it or change it, and it is over after `timeout`. It says which elicitation is meant, not who
-    brings it; a person's browser comes back with the link's `return_token`.
+    A callback that receives the token reads it with `read_token`. Nobody else can create a token,
+    read the id in it or change it, and it expires after `timeout`. It says which elicitation is
+    meant, not who sends it: a person's browser returns with the link's `return_token`.
     """
     with telling():
         must_be_elicitation_id(elicitation_id)
@@ -196,9 +200,9 @@ def token(elicitation_id: str, *, timeout: timedelta = DEFAULT_TIMEOUT) -> str:
 
 
 def read_token(text: str) -> str:
-    """The elicitation id in a `token`, for `complete_elicitation`.
+    """Return the elicitation id in a `token`, for `complete_elicitation`.
 
-    Raises InvalidToken for a text that is damaged, forged, too old, or another kind of token.
+    Raises InvalidToken for a text that is damaged, forged, expired, or another kind of token.
     """
     with telling():
         return current_asker().read_token(text)
@@ -212,17 +216,17 @@ async def complete_elicitation(
     program: str | None = None,
     tool: str | None = None,
 ) -> Completion:
-    """Unblock the tool that waits: the one door to it.
+    """Complete an elicitation, so that the waiting tool continues.
 
-    By id it is for trusted code, in any process on the same store, and finishes the kind `url`;
-    by an `elicitation_id` of your own it finishes a form, too, and raises InvalidAnswer where the
-    content does not fit its schema. Such an id belongs to the tool, block or API program that gave
-    it. Without `program` the id is looked up among the tools and blocks of your server; with it,
-    among the questions of the API program of this name. Where several people have a question with
-    the id, pass the person's `link.owner` as `owner`; where several tools have, pass `tool` (for
-    a block, "the application"). Otherwise nothing is completed and OwnerNeeded is raised.
+    By id, this is for trusted code in any process on the same store, and completes the kind `url`.
+    By an `elicitation_id` of your own it also completes a form, and raises InvalidAnswer if the
+    content does not match the form's schema. Such an id belongs to the tool, block or API program
+    that gave it. Without `program`, the id is looked up among the tools and blocks of your server;
+    with it, among the questions of the API program of this name. If several people have a question
+    with the id, pass the person's `link.owner` as `owner`. If several tools have one, pass `tool`
+    (for a block, "the application"). Otherwise nothing is completed and OwnerNeeded is raised.
 
-    From a public route pass the request itself: it must carry the link's return token (the query
+    From a public route, pass the request itself: it must carry the link's return token (the query
     parameter `elicitation`) and come from the browser that pressed Continue.
     """
     with telling():

@@ -1,42 +1,42 @@
-"""Every error of the library, in one tree.
+"""The errors of the library, as a class tree.
 
 ElicitError
-├── InvalidQuestion      the verb's own arguments are wrong (raised by the verb, not at the await)
-│   ├── InvalidSchema    what a form cannot show, which is a fault of the tool's code
-│   └── ResultNotKept    what `once` did is done, and its result is no JSON or too long
-├── NoAsker              nobody asks here: no tool call, and no `asking` block
+├── InvalidQuestion      the verb's arguments are wrong (raised by the verb, not by the await)
+│   ├── InvalidSchema    the schema contains something that a form cannot show: a bug in the tool
+│   └── ResultNotKept    `once` ran, but its result is not JSON or is too long to store
+├── NoAsker              no tool call and no `asking` block is active
 ├── CallOver             the call that this verb belongs to has ended
-├── AlreadyDone          what this owner's key stands for was done a moment ago
-├── NotAsked             a question was made in the call and never awaited
-│   └── NotAwaited       and was used as if it were its answer
-├── QuestionChanged      a retried tool asked something else than before
+├── AlreadyDone          the action of this owner and key was done a moment ago
+├── NotAsked             a question was created in the call and never awaited
+│   └── NotAwaited       a question was used as if it were its answer
+├── QuestionChanged      a retried tool asked a different question than before
 ├── NotSupported         the client cannot show this kind of question
 ├── NotConfigured        the server lacks a setting that the question needs
 ├── NotAllowed           nobody could safely answer this caller's question
-├── InvalidArguments     a gated tool was called with what cannot be shown as it would run
-├── NotAccepted          the person or the time said no
-│   ├── Declined         in the client or on our page
-│   ├── Denied           at the provider
-│   ├── Cancelled        the wait ended; the question itself may live on
-│   ├── NobodyAsked      the client answered by itself, sooner than any person could
-│   ├── Processing       the payment is on its way and was not to be waited for
-│   ├── Expired          its time was up
-│   ├── Failed           the provider or this server could not finish it
-│   ├── InvalidAnswer    the client answered something else than was asked
-│   └── Superseded       a newer question took its place
-├── OwnerNeeded          several people or tools have one elicitation_id
-├── NotPossible          this change does not follow from the elicitation's status
+├── InvalidArguments     a gated tool was called with arguments that are invalid or cannot be shown
+├── NotAccepted          the outcome is not an accepted answer
+│   ├── Declined         the person declined, in the client or on our page
+│   ├── Denied           the person declined at the provider
+│   ├── Cancelled        the wait ended; the question itself may still be open
+│   ├── NobodyAsked      the client answered automatically, faster than a person could
+│   ├── Processing       the payment is on its way and the question does not wait for it
+│   ├── Expired          nobody answered in time
+│   ├── Failed           the provider or this server could not finish the operation
+│   ├── InvalidAnswer    the client's answer does not match the schema
+│   └── Superseded       a newer question replaced this question
+├── OwnerNeeded          several people or tools have a question with this elicitation_id
+├── NotPossible          the elicitation's status does not allow this change
 ├── TooManyAttempts      a link was started more often than allowed
-├── TooManyPending       more questions are open than allowed
-├── StoreUnavailable     nothing can be kept at the moment: try again
-├── InvalidToken         a token is damaged, forged, expired or meant for something else
-├── Unverified           a webhook is not proven to come from who it says, or not from now
-├── WeakSecret           a key is too short to be one
-└── Unreadable           sealed bytes do not open under any key of the ring
+├── TooManyPending       the limit of open questions is reached
+├── StoreUnavailable     the store cannot save anything at the moment: try again
+├── InvalidToken         a token is damaged, forged, expired or made for something else
+├── Unverified           a webhook's sender or time could not be verified
+├── WeakSecret           a secret is too short
+└── Unreadable           no configured key opens an encrypted record
 
-Each class carries `name` (stable, for programs and the model), `code` (the same text, as results
-and problems of the HTTP API have it), `jsonrpc_code` and `http_status`; the message is a sentence
-fit for whoever it reaches.
+Each class has a `name` (stable, for programs and the model), a `code` (the same text, as results
+and problems of the HTTP API show it), a `jsonrpc_code` and an `http_status`. The message is a
+sentence that can be shown to its recipient.
 """
 
 import json
@@ -46,7 +46,7 @@ from typing import ClassVar, Final
 
 
 class ElicitError(Exception):
-    """Anything that elicit-url raises on purpose."""
+    """Base class of all errors that elicit-url raises on purpose."""
 
     name: ClassVar[str] = "ELICITATION_ERROR"
     code: ClassVar[str] = name
@@ -59,7 +59,7 @@ class ElicitError(Exception):
 
 
 class InvalidQuestion(ElicitError, ValueError):
-    """A verb's arguments are wrong. The verb raises it, so a bad constant fails at import."""
+    """The arguments of a verb are wrong. The verb raises it, so a bad constant fails at import."""
 
     name = "INVALID_INPUT"
     jsonrpc_code = -32602
@@ -67,7 +67,7 @@ class InvalidQuestion(ElicitError, ValueError):
 
 
 class InvalidSchema(InvalidQuestion):
-    """The schema asks for what a form cannot show: a fault in the tool's code."""
+    """The schema contains something that a form cannot show. This is a bug in the tool's code."""
 
     name = "ELICITATION_INVALID_SCHEMA"
     jsonrpc_code = -32603
@@ -75,13 +75,13 @@ class InvalidSchema(InvalidQuestion):
 
 
 class ResultNotKept(InvalidQuestion):
-    """`once` did its work, but cannot keep the result; the same call gets this error again."""
+    """`once` ran, but its result cannot be stored. The same call raises this error again."""
 
     name = "ELICITATION_RESULT_NOT_KEPT"
 
 
 class NoAsker(ElicitError):
-    """A verb was awaited where nobody asks; `why` says so in other words than the usual ones."""
+    """A verb was awaited where no question can be asked. `why` replaces the usual message."""
 
     name = "ELICITATION_NO_ASKER"
 
@@ -106,9 +106,10 @@ class CallOver(ElicitError):
 
 
 class AlreadyDone(ElicitError):
-    """A block `asking` with this owner and key has just used a payment or `once`, and ended well.
+    """This was already done: an `asking` block with this owner and key has just succeeded.
 
-    So this one is its repetition: nobody was asked, and nothing is bought or done again.
+    The earlier block used a payment or `once`. Nobody was asked again, and nothing was bought or
+    done again.
     """
 
     name = "ELICITATION_ALREADY_DONE"
@@ -123,9 +124,11 @@ class AlreadyDone(ElicitError):
 
 
 class NotAsked(ElicitError):
-    """Questions were made in a call and not asked; `places` are the lines where they were made.
+    """Questions were created in a call and never asked.
 
-    `in_def`: one of them was made in a function that cannot await.
+    `places` are the lines that created them.
+
+    `in_def`: one of the questions was created in a function that cannot await.
     """
 
     name = "ELICITATION_NOT_ASKED"
@@ -147,7 +150,7 @@ class NotAsked(ElicitError):
 
 
 class NotAwaited(NotAsked, TypeError):
-    """A question was used as if it were its answer: `place` is the line where it was made."""
+    """A question was used as if it were the answer. `place` is the line that created it."""
 
     name = "ELICITATION_NOT_AWAITED"
 
@@ -162,7 +165,7 @@ class NotAwaited(NotAsked, TypeError):
 
 
 class QuestionChanged(ElicitError):
-    """The tool started again, and asked something else than at the same place before."""
+    """The tool was restarted and asked a different question at the same place."""
 
     name = "ELICITATION_QUESTION_CHANGED"
 
@@ -176,9 +179,9 @@ class QuestionChanged(ElicitError):
 
 
 class NotSupported(ElicitError):
-    """The client did not declare the elicitation mode that this needs.
+    """The client did not declare the elicitation mode that the question needs.
 
-    Or whoever asks cannot ask it at all: `why` says so, and what can be done instead.
+    `why` replaces the message if the asker cannot ask the question at all.
     """
 
     name = "ELICITATION_NOT_SUPPORTED"
@@ -196,7 +199,7 @@ class NotConfigured(ElicitError):
     name = "ELICITATION_NOT_CONFIGURED"
 
     def __init__(self, *missing: str, has_none: bool = False, how: str | None = None) -> None:
-        """`has_none`: no provider of the kind is set up. `how`: what its operator has to write."""
+        """`has_none`: no provider of the kind is configured. `how`: how the operator fixes it."""
         self.missing = missing
         are_not = "is not set" if len(missing) == 1 else "are not set"
         says = f"This server is not set up for that yet: {' and '.join(missing)} {are_not}."
@@ -205,7 +208,10 @@ class NotConfigured(ElicitError):
 
 
 class NotAllowed(ElicitError):
-    """Nobody could safely open this caller's link; the message says what would change that."""
+    """The question is refused: no one could safely open this caller's link.
+
+    The message says what would change that.
+    """
 
     name = "ELICITATION_NOT_ALLOWED"
     jsonrpc_code = -32600
@@ -213,7 +219,7 @@ class NotAllowed(ElicitError):
 
 
 class InvalidArguments(ElicitError):
-    """A tool was called with arguments that do not fit, or that nobody could be shown whole."""
+    """A tool was called with invalid arguments, or with arguments too long to show in full."""
 
     name = "ELICITATION_INVALID_ARGUMENTS"
     jsonrpc_code = -32602
@@ -221,7 +227,7 @@ class InvalidArguments(ElicitError):
 
 
 class NotAccepted(ElicitError):
-    """The question was not answered with a yes."""
+    """The outcome of the question is not an accepted answer."""
 
     http_status = 409
 
@@ -233,29 +239,30 @@ class NotAccepted(ElicitError):
 
 
 class Declined(NotAccepted):
-    """The person said no, in the client or on our page."""
+    """The person declined, in the client or on our page."""
 
     name = "ELICITATION_DECLINED"
     http_status = 403
 
 
 class Denied(NotAccepted):
-    """The person said no at the provider."""
+    """The person declined at the provider."""
 
     name = "ELICITATION_DENIED"
     http_status = 403
 
 
 class Cancelled(NotAccepted):
-    """The wait was given up; the same call made again joins a question that is still open."""
+    """The wait was cancelled. Repeating the same call joins the question if it is still open."""
 
     name = "ELICITATION_CANCELLED"
 
 
 class NobodyAsked(NotAccepted):
-    """The client answered sooner than a person can read: the question stays open on our page.
+    """The client answered faster than a person can read; the question stays open on our page.
 
-    Told to the model alone: the tool has ended by then, and the same call goes on.
+    Only the model sees this error, because the tool has already ended. Repeating the same call
+    resumes the question.
     """
 
     name = "ELICITATION_NOBODY_ASKED"
@@ -269,16 +276,16 @@ class NobodyAsked(NotAccepted):
 
 
 class Processing(NotAccepted):
-    """The payment is on its way, as by a bank transfer, and was not to be waited for.
+    """The payment is on its way, for example by bank transfer, and the call does not wait for it.
 
-    The same call made again gets it once it is there.
+    Repeating the same call returns the payment once it has arrived.
     """
 
     name = "ELICITATION_PROCESSING"
 
 
 class Expired(NotAccepted):
-    """Nobody answered within `ttl`."""
+    """The question expired: nobody answered within `ttl`."""
 
     name = "ELICITATION_TIMEOUT"
     http_status = 408
@@ -291,10 +298,10 @@ class Expired(NotAccepted):
 
 
 class Failed(NotAccepted):
-    """The provider, or this server, could not finish what the person began.
+    """The provider or this server could not finish the operation.
 
-    `is_refusal`: the provider understood what it was asked for, and would not. `is_permanent`: it
-    would not the next time either, for what is wrong is what was asked.
+    `is_refusal`: the provider understood the request and refused it. `is_permanent`: repeating the
+    request cannot succeed, because the request itself is wrong.
     """
 
     name = "ELICITATION_FAILED"
@@ -314,7 +321,7 @@ class Failed(NotAccepted):
 
 
 class InvalidAnswer(NotAccepted):
-    """What the client answered does not fit the schema; `details` say where and why."""
+    """The client's answer does not match the schema. `details` say where and why."""
 
     name = "INVALID_INPUT"
     jsonrpc_code = -32602
@@ -323,7 +330,7 @@ class InvalidAnswer(NotAccepted):
     def __init__(
         self, details: Sequence[tuple[str, str]], *, elicitation_id: str | None = None
     ) -> None:
-        """`details` are pairs of a field's name, or nothing for the whole, and a sentence."""
+        """`details` are pairs of a field name ("" for the whole answer) and a sentence."""
         self.details = tuple({"path": path, "message": message} for path, message in details)
         super().__init__(
             f"The answer does not fit what was asked. Details: {json.dumps(self.details)}",
@@ -332,7 +339,7 @@ class InvalidAnswer(NotAccepted):
 
 
 class Superseded(NotAccepted):
-    """A newer question took this one's place."""
+    """A newer question replaced this question."""
 
     name = "ELICITATION_SUPERSEDED"
 
@@ -377,7 +384,7 @@ _CHANGES: Final[Mapping[str, str]] = {"exchanging": "finished", "let go": "relea
 
 
 class NotPossible(ElicitError):
-    """The status of the elicitation does not allow this change; `status` says what it is."""
+    """The elicitation's status, given in `status`, does not allow this change."""
 
     name = "ELICITATION_ALREADY_SETTLED"
     http_status = 409
@@ -391,7 +398,7 @@ class NotPossible(ElicitError):
 
 
 class TooManyAttempts(ElicitError):
-    """The link was started `limit` times without an end."""
+    """The link was started `limit` times without success."""
 
     name = "ELICITATION_TOO_MANY_ATTEMPTS"
     http_status = 429
@@ -404,7 +411,7 @@ class TooManyAttempts(ElicitError):
 
 
 class TooManyPending(ElicitError):
-    """As many questions are open as the server allows: `limit`, for this person or in all."""
+    """The limit of open questions is reached, for this person or for the server (`is_in_all`)."""
 
     name = "ELICITATION_TOO_MANY_PENDING"
     jsonrpc_code = -32000
@@ -421,10 +428,11 @@ class TooManyPending(ElicitError):
 
 
 class StoreUnavailable(ElicitError):
-    """The store cannot answer: closed, full, read-only, damaged, gone or locked for too long.
+    """The store cannot answer: closed, full, read-only, damaged, deleted or locked for too long.
 
-    After a write it means "not acknowledged", not "not written". `why` is the operator's: it may
-    name a file, so it is in the log and in tracebacks, and never in what a model or a page says.
+    After a write, the error means "not acknowledged", not "not written". `why` is for the operator:
+    it may contain a file name, so it appears in logs and tracebacks, never in text for a model or a
+    page.
     """
 
     name = "STORE_UNAVAILABLE"
@@ -442,7 +450,7 @@ class StoreUnavailable(ElicitError):
 
 
 class InvalidToken(ElicitError):
-    """A token that must not be acted upon; `reason` is for logs and tests, never for the sender."""
+    """The token is invalid. `reason` is for logs and tests and is never shown to the sender."""
 
     name = "ELICITATION_INVALID_TOKEN"
     http_status = 404
@@ -453,7 +461,7 @@ class InvalidToken(ElicitError):
 
 
 class Unverified(ElicitError):
-    """A webhook that must not be acted upon; `reason` is for logs and tests, not for the sender."""
+    """The webhook could not be verified. `reason` is for logs and tests, not for the sender."""
 
     name = "WEBHOOK_UNVERIFIED"
     http_status = 400
@@ -470,7 +478,7 @@ class WeakSecret(ElicitError, ValueError):
 
 
 class Unreadable(ElicitError):
-    """An encrypted record that no secret opens, or that belongs to another row."""
+    """An encrypted record that no configured secret opens, or that belongs to another row."""
 
     name = "ELICITATION_UNREADABLE"
 

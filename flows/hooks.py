@@ -1,12 +1,12 @@
-"""Hooks: what an operator's own code may do at the stages of a question and of its answer.
+"""Hooks: the operator's own code at the stages of a question and its answer.
 
-A plugin is any object; its methods are marked with the stage that they belong to. A question goes
-through `describe`, `admit` and `start`, an answer through `verify`, `shorten` and `settle`. What
-happens at each, and what a hook may do there, is the table STAGES.
+A plugin is any object whose methods are marked with a stage. A question passes the stages
+`describe`, `admit` and `start`, an answer passes `verify`, `shorten` and `settle`. The table STAGES
+says what happens at each stage and what a hook may do there.
 
-What could go wrong: a hook that opens what a guard has closed, or speaks for the person. So it gets
-a frozen value without secrets; what it hands on differs in what its stage leaves open, or in
-nothing, and passes the guards that come behind. No hook replaces a guard or stands around a write.
+Risks: a hook allows what a guard has refused, or answers for the person. A hook therefore receives
+a frozen value without secrets, may change only the fields that its stage leaves open, and its
+result passes the guards that follow. A hook cannot replace a guard or wrap a write.
 """
 
 import inspect
@@ -29,9 +29,11 @@ _MARK: Final = "_elicit_hooks"
 
 
 class HookRefused(ElicitError):
-    """A hook lets this not be asked, or not be answered so; the message is for whoever reads it.
+    """A hook refuses the question or the answer.
 
-    `field` is the one of a form that the sentence is about.
+    The message is for the person or the model.
+
+    `field` is the form field that the message is about.
     """
 
     name = "ELICITATION_REFUSED"
@@ -44,19 +46,20 @@ class HookRefused(ElicitError):
 
 
 class BadPlugin(TypeError):
-    """What cannot be a plugin, or a hook of one; the message says what to write."""
+    """The object is no valid plugin, or one of its hooks is invalid. The message says why."""
 
 
 class HookMisused(Exception):
-    """A hook did what none may do; the message is for the log."""
+    """A hook did something that its stage does not allow. The message is for the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookFacts:
-    """What a hook may know of any question: no secret, no token and nobody's name.
+    """The facts about a question that every hook may see: no secret, no token and no person's name.
 
-    `client` is what that calls itself, `client_id` what is proven of it. `owner` is the tag by
-    which lists show whoever is asked, a keyed hash. `arguments` are what a yes is about.
+    `client` is the client's unverified name, `client_id` its verified id. `owner` is a keyed hash
+    that lists show for the person who is asked. `arguments` are the arguments that the person
+    approves.
     """
 
     kind: str
@@ -65,14 +68,14 @@ class HookFacts:
     client: str | None
     client_id: str | None
     owner: str
-    is_for_user: bool  # one of the application's own users, for whom no tool asks
+    is_for_user: bool  # for one of the application's own users, not asked by a tool
     message: str = field(repr=False)
     arguments: Json = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedQuestion(HookFacts):
-    """A question that is about to be asked; `price` is that of a payment."""
+    """A question before it is asked. `price` is set for a payment."""
 
     timeout: timedelta
     price: Money | None = None
@@ -80,7 +83,7 @@ class ProposedQuestion(HookFacts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedQuestion(HookFacts):
-    """A question that stands, whose link nobody has seen yet."""
+    """A question that is stored, but whose link has not been sent yet."""
 
     id: str
     asked_at: datetime
@@ -89,7 +92,7 @@ class StartedQuestion(HookFacts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenAnswer(HookFacts):
-    """An answer that was verified and is not written; `by` is the proof that it came with."""
+    """An answer that is verified but not stored yet. `by` is the class name of its proof."""
 
     id: str
     by: str
@@ -98,32 +101,32 @@ class GivenAnswer(HookFacts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettledQuestion(HookFacts):
-    """What became of a question, once it is written. `content` is there for a form's answer."""
+    """A question whose outcome is stored. `content` is set for a form's answer only."""
 
     id: str
     asked_at: datetime
     settled_at: datetime
     status: str
     is_late: bool
-    by: str | None  # the proof that a yes came with
+    by: str | None  # the class name of the proof, if accepted
     content: Json = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookStage:
-    """One row; `leaves_open` are the fields of `value` that a hook may hand on changed."""
+    """A row of STAGES. `leaves_open` are the fields of `value` that a hook may change."""
 
     name: str
     does: str
     value: type[HookFacts]
-    after: type[HookFacts]  # what a hook after it gets
+    after: type[HookFacts]  # the type that an `after` hook receives
     leaves_open: tuple[str, ...] = ()
     is_guard: bool = False
     writes: bool = False
 
     @property
     def moments(self) -> tuple[Moment, ...]:
-        """What may be declared here."""
+        """The moments at which hooks can run at this stage."""
         if self.writes:
             return ("before", "after")
         if self.name == "describe":
@@ -183,14 +186,14 @@ ANSWERING: Final = ("verify", "shorten", "settle")
 
 
 class CallOn(Protocol[ValueT]):
-    """What an `around` awaits, once: the stage, and whatever stands around it further in."""
+    """The function that an `around` hook awaits once: the stage and all inner hooks."""
 
     async def __call__(self, value: ValueT | None = None) -> ValueT: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookMark:
-    """What a decorator says of a method."""
+    """The stage and moment that a decorator set on a method."""
 
     moment: Moment
     stage: str
@@ -199,7 +202,7 @@ class HookMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginHook(Generic[ValueT]):
-    """A method of a plugin, at its stage."""
+    """A method of a plugin, with its stage."""
 
     moment: Moment
     stage: HookStage
@@ -210,14 +213,14 @@ class PluginHook(Generic[ValueT]):
 
     @property
     def is_too_late(self) -> bool:
-        """Whether what it comes after is written, so that it can refuse nothing."""
+        """True if the stage has already stored its result, so the hook cannot refuse it."""
         return self.stage.writes and self.moment == "after"
 
     def is_for(self, value: ValueT) -> bool:
         return self.when is None or bool(self.when(value))
 
     def handed_on(self, value: ValueT, given: object) -> ValueT:
-        """What goes on, by what the hook returned. Raises HookMisused."""
+        """Return the value for the next hook, from this hook's return value. Raises HookMisused."""
         if given is None:
             if self.moment == "replace":
                 raise HookMisused("It replaces and returns nothing: return the value.")
@@ -282,9 +285,10 @@ def before(
     stage: Literal["verify", "settle"], *, when: Callable[[GivenAnswer], bool] | None = None
 ) -> Callable[[_Given], _Given]: ...
 def before(stage: str, *, when: Callable[[Any], bool] | None = None) -> Callable[[Any], Any]:
-    """Mark a method that runs before a stage: it may refuse, and where that is open, change.
+    """Mark a method that runs before a stage.
 
-    Raises BadPlugin for a stage that is none.
+    It may refuse, and change the fields that the stage leaves open. Raises BadPlugin if the stage
+    does not exist.
     """
     return _marked("before", stage, when)
 
@@ -306,9 +310,11 @@ def after(
     stage: Literal["settle"], *, when: Callable[[SettledQuestion], bool] | None = None
 ) -> Callable[[_Settled], _Settled]: ...
 def after(stage: str, *, when: Callable[[Any], bool] | None = None) -> Callable[[Any], Any]:
-    """Mark a method that runs after a stage: once that has written, nothing is refused any more.
+    """Mark a method that runs after a stage.
 
-    Raises BadPlugin for a stage that is none.
+    If the stage writes, the method cannot refuse.
+
+    Raises BadPlugin if the stage does not exist.
     """
     return _marked("after", stage, when)
 
@@ -322,9 +328,9 @@ def around(
     stage: Literal["verify", "shorten"], *, when: Callable[[GivenAnswer], bool] | None = None
 ) -> Callable[[_AroundAnswering], _AroundAnswering]: ...
 def around(stage: str, *, when: Callable[[Any], bool] | None = None) -> Callable[[Any], Any]:
-    """Mark an async method that awaits the stage itself, as its second argument, exactly once.
+    """Mark an async method that wraps a stage: its second argument is to be awaited exactly once.
 
-    Raises BadPlugin for a stage that is none or writes.
+    Raises BadPlugin if the stage does not exist or writes.
     """
     return _marked("around", stage, when)
 
@@ -332,9 +338,9 @@ def around(stage: str, *, when: Callable[[Any], bool] | None = None) -> Callable
 def replace(
     stage: Literal["describe"], *, when: Callable[[ProposedQuestion], bool] | None = None
 ) -> Callable[[_Replaces], _Replaces]:
-    """Mark a method that says in the author's place what the person is told.
+    """Mark a method that returns the text for the person in place of the tool's author.
 
-    Raises BadPlugin for any other stage: a guard is never replaced, nor what is written.
+    Raises BadPlugin for any stage except `describe`: guards and writes cannot be replaced.
     """
     return _marked("replace", stage, when)
 
@@ -357,7 +363,7 @@ def _marked(moment: Moment, stage: str, when: Callable[[Any], bool] | None) -> C
 
 
 def _must_be_possible(moment: Moment, stage: object) -> None:
-    """Raises BadPlugin."""
+    """Raise BadPlugin if `moment` is not possible at `stage`."""
     if not isinstance(stage, str):
         raise BadPlugin(f'@{moment} has no stage: write @{moment}("describe"), or another stage.')
     row = STAGES.get(stage)
@@ -374,9 +380,9 @@ def _must_be_possible(moment: Moment, stage: object) -> None:
 
 
 def hooks_of(plugin: object) -> tuple[PluginHook[Any], ...]:
-    """The hooks of a plugin, in the order in which they stand. Raises BadPlugin for what has none.
+    """Return the plugin's hooks in definition order, those of base classes first.
 
-    A subclass has those of its base first.
+    Raises BadPlugin if the object has no hooks or is a class.
     """
     if isinstance(plugin, type):
         raise BadPlugin(
@@ -409,9 +415,9 @@ def _found(plugin: object) -> Iterator[PluginHook[Any]]:
 
 
 def must_say_no_more(schema: Schema[Any], typed: Json, left: Json) -> None:
-    """What a hook left of an answer: fewer fields, fewer choices, shorter texts, nothing else.
+    """Check that a hook only removed fields, choices or characters from an answer.
 
-    Raises HookMisused, which names the field.
+    Raises HookMisused, naming the field, for any other change.
     """
     was, now = cast("Mapping[str, Json]", typed), cast("Mapping[str, Json]", left)
     for asked in schema.fields:

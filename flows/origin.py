@@ -1,7 +1,7 @@
 """The origin of an address that a person is sent to: scheme, host and port (RFC 6454).
 
-What could go wrong: an address that shows one host and leads to another, by user information, by
-letters that look alike, by signs that browsers read in their own way. Such are refused.
+Risks: an address shows one host and leads to another, by user information, by letters that look
+alike, or by characters that browsers interpret differently. Such addresses are rejected.
 """
 
 import ipaddress
@@ -19,10 +19,10 @@ _HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
 
 
 def origin_of(url: str) -> str:
-    """Scheme, host and port of an address fit for a person (RFC 6454).
+    """Return the origin of an address that is safe to show to a person (RFC 6454).
 
-    Raises InvalidQuestion unless it is https (http on loopback), without user information,
-    control characters or white space, and 8192 characters at most.
+    Raises InvalidQuestion unless the address is https (http on loopback), has no user information,
+    control characters or white space, and is at most 8192 characters long.
     """
     if len(url) > URL_AT_MOST or "\\" in url or " " in url or not url.isprintable():
         raise InvalidQuestion("The address is too long, or has a sign in it that none may have.")
@@ -50,17 +50,17 @@ def origin_of(url: str) -> str:
 
 @lru_cache(maxsize=256)  # the literals of a server's tools
 def is_origin(text: str) -> bool:
-    """Whether the text is an origin and nothing else; raises as `origin_of` does."""
+    """Return True if the text is exactly an origin. Raises InvalidQuestion like `origin_of`."""
     return origin_of(text) == text
 
 
 def _host(host: str, *, is_bracketed: bool) -> str:
-    """As browsers read it (UTS 46), so that the host shown is the one that is gone to."""
+    """Return the host as browsers read it (UTS 46), so that the host shown is the host visited."""
     try:
         if is_bracketed:
             return str(_unscoped(ipaddress.IPv6Address(host)))
         plain = host.lower() if host.isascii() else idna.encode(host, uts46=True).decode()
-    except ValueError:  # UnicodeError is one
+    except ValueError:  # includes UnicodeError
         raise InvalidQuestion("The address has a host name that cannot be encoded.") from None
     if not _HOST.fullmatch(plain):
         raise InvalidQuestion("The address has a host name that no host can have.")

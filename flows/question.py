@@ -1,6 +1,7 @@
-"""A question to a person: what a verb returns and a tool awaits.
+"""A question to a person: the value that a verb returns and that a tool awaits.
 
-Nothing is asked until it is awaited. Who asks for the tool is the one ContextVar of the library.
+The question is asked when it is awaited, not when it is created. The library's only ContextVar
+holds the asker of the running tool.
 """
 
 import hashlib
@@ -37,20 +38,23 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 DEFAULT_TIMEOUT = timedelta(minutes=5)
 TIMEOUT_AT_MOST = timedelta(days=7)
-MESSAGE_AT_MOST = 2000  # a page shows all of them
+MESSAGE_AT_MOST = 2000  # a page shows the full message
 _ELICITATION_ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 
 
 class Link:
-    """What an author's own service needs to come back to us; the link of the question is not in it.
+    """The addresses and tokens with which the author's own service completes a question.
 
-    `id` is the elicitation's, which nobody else has: give it to the service, or an id of your own
-    with `owner` beside it, which stands for whoever is asked and says nothing of them.
-    `return_url` is where the service sends the person's browser: opened by the browser that
-    pressed Continue, it completes the elicitation. `return_token` is what it carries, for a route
-    of the author's own that calls `complete_elicitation(request)`: pass it on as the query
-    parameter `elicitation`. `callback_url` takes one POST with a JSON object from the service
-    itself; whoever holds it can complete this one elicitation once it was opened.
+    `id` is the elicitation's id and is unique. Give it to the service, or give it an
+    `elicitation_id` of your own together with `owner`, an opaque tag of the person who is asked.
+    The person's own link to the question is not included.
+
+    - `return_url`: the service redirects the person's browser here. It completes the elicitation if
+      this browser pressed Continue.
+    - `return_token`: the token in `return_url`, for the author's own route that calls
+      `complete_elicitation(request)`. Pass it as the query parameter `elicitation`.
+    - `callback_url`: accepts one POST with a JSON object from the service. Anyone who knows this
+      URL can complete this one elicitation after the person opened it.
     """
 
     __slots__ = ("_callback", "_owner", "_public_url", "_return", "id")
@@ -88,24 +92,25 @@ class Link:
 
 
 class Request(Protocol):
-    """What is asked, of one kind: its parts that the service and the pages need."""
+    """The kind-specific part of a question, as the service and the pages use it."""
 
     @property
     def kind(self) -> str: ...
     def facts(self) -> Json:
-        """What makes two questions the same: goes into the digest of its place."""
+        """Return the facts that identify the question: equal facts mean the same question."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(Generic[T_co]):
-    """What became of a question. Only an accepted one is truthy."""
+    """The outcome of a question. Only an accepted outcome is truthy."""
 
     status: Status
     content: T_co | None = field(default=None, repr=False)
     error: NotAccepted | None = None
     is_late: bool = False
-    is_by_model: bool = False  # not the person's; only where ELICIT_MODEL_ANSWERS lets it
+    # answered by the model, not the person; only if ELICIT_MODEL_ANSWERS allows it
+    is_by_model: bool = False
 
     @property
     def accepted(self) -> bool:
@@ -113,7 +118,7 @@ class Outcome(Generic[T_co]):
 
     @property
     def action(self) -> str:
-        """The word of the protocol for it: accept, decline or cancel."""
+        """The outcome as the MCP protocol names it: accept, decline or cancel."""
         match self.status:
             case Status.ACCEPTED:
                 return "accept"
@@ -124,7 +129,7 @@ class Outcome(Generic[T_co]):
 
     @property
     def is_processing(self) -> bool:
-        """Whether a payment is on its way, by a question that was not to wait for it."""
+        """True if a payment is on its way and the question was set not to wait for it."""
         return isinstance(self.error, Processing)
 
     def __bool__(self) -> bool:
@@ -133,18 +138,20 @@ class Outcome(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question(Generic[T_co]):
-    """A question that nobody was asked yet: await it for the answer."""
+    """A question that has not been asked yet. Await it to ask it and get the answer."""
 
     message: str
     request: Request
     answer: Callable[[Json], T_co] = field(compare=False)
-    # What awaiting it gives for a no; without one, it raises.
+    # Converts a negative outcome to a return value. If None, awaiting the question raises.
     no: Callable[[NotAccepted], T_co] | None = field(default=None, compare=False)
     key: str | None = None
-    elicitation_id: str | None = None  # the author's own, by which trusted code knows it
+    # the author's own id, with which trusted code can complete the question
+    elicitation_id: str | None = None
     timeout: timedelta = DEFAULT_TIMEOUT
-    again: bool = False  # its answer is for one call; the same call made again is another wish
-    waits_for_money: bool = True  # else it comes to Processing once a payment is on its way
+    again: bool = False  # the answer is for one call only; repeating the call asks again
+    # if False, awaiting raises Processing as soon as a payment is on its way
+    waits_for_money: bool = True
     _made: Made | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -163,12 +170,12 @@ class Question(Generic[T_co]):
             object.__setattr__(self, "_made", here.unasked.add(self.request.kind))
 
     def __repr__(self) -> str:
-        # What it says may come from anywhere, and a forgotten one may be printed to a model.
+        # Omit the message: it may contain untrusted text, and the repr may be printed to a model.
         return f"<Question of the kind {self.request.kind}, not asked: await it>"
 
     def __hash__(self) -> int:
-        # asyncio.gather asks what is one to it once: two questions are two, also where they are
-        # equal, and a schema has no hash.
+        # Hash by identity: asyncio.gather runs equal awaitables only once, but two equal questions
+        # must both be asked. A schema is not hashable anyway.
         return id(self)
 
     @property
@@ -176,7 +183,10 @@ class Question(Generic[T_co]):
         return digest_of(self.request.kind, self.request.facts())
 
     def unasked(self, error: ElicitError) -> Outcome[T_co]:
-        """What it comes to where nobody can be asked at all: a no, or the error is raised."""
+        """Return the outcome when nobody can be asked.
+
+        Raise `error` if the question has no default.
+        """
         if self.no is None:
             raise error
         failed = Failed(f"Nobody was asked {self.message!r}: {error}")
@@ -191,29 +201,32 @@ class Question(Generic[T_co]):
         return outcome.content  # type: ignore[return-value]  # accepted: the content is a T_co
 
     async def outcome(self) -> Outcome[T_co]:
-        """What became of it; a no does not raise."""
+        """Ask the question and return its outcome. A negative outcome does not raise."""
         self.discard()
         return await current_asker().ask(self)
 
     async def or_none(self) -> T_co | None:
-        """The answer, or None for every no."""
+        """Ask the question and return the answer, or None for any negative outcome."""
         return (await self.outcome()).content
 
     def discard(self) -> None:
-        """It is not to be asked: a call that makes a question and forgets it fails."""
+        """Mark the question as not needed. A call fails if it never asks a question it creates."""
         if self._made is not None:
             self._made.settle()
 
     def __bool__(self) -> NoReturn:
-        """Used as its answer, it says so; if that leaves the tool, the model is told."""
+        """Raise NotAwaited: the question was used as if it were the answer.
+
+        If the error leaves the tool, the model receives it.
+        """
         error = NotAwaited("some place" if self._made is None else self._made.place)
         tell_asker(error)
         raise error
 
-    if not TYPE_CHECKING:  # to a type checker it has none of these, so it finds what was forgotten
+    if not TYPE_CHECKING:  # type checkers must not see these, so that they report a missing await
 
         def __getattr__(self, name: str) -> NoReturn:
-            if name.startswith("_"):  # Python's own protocols, which ask everything
+            if name.startswith("_"):  # Python's own protocols probe for such names
                 raise AttributeError(name)
             bool(self)
 
@@ -224,7 +237,7 @@ class Question(Generic[T_co]):
 
 
 def must_be_timeout(timeout: timedelta) -> None:
-    """Raises InvalidQuestion for a time that no question may last."""
+    """Raise InvalidQuestion if `timeout` is not a timedelta within the allowed range."""
     if not isinstance(timeout, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidQuestion(f"timeout is {timeout!r}; write timeout=timedelta(seconds=...).")
     if not timedelta(seconds=1) <= timeout <= TIMEOUT_AT_MOST:
@@ -234,25 +247,25 @@ def must_be_timeout(timeout: timedelta) -> None:
 
 
 def must_be_listed(name: str, given: object) -> None:
-    """Raises InvalidQuestion for one text, which would be taken for its letters."""
+    """Raise InvalidQuestion if `given` is a str, which would be read as a list of characters."""
     if isinstance(given, str):
         raise InvalidQuestion(f"{name} is a list: {name}=[{given!r}].")
 
 
 def must_be_elicitation_id(text: str) -> None:
-    """Raises InvalidQuestion for what cannot be an author's own id of a question."""
+    """Raise InvalidQuestion if `text` cannot be an author's `elicitation_id`."""
     if not _ELICITATION_ID.fullmatch(text):
         raise InvalidQuestion("elicitation_id must be 1 to 128 letters, digits or . _ ~ -")
 
 
 def digest_of(kind: str, facts: Json) -> str:
-    """What tells one question from another, by its facts."""
+    """Return a hash of the kind and the facts that identifies a question."""
     text = json.dumps([kind, facts], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class ReturningRequest(Protocol):
-    """A request of a web framework (Litestar, Starlette): the parts that a return needs."""
+    """The parts of a web framework's request (Litestar, Starlette) that a return route needs."""
 
     @property
     def query_params(self) -> Any: ...
@@ -261,19 +274,19 @@ class ReturningRequest(Protocol):
 
 
 class Resources(Protocol):
-    """By what accounts and receipts, once given, reach the outside."""
+    """The operations that account and receipt objects use to reach providers and the store."""
 
     def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient: ...
     def sync_client(self, *, base_url: str, auth: httpx.Auth) -> httpx.Client:
-        """For a tool that runs in a worker thread. Raises ElicitError on the event loop."""
+        """Return a client for a tool in a worker thread. Raises ElicitError on the event loop."""
         ...
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """In a worker thread, until the event loop has done it."""
+        """Run `work` on the event loop and block this worker thread until it is done."""
         ...
 
     async def renew(self, connection: str, refused: str) -> str | None:
-        """A newer key of the account for one that its provider refused; None: there is none."""
+        """Return a newer access token after the provider refused one, or None if there is none."""
         ...
 
     async def spend(self, receipt_id: str) -> Json: ...
@@ -281,7 +294,7 @@ class Resources(Protocol):
 
 
 class Asker(Protocol):
-    """Who asks for the tool that is running: a call, or a route that may only complete."""
+    """The asker of the running code: a tool call, or a route that only completes questions."""
 
     @property
     def resources(self) -> Resources: ...
@@ -290,7 +303,10 @@ class Asker(Protocol):
     async def ask_together(
         self, questions: Sequence[Question[Any]], *, stops_at_no: bool
     ) -> tuple[Outcome[Any], ...]:
-        """In one round, in this order; the first no may be raised, if it stops there."""
+        """Ask the questions in one round and return their outcomes in the same order.
+
+        With `stops_at_no`, the first negative outcome may be raised.
+        """
         ...
 
     async def once(
@@ -303,17 +319,17 @@ class Asker(Protocol):
     ) -> Json: ...
     async def forget(self, name: str) -> bool: ...
     async def notify(self, message: str) -> None:
-        """Tell whoever waits for what runs here, if anybody listens."""
+        """Send a progress message to the client of this call, if the client listens."""
         ...
 
     def can(self, mode: str) -> bool: ...
     def token(self, elicitation_id: str, *, timeout: timedelta) -> str: ...
     def read_token(self, text: str) -> str:
-        """Raises InvalidToken."""
+        """Return the elicitation id in the token. Raises InvalidToken."""
         ...
 
     def failed(self, error: ElicitError) -> None:
-        """A verb raised it; if it leaves the tool, the model is told."""
+        """Record an error that a verb raised, for the model if the error leaves the tool."""
         ...
 
     async def complete(
@@ -340,7 +356,7 @@ _here: ContextVar[_Here] = ContextVar("elicit_asker")
 
 
 def current_asker() -> Asker:
-    """Raises NoAsker where there is none."""
+    """Return the asker of the running code. Raises NoAsker if there is none."""
     try:
         return _here.get().asker
     except LookupError:
@@ -348,25 +364,25 @@ def current_asker() -> Asker:
 
 
 def current_unasked() -> Unasked:
-    """What was made here and not asked; nothing where nobody asks."""
+    """Return the questions created here but not asked; empty if there is no asker."""
     here = _here.get(None)
     return here.unasked if here is not None else Unasked()
 
 
 def current_body() -> ToolBody:
-    """The body that runs here; a new one where nobody asks."""
+    """Return the running tool body, or a new one if there is no asker."""
     here = _here.get(None)
     return here.body if here is not None else ToolBody()
 
 
 def asks_without_tool() -> bool:
-    """Whether it is a coroutine of an application's own that asks here."""
+    """Return True if the application's own code asks here, not a tool."""
     here = _here.get(None)
     return here is not None and not here.is_tool
 
 
 def tell_asker(error: ElicitError) -> None:
-    """Let whoever asks here, if anybody does, know what a verb raised."""
+    """Report an error that a verb raised to the current asker, if there is one."""
     here = _here.get(None)
     if here is not None:
         here.asker.failed(error)
@@ -374,9 +390,10 @@ def tell_asker(error: ElicitError) -> None:
 
 @contextmanager
 def telling() -> Generator[None]:
-    """Let whoever asks here know what was raised within: if it leaves the tool, the model is told.
+    """Report errors that are raised in this block to the asker, and raise them again.
 
-    Whatever a tool calls of ours, and that may refuse, stands within one.
+    If such an error leaves the tool, the model receives it. Every library function that a tool
+    calls and that may raise uses this block.
     """
     try:
         yield
@@ -389,7 +406,7 @@ def telling() -> Generator[None]:
 def asking(
     asker: Asker, *, body: ToolBody | None = None, is_tool: bool = True
 ) -> Generator[Unasked]:
-    """Within it, verbs go to `asker`; what is made within it, and not asked, is what it gives."""
+    """Make `asker` the asker in this block, and yield the questions that were not asked."""
     outer = _here.get(None)
     unasked = Unasked(outer.unasked if outer is not None and outer.asker is asker else None)
     here = _Here(asker=asker, unasked=unasked, body=body or ToolBody(), is_tool=is_tool)
@@ -417,7 +434,10 @@ def refusal(
     why: str | None = None,
     approver: str | None = None,
 ) -> NotAccepted | None:
-    """The error for an outcome that is no yes; None for a yes. `approver`: who was to decide."""
+    """Return the error for an outcome that is not accepted, or None for an accepted one.
+
+    `approver` is the person who was asked to decide, if that was not the person who asked.
+    """
     if status is Status.ACCEPTED:
         return None
     about = f"{message!r}" + (f" ({why})" if why else "")

@@ -1,7 +1,7 @@
-"""What is asked beside a visit: an account at a provider, a payment.
+"""The requests of the kinds `oauth` and `payment`.
 
-What could go wrong: two questions that look alike and are not. Everything a person is shown, and
-where the answer comes from, is a fact of the question; 9 EUR paid never answers 90 EUR asked.
+Risks: two different questions look alike. Everything that a person sees, and the source of the
+answer, is a fact of the question. A payment of 9 EUR never answers a question for 90 EUR.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ SCOPES_AT_MOST = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountRequest:
-    """A request to connect an account; `provider` may be the name of a declared one."""
+    """A request to connect an account. `provider` may be the name of a declared provider."""
 
     provider: Provider | str
     scopes: tuple[str, ...]
@@ -70,7 +70,7 @@ class AccountRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaymentRequest:
-    """A request to pay; without `seller` it is the one that this server has."""
+    """A request to pay. Without `seller`, the server's only provider is used."""
 
     price: Money
     what: str
@@ -80,7 +80,7 @@ class PaymentRequest:
     def __post_init__(self) -> None:
         if not isinstance(self.price, Money):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidQuestion('The price is a Money, such as Money("9.00", "EUR").')
-        if self.price.minor_units <= 0:  # what else can be charged, its provider knows
+        if self.price.minor_units <= 0:  # the provider checks other limits
             raise InvalidQuestion(f"A price of {self.price} cannot be paid: it must be above zero.")
         if not self.what.strip() or len(self.what) > WHAT_AT_MOST or not self.what.isprintable():
             raise InvalidQuestion(f"what says in 1 to {WHAT_AT_MOST} characters what is paid for.")
@@ -111,12 +111,12 @@ def is_for_good(request: object) -> bool:
 
 
 def is_account_name(account: object) -> bool:
-    """Whether an account may be asked for by this, which a model may have written."""
+    """Return True if `account`, which a model may have written, is a valid account name."""
     return (
         isinstance(account, str) and 1 <= len(account) <= ACCOUNT_AT_MOST and account.isprintable()
     )
 
 
 def receipt_of(content: Json, resources: Resources) -> Receipt:
-    """The receipt that a `Payment` of the ledger tells of."""
+    """Return the receipt of a stored `Payment`."""
     return Receipt(msgspec.convert(content, Payment), resources=resources)

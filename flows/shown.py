@@ -1,9 +1,9 @@
-"""The text that a person is shown before they decide: whole, each value as it is, within bounds.
+"""The text that a person sees before they decide: complete, unambiguous and limited in size.
 
-What could go wrong: somebody approves what stands on no page, or two values that differ look alike.
-So nothing is cut: what is too much to be shown is refused where it is asked, whoever asks. The
-bounds hold for the text as it is shown, since a few bytes that are nested deep become megabytes
-when each stands in a line of its own.
+Risks: a person approves something that no page shows, or two different values look alike. Nothing
+is therefore truncated: arguments that are too large are rejected when they are asked. The limits
+apply to the displayed text, because a few deeply nested bytes become megabytes if each value is on
+its own line.
 """
 
 import json
@@ -20,17 +20,17 @@ LINES_AT_MOST: Final = 2_000
 VALUES_AT_MOST: Final = 4_000
 CHARACTERS_AT_MOST: Final = 48 * 1024
 TOOL_CHARACTERS_AT_MOST: Final = 200
-_LINE: Final = 60  # characters of JSON: what is longer stands in several lines
-# Marks piled on one letter cover the lines above it.
+_LINE: Final = 60  # JSON of more characters is split into lines
+# Combining marks that are piled on one letter cover the lines above it.
 _MARK = r"[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]"
 PILED_MARKS = re.compile(f"({_MARK}{{3}}){_MARK}+")
-# Letters and marks that show nothing: Unicode's Default_Ignorable_Code_Point, as far as Python
-# calls them printable, and the empty pattern of braille.
+# Invisible letters and marks: Unicode's Default_Ignorable_Code_Point, as far as Python treats them
+# as printable, and the empty braille pattern.
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
     "\U000e0100-\U000e01ef]"
 )
-_ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")  # in JSON; its letter is of no word
+_ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")  # a JSON escape; its letter is not part of a word
 _WORD = re.compile(r"[^\W\d_]+")
 _LATIN = re.compile("[A-Za-z\u00c0-\u024f]")
 # Greek, Cyrillic, Armenian, Cherokee, Coptic, Lisu.
@@ -39,22 +39,22 @@ _LIKE_LATIN = re.compile("[\u0370-\u058f\u13a0-\u13ff\u1c80-\u1c8f\u2c80-\u2dff\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """One of the arguments of a call, in words or as JSON."""
+    """An argument of a call, as plain text or JSON."""
 
     name: str
     value: str
 
     @property
     def mixes_alphabets(self) -> bool:
-        """Return True if a word has Latin letters and letters that look like them."""
+        """True if a word mixes Latin letters with letters that look like Latin ones."""
         words = _WORD.findall(_ESCAPE.sub(" ", f"{self.name} {self.value}"))
         return any(_LATIN.search(word) and _LIKE_LATIN.search(word) for word in words)
 
 
 def arguments_of(arguments: object, *, in_a_line: bool = False) -> tuple[Argument, ...]:
-    """Return a tool's arguments as a person reads them: all of them, each whole.
+    """Return a tool's arguments as a person reads them: all of them, each complete.
 
-    No two that differ look alike. `in_a_line`: each stands in a line of its own.
+    Different values never look alike. `in_a_line`: each value is on one line.
     """
     if not isinstance(arguments, Mapping):
         return ()
@@ -78,10 +78,10 @@ def must_be_tool_name(name: str) -> None:
 
 
 def must_be_shown(arguments: Mapping[str, object]) -> None:
-    """Check that a page can show these arguments whole.
+    """Check that a page can show these arguments completely.
 
     Raises:
-        InvalidQuestion: They are too much; the message names the bound.
+        InvalidQuestion: The arguments are too large; the message names the limit.
     """
     must_be_flat(arguments)
     shown = arguments_of(arguments)
@@ -97,7 +97,7 @@ def must_be_shown(arguments: Mapping[str, object]) -> None:
 
 
 def must_be_flat(arguments: object) -> None:
-    """Check depth and number of values, without recursion: it may be anything that was sent.
+    """Check the depth and number of values without recursion: arguments can be any JSON.
 
     Raises:
         InvalidQuestion: The arguments are nested too deep, or have too many values.
@@ -145,7 +145,7 @@ def _words(value: object, *, in_a_line: bool) -> str:
 
 
 def _is_plain(text: str, *, in_a_line: bool) -> bool:
-    """Return True if it looks like nothing else: no number, no JSON, none of our own words."""
+    """Return True if the text is no number, no JSON and none of our own words."""
     signs = text if in_a_line else text.replace("\n", "").replace("\t", "")
     if not _can_be_seen(signs) or PILED_MARKS.search(text) or text in ("yes", "no", "nothing"):
         return False
@@ -159,7 +159,7 @@ def _is_plain(text: str, *, in_a_line: bool) -> bool:
 
 
 def _in_json(value: object, *, indent: int | None = None) -> str:
-    """Return it as JSON, in which what cannot be seen is spelled; a line end can only be ours."""
+    """Return the value as JSON with invisible characters escaped, also line breaks in texts."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     text = PILED_MARKS.sub(lambda marks: spelled(marks[0]), text)
     return "\n".join(
@@ -172,7 +172,7 @@ def _seen(sign: str) -> str:
 
 
 def spelled(text: str) -> str:
-    """Return the text as JSON spells it in ASCII, without quotes."""
+    """Return the text as ASCII JSON without quotes."""
     return json.dumps(text)[1:-1]
 
 

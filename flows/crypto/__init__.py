@@ -1,11 +1,13 @@
-"""Tokens that travel, and the ring of secrets that every key is from.
+"""Encrypted tokens, and the ring of secrets from which all keys are derived.
 
 `vault` derives keys from the operator's secrets (HKDF-SHA256), one for each purpose and day, and
-wraps the data keys under which `webapp.records` seals rows. `tokens` makes what stands in a link, a
-cookie or a `state`: sealed, signed around that, bound to a purpose, an origin and an end.
+wraps the data keys with which `webapp.records` encrypts rows. `tokens` creates the content of
+links, cookies and `state` parameters: encrypted, then signed, and bound to a purpose, an origin and
+an expiry.
 
-Promised: the newest secret seals and all open; the signature is checked before anything is opened;
-a token is judged by what is inside, never by its text; 2 kB at most are looked at.
+Guarantees: the newest secret encrypts, and all secrets decrypt. The signature is checked before
+anything is decrypted. A token is judged by its content, never by its text. Tokens above 2 kB are
+rejected.
 
-Imports errors only, and knows no elicitation.
+Imports errors only, and does not depend on elicitations.
 """

@@ -1,8 +1,9 @@
-"""Tokens that leave the process: encrypted, signed, time-limited, and good for one purpose each.
+"""Tokens that leave the process: encrypted, signed, time-limited, and for one purpose each.
 
 A token is itsdangerous' HMAC-SHA256 (salt = purpose, key derivation "hmac") over AES-256-GCM. The
-outer signature rejects rubbish before anything is decrypted and commits to the key. Decisions are
-made by what is inside: base64 has several spellings, so the text of a token identifies nothing.
+outer signature rejects invalid tokens before anything is decrypted, and commits to the key.
+Decisions depend on the content only: base64 has several spellings, so the text of a token
+identifies nothing.
 """
 
 import base64
@@ -26,7 +27,7 @@ MAXIMUM_TEXT_BYTES = 2048
 MAXIMUM_LIFE = timedelta(days=31)
 _VERSION = 1
 _EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
-_ENVELOPE = struct.Struct(">BH")  # version, day of minting
+_ENVELOPE = struct.Struct(">BH")  # version, day of creation
 _CLAIMS = struct.Struct(">BHQ16s")  # purpose, attempt, expiry in milliseconds, origin digest
 
 
@@ -48,7 +49,7 @@ _PURPOSES = tuple(Purpose)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """What a token says. `id` names a row and begins with its owner's tag."""
+    """The content of a token. `id` names a row and starts with its owner's tag."""
 
     purpose: Purpose
     id: str
@@ -58,7 +59,7 @@ class Claims:
 
 
 class Tokens:
-    """Mints and reads the tokens of one public origin."""
+    """The factory and reader for the tokens of one public origin."""
 
     __slots__ = ("_cipher", "_origin", "_ring", "_signer")
 
@@ -83,9 +84,9 @@ class Tokens:
         self._cipher = cipher
 
     def mint(self, claims: Claims, *, now: datetime) -> str:
-        """A text of 100 to 300 characters that is safe in a path.
+        """Return a token of 100 to 300 characters that is safe in a path.
 
-        Raises ValueError if it would live longer than 31 days.
+        Raises ValueError if it would be valid for longer than 31 days.
         """
         if claims.expires_at - now > MAXIMUM_LIFE:
             raise ValueError(f"a token lives {MAXIMUM_LIFE.days} days at most")
@@ -99,7 +100,7 @@ class Tokens:
             )
             + f"{claims.id}\n{claims.rest}".encode()
         )
-        newest = self._ring.newest  # asked once: a rotation may come between two answers
+        newest = self._ring.newest  # read once: secrets may be rotated between two reads
         header = _ENVELOPE.pack(_VERSION, day) + newest
         nonce = secrets.token_bytes(NONCE_BYTES)
         sealed = self._cipher(newest, claims.purpose, day).encrypt(nonce, plain, header)
@@ -107,7 +108,7 @@ class Tokens:
         return self._signer(newest, claims.purpose, day).sign(body).decode()
 
     def read(self, text: str, *, purpose: Purpose, now: datetime) -> Claims:
-        """What the token says, if it is ours, whole, of this purpose and origin, and in time.
+        """Return the token's content if it is valid for this purpose, origin and time.
 
         Raises InvalidToken.
         """

@@ -1,7 +1,7 @@
-"""Keys: a ring of secrets, from which every other key is derived, and which wraps the data keys.
+"""The ring of secrets, from which every other key is derived, and which wraps the data keys.
 
-What could go wrong: something is sealed under a secret that another process does not have yet, or
-a secret goes while it still wraps somebody's key. So each key says which secret it is from.
+Risks: data is encrypted under a secret that another process does not have yet, or a secret is
+removed while it still wraps a key. Each key therefore names its secret.
 """
 
 import hashlib
@@ -22,11 +22,13 @@ FINGERPRINT_BYTES = 4
 
 
 class Ring:
-    """Secrets, newest first: the newest seals, all open. Keys are derived by RFC 5869.
+    """The secrets, newest first: the newest encrypts, all decrypt.
 
-    `reread` makes it a living one: it returns the secrets if they are others than when it was last
-    asked, else None, and raises nothing. It is asked before a key is chosen, so that what one
-    process sealed under a secret a moment after it was made opens in another.
+    Keys are derived by RFC 5869.
+
+    `reread` updates the ring: it returns the secrets if they have changed since the last call, else
+    None, and never raises. It is called before a key is chosen, so that data encrypted under a new
+    secret in one process can be decrypted in another.
     """
 
     __slots__ = ("_derive", "_fingerprints", "_reread")
@@ -45,7 +47,7 @@ class Ring:
 
     @property
     def fingerprints(self) -> tuple[bytes, ...]:
-        """Of every secret, newest first; what was newest a moment ago may be no longer."""
+        """The fingerprints of all secrets, newest first. The newest can change between reads."""
         found = self._reread() if self._reread is not None else None
         if found is not None:
             self._hold(found)
@@ -53,21 +55,21 @@ class Ring:
 
     @property
     def newest(self) -> bytes:
-        """Ask once for what is made in several steps: the next answer may be another one."""
+        """The newest fingerprint. Read it once for an operation of several steps: it can change."""
         return self.fingerprints[0]
 
     def derive(self, fingerprint: bytes, info: str) -> bytes:
-        """32 bytes for one use; KeyError if the ring has no such secret."""
+        """Return a key of 32 bytes for one use. Raises KeyError if the ring has no such secret."""
         if fingerprint not in self._fingerprints and fingerprint not in self.fingerprints:
             raise KeyError(fingerprint)
         return self._derive(fingerprint, info)
 
     def derive_all(self, info: str) -> tuple[bytes, ...]:
-        """The same of every secret, newest first."""
+        """Return the keys for one use that are derived from each secret, newest first."""
         return tuple(self._derive(fingerprint, info) for fingerprint in self.fingerprints)
 
     def wrap(self, owner: str, data_key: bytes) -> bytes:
-        """Seal an owner's data key under the newest secret."""
+        """Encrypt an owner's data key under the newest secret."""
         newest = self.newest
         nonce = secrets.token_bytes(NONCE_BYTES)
         cipher = AESGCM(self.derive(newest, f"wrap {owner}"))
@@ -103,10 +105,10 @@ class Ring:
 
 
 def fingerprint_of(secret: bytes) -> bytes:
-    """What names a secret in tokens and wrapped keys, and gives nothing of it away."""
+    """Return the short hash that names a secret in tokens and wrapped keys without revealing it."""
     return hashlib.sha256(b"elicit-url fingerprint" + secret).digest()[:FINGERPRINT_BYTES]
 
 
 def wrapped_under(wrapped: bytes) -> bytes:
-    """The fingerprint of the secret that a data key was wrapped under."""
+    """Return the fingerprint of the secret that wraps a data key."""
     return wrapped[:FINGERPRINT_BYTES]

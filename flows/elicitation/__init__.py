@@ -1,21 +1,21 @@
-"""One elicitation from its question to its answer, as values and one table.
+"""Elicitations: questions to a person from start to answer, as values and one state table.
 
-The words: an *elicitation* is the durable record of one question to one person; an *attempt* is one
-press of Continue, with a state of its own; a *run* is one tool call with all its legs, a *leg* one
-HTTP request of it; a *lease* says which leg is using an outcome just now.
+Terms: an *elicitation* is the stored record of one question to one person. An *attempt* is one
+press of Continue, with its own `state` parameter. A *run* is one tool call with all its requests,
+and a *leg* is one HTTP request of a run. A *lease* says which leg currently uses an outcome.
 
-The one path: `states.start` -> pending -> opened (an attempt) -> exchanging, where a provider's
-code is redeemed -> accepted, or one of declined, denied, cancelled, expired, failed, superseded.
-What may follow what stands in `states.TRANSITIONS`; what a provider's proof may still change after
-the end, in `states.LATE`; what is true of all questions of one kind, in `traits`, and what an
-answer counts by, in `proof`. Each change is a function from a record and a moment to the next
-record: it reads no clock and writes nothing.
+The path of an elicitation: `states.start` -> pending -> opened (an attempt) -> exchanging, while a
+provider's code is redeemed -> accepted, or one of declined, denied, cancelled, expired, failed,
+superseded. `states.TRANSITIONS` has the allowed changes, and `states.LATE` the changes that a
+provider's late proof may still cause. `traits` has the properties of each kind, and `proof` the
+reasons to accept an answer. Each change is a function from a record and a time to the next record.
+It reads no clock and writes nothing.
 
-Promised: a state that is final maps to nothing but LATE; an outcome is taken by one run, and by one
-leg of it until its lease is out; a code or a state is good for one attempt.
+Guarantees: a final status only changes according to LATE. An outcome is claimed by one run, and by
+one leg of it until its lease expires. A code or a `state` is valid for one attempt.
 
-What could go wrong: two processes decide on two readings of one record. So nothing here is done;
-the service applies these functions in a compare-and-set, and a loser decides again on what won.
+Risks: two processes decide on two versions of one record. The service therefore applies these
+functions in a compare-and-set, and the process that loses decides again on the new record.
 
-May be called by everything; imports errors and values only.
+Everything may import this package; it imports errors and values only.
 """

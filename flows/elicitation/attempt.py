@@ -1,7 +1,7 @@
-"""Attempts: each press of Continue, its way out and back.
+"""Attempts: each press of Continue, from the redirect to the return.
 
-What could go wrong: an answer that belongs to an earlier press, or that comes twice. The latest
-attempt alone has a state, and coming back uses it up: that is single-use, and the link is not.
+Risks: an answer belongs to an earlier attempt, or arrives twice. Only the latest attempt has a
+`state`, and the return uses it up. So the `state` is single-use, while the link is not.
 """
 
 from collections.abc import Mapping
@@ -25,9 +25,12 @@ def open_attempt(
     state: str | None = None,
     kept: Json = None,
 ) -> Elicitation:
-    """Begin an attempt in a browser; one that holds something open elsewhere is not forgotten.
+    """Start an attempt in a browser.
 
-    Raises TooManyAttempts after ten that led somewhere, NotPossible when it is over.
+    An attempt with an open page elsewhere is remembered.
+
+    Raises TooManyAttempts after ten attempts that opened something, NotPossible if the elicitation
+    has ended.
     """
     require(elicitation, Status.OPENED)
     if now >= elicitation.expires_at:
@@ -49,7 +52,7 @@ def next_attempt(elicitation: Elicitation) -> int:
 
 
 def lead_nowhere(elicitation: Elicitation, *, number: int, trouble: Trouble) -> Elicitation:
-    """The attempt opened nothing for the person: it is not counted, and its page says why."""
+    """Record that an attempt failed. It does not count, and the page shows the reason."""
     attempt = elicitation.attempt
     if attempt is None or attempt.number != number:
         return elicitation
@@ -62,10 +65,10 @@ def lead_nowhere(elicitation: Elicitation, *, number: int, trouble: Trouble) -> 
 
 
 def keep(elicitation: Elicitation, *, number: int, kept: Json, is_sent: bool = True) -> Elicitation:
-    """What an attempt learned on its way out; it may be a former one by now.
+    """Store what an attempt learned, even if it is no longer the latest one.
 
-    A session that is known is never forgotten for another: where a provider made two for one
-    request, both stay. `is_sent`: this is the one that the person is sent to.
+    A known session is never dropped: if a provider created two for one request, both are stored.
+    `is_sent`: the person is sent to this session.
     """
     latest = elicitation.attempt
     if latest is None:
@@ -80,17 +83,17 @@ def keep(elicitation: Elicitation, *, number: int, kept: Json, is_sent: bool = T
         return elicitation
     second = replace(known or latest, number=number, state=None, kept=kept)
     if is_sent and known is latest:
-        # The person is on the way to this one: what it says counts as the latest does.
+        # The person goes to this session, so its result counts like the latest attempt's.
         second = replace(latest, state=None)
         elicitation = replace(elicitation, attempt=replace(latest, kept=kept))
     return replace(elicitation, former=(*elicitation.former, second))
 
 
 def adopt(elicitation: Elicitation, *, kept: Json, now: datetime) -> Elicitation:
-    """Add a session that an attempt of ours began, and that this record has lost.
+    """Add a session that one of our attempts created and that the record has lost.
 
-    It belongs to the latest attempt if that one knows of no session: its request was refused
-    because the lost attempt had its number.
+    If the latest attempt has no session, the found session becomes its session: the attempt's
+    request was refused because the lost attempt used its number.
     """
     latest = elicitation.attempt
     if latest is None:
@@ -115,24 +118,24 @@ def _session_of(kept: Json) -> Json:
 
 
 def hold_open(elicitation: Elicitation) -> Elicitation:
-    """From here on the provider may hold something open that must end with the elicitation."""
+    """Record that the provider may have something open that must end with the elicitation."""
     return replace(elicitation, is_open_there=True)
 
 
 def close(elicitation: Elicitation) -> Elicitation:
-    """The provider holds nothing open any more."""
+    """Record that the provider has nothing open any more."""
     return replace(elicitation, is_open_there=False, look_at=None)
 
 
 def close_later(elicitation: Elicitation, *, now: datetime) -> Elicitation:
-    """The provider cannot be asked what it holds open: tried again, after as long a time."""
+    """Schedule the next try to close a page: after as much time as since the end."""
     ended = elicitation.settled_at or elicitation.expires_at
     pause = min(max(now - ended, CLOSE_AGAIN_AT_LEAST), CLOSE_AGAIN_AT_MOST)
     return replace(elicitation, look_at=now + pause)
 
 
 def come_back_unpaid(elicitation: Elicitation, *, number: int) -> Elicitation:
-    """The browser is back from a payment page where nothing was paid; its state is used up."""
+    """Record that the browser returned unpaid from a payment page. Its `state` is used up."""
     attempt = elicitation.attempt
     if attempt is None or attempt.number != number or elicitation.status.is_final:
         return elicitation
@@ -140,10 +143,11 @@ def come_back_unpaid(elicitation: Elicitation, *, number: int) -> Elicitation:
 
 
 def come_back(elicitation: Elicitation, *, state: str, now: datetime) -> Elicitation:
-    """The browser is back with the attempt's state, which is used up by this.
+    """Record that the browser returned with the attempt's `state`, which is used up.
 
-    In time it is exchanging from here on; late, only the state is gone. Raises NotPossible if the
-    state is not the latest attempt's, was used, or the elicitation's end allows no late yes.
+    In time, the elicitation becomes exchanging; later, only the `state` is used up. Raises
+    NotPossible if the `state` is not the latest attempt's or was already used, or if the
+    elicitation cannot be accepted any more.
     """
     attempt = elicitation.attempt
     if attempt is None or attempt.state is None or attempt.state != state:
@@ -151,7 +155,7 @@ def come_back(elicitation: Elicitation, *, state: str, now: datetime) -> Elicita
     back = replace(elicitation, attempt=replace(attempt, state=None, started_at=now))
     if elicitation.status is Status.OPENED and now < elicitation.expires_at:
         return replace(back, status=Status.EXCHANGING)
-    # A no at the provider ends its attempt; only money may still follow one.
+    # A denial at the provider ends its attempt; only a payment can still follow.
     can_be_late = elicitation.status in LATE and elicitation.status is not Status.DENIED
     if elicitation.status is not Status.OPENED and not can_be_late:
         raise NotPossible(status=elicitation.status, wanted=Status.EXCHANGING)

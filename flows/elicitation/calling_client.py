@@ -1,8 +1,8 @@
-"""The MCP client that a call came through: what tells it from others, and what it calls itself.
+"""The MCP client of a call: its identity and the name that it reports.
 
-What could go wrong: one that is taken for another of the same person's. It is told by the client id
-of a verified access token where the call brought one; else by the name that it gives itself, which
-proves nothing, and whoever is shown it is told so.
+Risks: a client is mistaken for another client of the same person. A client is identified by the
+client id of a verified access token if there is one, else by its own unverified name, which is
+displayed as unverified.
 """
 
 import hashlib
@@ -14,9 +14,10 @@ _WRITTEN_OUT = "\N{REPLACEMENT CHARACTER}"
 
 
 class CallingClient(Struct, frozen=True, kw_only=True):
-    """`id` is the verified client id; None where there is only the name that it gives itself.
+    """A client. `id` is the verified client id; None if only the client's own name is known.
 
-    `apart` tells clients apart whose name is their library's: their version, and what they declare.
+    `apart` distinguishes clients that use their library's default name: their version and the
+    capabilities that they declare.
     """
 
     name: str | None
@@ -25,7 +26,7 @@ class CallingClient(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The same for the same client of one person; without what it says in it."""
+        """A hash that identifies this client of one person, without revealing its name."""
         told_by, text = ("name", self.name or "") if self.id is None else ("id", self.id)
         apart = "" if self.apart is None or self.id is not None else f"\n{self.apart}"
         whole = f"{told_by}:{text}{apart}".encode("utf-8", "surrogatepass")
@@ -33,7 +34,7 @@ class CallingClient(Struct, frozen=True, kw_only=True):
 
 
 class SeenClient(Struct, frozen=True, kw_only=True):
-    """A client as its person is shown it: its key, and as much of its names as fits."""
+    """A client as shown to its person: its key, and its names shortened to fit."""
 
     key: str
     name: str
@@ -45,10 +46,10 @@ class SeenClient(Struct, frozen=True, kw_only=True):
 
 
 def kept_name(name: str) -> str:
-    """What a client calls itself, as it can be kept: half letters are written out.
+    """Return a client's name in a form that can be stored: lone surrogates are escaped.
 
-    Two names stay two: what is written out begins with a sign of its own, and so does any other
-    name that begins with that.
+    Different names stay different: an escaped name starts with U+FFFD, and a name that already
+    starts with U+FFFD is escaped too.
     """
     if name.startswith(_WRITTEN_OUT) or any("\ud800" <= letter <= "\udfff" for letter in name):
         doubled = name.replace("\\", "\\\\")
@@ -57,7 +58,7 @@ def kept_name(name: str) -> str:
 
 
 def seen(client: CallingClient) -> SeenClient:
-    """It as it is kept."""
+    """Return the client in its stored form."""
     return SeenClient(
         key=client.key,
         name=(client.name or "")[:_SHOWN_CHARACTERS],

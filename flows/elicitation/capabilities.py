@@ -1,7 +1,7 @@
-"""What a client says it can ask: the capability `elicitation` and its modes.
+"""The client capability `elicitation` and its modes.
 
-What could go wrong: `elicitation: {}`, which is older than the modes and means `form`.
-Source: ClientCapabilities of the 2025-06-18, 2025-11-25 and 2026-07-28 schemas.
+Risks: `elicitation: {}`, which is older than the modes and means `form`. Source: ClientCapabilities
+of the 2025-06-18, 2025-11-25 and 2026-07-28 schemas.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ MODES: Final = ("form", "url")
 
 
 def supports_elicitation(capabilities: object, mode: str | None = None) -> bool:
-    """Whether a client that declares these capabilities can be asked, in this mode or in any.
+    """Return True if a client with these capabilities can be asked in this mode, or in any.
 
-    `capabilities` are a mapping as on the wire, a model of `mcp_types`, or None for a client that
-    declares nothing. Raises InvalidQuestion for anything else, as a tool's context, and for a mode
-    that does not exist.
+    `capabilities` is a mapping as in the protocol, a model of `mcp_types`, or None for a client
+    that declares nothing. Raises InvalidQuestion for other objects, such as a tool's context, and
+    for a mode that does not exist.
     """
     _must_be_capabilities(capabilities)
     if mode is not None:
@@ -27,7 +27,7 @@ def supports_elicitation(capabilities: object, mode: str | None = None) -> bool:
 
 
 def modes_of(capabilities: object) -> frozenset[str]:
-    """The modes in which such a client can be asked."""
+    """Return the modes in which a client with these capabilities can be asked."""
     declared = _part(capabilities, "elicitation")
     if not _is_object(declared):
         return frozenset()
@@ -36,7 +36,7 @@ def modes_of(capabilities: object) -> frozenset[str]:
 
 
 def must_be_mode(mode: str) -> None:
-    """Raises InvalidQuestion for what is no elicitation mode."""
+    """Raise InvalidQuestion if `mode` is not an elicitation mode."""
     if mode not in MODES:
         raise InvalidQuestion(f"{mode!r} is no elicitation mode; there are form and url.")
 
@@ -57,5 +57,5 @@ def _part(whole: object, name: str) -> object:
 
 
 def _is_object(part: object) -> bool:
-    """A declaration is an object, if an empty one; no true, no text."""
+    """Return True for an object, even an empty one, but not for true or a text."""
     return part is not None and not isinstance(part, bool | int | float | str | list)

@@ -1,7 +1,7 @@
-"""A flow: what happens between Continue and the answer, without doing any of it.
+"""Flows: the requests between Continue and the answer, without performing them.
 
-A Talk is a generator of requests that is sent the responses, so that a flow opens no socket and a
-test needs no network: send it a list of replies.
+A Talk is a generator that yields requests and receives responses. So a flow opens no socket, and a
+test needs no network: it sends a list of replies.
 """
 
 from collections.abc import Generator
@@ -19,11 +19,11 @@ Talk: TypeAlias = Generator[httpx.Request, httpx.Response, T]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedirectContext:
-    """What an attempt is given for its way out and back.
+    """The data of an attempt for its redirect and return.
 
-    `return_url` is where the provider is to send the browser, and `state` what must come back
-    with it, as the parameter `state`; the record holds only its hash. `switches` says that the
-    person wants another account than the one they are signed in with there.
+    `return_url` is where the provider sends the browser, and `state` is the parameter that must
+    come back with it; the record stores only its hash. `switches`: the person wants another account
+    than the one they are signed in with at the provider.
     """
 
     number: int
@@ -35,9 +35,9 @@ class RedirectContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redirect:
-    """Where the browser goes after Continue.
+    """The address to which the browser goes after Continue.
 
-    `kept`, if any, takes the place of what the attempt keeps, before the browser is sent on.
+    `kept`, if any, replaces the attempt's stored data before the redirect.
     """
 
     url: str = field(repr=False)
@@ -46,7 +46,7 @@ class Redirect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallbackParams:
-    """What came back with the browser: each parameter with all its values."""
+    """The parameters that the browser brought back, each with all its values."""
 
     parameters: tuple[tuple[str, str], ...] = field(repr=False)
 
@@ -55,12 +55,12 @@ class CallbackParams:
 
 
 class Flow(Protocol):
-    """One kind of elicitation that leads elsewhere."""
+    """The flow of a kind of elicitation that leads to another site."""
 
     def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
-        """What the attempt must keep; it is stored before anything leaves."""
+        """Return the data that the attempt must store before any request is sent."""
         ...
 
     def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
-        """Go out; `elicitation.attempt.kept` is what `prepare` gave."""
+        """Make the requests and return the redirect, from the stored data of `prepare`."""
         ...

@@ -1,9 +1,9 @@
-"""Proofs: why an answer counts.
+"""Proofs: the reasons to accept an answer.
 
-What could go wrong: an answer that nobody verified. So whoever completes an elicitation shows a
-value that is made in one place alone, right after the verification that it is named for, and a
-kind says which of them it goes by (`flows.elicitation.traits`). tests/test_house.py holds the list
-of those places.
+Risks: an unverified answer is accepted. Code that completes an elicitation therefore passes a
+proof, which is created in one place only, directly after the verification that it is named for.
+Each kind lists the proofs that it accepts (`flows.elicitation.traits`). tests/test_house.py lists
+the places.
 """
 
 from dataclasses import dataclass
@@ -13,9 +13,10 @@ from msgspec import Struct
 
 
 class Decider(Struct, frozen=True, kw_only=True):
-    """Who decided for somebody else: `name` as the operator writes it, `label` as people read it.
+    """The person who decided for somebody else.
 
-    The label is compared with nothing.
+    `name` is the person as the operator configured them, `label` is the displayed text. The label
+    is never compared.
     """
 
     name: str
@@ -24,22 +25,23 @@ class Decider(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """The base of all; `by` names who answered, where that is not the person who was asked."""
+    """The base class of all proofs. `by` names who answered, if not the person who was asked."""
 
-    # Whether it may still turn what ended into a kept yes (LATE): it is no person's click.
+    # True if the proof may still change an ended question to accepted (LATE): it is not a click by
+    # a person.
     may_be_late: ClassVar[bool] = False
-    why: ClassVar[str | None] = None  # kept with the record
+    why: ClassVar[str | None] = None  # stored with the record
     by: str | None = None
 
     @property
     def decider(self) -> Decider | None:
-        """Who decided, where that is not whoever was asked."""
+        """The person who decided, if that was not the person who asked."""
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanged(Proof):
-    """An authorization code was redeemed at the provider, for this account of ours."""
+    """An authorization code was redeemed at the provider for this account."""
 
     may_be_late: ClassVar[bool] = True
     account: str
@@ -47,14 +49,14 @@ class Exchanged(Proof):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectedBefore(Proof):
-    """The account is connected already, and the person allowed it, or it is allowed to the tool."""
+    """The account is already connected, and the person or an earlier choice allows its use."""
 
     account: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaidSession(Proof):
-    """A checkout session of ours is paid, by a signed webhook or by asking the provider."""
+    """A checkout session is paid, according to a signed webhook or a fetch from the provider."""
 
     may_be_late: ClassVar[bool] = True
     session: str
@@ -62,43 +64,43 @@ class PaidSession(Proof):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnPage(Proof):
-    """The person answered on our page: in the right browser, with its CSRF token."""
+    """The person answered on our page, in the right browser and with its CSRF token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InClient(Proof):
-    """The client's own form came back, or it says that the person agreed to go."""
+    """The client returned its own form, or reported that the person agreed to open the link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedCode(Proof):
-    """Code of the author's, or a service with its callback or return address, says so."""
+    """The author's code completed it, or a service with its callback or return address."""
 
     may_be_late: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedByAuthor(TrustedCode):
-    """The same, by an id that the author gave to this question for that."""
+    """The author's code completed it by the `elicitation_id` that it gave to this question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByModel(Proof):
-    """The model answered, where the operator lets it."""
+    """The model answered, which the operator allowed."""
 
     why: ClassVar[str | None] = "answered by the model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovedByKey(Proof):
-    """A program answered for the person, with an API key that names them."""
+    """A program answered for the person, with an API key that names the person."""
 
     why: ClassVar[str | None] = "answered with an API key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByApprover(Proof):
-    """One of the approvers decided, known as themselves, and was not who asked."""
+    """An approver decided, identified and different from the person who asked."""
 
     approver: str
     person: Decider

@@ -1,7 +1,7 @@
-"""A run: one wish of a caller, which is one tool call with all its legs.
+"""A run: one tool call of a caller, with all requests that belong to it.
 
-A leg is one request that carried the run on: the first call, a retry, the same call made again.
-The run remembers which elicitation stands at which place, and for a while what came out of it.
+The requests ("legs") of a run are the first call, its retries and repetitions of the same call. The
+run records which elicitation was asked at which step, and stores its result for a while.
 """
 
 from collections.abc import Collection
@@ -14,12 +14,12 @@ from flows.elicitation.states import RECORD_KEPT
 from flows.errors import QuestionChanged
 
 RESULT_KEPT = timedelta(minutes=10)
-# After a result that used a payment or `once` went out: the same call is its repetition so long.
+# A call that repeats a run within this time gets its result, if that used a payment or `once`.
 REPEATED_FOR = timedelta(minutes=2)
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """Where in a run a question stands: its digest and how many equal ones came before it."""
+    """The place of a question in a run: its digest and the number of equal questions before it."""
 
     kind: str
     digest: str
@@ -30,27 +30,27 @@ class Step(Struct, frozen=True, kw_only=True):
 
 
 class AskedStep(Struct, frozen=True, kw_only=True):
-    """An elicitation at a place. Order is checked only for what the tool's own task asked."""
+    """An elicitation at a step of the run. Order is only checked for the tool's own questions."""
 
     place: Step
     elicitation_id: str
     is_ordered: bool
     says: str
-    is_used: bool = False  # a leg used the outcome, and the run went on to another leg
-    # The rounds in which the client was asked before this one in the same call, if its engine
-    # replays the call: each has the indexes of its questions in the run, such as "0" or "1+2".
+    is_used: bool = False  # a request used the outcome, and the run went on in another request
+    # The rounds in which the client was asked before this question in the same call, if its engine
+    # replays the call. Each entry lists question indexes of the run, such as "0" or "1+2".
     after: tuple[str, ...] = ()
-    is_unused: bool = False  # by the leg whose result is kept: it had a no there, or nothing
+    is_unused: bool = False  # the request with the stored result received no accepted answer here
 
 
 class Called(Struct, frozen=True, kw_only=True):
-    """What the client called, so that it can be called again by the id of a question."""
+    """The call that the client made, stored so that it can be repeated by a question's id."""
 
     server: str
     tool: str
     client: str
-    arguments: str | None  # JSON; None: too long to be kept
-    version: str | None = None  # of the tool, if it has one
+    arguments: str | None  # JSON; None: too long to store
+    version: str | None = None  # the tool's version, if the tool has one
 
     def __repr__(self) -> str:
         return f"Called({self.tool!r})"
@@ -61,17 +61,17 @@ class Run(Struct, frozen=True, kw_only=True):
     owner: str
     key: str
     created_at: datetime
-    open_until: datetime  # the same call joins the run until then
+    open_until: datetime  # until then, the same call joins this run
     called: Called | None = None
     asked: tuple[AskedStep, ...] = ()
-    responses: str | None = None  # what the client answered to the tool's own requests, as JSON
+    responses: str | None = None  # the client's answers to the tool's own requests, as JSON
     result: str | None = None
     finished_at: datetime | None = None
     is_delivered: bool = False
-    # Whether its result used a payment or `once`; False: with `again=True`. None: neither.
+    # True if the result used a payment or `once`, False if so with `again=True`, None if not.
     is_repeatable: bool | None = None
-    repeated_until: datetime | None = None  # by the same call, since its result went out
-    is_cancelled: bool = False  # the client no longer wants it as a task
+    repeated_until: datetime | None = None  # until then, the same call gets this result again
+    is_cancelled: bool = False  # the client cancelled the task
     version: int = 0
 
     @property
@@ -82,7 +82,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def holds_key(self) -> bool:
-        """Whether the same call made again finds this wish, which may be over by then."""
+        """True if the same call, made again, finds this run. The run may have finished by then."""
         return not self.is_delivered or self.repeated_until is not None
 
     @property
@@ -108,9 +108,9 @@ class Run(Struct, frozen=True, kw_only=True):
         return f"Run({self.id!r}, {self.status!r})"
 
     def answers(self, now: datetime, *, is_named: bool) -> bool:
-        """Whether its result is the call's: one that is lost, or one that may have been lost.
+        """Return True if the stored result answers this call, because it was or may have been lost.
 
-        `is_named`: the client says by its token that it goes on with this very run.
+        `is_named`: the client's token names this run.
         """
         if self.result is None or now >= self.kept_until:
             return False
@@ -121,16 +121,16 @@ class Run(Struct, frozen=True, kw_only=True):
         return next((asking for asking in self.asked if asking.place == place), None)
 
     def alike(self, place: Step) -> list[Step]:
-        """Where the same was asked."""
+        """Return all steps at which the same question was asked."""
         places = (asking.place for asking in self.asked)
         return [one for one in places if (one.kind, one.digest) == (place.kind, place.digest)]
 
 
 def check_order(run: Run, place: Step, *, seen: Collection[Step], says: str) -> None:
-    """A leg that goes on with the run asks something new: what was asked must have come before.
+    """Check that a resumed run repeated all earlier questions before it asks a new one.
 
-    Raises QuestionChanged. Order is only a check, and only for what the tool's own task asks:
-    siblings of a gather may come in any order.
+    Raises QuestionChanged. Only questions of the tool's own task are checked, because siblings in a
+    gather may come in any order.
     """
     if run.at(place) is not None:
         return
@@ -140,7 +140,7 @@ def check_order(run: Run, place: Step, *, seen: Collection[Step], says: str) -> 
 
 
 def ask(run: Run, asking: AskedStep, *, open_until: datetime) -> Run:
-    """The run asks something new, or asks again at a place it knows."""
+    """Add a question to the run, or replace the elicitation at a known step."""
     known = run.at(asking.place)
     if run.finished_at is not None:
         asking = replace(asking, is_unused=True)
@@ -157,7 +157,7 @@ def keep_open(run: Run, *, until: datetime) -> Run:
 
 
 def use(run: Run, ids: Collection[str]) -> Run:
-    """A leg used these outcomes and went on to another leg by the tool's own means."""
+    """Mark these outcomes as used by a request, because the run continues in another request."""
     asked = tuple(
         replace(asking, is_used=True) if asking.elicitation_id in ids else asking
         for asking in run.asked
@@ -166,17 +166,17 @@ def use(run: Run, ids: Collection[str]) -> Run:
 
 
 def note_use(run: Run, *, again: bool) -> Run:
-    """A payment or `once` was used; `again`: the same call made again is another wish."""
+    """Record that a payment or `once` was used. With `again`, the same call starts a new run."""
     return replace(run, is_repeatable=not again and run.is_repeatable is not False)
 
 
 def keep_responses(run: Run, responses: str) -> Run:
-    """The client sends its answers to the tool's own requests once; later legs need them too."""
+    """Store the client's answers to the tool's own requests: it sends them only once."""
     return replace(run, responses=responses)
 
 
 def put(run: Run, place: Step, elicitation_id: str) -> Run:
-    """This elicitation stands at a place of this run from now on."""
+    """Set the elicitation at a step of the run."""
     asked = tuple(
         replace(asking, elicitation_id=elicitation_id) if asking.place == place else asking
         for asking in run.asked
@@ -185,10 +185,10 @@ def put(run: Run, place: Step, elicitation_id: str) -> Run:
 
 
 def finish(run: Run, *, result: str, now: datetime, unused: Collection[str] = ()) -> Run:
-    """The body came to its end; what it returned is kept until it is known to have arrived.
+    """Finish the run and store its result until delivery is confirmed.
 
-    Of several legs of one run the first result is kept: it may have been sent already. `unused` are
-    the elicitations of which the leg that it is of had no yes.
+    If several requests of a run finish, the first result stays: it may have been sent already.
+    `unused` are the elicitations that were not accepted in the request with this result.
     """
     if run.finished_at is not None:
         return run
@@ -200,11 +200,11 @@ def finish(run: Run, *, result: str, now: datetime, unused: Collection[str] = ()
 
 
 def deliver(run: Run, *, now: datetime, is_error: bool = False) -> Run:
-    """The result went out: the same run may have it again, an identical call is a new wish.
+    """Mark the result as sent: the same run can still read it, but the same call starts a new run.
 
-    Written is not received: what was bought or done is not bought again by a call that may have
-    lost it, for a while from the first time that it went out. An error has used up nothing. One
-    that was too long to be kept ends its run here: nobody goes on with that.
+    A sent result may be lost. If it used a payment or `once`, the same call gets it again for a
+    while, so that nothing is bought or done twice. Errors are not repeated. A result that was too
+    long to store ends its run.
     """
     if run.result is None:
         return replace(wipe(run), finished_at=run.finished_at or now)
@@ -215,9 +215,11 @@ def deliver(run: Run, *, now: datetime, is_error: bool = False) -> Run:
 
 
 def cancel(run: Run, *, now: datetime) -> Run:
-    """The client no longer wants what it asked for as a task; one that is over stays as it is.
+    """Cancel the run of a task.
 
-    The same call made again is another run, and joins the questions that are still open.
+    A finished run does not change.
+
+    Repeating the same call starts a new run, which joins the questions that are still open.
     """
     if run.finished_at is not None:
         return run
@@ -227,7 +229,7 @@ def cancel(run: Run, *, now: datetime) -> Run:
 
 
 def make_way(run: Run) -> Run:
-    """The same call is a new wish; a leg that names the run may still have its result."""
+    """Release the run's key for a new run. A request that names this run can read its result."""
     return replace(run, repeated_until=None) if run.is_delivered else wipe(run)
 
 

@@ -1,8 +1,9 @@
-"""An elicitation: one question to one person, from its start to what became of the answer.
+"""The states of an elicitation (one question to one person) and the transitions between them.
 
-Everything here is pure: a function takes an elicitation and the time and returns the next one, or
-raises NotPossible. Two racing changes are decided by the store's compare-and-set, not here. The
-values are msgspec structs: to change, compare and encode a dataclass takes ten times as long.
+Everything in this module is pure: a function receives an elicitation and the time, and returns the
+changed elicitation or raises NotPossible. The store's compare-and-set decides between two
+concurrent changes, not this module. The values are msgspec structs because dataclasses take ten
+times as long to change, compare and encode.
 """
 
 import json
@@ -26,14 +27,15 @@ if TYPE_CHECKING:
 
     Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
 else:
-    Json: TypeAlias = Any  # a decoder that reads annotations cannot follow a recursive one
+    Json: TypeAlias = Any  # a decoder that reads annotations cannot resolve a recursive alias
 
 LEASE = timedelta(seconds=30)
 LEASE_ENDED = datetime.fromtimestamp(0, UTC)
 EXCHANGE_AT_MOST = timedelta(seconds=60)
-INTERRUPTED = "interrupted"  # an exchange that nobody ended
-DOES_NOT_FIT = "the client's answer did not fit"  # why a question ended
-NOT_ARRIVED = "the payment did not arrive"  # from one page; another one may still be paid
+INTERRUPTED = "interrupted"  # the exchange started and was never finished
+DOES_NOT_FIT = "the client's answer did not fit"  # reason why a question failed
+# for one payment page; another page of the same question may still be paid
+NOT_ARRIVED = "the payment did not arrive"
 RECORD_KEPT = timedelta(days=30)
 CONTENT_BYTES_AT_MOST = 32 * 1024
 
@@ -72,19 +74,21 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     Status.SUPERSEDED: frozenset(),
 }
 
-# What a provider's proof may still turn into a yes, only to be kept (see Traits.kept), never to
-# undo what a call was told.
+# Transitions that a provider's late proof may cause. The accepted answer is only stored for the
+# next call with the same question (see Traits.kept); the outcome that a call has already received
+# does not change.
 LATE: Mapping[Status, frozenset[Status]] = {
     Status.EXPIRED: frozenset({Status.ACCEPTED}),
     Status.CANCELLED: frozenset({Status.ACCEPTED}),
     Status.DECLINED: frozenset({Status.ACCEPTED}),
-    Status.DENIED: frozenset({Status.ACCEPTED}),  # back from the checkout, and on again
+    # the person left the checkout, then returned to it and paid
+    Status.DENIED: frozenset({Status.ACCEPTED}),
     Status.SUPERSEDED: frozenset({Status.ACCEPTED}),
 }
 
 
 class Completion(StrEnum):
-    """What `complete_elicitation` did: each is a different answer, none is an error."""
+    """The result of `complete_elicitation`. Each value is a normal result, none is an error."""
 
     ACCEPTED = "accepted"
     ALREADY_SETTLED = "already_settled"
@@ -93,46 +97,49 @@ class Completion(StrEnum):
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """What the person is shown, and what the question is recognised by."""
+    """The text that the person sees, and the facts that identify the question."""
 
     server: str
     tool: str
     client: str | None
     message: str
     digest: str
-    version: str | None = None  # of the tool, if it has one
+    version: str | None = None  # the tool's version, if the tool has one
     url: str | None = None
     origins: tuple[str, ...] = ()
     waits: bool = True
-    terms: Json = None  # what is asked for, in the words of its kind
-    client_id: str | None = None  # verified; None: `client` is only what it calls itself
+    terms: Json = None  # the details of the question; the structure depends on `kind`
+    # verified id of the client; None: only the unverified name `client` is known
+    client_id: str | None = None
     client_apart: str | None = None  # see `CallingClient.apart`
 
     @property
     def calling_client(self) -> CallingClient | None:
-        """Through which it was asked; None where the person asked on a page."""
+        """The client that asked. None if no tool asked, for example for a question from a page."""
         if not self.tool:
             return None
         return CallingClient(name=self.client, id=self.client_id, apart=self.client_apart)
 
 
-# What became of a press that led nowhere: no answer, a no, or settings that are missing here.
+# Why an attempt failed: the provider did not answer, it refused, or a setting is missing.
 Trouble = Literal["silent", "refused", "not set up"]
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
-    """One press of Continue: the one before is void."""
+    """A press of Continue. A new attempt makes the previous attempt invalid."""
 
     number: int
     browser: str  # hash of the binding cookie
     started_at: datetime
-    state: str | None = None  # hash of what comes back with the browser; None once it did
-    kept: Json = None  # what its flow needs again: a verifier, a request as it was sent
-    trouble: Trouble | None = None  # why it led nowhere
+    # hash of the `state` parameter that the browser brings back; None after its return
+    state: str | None = None
+    # data that the flow needs later, such as a PKCE verifier or the stored request
+    kept: Json = None
+    trouble: Trouble | None = None  # why the attempt failed
 
 
 class Lease(Struct, frozen=True, kw_only=True):
-    """Who uses the outcome: one leg of one run, until the lease is out."""
+    """A temporary claim on the outcome: one request of one run uses the outcome until `until`."""
 
     run: str
     leg: str
@@ -140,7 +147,7 @@ class Lease(Struct, frozen=True, kw_only=True):
 
     @property
     def is_ended(self) -> bool:
-        """By its leg itself: no doubt of any clock keeps the next one waiting."""
+        """True if the request ended the lease itself. Works without comparing any clocks."""
         return self.until == LEASE_ENDED
 
 
@@ -154,33 +161,41 @@ class Elicitation(Struct, frozen=True, kw_only=True):
     expires_at: datetime
     status: Status = Status.PENDING
     holds_key: bool = True
-    waiter: str | None = None  # the leg that waits; a newer one takes over
-    run: str | None = None  # of that leg
+    waiter: str | None = None  # the request that waits for the answer; a newer request replaces it
+    run: str | None = None  # the run of that request
     attempt: Attempt | None = None
-    former: tuple[Attempt, ...] = ()  # where a provider may still come back with an earlier one
-    led_nowhere: int = 0  # how many attempts did, which cost nothing
+    former: tuple[Attempt, ...] = ()  # earlier attempts that the provider may still return with
+    led_nowhere: int = 0  # how many attempts failed without counting towards the limit
     settled_at: datetime | None = None
     is_late: bool = False
     content: Json = None
     why: str | None = None
-    proof: str | None = None  # what an answer was believed for: the name of its class
-    settled_by: str | None = None  # over the HTTP API: as the audit names a key, or a person
-    decided_by: Decider | None = None  # where somebody else than who asked decided
+    proof: str | None = None  # class name of the proof with which the answer was accepted
+    # who answered over the HTTP API: the audit name of an API key, or a person
+    settled_by: str | None = None
+    decided_by: Decider | None = None  # who decided, if that was not the person who asked
     take: Lease | None = None
     delivered_at: datetime | None = None
-    look_at: datetime | None = None  # when the sweeper looks again, at what nobody used or closed
-    is_open_there: bool = False  # the provider holds something open that must end with this
-    ask_at: datetime | None = None  # when its provider is asked about it, while it is open there
-    progress: str | None = None  # what the provider has said on the way, for the page
-    is_by_code: bool = False  # whoever asked gives letters from the page to the chat
-    binding: BrowserBinding | None = None  # which browser was shown letters, and whether they came
-    is_for_page: bool = False  # the client's answer to this question was not valid before
-    is_for_user: bool = False  # one of the application's own users, whom its `who` knows
+    # when the sweeper checks an unused or still open elicitation again
+    look_at: datetime | None = None
+    is_open_there: bool = False  # the provider has an open page or device code that must be closed
+    ask_at: datetime | None = None  # when to poll the provider while its page is open
+    progress: str | None = None  # the provider's status so far, shown on the page
+    is_by_code: bool = False  # the page shows a user code that the person types into the chat
+    # which browser saw the user code, and whether the code was entered
+    binding: BrowserBinding | None = None
+    # the client's answer to an earlier elicitation of this question was invalid, so our page asks
+    is_for_page: bool = False
+    # for one of the application's own users, identified by the application's `who`
+    is_for_user: bool = False
     user: str | None = None  # that user's id, for the program that asked
-    is_of_task: bool = False  # whose client looks in: its answer stays while it might have taken
-    is_shared: bool = False  # calls with other arguments, or of other clients, wait for it too
-    answered_by: str | None = None  # the payment that answers it, made for another question
-    trace: str | None = None  # the call that asked, where traces are collected: W3C's traceparent
+    # asked by a task: the client polls, so the answer stays until the task could read it
+    is_of_task: bool = False
+    # calls with other arguments or from other clients also wait for the answer
+    is_shared: bool = False
+    # id of the payment that answers this question; it was made for another question
+    answered_by: str | None = None
+    trace: str | None = None  # W3C traceparent of the call that asked, if tracing is on
     version: int = 0
 
     def __repr__(self) -> str:
@@ -188,12 +203,12 @@ class Elicitation(Struct, frozen=True, kw_only=True):
 
     @property
     def row_key(self) -> str | None:
-        """What no other record of its owner holds: it stands for this question."""
+        """The unique key of this question within the owner's records. None if released."""
         return self.join if self.holds_key else None
 
     @property
     def kept_until(self) -> datetime:
-        """Until when an outcome that nobody used is there for the same question."""
+        """The time until which an unused outcome is stored for the same question."""
         if self.status is not Status.ACCEPTED:
             return self.expires_at
         traits = traits_of(self.kind)
@@ -205,7 +220,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
 
     @property
     def joined_until(self) -> datetime:
-        """Until when a later call of the same question may have an outcome that nobody used."""
+        """The time until which a later call with the same question can use the stored outcome."""
         if self.status is not Status.ACCEPTED or self.settled_at is None:
             return self.kept_until
         joined = traits_of(self.kind).joined_from_answer
@@ -217,17 +232,18 @@ class Elicitation(Struct, frozen=True, kw_only=True):
 
     @property
     def due_at(self) -> datetime | None:
-        """When the sweeper has to look at it; None = never again."""
+        """The time at which the sweeper has to process the elicitation. None means never again."""
         if self.status is Status.EXCHANGING and self.attempt is not None:
             return self.attempt.started_at + EXCHANGE_AT_MOST
         if not self.status.is_final:
             return self.expires_at if self.ask_at is None else min(self.ask_at, self.expires_at)
         is_own_answer = self.status is Status.ACCEPTED and self.answered_by is None
         if self.is_open_there and (self.former or not is_own_answer):
-            # Also where one attempt was answered and another is open.
+            # This also applies if one attempt was answered while another is still open.
             return self.look_at or self.settled_at
         if self.delivered_at is None and (self.holds_key or self.content is not None):
-            # An end leaves it where it was: to move it would cost more than all the rest.
+            # The end of an elicitation does not move this time: an extra index write would cost
+            # more than the rest of the change.
             return self.look_at or min(self.expires_at, self.kept_until)
         return None
 
@@ -237,9 +253,9 @@ class Elicitation(Struct, frozen=True, kw_only=True):
 
 
 def checked_content(content: Json) -> Json:
-    """What a completion brought, as it comes back from the store: through JSON.
+    """Return the content of a completion as the store will return it, after a JSON round trip.
 
-    Raises InvalidQuestion if it is no JSON, or more than 32 KiB of it.
+    Raises InvalidQuestion if the content is not JSON or is larger than 32 KiB.
     """
     try:
         text = json.dumps(content, allow_nan=False, ensure_ascii=False)
@@ -253,7 +269,7 @@ def checked_content(content: Json) -> Json:
 
 
 def join(elicitation: Elicitation, *, leg: str, run: str, is_of_task: bool = False) -> Elicitation:
-    """The leg waits from now on; the one that waited before is told so."""
+    """Register `leg` as the request that waits for the answer, in place of the previous one."""
     _require_open(elicitation, wanted="waited for")
     is_of_task = is_of_task or elicitation.is_of_task
     return replace(elicitation, waiter=leg, run=run, is_of_task=is_of_task)
@@ -270,9 +286,12 @@ def settle(
     by: str | None = None,
     take: Lease | None = None,
 ) -> Elicitation:
-    """End it; `by` is who did. `take` hands the outcome to the waiting leg in the same change.
+    """End the elicitation with `status`.
 
-    Raises NotPossible when it has ended already.
+    `by` names who ended it.
+
+    With `take`, the same change also assigns the outcome to the waiting request. Raises NotPossible
+    if the elicitation has already ended.
     """
     if not status.is_final:
         raise NotPossible(status=elicitation.status, wanted=status)
@@ -299,13 +318,15 @@ def accept(
     content: Json,
     take: Lease | None = None,
 ) -> Elicitation:
-    """A yes, with its answer; where its time was over, it expires instead.
+    """Accept the answer, or expire the elicitation if its time has run out.
 
-    Raises NotPossible when it has ended already, ValueError for what its kind does not go by.
+    Raises:
+        NotPossible: The elicitation has already ended.
+        ValueError: This kind of question cannot be answered with this class of proof.
     """
     if not traits_of(elicitation.kind).goes_by(proof):
         raise ValueError(f"{type(proof).__name__} completes no question of kind {elicitation.kind}")
-    # An exchange that began in time may end a little later.
+    # An exchange that started before `expires_at` may finish a little later.
     is_over = now >= elicitation.expires_at and elicitation.status is not Status.EXCHANGING
     if is_over and not elicitation.status.is_final:
         return settle(elicitation, Status.EXPIRED, now=now, take=take)
@@ -328,10 +349,10 @@ def settle_late(
     holds_key: bool,
     proof: Proof | None = None,
 ) -> Elicitation:
-    """Turn a no into a kept yes, on a provider's proof.
+    """Change a negative outcome to accepted, because the provider proves that the person answered.
 
-    Raises NotPossible where LATE has no such row. Of the failures, only that of a delayed payment
-    may be followed by another one: which of two tabs ends first is not for us to say.
+    Raises NotPossible if LATE has no such transition. A failed elicitation can only be accepted if
+    it failed because a delayed payment did not arrive: another tab may still pay.
     """
     is_unpaid = elicitation.status is Status.FAILED and elicitation.why == NOT_ARRIVED
     if not is_unpaid and Status.ACCEPTED not in LATE.get(elicitation.status, frozenset()):
@@ -353,12 +374,16 @@ def settle_late(
 
 
 def is_kept(elicitation: Elicitation, now: datetime) -> bool:
-    """Whether a yes that comes now is still kept for the same question."""
+    """Return True if an answer that arrives now can still be stored for the same question."""
     return now < elicitation.expires_at + traits_of(elicitation.kind).kept
 
 
 def is_free(elicitation: Elicitation, *, leg: str, now: datetime) -> bool:
-    """Whether this leg may take the outcome: nobody has it, it is ours, or the lease is out."""
+    """Return True if request `leg` may claim the outcome.
+
+    The outcome is free if no request claims it, if this request claims it, or if the lease has
+    expired. A delivered outcome is never free.
+    """
     take = elicitation.take
     if elicitation.delivered_at is not None:
         return False
@@ -366,19 +391,22 @@ def is_free(elicitation: Elicitation, *, leg: str, now: datetime) -> bool:
 
 
 def take(elicitation: Elicitation, *, run: str, leg: str, now: datetime) -> Elicitation:
-    """The leg uses the outcome. Raises NotPossible if another one does."""
+    """Claim the outcome for request `leg`. Raises NotPossible if another request claims it."""
     if not elicitation.status.is_final or not is_free(elicitation, leg=leg, now=now):
         raise NotPossible(status=elicitation.status, wanted="taken")
     return replace(elicitation, take=Lease(run=run, leg=leg, until=now + LEASE))
 
 
 def renew(elicitation: Elicitation, *, leg: str, now: datetime) -> Elicitation:
-    """Lengthen the lease while the body runs."""
+    """Extend the lease while the tool body runs."""
     return replace(elicitation, take=replace(_taken(elicitation, leg=leg), until=now + LEASE))
 
 
 def shorten(elicitation: Elicitation, *, now: datetime) -> Elicitation:
-    """A lease longer than any is of before the clock was set back: whoever lives renews it."""
+    """Shorten a lease that ends later than a new lease would.
+
+    Such a lease was made before the clock was set back. A request that still runs renews it.
+    """
     lease = elicitation.take
     if lease is None or lease.until <= now + LEASE:
         return elicitation
@@ -386,43 +414,43 @@ def shorten(elicitation: Elicitation, *, now: datetime) -> Elicitation:
 
 
 def release(elicitation: Elicitation, *, leg: str) -> Elicitation:
-    """The leg ended without a result; the next one may take the outcome at once."""
+    """Release the claim of a request that ended without a result, for the next request."""
     _taken(elicitation, leg=leg)
     return replace(elicitation, take=None)
 
 
 def end_lease(elicitation: Elicitation, *, leg: str) -> Elicitation:
-    """The leg used it and the run goes on: only its lease is over."""
+    """End the lease of a request that used the outcome; the run goes on in another request."""
     return replace(elicitation, take=replace(_taken(elicitation, leg=leg), until=LEASE_ENDED))
 
 
 def deliver(elicitation: Elicitation, *, run: str, now: datetime) -> Elicitation:
-    """The run's result that used the outcome went out: it is used up, and its content is gone."""
+    """Mark the outcome as used and erase its content: the run's result was sent."""
     if elicitation.take is None or elicitation.take.run != run:
         raise NotPossible(status=elicitation.status, wanted="delivered")
-    # The next elicitation of the same question reads why this one failed.
+    # The next elicitation of the same question needs the reason of this failure.
     is_read = elicitation.why == DOES_NOT_FIT
     return replace(elicitation, delivered_at=now, content=None, holds_key=is_read)
 
 
 def lead_to(elicitation: Elicitation, url: str) -> Elicitation:
-    """With the address, unless there is one or nobody is to go there any more."""
+    """Set the question's URL, unless it has a URL already or has ended."""
     if elicitation.asked.url is not None or elicitation.status.is_final:
         return elicitation
     return replace(elicitation, asked=replace(elicitation.asked, url=url))
 
 
 def let_go(elicitation: Elicitation) -> Elicitation:
-    """Free the question for a new elicitation and wipe what was kept for it."""
+    """Release the question's key for a new elicitation, and erase the content."""
     if not elicitation.status.is_final:
         raise NotPossible(status=elicitation.status, wanted="let go")
     return replace(elicitation, holds_key=False, content=None)
 
 
 def fall_due(elicitation: Elicitation, *, now: datetime) -> Elicitation:
-    """What time alone does to it: expire, fail an exchange that was cut off, wipe, or nothing.
+    """Apply the changes that are due: expire, fail an interrupted exchange, or erase the content.
 
-    What a provider holds open is not ended by time alone: `close` comes first.
+    A page that is open at a provider does not end by time alone: it must be closed first.
     """
     if elicitation.due_at is None or now < elicitation.due_at:
         return elicitation
@@ -436,7 +464,7 @@ def fall_due(elicitation: Elicitation, *, now: datetime) -> Elicitation:
 
 
 def require(elicitation: Elicitation, wanted: Status) -> None:
-    """Raises NotPossible where TRANSITIONS has no such row."""
+    """Raise NotPossible if TRANSITIONS does not allow the change to `wanted`."""
     if wanted not in TRANSITIONS[elicitation.status]:
         raise NotPossible(status=elicitation.status, wanted=wanted)
 

@@ -1,7 +1,7 @@
-"""The body of a tool while it runs, and what it has done once.
+"""A running tool body, and the names that it used with `once`.
 
-What could go wrong: `once` in a loop, whose second turn gets the first one's result and silently
-does nothing. So a body uses a name once; what it does again needs a key of its own.
+Risks: `once` in a loop, where the second turn silently gets the first result and does nothing. A
+body can therefore use each name once, and needs a different `key` for each repetition.
 """
 
 from collections import Counter
@@ -12,9 +12,10 @@ from flows.errors import InvalidQuestion
 
 
 class ToolBody:
-    """One start of a tool's function, called by the client or by another tool.
+    """An execution of a tool's function, called by the client or by another tool.
 
-    Each inner call is a body of its own, known by its place: what it was, and the how-manieth such.
+    Each inner call is a body of its own, identified by its path: the call, and the number of equal
+    calls before it.
     """
 
     def __init__(self, path: str = "") -> None:
@@ -23,15 +24,15 @@ class ToolBody:
         self._used = set[tuple[str, str | int | None]]()
 
     def inner(self, what: str) -> "ToolBody":
-        """That of a call which this one makes; `what` says of which tool and with what."""
+        """Return the context for a nested tool call. `what` names the tool and its arguments."""
         self._inner[what] += 1
         return ToolBody(f"{self.path}/{what} {self._inner[what]}")
 
     @contextmanager
     def using(self, name: str, key: str | int | None) -> Generator[None]:
-        """While `once` is at it, and for good where that came to an end.
+        """Reserve the name while `once` runs, and for good after it succeeded.
 
-        Raises InvalidQuestion where the body has used that name, with that key.
+        Raises InvalidQuestion if the body has already used that name with that key.
         """
         if (name, key) in self._used:
             how = "without a key" if key is None else f"with the key {key!r}"

@@ -1,8 +1,8 @@
-"""Traits: what is true of every question of one kind, declared once; all else reads them here.
+"""Traits: the properties of each kind of question, declared once.
 
-What could go wrong: an answer that is wiped while the call that asked still goes on, or that a
-later call gets long after; so the call's own time and a later one's are told apart. Or a kind that
-this process does not know, in a store that others serve too: it goes by nothing and keeps nothing.
+Risks: an answer is erased while the call that asked still runs, or a later call gets it long after.
+There are therefore separate times for the call itself and for later calls. A kind that this process
+does not know, in a store that it shares, accepts no proof and stores nothing.
 """
 
 from collections.abc import Generator, Mapping
@@ -34,29 +34,33 @@ _TWO_MINUTES: Final = timedelta(minutes=2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """One kind of question.
+    """The properties of one kind of question.
 
-    `kept` is how long after the elicitation's own time an answer that nobody used stands for the
-    same question, and a late one still counts: without it, none does. An account or a receipt stays
-    in any case. `kept_from_answer` counts from the answer instead. `joined_from_answer` is how long
-    a later call of the same may have it; the call that asked has it till it is wiped.
+    - `kept`: how long after its timeout an unused answer stays for the same question and a late
+      answer still counts; without it, none does. Accounts and receipts stay in any case.
+    - `kept_from_answer`: the same, but counted from the answer.
+    - `joined_from_answer`: how long a later, equal call can use the answer. The call that asked can
+      use it until it is erased.
     """
 
     name: str
-    page: PageName  # that shows it
-    proofs: tuple[type[Proof], ...] = ()  # any of which completes it
+    page: PageName  # page that shows the question
+    proofs: tuple[type[Proof], ...] = ()  # any of these proofs completes the question
     kept: timedelta = _NO_TIME
     kept_from_answer: timedelta | None = None
     joined_from_answer: timedelta | None = None
-    # A yes to it stands before a tool's body: though wiped, it holds for every leg of its call
-    # that starts this soon after it.
+    # For gates: how long after the answer each request of the call may start the body, even if the
+    # content is already erased.
     holds_for_its_call: timedelta | None = None
-    fits_client_form: bool = False  # it may be asked in the client's own form
-    may_be_anonymous: bool = False  # it may be asked of a caller without a name
-    stops_what_follows: bool = False  # a tool that forgot its `await` acts on a yes nobody gave
-    is_anothers: bool = False  # to decide: whoever asked may only look on and withdraw it
-    is_secret: bool = False  # no word of the answer may reach the model
-    gives: Literal["account", "receipt"] | None = None  # what the tool gets, kept beyond the call
+    fits_client_form: bool = False  # the client's own form may ask it
+    may_be_anonymous: bool = False  # an anonymous caller may be asked
+    # if its `await` is missing, later questions and actions are refused
+    stops_what_follows: bool = False
+    # somebody else decides; the person who asked may only view and withdraw it
+    is_anothers: bool = False
+    is_secret: bool = False  # the answer must never reach the model
+    # what the tool receives, stored beyond the call
+    gives: Literal["account", "receipt"] | None = None
 
     @property
     def is_gate(self) -> bool:
@@ -127,8 +131,8 @@ BUILT_IN: Final = (
         may_be_anonymous=True,
         stops_what_follows=True,
     ),
-    # Decided by the approver that it names, over hours or days. A yes is for one use by the call
-    # that asked, whose client may come back the next morning.
+    # Decided by the named approver, over hours or days. An approval is for one use by the call that
+    # asked, whose client may return the next morning.
     Traits(
         name="decision",
         page="decision",
@@ -148,7 +152,7 @@ def traits_of(kind: str) -> Traits:
 
 @contextmanager
 def declared(kinds: Mapping[str, Traits]) -> Generator[None]:
-    """Within it, this process knows these kinds too. Raises ValueError for a name that is taken."""
+    """Declare more kinds within this block. Raises ValueError if a name is already used."""
     for name, traits in kinds.items():
         if _declared.get(name, traits) != traits:
             raise ValueError(f"There is a kind {name} already: give this one another name.")

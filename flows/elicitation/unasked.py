@@ -1,9 +1,9 @@
-"""Questions that were made in a call and that nobody was asked.
+"""Questions that were created in a call but not asked.
 
-What could go wrong: a verb without its `await` does nothing, and the tool goes on as if the person
-had paid. So a call knows what was made in it, and by its end each is asked or discarded. Each is
-known by itself and not by what it says: of two equal ones, one may have been forgotten. What a
-module makes while it is imported belongs to no call, also where a call imports it.
+Risks: a verb without `await` does nothing, and the tool goes on as if the person had paid. A call
+therefore tracks the questions created in it, and by its end each must be asked or discarded.
+Questions are tracked by identity: one of two equal questions may be the forgotten one. Questions
+created while a module is imported belong to no call.
 """
 
 import inspect
@@ -16,37 +16,37 @@ _CAN_AWAIT = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class Made:
-    """One question that was made in a call: where, until it is asked or discarded."""
+    """A question that was created in a call, and where, until it is asked or discarded."""
 
     __slots__ = ("_among", "in_def", "kind", "line", "path")
 
     def __init__(self, kind: str, *, path: str, line: int, in_def: bool, among: "Unasked") -> None:
         self.kind = kind
-        self.in_def = in_def  # in a function that cannot await
+        self.in_def = in_def  # created in a function that cannot await
         self.path = path
         self.line = line
         self._among = among
 
     @property
     def place(self) -> str:
-        """As it is told to whoever reads it: the folders of a machine are nobody's business."""
+        """The file name and line. The folder is omitted, because others may read this."""
         name = self.path.replace("\\", "/").rpartition("/")[2]
         return f"{name}:{self.line}"
 
     def settle(self) -> None:
-        """It is asked, or it never will be, on purpose."""
+        """Mark the question as asked or discarded."""
         self._among.drop(self)
 
 
 class Unasked:
-    """What was made in one call, or in one inner call of it, and is still to be asked."""
+    """The questions of one call, or of an inner call, that are still to be asked."""
 
     def __init__(self, outer: "Unasked | None" = None) -> None:
         self._outer = outer
-        self._made: dict[Made, None] = {}  # in their order; a tool may be a thread of its own
+        self._made: dict[Made, None] = {}  # ordered; a tool may run in its own thread
 
     def add(self, kind: str) -> Made | None:
-        """A question of this kind was made by whoever called the library just now."""
+        """Track a question of this kind that the caller of the library has just created."""
         place = place_of_call()
         if place is None:
             return None
@@ -63,13 +63,13 @@ class Unasked:
 
     @property
     def stops_what_follows(self) -> list[Made]:
-        """Those that nothing else may be asked or done before; those of the outer call too."""
+        """The questions that block everything else until asked, including the outer call's."""
         outer = self._outer.stops_what_follows if self._outer is not None else []
         own = [made for made in list(self._made) if traits_of(made.kind).stops_what_follows]
         return [*outer, *own]
 
     def take(self) -> list[Made]:
-        """All of them, which are judged by this: nobody else hears of them."""
+        """Return all questions and forget them, so that they are reported only once."""
         made = list(self._made)
         self._made.clear()
         return made
@@ -81,15 +81,15 @@ def never_asked(made: list[Made]) -> NotAsked:
 
 
 def place_of_call() -> tuple[str, int, bool] | None:
-    """Where the author's code called the library, and whether in a function that cannot await.
+    """Return where the author's code called the library, and if its function cannot await.
 
-    None while a module is being imported.
+    Returns None while a module is being imported.
     """
     frame = inspect.currentframe()
     place: tuple[str, int, bool] | None = None
     while frame is not None:
         room = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if room == "asyncio":  # what stands behind it does not belong to the call
+        if room == "asyncio":  # frames further out do not belong to the call
             break
         if frame.f_globals.get("__name__") == "importlib._bootstrap":
             return None

@@ -1,12 +1,13 @@
-"""The code from the page to the chat: eight letters that tell who opened from who asked.
+"""User codes: the page shows a code of eight letters, which the person types into the chat.
 
-What could go wrong: it is weaker than a sign-in. Whoever is talked into reading the letters to
-somebody else has given the link away, and the page says so. Guessing is bounded: five tries at a
-code, fifty at a question, of 25,600,000,000 each, for each secret of the ring. Somebody else who
-has the link may ask for letters too; that takes nobody else's away, but for the oldest of more
-than three. Letters are shown to one browser only and are kept nowhere: they are a keyed hash of the
-elicitation, the browser and the number of the code, so that a page can show them again without
-changing anything.
+The code proves that the person who opened the page is the person who asked.
+
+Risks: this is weaker than a sign-in. A person who is talked into reading the code to somebody else
+has given the link away, and the page says so. Guessing is limited to five tries for each code and
+fifty for each question, out of 25,600,000,000 codes, for each secret of the ring. Somebody else
+with the link can also request codes. This does not invalidate the asker's code, except the oldest
+of more than three. A code is shown to one browser only and is not stored: it is a keyed hash of the
+elicitation, the browser and the number of the code, so the page can show it again without a write.
 """
 
 import hashlib
@@ -19,12 +20,12 @@ from msgspec.structs import replace
 
 from flows.errors import NotAllowed, TooManyAttempts
 
-# RFC 8628, 6.1: no vowels, so that no word comes of it, and no two letters that look alike.
+# RFC 8628, 6.1: no vowels, so that codes are not words, and no letters that look alike.
 ALPHABET = "BCDFGHJKLMNPQRSTVWXZ"
 LETTERS = 8
 TRIES_AT_MOST = 5
 WRONG_AT_MOST = 50
-SHOWN_AT_MOST = 3  # browsers with letters of one question; a guess may meet those of each
+SHOWN_AT_MOST = 3  # browsers with a code for one question; a guess is compared with all of them
 TYPED_AT_MOST = 64
 
 PAGE_WORDS = (
@@ -50,23 +51,23 @@ CLOSED_WORDS = "Nobody has opened the link yet. Open it, and type the letters th
 
 
 class Code(Struct, frozen=True, kw_only=True):
-    """Letters in one browser; `browser` is the hash of its binding cookie."""
+    """The code of one browser. `browser` is the hash of its binding cookie."""
 
     browser: str
     number: int
 
 
 class BrowserBinding(Struct, frozen=True, kw_only=True):
-    """Which browsers are shown letters, the last one last; once confirmed, that one alone."""
+    """The browsers that were shown a code, the latest last; after confirmation only that one."""
 
     codes: tuple[Code, ...] = ()
-    number: int = 0  # of the last code
-    tries: int = 0  # at these letters
-    wrong: int = 0  # at all letters of this question
+    number: int = 0  # number of the latest code
+    tries: int = 0  # wrong tries at the current codes
+    wrong: int = 0  # wrong tries at all codes of this question
     confirmed_at: datetime | None = None
 
     def code_of(self, browser: str) -> Code | None:
-        """The letters that stand in this browser."""
+        """Return this browser's current code, or None."""
         given = browser.encode()
         for code in self.codes:
             if hmac.compare_digest(code.browser.encode(), given):
@@ -75,10 +76,10 @@ class BrowserBinding(Struct, frozen=True, kw_only=True):
 
 
 def bind(current: BrowserBinding | None, *, browser: str) -> BrowserBinding:
-    """A browser asks for letters; another one than before gets other letters.
+    """Create a code for a browser that has none yet.
 
-    Those of the others stay right: whoever else has the link must not be able to take the asker's
-    away. Raises NotAllowed where the asker has confirmed another browser.
+    The codes of other browsers stay valid: somebody else with the link must not be able to
+    invalidate the asker's code. Raises NotAllowed if the asker has confirmed another browser.
     """
     current = current or BrowserBinding()
     if current.code_of(browser) is not None:
@@ -91,7 +92,7 @@ def bind(current: BrowserBinding | None, *, browser: str) -> BrowserBinding:
 
 
 def is_confirmed(current: BrowserBinding | None, *, browser: str) -> bool:
-    """Whether the asker has given the letters of this very browser."""
+    """Return True if the asker has typed the code of this browser."""
     return (
         current is not None
         and current.confirmed_at is not None
@@ -100,9 +101,9 @@ def is_confirmed(current: BrowserBinding | None, *, browser: str) -> bool:
 
 
 class UserCodeGenerator:
-    """Makes codes with the first of the keys, and knows those of all.
+    """A generator that computes codes with the newest key and accepts codes of all keys.
 
-    `keys` gives what they are now: 32 bytes each, for this use alone, the newest first.
+    `keys` returns the current keys: 32 bytes each, only for this use, the newest first.
     """
 
     __slots__ = ("_keys",)
@@ -111,17 +112,17 @@ class UserCodeGenerator:
         self._keys = keys
 
     def user_code(self, elicitation_id: str, code: Code) -> str:
-        """The letters for the page of the code's browser, as BCDF-GHJK."""
+        """Return the code for the page of the code's browser, as BCDF-GHJK."""
         user_code = _characters(self._keys()[0], elicitation_id, code)
         return f"{user_code[:4]}-{user_code[4:]}"
 
     def confirm(
         self, elicitation_id: str, binding: BrowserBinding, *, typed: str, now: datetime
     ) -> BrowserBinding:
-        """The binding as it is after the asker typed this: confirmed, a try less, or new codes.
+        """Return the binding after the asker typed a code: confirmed, one try less, or new codes.
 
-        What comes back must be stored before the asker is told anything. Raises TooManyAttempts
-        after fifty wrong ones, whatever was typed.
+        The result must be stored before the asker receives an answer. Raises TooManyAttempts after
+        fifty wrong tries, whatever was typed.
         """
         if binding.confirmed_at is not None:
             return binding
@@ -147,7 +148,7 @@ def _characters(key: bytes, elicitation_id: str, code: Code) -> str:
 
 
 def _renewed(current: BrowserBinding) -> BrowserBinding:
-    """Other letters in each browser, and as many wrong ones before them."""
+    """Give each browser a new code, and reset the tries."""
     codes = tuple(
         replace(code, number=number)
         for number, code in enumerate(current.codes, start=current.number + 1)
@@ -156,6 +157,6 @@ def _renewed(current: BrowserBinding) -> BrowserBinding:
 
 
 def _plain(typed: str) -> str:
-    """Without what people put between letters, in capitals."""
+    """Return the typed code in capitals, without separators."""
     kept = typed[:TYPED_AT_MOST].upper()
     return "".join(letter for letter in kept if letter.isalnum())

@@ -1,16 +1,17 @@
-"""What can be asked: a page elsewhere, a form, a secret, a yes, a gate, several at once.
+"""The kinds of questions: visits, forms, secrets, confirmations, gates, several at once.
 
-Each module is one *kind*: its verb, the request that this makes, the facts that tell this question
-from any other, its terms as they are stored, and how an answer becomes what the tool gets. `oauth`
-and `payment` are kinds too; their verbs stand in `flows.elicit` and their requests in
-`flows.requests`, as two rooms of their own do the rest.
+Each module is one *kind*: its verb, its request, the facts that identify the question, its stored
+terms, and the conversion of an answer for the tool. `oauth` and `payment` are kinds too: their
+verbs are in `flows.elicit`, their requests in `flows.requests`, and the rest in two packages of
+their own.
 
-The one path: a verb checks its arguments (InvalidQuestion) and gives a Question; nothing has been
-asked. At the `await` the call digests `facts()`, and the record keeps the terms.
+The path of a question: a verb checks its arguments (InvalidQuestion) and returns a Question, which
+is not asked yet. At the `await`, the call computes the digest of `facts()`, and the record stores
+the terms.
 
-Promised: whatever a person is shown is among the facts, so that an answer never counts for another
-question; a kind's module holds no way to show anything.
+Guarantees: everything that a person sees is among the facts, so an answer never counts for another
+question. A kind's module does not present questions.
 
-May be called by `flows.elicit`, which has all verbs, and by webapp; imports `flows.question`,
-schemas and values.
+Callers: `flows.elicit`, which exports all verbs, and webapp. Imports `flows.question`, schemas and
+values.
 """

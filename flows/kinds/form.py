@@ -1,8 +1,8 @@
-"""The kinds `form` and `confirm`: what a person answers in the client's own form, or on our page.
+"""The kinds `form` and `confirm`: answered in the client's own form or on our page.
 
-What could go wrong: a password asked for in a form, which passes through the client and the model.
-Such a field is refused here, where the question is written; `secret` asks for it. So is the
-question itself where it stands for the one field's name.
+Risks: a form asks for a password, which would pass through the client and the model. Fields that
+look secret are rejected when the question is created; use `secret` for them. For a form with a
+single text field, the question itself is checked instead of a field name.
 """
 
 import json
@@ -29,28 +29,28 @@ _PASSES: Final = (
     "what is typed into a form passes through the client and the model: ask for it with "
     "elicit.secret."
 )
-# What the protocol's own forms know; the rest is checked when the answer is here.
+# The formats that the protocol's forms support; the rest is checked when the answer arrives.
 _WIRE_FORMATS = frozenset({"email", "uri", "date", "date-time"})
 _OURS_ONLY = frozenset({"pattern", "writeOnly", "uniqueItems"})
 
 
 class FormTerms(Struct, frozen=True, kw_only=True):
-    """What the record holds of the question: its JSON Schema, and what a yes is about."""
+    """The stored terms: the JSON Schema, and the arguments that the person approves."""
 
     schema: Json
     arguments: Json = None
     covers: str | None = None
     can_be_kept: bool = False
-    has_rules: bool = False  # beyond what the schema says
+    has_rules: bool = False  # the model has validators in addition to the schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """A request for the fields of a schema; without fields, for a yes.
+    """A request for the fields of a schema, or for an approval if there are no fields.
 
-    `arguments` are shown to whoever answers. Of a gate, `covers` is the digest of all that the
-    tool was called with, and `can_be_kept` says whether a yes is good for later calls. `approver`
-    is who decides, where that is not whoever is asked for.
+    `arguments` are shown to the person. For a gate, `covers` is the digest of everything that the
+    tool was called with, and `can_be_kept` says if an approval counts for later calls. `approver`
+    decides instead of the person who asked.
     """
 
     message: str
@@ -126,13 +126,16 @@ def form(
     elicitation_id: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[Any]:
-    """Ask for something that the client and the model may see: in the client's form, or our page.
+    """Ask for something that the client and the model may see, in the client's form or on our page.
 
-    `schema` is `str` for one text, else a pydantic model, a dataclass, a TypedDict or a JSON
-    Schema: one flat object of texts, numbers, yes or no, and choices. The await raises
-    InvalidAnswer if the client answers something else. Raises InvalidQuestion for another schema,
-    and for what looks like a secret: a field, or the message where the schema is `str`.
-    `elicitation_id` is an id of your own, by which trusted code may answer it.
+    `schema` is `str` for one text. Otherwise it is a pydantic model, a dataclass, a TypedDict or a
+    JSON Schema of one flat object: texts, numbers, booleans and choices. The await raises
+    InvalidAnswer if the client's answer does not match the schema. Raises InvalidQuestion for other
+    schemas, and for anything that looks like a secret: a field, or the message if `schema` is
+    `str`.
+
+    `elicitation_id` is an id of your own, with which trusted code may answer.
+
     `key` and `timeout` are as for `url`.
     """
     with telling():
@@ -156,18 +159,21 @@ def confirm(
     key: str | None = None,
     timeout: timedelta | None = None,
 ) -> Question[bool]:
-    """Ask for a yes. Awaiting it gives False for every no; `outcome()` tells them apart.
+    """Ask for an approval.
 
-    It is a no, too, where this caller or this client cannot be asked. Raises TooManyPending, and
-    NoAsker outside a tool.
+    Awaiting it returns True or False; `outcome()` has the reason.
 
-    `arguments` are shown to the person: what a yes would do. Raises InvalidQuestion if they are
-    no JSON.
+    The result is also False if this caller or this client cannot be asked. Raises TooManyPending,
+    and NoAsker outside a tool.
 
-    With `approver` somebody else decides: those whom the operator's settings give that name. They
-    may take days: the call ends meanwhile, and made again the same, it goes on. The await raises
-    NotConfigured where nobody has that name.
-    `key` and `timeout` are as for `url`; with `approver` it is a day if you do not say.
+    `arguments` are shown to the person: what an approval would do. Raises InvalidQuestion if they
+    are not JSON.
+
+    With `approver`, somebody else decides: the people to whom the operator's settings give that
+    name. They may need days. The call ends in the meantime, and repeating the same call resumes it.
+    The await raises NotConfigured if nobody has that name.
+
+    `key` and `timeout` are as for `url`. With `approver`, the default timeout is a day.
     """
     with telling():
         return Question(
@@ -186,17 +192,17 @@ def confirm(
 
 
 def approver_of(asked: Elicitation) -> str | None:
-    """Who decides it, where that is not whoever was asked."""
+    """Return the name of the approver who decides, or None if the person who asked decides."""
     return _term(asked, "approver")
 
 
 def asker_of(asked: Elicitation) -> str | None:
-    """What whoever decides it is told of who asked."""
+    """Return the description of the asker for the approver."""
     return _term(asked, "asker")
 
 
 def must_be_approver(name: str | None) -> str | None:
-    """The name. Raises InvalidQuestion for what can be none."""
+    """Return the name. Raises InvalidQuestion if it is not a valid approver name."""
     if name is not None and not NAME.fullmatch(name):
         raise InvalidQuestion(
             f"approver={name!r} can be no name: it is 1 to 32 of a-z, 0-9 and _, a letter first."
@@ -205,14 +211,14 @@ def must_be_approver(name: str | None) -> str | None:
 
 
 def timeout_for(approver: str | None, *, given: timedelta | None) -> timedelta:
-    """How long it is asked, where its author may not have said."""
+    """Return the given timeout, or the default for a question with or without approver."""
     if given is not None:
         return given
     return DEFAULT_TIMEOUT if approver is None else DECIDED_WITHIN
 
 
 def on_the_wire(schema: Mapping[str, Json]) -> dict[str, Any]:
-    """The schema in the words of the protocol's forms, which know fewer.
+    """Return the schema in the subset of JSON Schema that the protocol's forms support.
 
     Source: ElicitRequestFormParams of the 2025-11-25 and 2026-07-28 schemas.
     """
@@ -235,7 +241,7 @@ def _asked(schema: type[Any] | Mapping[str, Json]) -> Schema[Any]:
 
 
 def _must_not_ask_for_secrets(message: str, asked: Schema[Any], *, is_one_text: bool) -> None:
-    if is_one_text and asks_for_a_secret(message):  # the one field has no words of its own
+    if is_one_text and asks_for_a_secret(message):  # the only field has no name to check
         raise InvalidQuestion(
             f"The question looks like one for a secret, and {_PASSES} If it asks for none, give it "
             "a schema with one field, whose name says what it takes."
@@ -273,7 +279,7 @@ def _wire_property(asked: Mapping[str, Json]) -> dict[str, Json]:
     }
     if shown.get("format", "date") not in _WIRE_FORMATS:
         del shown["format"]
-    if "anyOf" in shown:  # of one, the protocol spells it oneOf; of several, anyOf
+    if "anyOf" in shown:  # the protocol uses oneOf for a single choice and anyOf for several
         shown["oneOf"] = shown.pop("anyOf")
     items = shown.get("items")
     if isinstance(items, Mapping) and "oneOf" in items:

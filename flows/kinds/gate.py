@@ -1,9 +1,9 @@
-"""The gate: a tool that waits for a person's approval before its body starts.
+"""Gates: tools that wait for a person's approval before their body starts.
 
-What could go wrong: a person approves what they did not see. What an approval covers is the digest
-of all arguments and of what is shown, which is all that the body will receive. A mark that is on
-another machine is not seen: of a remote server's tool (FastMCP's ProxyTool), its annotation and the
-operator's patterns are.
+Risks: a person approves something they did not see. An approval covers the digest of all arguments
+and of the displayed text, which is everything that the body receives. Marks on another machine are
+not visible: for a remote server's tool (FastMCP's ProxyTool), only its annotation and the
+operator's patterns count.
 """
 
 import hashlib
@@ -30,18 +30,21 @@ from flows.schema.schema import schema_of
 from flows.shown import TOOL_CHARACTERS_AT_MOST, must_be_tool_name
 
 ToolT = TypeVar("ToolT", bound=Callable[..., Any])
-APPROVED_FOR: Final = timedelta(minutes=15)  # the same tool with the same arguments
-REMEMBERED_FOR: Final = timedelta(hours=1)  # the tool with any, where a person chose that
+APPROVED_FOR: Final = timedelta(minutes=15)  # for the same tool with the same arguments
+# for the tool with any arguments, if the person chose that
+REMEMBERED_FOR: Final = timedelta(hours=1)
 _MARK: Final = "__elicit_gate__"
-# The name of the tool stands behind the message, also where a client shows nothing else.
+# The tool's name follows the message, because some clients show nothing else.
 MESSAGE_CHARACTERS_AT_MOST: Final = MESSAGE_AT_MOST - TOOL_CHARACTERS_AT_MOST - len(" ()")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What is asked before a tool; `is_off` frees it from the policy for destructive tools.
+    """The question before a tool.
 
-    `approver` decides in the place of whoever calls it.
+    `is_off` exempts a tool from the policy for destructive tools.
+
+    `approver` decides instead of the caller.
     """
 
     message: str | None = None
@@ -52,15 +55,15 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatePolicy:
-    """Which tools are gated without a mark: by their annotation, and by patterns of names."""
+    """The tools that are gated without a mark: by annotation and by name patterns."""
 
     gates_destructive: bool = True
     patterns: tuple[str, ...] = ()
 
     def gate_of(self, tool: str, *, mark: Gate | None, is_destructive: bool) -> Gate | None:
-        """The gate before a tool, if there is one.
+        """Return the tool's gate, or None.
 
-        A mark opens what the annotation would gate; it does not open what the operator has named.
+        A mark with off=True overrides the annotation, but not the operator's patterns.
         """
         is_named = any(fnmatchcase(tool, pattern) for pattern in self.patterns)
         is_free = mark is not None and mark.is_off
@@ -89,16 +92,18 @@ def gate(
     timeout: timedelta | None = None,
     off: bool = False,
 ) -> Any:
-    """Decorate a tool: it waits for a person's approval before its body starts.
+    """Decorate a tool, so that it waits for a person's approval before its body starts.
 
-    `@gate`, or `@gate(message=..., timeout=...)`, above or below what makes it a tool. With
-    `approver` somebody else than the caller decides, as for `confirm`; a yes is for one run with
-    these very arguments, within a day. Without a `timeout` it is asked for 5 minutes, of an
-    approver for a day. With `off` it waits for none, although it is annotated as destructive,
-    unless the operator names it in ELICIT_GATE. `off` opens only the function that it stands on,
-    and what wraps that: where another decorator stands between it and the tool, the gate stays
-    shut. Raises InvalidQuestion, also for `off` on a bound method or where there is a gate's mark
-    already.
+    Use `@gate` or `@gate(message=..., timeout=...)`, above or below the tool's decorator.
+
+    - `approver`: somebody else than the caller decides, as for `confirm`. An approval is for one
+      run with exactly these arguments, within a day.
+    - `timeout`: 5 minutes by default, a day with `approver`.
+    - `off`: don't wait, although the tool is annotated as destructive, unless the operator names
+      the tool in ELICIT_GATE. It applies only to the decorated function and its wrappers. If
+      another decorator is between the mark and the tool, the gate stays.
+
+    Raises InvalidQuestion, also for `off` on a bound method or on a function with a gate.
     """
     must_mark_a_tool("gate")
     mark = Gate(
@@ -112,7 +117,7 @@ def gate(
             f"The gate's message has 1 to {MESSAGE_CHARACTERS_AT_MOST} characters: leave it out or "
             "say what a yes does."
         )
-    # A bad one fails here.
+    # Fail at import if the mark is invalid.
     _ = gate_question(mark, tool="t", arguments="{}", shown={}, can_be_kept=False)
 
     def marked(function: Any) -> Any:
@@ -129,9 +134,9 @@ def gate(
 
 
 def mark_of(function: Callable[..., Any] | None) -> Gate | None:
-    """The mark on a tool's function, also below decorators that use `functools.wraps`.
+    """Return the mark on a tool's function, also below decorators that use `functools.wraps`.
 
-    The outermost one; but one that opens (`off`) opens no gate that is marked below it.
+    The outermost mark wins, but a mark with off=True does not override a gate below it.
     """
     found = (getattr(layer, _MARK, None) for layer in layers_of(function))
     marks = [mark for mark in found if isinstance(mark, Gate)]
@@ -141,10 +146,11 @@ def mark_of(function: Callable[..., Any] | None) -> Gate | None:
 def gate_question(
     gate: Gate, *, tool: str, arguments: str, shown: Mapping[str, Json], can_be_kept: bool
 ) -> Question[Mapping[str, Json]]:
-    """Ask for an approval of one call; `arguments` are its own, as canonical JSON.
+    """Return the question that asks to approve one call.
 
-    `shown` is what the body will receive, all of it. A yes covers both, and `can_be_kept`: it holds
-    for later calls too. Raises InvalidQuestion for what a person cannot be shown whole.
+    `arguments` are the call's arguments as canonical JSON. `shown` is everything that the body will
+    receive. An approval covers both. `can_be_kept`: it also counts for later calls. Raises
+    InvalidQuestion if a page cannot show everything.
     """
     must_be_tool_name(tool)
     message = gate.message
@@ -168,10 +174,10 @@ def gate_question(
 
 
 def arguments_text(arguments: object) -> str:
-    """The arguments of a call, by which it is the same as another one.
+    """Return the arguments as text by which two calls are compared.
 
-    A body sees the order within each of them, and two keys of an object can be one there: so only
-    the order of the arguments themselves does not count.
+    Only the order of the arguments themselves is ignored. The order within an argument matters,
+    because the body sees it, and two different keys of an object may become equal.
     """
     if isinstance(arguments, Mapping):
         named = cast("Mapping[str, object]", arguments)
@@ -180,12 +186,12 @@ def arguments_text(arguments: object) -> str:
 
 
 def digest_of_arguments(arguments: str) -> str:
-    """Of all of them; they are canonical JSON."""
+    """Return the digest of arguments in canonical JSON."""
     return hashlib.sha256(arguments.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _shut(function: object, mark: Gate) -> bool:
-    """Mark every layer; one that is another tool's too, and gated, keeps its own words."""
+    """Mark every layer; a layer that is another gated tool keeps its own mark."""
     own = own_layer(function)
 
     def of_layer(layer: object) -> Gate:
@@ -196,7 +202,7 @@ def _shut(function: object, mark: Gate) -> bool:
 
 
 def _open(function: object, mark: Gate) -> bool:
-    """Mark one layer; what is below it may be another tool's too."""
+    """Mark one layer only, because the layers below may belong to another tool."""
     own = own_layer(function)
     if isinstance(own, MethodType):
         name = getattr(own, "__qualname__", "it")

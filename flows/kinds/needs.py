@@ -1,4 +1,4 @@
-"""The mark `needs`: what a tool asks before its body starts."""
+"""The mark `needs`: questions that are asked before a tool's body starts."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -24,16 +24,16 @@ NOT_NEEDED: Final = (
 
 @runtime_checkable
 class NeedsHolder(Protocol):
-    """An asker that has the answers to what a tool needs before its body starts."""
+    """An asker that has the answers to the questions of a tool's `needs` marks."""
 
     def needed(self, question: Question[T]) -> T:
-        """Raises InvalidQuestion where it was not asked."""
+        """Return the answer. Raises InvalidQuestion if the question was not asked."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """One mark: its questions, and what is said and done about them."""
+    """A `needs` mark: its questions and options."""
 
     questions: tuple[Question[Any], ...]
     hides: bool = False
@@ -49,30 +49,29 @@ def needs(
     on_complete: OnComplete | None = None,
     decline_message: str | None = None,
 ) -> Callable[[F], F]:
-    """Mark a tool: these are asked at each call, one after the other, before its body starts.
+    """Mark a tool: the questions are asked in order at each call, before the tool's body starts.
 
-    The body gets an answer by awaiting the same question, which is then not asked again, or by
-    `needed(question)`, which a `def` tool can call; one that does neither is only kept from
-    starting. A no ends the call. Several marks are asked from the
-    top down, a question that two of them share once; it does not matter whether they stand above
-    or below the tool's own decorator. The other options of a question are its own: `timeout=`,
-    `key=`, and for `url` a function of the link.
+    The body gets an answer by awaiting the same question, which is not asked again, or by
+    `needed(question)`, which also works in a `def` tool. A body that does neither just does not
+    start without the answers. A declined question ends the call. Several marks are asked from the
+    top down, and a question that two marks share is asked once. Marks can be above or below the
+    tool's own decorator. The other options of a question are its own: `timeout=`, `key=`, and for
+    `url` a function of the link.
 
-    `skip_if` is given the arguments as the client sent them, which nobody has checked yet; if it
-    is true, nothing is asked, but what this call has asked already is not skipped later.
-    `on_complete` is given the answers in the order of the questions, once a call, and only if a
-    person was asked: not where the account, the purchase or the named secret was there. (Of a
-    caller without a name nothing is kept: there it runs each time that the body does.) Both may be
-    async, may use verbs, and may raise NotAccepted as a no of their own. `decline_message` is what
-    the model reads when the person said no or did not answer.
-
-    With `hide` the tool is not in tools/list for a caller until all of it is there: an account is
-    connected with these scopes, it is bought with `once=True`, a secret is kept by `name`. Clients
-    are told when that changes. Accounts and secrets come by another tool that asks for the same,
-    or by the page of connections; then the tool is shown, and asks once whether it may use the
-    account. A purchase belongs to the tool that asks for it, so such a tool is reached by its name
-    (the server's instructions or another tool's result may say it): a hidden tool that is called
-    asks as any other does. What hides is no protection: what is asked is.
+    - `skip_if` receives the arguments as the client sent them, unchecked. If it returns true,
+      nothing is asked, but questions that this call has already asked are not skipped later.
+    - `on_complete` receives the answers in order, once for each call, and only if a person was
+      asked, not if the account, purchase or named secret already existed. For an anonymous caller
+      nothing is stored, so it runs each time that the body does.
+    - Both may be async, may use verbs, and may raise NotAccepted to decline.
+    - `decline_message` is what the model reads if the person declined or did not answer.
+    - `hide`: tools/list omits the tool for a caller until everything exists: the account is
+      connected with these scopes, the purchase was made with `once=True`, the secret is stored by
+      `name`. Clients are notified of changes. Accounts and secrets can come from another tool or
+      from the page of connections; then the tool is listed, and asks once whether it may use the
+      account. A purchase belongs to the tool that asks for it, so such a tool is called by its
+      name, which the server's instructions or another tool's result can mention. A hidden tool that
+      is called asks as usual. `hide` is no protection: the questions are.
 
     Raises InvalidQuestion.
     """
@@ -93,7 +92,7 @@ def needs(
     if decline_message is not None and not decline_message.strip():
         raise InvalidQuestion("decline_message is empty: leave it out or say something.")
     for question in questions:
-        question.discard()  # each call asks it; the one that marks a tool does not
+        question.discard()  # each call asks the question, not the decorator
     need = Need(
         questions=questions,
         hides=hide,
@@ -112,12 +111,13 @@ def needs(
 
 
 def needed(question: Question[T]) -> T:
-    """The answer to a question that `needs` has asked, for a tool that cannot await: a `def`.
+    """Return the answer to a question of `needs`, for a `def` tool, which cannot await.
 
-    The library runs such a tool in a worker thread, where it may block. It may be called as often
-    as the body likes; whoever awaits the same question too gets the same answer.
+    The library runs such a tool in a worker thread, where it may block. The body may call `needed`
+    repeatedly, and awaiting the same question returns the same answer.
 
-    Raises InvalidQuestion where the tool does not need it, or its `skip_if` has left it out.
+    Raises InvalidQuestion if the tool has no such `needs` mark, or its `skip_if` skipped the
+    question.
     """
     with telling():
         question.discard()
@@ -128,7 +128,7 @@ def needed(question: Question[T]) -> T:
 
 
 def needs_of(tool: object) -> tuple[Need, ...]:
-    """The marks on a function, in the order in which they are asked."""
+    """Return the marks on a function in the order in which they are asked."""
     for layer in layers_of(tool):
         marks: object = getattr(layer, _MARK, None)
         if isinstance(marks, tuple):

@@ -1,7 +1,7 @@
-"""The kind `secret`: what a person types into our own page, past the client and the model.
+"""The kind `secret`: typed into our own page, so the client and the model never see it.
 
-What could go wrong: a field that is asked for as a secret and shown as plain text. On this page
-every text is a secret unless its schema says otherwise (`x-visible`, or a format such as `uri`).
+Risks: a secret field is shown as plain text. On this page every text is secret, unless its schema
+says otherwise (`x-visible`, or a format such as `uri`).
 """
 
 import re
@@ -22,16 +22,16 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class SecretTerms(Struct, frozen=True, kw_only=True):
-    """What the record holds of the question: the JSON Schema, and the name it is kept under."""
+    """The stored terms: the JSON Schema, and the name under which the secret is stored."""
 
     schema: Json
     name: str | None = None
-    has_rules: bool = False  # beyond what the schema says
+    has_rules: bool = False  # the model has validators in addition to the schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """A request for something secret; with a name it stays sealed for its owner."""
+    """A request for a secret. A named secret is stored encrypted for its owner."""
 
     message: str
     schema: Schema[Any]
@@ -83,11 +83,13 @@ def secret(
     key: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[Any]:
-    """Ask for something secret on our page; the client and the model never see it.
+    """Ask for a secret on our page; the client and the model never see it.
 
-    `schema` is `str` for one field, else a pydantic model, a dataclass, a TypedDict or a JSON
-    Schema. With `name` it is kept for this person on this server, until `forget(name)`; else it is
-    wiped when the result has gone out, 10 minutes after the answer at most. Raises InvalidQuestion.
+    `schema` is `str` for one field, otherwise a pydantic model, a dataclass, a TypedDict or a JSON
+    Schema. With `name`, the secret is stored for this person on this server until `forget(name)`.
+    Without it, the secret is erased when the result was sent, at most 10 minutes after the answer.
+    Raises InvalidQuestion.
+
     `key` and `timeout` are as for `url`.
     """
     with telling():

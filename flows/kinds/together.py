@@ -1,4 +1,4 @@
-"""Questions that are asked together: one await, one round, and an answer to each."""
+"""Questions that are asked together: one await, one round, and one answer each."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Together(Generic[T_co]):
-    """Several questions that nobody was asked yet: await it for a tuple of their answers."""
+    """Several questions that have not been asked yet. Await it for a tuple of their answers."""
 
     questions: tuple[Question[Any], ...]
 
@@ -27,12 +27,12 @@ class Together(Generic[T_co]):
         return cast("T_co", tuple(map(_answer, self.questions, outcomes)))
 
     async def outcomes(self) -> tuple[Outcome[Any], ...]:
-        """What became of each, once all are over; a no does not raise."""
+        """Ask the questions and return all outcomes. A negative outcome does not raise."""
         self.discard()
         return await current_asker().ask_together(self.questions, stops_at_no=False)
 
     def discard(self) -> None:
-        """They are not to be asked: a call that makes a question and forgets it fails."""
+        """Mark the questions as not needed. A call fails if it never asks a question it creates."""
         for question in self.questions:
             question.discard()
 
@@ -53,11 +53,11 @@ def together(
 @overload
 def together(*questions: Question[Any]) -> Together[tuple[Any, ...]]: ...
 def together(*questions: Question[Any]) -> Together[Any]:
-    """Ask several questions at once: they are shown together, and each is answered for itself.
+    """Ask several questions at once: they are shown together and answered separately.
 
-    Awaiting it gives the answers in this order, or raises the first no; the other questions then
-    stay open until their time. `outcomes()` waits for all. Raises InvalidQuestion if anything
-    among them is no question.
+    Awaiting returns the answers in this order, or raises the first negative outcome. The other
+    questions then stay open until they expire. `outcomes()` waits for all of them. Raises
+    InvalidQuestion if an argument is not a question.
     """
     if not questions:
         _refuse("together asks several questions; give it some.")

@@ -1,9 +1,9 @@
-"""Marks on a tool: kept on its function, and on every function that this one wraps.
+"""Marks on a tool, stored on its function and on every function that it wraps.
 
-What could go wrong: a mark that nobody reads. It is written to all layers, so that the order of
-decorators does not matter; one that hides what it wraps (no `functools.wraps`) hides the marks
-below it too. Or a mark that opens a tool of another name, which shares a layer with this one: what
-opens is written to one layer alone (`keep_mark_on`).
+Risks: a mark is not found. It is therefore written to all layers, so the order of decorators does
+not matter. A decorator that hides what it wraps (without `functools.wraps`) also hides the marks
+below it. A mark that removes a gate could also affect another tool that shares a layer, so such a
+mark is written to one layer only (`keep_mark_on`).
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from flows.question import asks_without_tool
 
 
 def must_mark_a_tool(mark: str) -> None:
-    """Raises InvalidQuestion in a block of no tool's; not for what an imported module has."""
+    """Raise InvalidQuestion in an `asking` block, except while a module is being imported."""
     if asks_without_tool() and place_of_call() is not None:
         raise InvalidQuestion(
             f"{mark} marks a tool of an MCP server, and this block is none: await the questions "
@@ -25,7 +25,7 @@ def must_mark_a_tool(mark: str) -> None:
 
 
 def layers_of(tool: object) -> Iterator[object]:
-    """It, and what it wraps: functions, methods, partials, the libraries' own tools."""
+    """Yield the tool and everything that it wraps: functions, methods, partials, library tools."""
     layer, seen = tool, set[int]()
     while layer is not None and id(layer) not in seen:
         seen.add(id(layer))
@@ -34,10 +34,10 @@ def layers_of(tool: object) -> Iterator[object]:
 
 
 def keep_mark(tool: object, name: str, mark: Callable[[object], object]) -> bool:
-    """Write to each layer what `mark` makes of it; False if `tool` is nothing to be marked."""
+    """Set each layer's mark to the result of `mark`. Return False if nothing could be marked."""
     layers = list(layers_of(tool))
-    # The tool's own decorator may have been first: what it serves may be any of these.
-    if isinstance(tool, partial):  # it is what is served; what it calls may be served as well
+    # The tool's own decorator may have run first, so any layer may be the served one.
+    if isinstance(tool, partial):  # only the partial: its function may be served as another tool
         layers = layers[:1]
     marked = [(layer, mark(layer)) for layer in layers]
     kept = [_write(layer, name, value) for layer, value in marked]
@@ -45,22 +45,22 @@ def keep_mark(tool: object, name: str, mark: Callable[[object], object]) -> bool
 
 
 def keep_mark_on(layer: object, name: str, mark: object) -> bool:
-    """Write it to this layer alone; False if it is nothing to be marked."""
+    """Set the mark on this layer only. Return False if the layer cannot be marked."""
     return callable(layer) and _write(layer, name, mark)
 
 
 def own_layer(tool: object) -> object:
-    """Where a mark stands that is this tool's alone: itself, or what a holder of it holds."""
+    """Return the layer that belongs to this tool only: the function, or that of its holder."""
     if isinstance(tool, staticmethod):
         return cast("staticmethod[..., object]", tool).__func__
-    function: object = getattr(tool, "fn", None)  # of a library's own tool
+    function: object = getattr(tool, "fn", None)  # attribute of the libraries' tool objects
     return function if callable(function) else tool
 
 
 def _write(layer: object, name: str, value: object) -> bool:
     try:
         setattr(layer, name, value)
-    except (AttributeError, TypeError, ValueError):  # a bound method, a model of the library's
+    except (AttributeError, TypeError, ValueError):  # a bound method, or a model of the library
         return False
     return True
 
@@ -71,7 +71,7 @@ def _below(layer: object) -> object:
     for name in ("__wrapped__", "__func__", "fn"):
         inner: object = getattr(layer, name, None)
         if callable(inner):
-            # The library serves the `__call__` of an object that is called like a function.
+            # For a callable object, the library serves the object's `__call__` method.
             is_call = name == "__func__" and getattr(inner, "__name__", "") == "__call__"
             return getattr(layer, "__self__", None) if is_call else inner
     return None

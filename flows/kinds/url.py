@@ -1,7 +1,7 @@
-"""The kind `url`: a visit to any address, which ends when its service says so.
+"""The kind `url`: a visit to any address, which ends when its service reports completion.
 
-What could go wrong: an address that is not what the tool's author wrote (a model's or an
-attacker's text in it). Its origin must therefore be a literal of the call, and the page shows it.
+Risks: the address is not what the tool's author wrote, but contains text of a model or an attacker.
+Its origin must therefore be a literal in the code, and the page shows the origin.
 """
 
 import re
@@ -46,14 +46,14 @@ class Visit:
         }
 
     def address(self, link: Link) -> str:
-        """The address for this link. Raises InvalidQuestion if it leaves the call's origins."""
+        """Return the address for this link. Raises InvalidQuestion if its origin is not allowed."""
         url = self.url if isinstance(self.url, str) else self.url(link)
         origin = origin_of(url)
         if origin not in self.origins:
             raise InvalidQuestion(
                 f"The address leads to {origin}, which is not among origins={self.origins!r}."
             )
-        # The origin as checked, the rest in letters that a header can carry.
+        # The origin as checked, the rest escaped for use in a header.
         tail = re.match(r"[^/]+//[^/?#]*", url)
         return origin + quote(url[tail.end() if tail else 0 :], safe=string.printable)
 
@@ -68,15 +68,18 @@ def url(
     key: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[Mapping[str, Json]]:
-    """Ask the person to visit an address, and wait until its service says that it is done.
+    """Ask the person to visit an address, and wait until its service reports completion.
 
-    `url` is text, or a function of the link; a function needs `origins`, the places it may lead
-    to, as literals. It is called when the question stands, which may be completed from then on;
-    after a crash it is called again. The answer is the object that the completion carried. With
-    `wait_for_completion=False` the answer is there as soon as the person agrees to go.
-    With `key` it is the same question in every call of the tool, whatever its arguments; `timeout`
-    is how long it stays open.
-    Raises InvalidQuestion for an address that is not https (http on loopback).
+    `url` is a text, or a function of the link. A function needs `origins`, the allowed origins, as
+    literals. The function is called once the question is stored, so the question can already be
+    completed. After a crash it is called again. The answer is the object that the completion
+    contained. With `wait_for_completion=False`, the answer is there as soon as the person agrees to
+    go.
+
+    With `key`, the question is the same in every call of the tool, whatever its arguments.
+    `timeout` is how long it stays open.
+
+    Raises InvalidQuestion for an address that is not https (http is allowed on loopback).
     """
     with telling():
         must_be_listed("origins", origins)
@@ -104,7 +107,7 @@ def url(
 
 
 class VisitFlow:
-    """Nothing is asked of the service on the way: the address was made with the question."""
+    """The flow of a visit. No requests are made: the address was built with the question."""
 
     def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
         return None

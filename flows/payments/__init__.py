@@ -1,16 +1,18 @@
-"""A payment: asked for at a provider's checkout page, proven, received once, or refunded.
+"""Payments: asked for at a provider's checkout page, verified, then used once or refunded.
 
-The words: a *provider* takes the money, a *merchant account* is ours there, a *session* is one
-checkout, a *receipt* is what a tool gets, an *event* is what a webhook told or a fetch found.
+Terms: a *provider* collects the money, a *merchant account* is the operator's account there, a
+*session* is one checkout, a *receipt* is what a tool receives, and an *event* is the content of a
+webhook or of a fetch.
 
-The one path: `session` asks for a checkout, with an idempotency key of our id and attempt -> the
-person pays there -> an event or a fetch says what became of it -> `gateway` holds amount, currency,
-live mode, account and our own session against what was asked -> `receipt` opens, is taken, spent or
-refunded, by one table. `unresolved` is what may still be paid after its question ended.
+The path of a payment: `session` requests a checkout, with an idempotency key made of our id and the
+attempt. The person pays there, and an event or a fetch reports the result. `gateway` compares
+amount, currency, live mode, account and session with the question. The receipt in `receipt` is then
+open, claimed, spent or refunded, by one transition table. `unresolved` are payments that may still
+arrive after their question ended.
 
-A folder is one provider's wire format: `stripe`, `paypal`, `mollie`, and `declared` for those that
-are data. A vendor's name stands there and nowhere else.
+Each folder contains one provider's wire format: `stripe`, `paypal`, `mollie`, and `declared` for
+providers that are described as data. Vendor names appear only there.
 
-Promised: no word of a provider's about a session that is not ours settles anything; the same
-request is repeated in the same bytes under the same key; 9 EUR paid never answers 90 EUR asked.
+Guarantees: a provider's message about a session that is not ours settles nothing. A repeated
+request has the same bytes and the same key. A payment of 9 EUR never answers a question for 90 EUR.
 """

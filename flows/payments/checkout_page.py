@@ -1,8 +1,8 @@
-"""An attempt's payment page, whichever gateway it is at: what is stored of it, and how it opens.
+"""The payment page of an attempt, for any gateway: the stored request and how the page opens.
 
-What could go wrong: two pages where one would do, so that a person pays twice; a reply that was
-lost. So a page that can still be paid at is opened again, and what is asked for one is stored whole
-before it is sent and is sent under one key.
+Risks: a person sees two pages and pays twice, or a reply is lost. A page that can still be paid is
+therefore opened again. A request is stored in full before it is sent, and repeated under the same
+key.
 """
 
 from collections.abc import Callable
@@ -23,26 +23,26 @@ Asking: TypeAlias = Callable[[Elicitation, RedirectContext], StoredCheckout]
 
 
 def prepared(elicitation: Elicitation, trip: RedirectContext, ask: Asking) -> Json:
-    """The page that is open already, or else what `ask` would ask for."""
+    """Return the checkout whose page is already open, or the request that `ask` builds."""
     kept: Json = msgspec.to_builtins(open_page(elicitation, now=trip.now) or ask(elicitation, trip))
     return kept
 
 
 def asking(body: object, *, until: datetime) -> StoredCheckout:
-    """The body is JSON in the provider's words; `until`: when its page ends."""
+    """Store a request. `body` is in the provider's format; `until` is when its page expires."""
     return StoredCheckout(
         request=msgspec.json.encode(body).decode(), expires_at=int(until.timestamp())
     )
 
 
 def ways_back(trip: RedirectContext) -> tuple[str, str]:
-    """Where a person comes back to, and where one does who has cancelled."""
+    """Return the URLs for a person who has paid and for a person who has cancelled."""
     back = f"{trip.return_url}?{urlencode({'state': trip.state})}"
     return back, f"{back}&cancelled=1"
 
 
 def begun(elicitation: Elicitation, gateway: Gateway) -> Talk[Redirect]:
-    """Off to the page. Raises Failed."""
+    """Create the payment page, or reuse an open one, and redirect to it. Raises Failed."""
     assert elicitation.attempt is not None
     terms_for(elicitation, gateway.seller)
     opened = kept_of(elicitation.attempt)
@@ -55,7 +55,7 @@ def begun(elicitation: Elicitation, gateway: Gateway) -> Talk[Redirect]:
 def asked(
     elicitation: Elicitation, attempt: Attempt, seller: MerchantAccount
 ) -> tuple[StoredCheckout, str]:
-    """What an attempt has asked for, and the key that it goes under each time. Raises Failed."""
+    """Return an attempt's stored request and its idempotency key. Raises Failed."""
     terms_for(elicitation, seller)
     kept = kept_of(attempt)
     if kept is None:

@@ -1,9 +1,9 @@
-"""A gateway: what this server asks of a payment provider, whichever it is.
+"""The interface of a payment gateway, and the checks that are the same for all providers.
 
-What could go wrong: each provider counts, names and signs otherwise, and a check that one of them
-lacks is the one that is exploited. So a gateway only translates: what it found is a Session in
-neutral words, and one function here holds that against what was asked. A notice that nobody signed
-is another type than one that somebody did: it names a session to ask about and settles nothing.
+Risks: providers differ in how they count, name and sign, and a check that one gateway lacks is the
+one that attackers use. A gateway therefore only translates the provider's data to a
+ProviderSession, and functions in this module compare the session with the question. An unsigned
+notice has its own type: it only names a session to fetch, and never settles a question.
 """
 
 from collections.abc import Sequence
@@ -33,20 +33,26 @@ from flows.payments.session import (
 from flows.webhooks.certificates import CertificateScheme
 from flows.webhooks.signatures import Delivery, Scheme
 
-CLOCKS_DIFFER = timedelta(minutes=2)  # between ours and the provider's, with the way there
+# between our clock and the provider's, including network delay
+CLOCKS_DIFFER = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderSession:
-    """What a provider says of a session; amounts in minor units of ISO 4217.
+    """A checkout session as the provider reports it, with amounts in ISO 4217 minor units.
 
-    `reference` is the elicitation that it claims to be for. `payment` is what a refund names,
-    `account` who gets the money, where the provider says so. `refunded` was given back of it in
-    all, `charged_back` a bank has taken; None: it does not say. `claims` are banks' claims by their
-    ids, where it tells each. `url` is where it is paid, while it can be, and `closes_at` until
-    when. One that is not `is_now` is in a notice, of when that was made: what it does not tell may
-    have come before it or after. `is_made_by_us`: it carries our reference where only a holder of
-    our key can write it. `unknown_word` is one of the provider's that this version does not know.
+    - `reference`: id of the elicitation that the session claims to be for.
+    - `payment`: the provider's id of the payment, which a refund needs.
+    - `account`: the account that receives the money, if the provider reports it.
+    - `refunded`: total amount refunded so far.
+    - `charged_back`: total amount that banks reversed; None if the provider does not report it.
+    - `claims`: disputes by id, if the provider lists them.
+    - `url`, `closes_at`: the payment page and its expiry, while it can be paid.
+    - `is_now`: False if the data comes from a notice, so it describes the time of that notice.
+      Changes that it does not mention may be older or newer.
+    - `is_made_by_us`: the session carries our reference where only a holder of our API key can
+      write it.
+    - `unknown_word`: a provider status that this version does not know.
     """
 
     id: str
@@ -68,17 +74,18 @@ class ProviderSession:
 
     @property
     def gone(self) -> int:
-        """How much of it is no longer ours, as far as it says."""
+        """The amount that was refunded or charged back, as far as the provider reports it."""
         return self.refunded + (self.charged_back or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """What a provider has signed: `session`, as it was then, settles by itself.
+    """A webhook that the provider has signed.
 
-    `news` is what became of the `payment` afterwards; without either there is nothing to act on.
-    `reference` is the elicitation that it claims to be about: anybody who makes a payment at our
-    account can claim one. Two notices with the same `transition` say the same thing.
+    `session` is the session at the time of the notice, and is enough to settle the question. `news`
+    is a later change of the payment, such as a refund. A notice with neither needs no action.
+    `reference` is the elicitation that the notice claims to be for: anyone who pays at our account
+    can set it. Two notices with the same `transition` report the same change.
     """
 
     id: str
@@ -95,10 +102,11 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsignedNotice:
-    """What somebody says who may be anybody: ask the provider about this session of ours.
+    """A webhook that anyone could have sent: it only says which session to fetch.
 
-    `session` may be missing, then any of the elicitation's is meant. `payment` is what it names
-    besides, or instead. `id` is the provider's for the message, where it has one.
+    If `session` is None, fetch the sessions of the elicitation `reference`. `payment` is a payment
+    id that the notice names in addition or instead. `id` is the provider's id of the message, if it
+    has one.
     """
 
     type: str
@@ -109,9 +117,9 @@ class UnsignedNotice:
 
 
 class MerchantAccount(Protocol):
-    """Our registration at a payment provider: what is shown of it, and what is compared.
+    """The operator's account at a payment provider: its displayed name and its compared values.
 
-    `checkout_origins` are where its payment pages stand; people are shown the first.
+    `checkout_origins` are the origins of the provider's payment pages. Pages show the first one.
     """
 
     @property
@@ -130,9 +138,11 @@ class MerchantAccount(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupFinding:
-    """What an operator is told of a registration; `fix` is what to do, with the setting's name.
+    """A result of checking the merchant account.
 
-    Where it has a fix and is not wrong, it could not be found out.
+    `fix` says what to do and names the setting.
+
+    A finding with `fix` and without `is_wrong` means that the check could not be completed.
     """
 
     says: str
@@ -142,67 +152,70 @@ class SetupFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupReport:
-    """What a provider says of our registration there, and when by its clock (HTTP's Date)."""
+    """The provider's report on our account. `told_at` is the provider's Date header."""
 
     findings: tuple[SetupFinding, ...]
     told_at: str | None = None
 
 
 class Gateway(Protocol):
-    """One provider, with our registration there; it implements flows.elicitation.flow.Flow."""
+    """A payment provider with the operator's account. Implements flows.elicitation.flow.Flow."""
 
     @property
     def seller(self) -> MerchantAccount: ...
     @property
     def pace(self) -> Sequence[timedelta]:
-        """The pauses at which it is asked about an open page; see flows.payments.pace."""
+        """The intervals for polling the provider about an open page; see flows.payments.pace."""
         ...
 
     def check(self, price: Money) -> None:
-        """Raises InvalidQuestion for a price that this provider cannot charge."""
+        """Raise InvalidQuestion if the provider cannot charge this price."""
         ...
 
     def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
-        """The whole request as it will be sent, or the page that is open already: a Kept."""
+        """Return the data to store before anything is sent: a new request, or the open page."""
         ...
 
     def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
-        """Open the payment page. Raises Failed, with a sentence for the person."""
+        """Open the payment page. Raises Failed with a sentence for the person."""
         ...
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
-        """Send an attempt's request as it was stored, under its key, and learn its session.
+        """Send an attempt's stored request again with its idempotency key, and return its session.
 
         Raises Failed.
         """
         ...
 
     def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
-        """What the provider says now; it moves nothing. Raises Failed."""
+        """Fetch the session's current state without changing anything. Raises Failed."""
         ...
 
     def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
-        """The same, after taking what the person has approved, where that is left to us.
+        """Fetch the session's state, after capturing an approved payment if that is left to us.
 
-        Nothing is taken for an elicitation that is over. Raises Failed, and Mismatch before
-        anything is taken that was not asked for.
+        Nothing is captured for an elicitation that has ended.
+
+        Raises:
+            Failed: The provider refused or could not be reached.
+            Mismatch: The session differs from the question. Nothing was captured.
         """
         ...
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
-        """True if nobody can pay there now, False if somebody has, or is about to.
+        """Close the payment page.
 
-        Raises Failed when the provider says neither.
+        Return False if it was, or is about to be, paid. Raises Failed.
         """
         ...
 
     def refund(
         self, payment: Payment, *, reason: str | None, up_to: int | None = None
     ) -> Talk[Refund]:
-        """Give back what is left of it, or tell the refund that is there.
+        """Refund the rest of the payment, or return the refund that already exists.
 
-        `up_to`: only so much of it, in minor units, with what went back before. Raises Failed; the
-        same call may then be made again, and gives nothing back twice.
+        With `up_to`, refund at most that much in minor units, including earlier refunds. Raises
+        Failed. Repeating the same call is safe: nothing is refunded twice.
         """
         ...
 
@@ -217,48 +230,50 @@ class Signs(Gateway, Protocol):
     def webhook_secrets(self) -> tuple[str, ...]: ...
 
     def read_notice(self, delivery: Delivery) -> Notice:
-        """Raises Malformed; of one that is ignored, only id and type must be readable."""
+        """Parse a verified delivery.
+
+        Raises Malformed.
+
+        A notice of an ignored type only needs a readable id and type.
+        """
         ...
 
     def kept_notice(self, body: bytes) -> Notice:
-        """The same, of a delivery that was verified when it came."""
+        """Parse the stored body of a delivery that was verified when it arrived."""
         ...
 
     def trace(self, payment: str) -> Talk[str | None]:
-        """The elicitation that a payment was begun for; None: something else. Raises Failed."""
+        """Return a payment's elicitation id, or None if it is not ours. Raises Failed."""
         ...
 
 
 @runtime_checkable
 class NoticesOnly(Gateway, Protocol):
-    """A gateway whose provider's webhooks only say what to ask about."""
+    """A gateway whose provider's webhooks only say which session to fetch."""
 
     def read_unsigned(self, body: bytes, *, query: str) -> UnsignedNotice | None:
-        """None for a kind that nothing follows from. Raises Malformed or Unverified."""
+        """Parse a webhook; None if its type needs no action. Raises Malformed or Unverified."""
         ...
 
 
 @runtime_checkable
 class Traces(NoticesOnly, Protocol):
-    """A gateway whose notices may name no more than a payment, of which its provider tells more."""
+    """A gateway whose notices may name only a payment, so the provider has to be asked for more."""
 
     def trace(self, payment: str) -> Talk[str | None]:
-        """The elicitation that a payment was begun for; None: something else. Raises Failed."""
+        """Return a payment's elicitation id, or None if it is not ours. Raises Failed."""
         ...
 
     def revisit(self, payment: Payment) -> Talk[ProviderSession]:
-        """What the provider says now of what was paid, also if its question is erased by now.
-
-        Raises Failed.
-        """
+        """Fetch the state of a past payment, even if its question is erased. Raises Failed."""
         ...
 
 
 @runtime_checkable
 class Certifies(NoticesOnly, Protocol):
-    """A gateway whose notices are signed with a certificate, for one of our webhooks there.
+    """A gateway whose notices are signed with a certificate, for one of our registered webhooks.
 
-    Without `webhook_ids` they are unsigned like any other's.
+    Without `webhook_ids`, its notices are treated as unsigned.
     """
 
     @property
@@ -274,10 +289,10 @@ def fits_a_header(key: str) -> bool:
 def verify_session(
     elicitation: Elicitation, session: ProviderSession, *, seller: MerchantAccount
 ) -> SessionStatus:
-    """What the session says, now, about the elicitation.
+    """Check the session against the elicitation and return the session's status.
 
-    Of a former attempt's session only PAID says anything about the elicitation as a whole. What
-    was paid and is gone again by now has FAILED. Raises Mismatch.
+    For a session of an earlier attempt, only PAID is meaningful. A paid session whose money was
+    fully refunded or charged back counts as FAILED. Raises Mismatch.
     """
     if session.id not in sessions_of(elicitation):
         raise Mismatch("session", session=session.id)
@@ -291,9 +306,9 @@ def verify_session(
 def verify_notice(
     elicitation: Elicitation, notice: Notice, *, seller: MerchantAccount
 ) -> SessionStatus:
-    """What a signed notice says about the elicitation, as of when it was made.
+    """Check a signed notice against the elicitation and return its status at that time.
 
-    Raises Mismatch, for a notice of another account or mode or without a session too.
+    Raises Mismatch, also if the notice has no session or is for another account or mode.
     """
     if notice.session is None:
         raise Mismatch("session", session=notice.subject or notice.id)
@@ -307,7 +322,7 @@ def verify_notice(
 def require_terms(
     elicitation: Elicitation, session: ProviderSession, *, seller: MerchantAccount
 ) -> None:
-    """Raises Mismatch where the session is not for what was asked, or not to be paid to us."""
+    """Raise Mismatch if the session differs from what was asked, or pays another account."""
     terms = terms_of(elicitation)
     expected = {
         "reference": (elicitation.id, session.reference),
@@ -333,9 +348,12 @@ def paid_row(
     now: datetime,
     unused: timedelta | None,
 ) -> Payment:
-    """The ledger's row of a paid session, with what it says became of it; not written yet.
+    """Build the ledger row of a paid session, including refunds and disputes.
 
-    `at` is the address of the API. It is given back after `unused`, if nobody uses it; None: never.
+    It is not stored yet.
+
+    `at` is the base URL of the API. The payment is refunded after `unused` if no call uses it; None
+    means never.
     """
     terms, asked = terms_of(elicitation), elicitation.asked
     payment = Payment(
@@ -362,10 +380,10 @@ def paid_row(
 
 
 def heard(payment: Payment, session: ProviderSession, *, now: datetime) -> Payment:
-    """The ledger's row with what became of the payment afterwards, as its provider says.
+    """Update the ledger row with refunds and disputes that the provider reports.
 
-    Of what it has forgotten, which is closed for us, it says nothing. What was taken and is back
-    is believed only where it is said now: a picture in a notice may be an old one, and adds.
+    A session that the provider no longer knows (CLOSED) changes nothing. A charge-back that was
+    reversed is only believed in a current answer: a notice may be outdated, so it can only add.
     """
     if session.state is SessionStatus.CLOSED:
         return payment
@@ -380,7 +398,7 @@ def heard(payment: Payment, session: ProviderSession, *, now: datetime) -> Payme
 
 
 def terms_for(elicitation: Elicitation, seller: MerchantAccount) -> CheckoutTerms:
-    """What was asked, if this seller is who was to be paid, in this mode. Raises Failed."""
+    """Return the terms of the question. Raises Failed if they are for another provider or mode."""
     terms = terms_of(elicitation)
     if (terms.seller, terms.is_live) != (seller.name, seller.is_live):
         raise Failed(
@@ -391,7 +409,7 @@ def terms_for(elicitation: Elicitation, seller: MerchantAccount) -> CheckoutTerm
 
 
 def payment_of(payment: Payment, seller: MerchantAccount) -> str:
-    """What the provider calls the payment of a receipt. Raises Failed if it holds none."""
+    """Return the provider's id of the payment. Raises Failed if the provider has none."""
     is_theirs = (payment.seller, payment.is_live) == (seller.name, seller.is_live)
     if payment.payment_intent is None or not is_theirs:
         raise Failed(f"{seller.label} holds no payment for this receipt.")
@@ -399,7 +417,7 @@ def payment_of(payment: Payment, seller: MerchantAccount) -> str:
 
 
 def open_page(elicitation: Elicitation, *, now: datetime) -> StoredCheckout | None:
-    """What the latest attempt keeps, if its page can still be paid at: nobody pays twice."""
+    """Return the latest attempt's checkout if its page can still be paid, or None."""
     kept = kept_of(elicitation.attempt)
     if kept is None or kept.url is None:
         return None
@@ -407,22 +425,23 @@ def open_page(elicitation: Elicitation, *, now: datetime) -> StoredCheckout | No
 
 
 def stands_in_the_way(elicitation: Elicitation, *, browser: str, now: datetime) -> bool:
-    """Whether the latest attempt may hold a page open that is not the one for this browser.
+    """Return True if the latest attempt may have an open page that is not for this browser.
 
-    No two browsers share one: whoever pays there would come back as somebody else.
+    Two browsers never share a page: the person who pays would return as somebody else.
     """
     attempt = elicitation.attempt
     kept = kept_of(attempt)
     if attempt is None or kept is None or kept.expires_at <= now.timestamp():
         return False
     if kept.session is None:
-        return attempt.trouble != "refused"  # else nobody knows what became of what was asked for
+        # unless the provider refused, we don't know if the session exists
+        return attempt.trouble != "refused"
     is_theirs = attempt.browser == browser and open_page(elicitation, now=now) is not None
     return kept.url is not None and not is_theirs
 
 
 def forget_page(elicitation: Elicitation, session: str) -> Elicitation:
-    """The provider has closed this page early: the next press of Continue opens another."""
+    """Drop a page that the provider closed early, so the next press of Continue opens a new one."""
     attempt = elicitation.attempt
     kept = kept_of(attempt)
     if attempt is None or kept is None or kept.session != session or kept.url is None:
@@ -433,8 +452,8 @@ def forget_page(elicitation: Elicitation, session: str) -> Elicitation:
 
 @runtime_checkable
 class Examinable(Protocol):
-    """A gateway whose provider can be asked about our registration, for `elicit doctor`."""
+    """A gateway that can check the operator's account at the provider, for `elicit doctor`."""
 
     def examine(self, url: str | None) -> Talk[SetupReport]:
-        """`url` is where its webhooks are to go; None where they cannot. Raises Failed."""
+        """Check the account. `url` is the webhook address, None if there is none. Raises Failed."""
         ...

@@ -1,7 +1,7 @@
-"""Lists: what a provider has of sessions, refunds and claims, whether this server knows it or not.
+"""Lists of a provider's sessions, refunds and disputes, including those unknown to this server.
 
-What could go wrong: somebody else's session taken for one that this server has lost. So a page of a
-list says of each session whether only a holder of our key can have written whose it is.
+Risks: another program's session is treated as a session that this server lost. Each listed session
+therefore says whether only a holder of our API key can have set its reference.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from flows.payments.receipt import Payment, RefundChange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionPage:
-    """Some of the sessions that name a question of ours, the latest first.
+    """Some of the sessions that name a question of this server, the latest first.
 
-    `next` is what the provider goes on with, if there are older ones.
+    `next` is the provider's cursor for older sessions.
     """
 
     sessions: tuple[ProviderSession, ...]
@@ -31,7 +31,9 @@ class Lists(Gateway, Protocol):
     """A gateway whose provider lists the sessions of our account."""
 
     def list_sessions(self, since: datetime, *, after: str | None = None) -> Talk[SessionPage]:
-        """List the sessions that were made since then; `after` is the page before's `next`.
+        """List the sessions created since then.
+
+        `after` is the previous page's `next`.
 
         Raises Failed.
         """
@@ -40,17 +42,17 @@ class Lists(Gateway, Protocol):
 
 @runtime_checkable
 class TellsRefunds(Gateway, Protocol):
-    """A gateway whose provider says what became of a refund that it accepted."""
+    """A gateway whose provider reports the status of accepted refunds."""
 
     def refunds(self, payment: Payment) -> Talk[Sequence[RefundChange]]:
-        """All refunds of the payment, as they stand now. Raises Failed."""
+        """Return all refunds of the payment with their current status. Raises Failed."""
         ...
 
 
 @runtime_checkable
 class TellsClaims(Gateway, Protocol):
-    """A gateway whose provider says how far each claim of a bank is."""
+    """A gateway whose provider reports the status of each dispute."""
 
     def claims(self, payment: Payment) -> Talk[Sequence[ProviderClaim]]:
-        """All claims of the payment, as they stand now. Raises Failed."""
+        """Return all disputes of the payment with their current status. Raises Failed."""
         ...

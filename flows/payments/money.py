@@ -1,8 +1,8 @@
-"""Money: an exact amount in a current currency, as it is asked, sent to a provider and shown.
+"""Money: an exact amount in a current currency.
 
-What could go wrong: a float turns 0.29 into 28 cents; a currency without decimals charged in
-hundredths takes a hundred times too much; "9.000" is nine or nine thousand. So an amount is text,
-an integer or a Decimal, has no more digits than its currency, and nothing here ever rounds.
+Risks: a float turns 0.29 into 28 cents. A currency without decimals that is charged in hundredths
+costs a hundred times too much. "9.000" can mean nine or nine thousand. An amount is therefore a
+text, an integer or a Decimal, has at most the digits of its currency, and is never rounded here.
 """
 
 import re
@@ -16,8 +16,8 @@ from flows.question import telling
 
 MINOR_UNIT_DIGITS_AT_MOST: Final = 12
 
-# ISO 4217 list one, as of 2026-01-01: every current code that has minor units, by their digits.
-# Metals, testing codes and units of account without minor units (XAU, XTS, XDR) are left out.
+# ISO 4217 list one, as of 2026-01-01: all current codes with minor units, by number of digits.
+# Metals, test codes and units of account without minor units (XAU, XTS, XDR) are left out.
 _CODES_BY_DIGITS: Mapping[int, str] = {
     0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
     2: "AED AFN ALL AMD AOA ARS AUD AWG AZN BAM BBD BDT BMD BND BOB BOV BRL BSD BTN BWP BYN BZD"
@@ -33,7 +33,7 @@ _CODES_BY_DIGITS: Mapping[int, str] = {
 _DIGITS: Mapping[str, int] = {
     code: digits for digits, codes in _CODES_BY_DIGITS.items() for code in codes.split()
 }
-# Only signs that mean one currency: $ and ¥ alone mean several.
+# Only symbols that mean one currency: $ and ¥ alone are ambiguous.
 _SYMBOLS: Mapping[str, str] = {"EUR": "€", "GBP": "£", "INR": "₹", "USD": "US$"}
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _NARROW = "\N{NARROW NO-BREAK SPACE}"
@@ -43,10 +43,10 @@ _WRITTEN = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")
 @final
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Money:
-    """An amount of more than nothing: `Money("9.00", "EUR")`.
+    """A positive amount of money: `Money("9.00", "EUR")`.
 
-    `amount` has exactly its currency's digits afterwards, so that 9 EUR and 9.00 EUR are equal.
-    Raises InvalidQuestion for a float, for too many digits, and for a code that is not current.
+    `amount` is normalized to the currency's digits, so 9 EUR equals 9.00 EUR. Raises
+    InvalidQuestion for a float, too many digits, or a currency code that is not current.
     """
 
     amount: Decimal
@@ -60,9 +60,9 @@ class Money:
 
     @classmethod
     def from_minor_units(cls, number: int, currency: str) -> "Money":
-        """The amount of so many cents, or whatever the currency's smallest unit is.
+        """Return the amount for a number of cents, or of the currency's smallest unit.
 
-        As a total may, it may be nothing. Raises InvalidQuestion.
+        Zero is allowed, because totals can be zero. Raises InvalidQuestion.
         """
         with telling():
             digits = digits_of(currency)
@@ -79,25 +79,25 @@ class Money:
 
     @property
     def minor_units(self) -> int:
-        """How many of the currency's smallest unit: 900 for 9.00 EUR, 500 for 500 JPY."""
+        """The amount in the currency's smallest unit: 900 for 9.00 EUR, 500 for 500 JPY."""
         return int(str(self.amount).replace(".", ""))
 
     @property
     def shown(self) -> str:
-        """For a page: the amount, then sign or code, in one piece that no line break parts."""
+        """The text for a page: the amount, then symbol or code, without a possible line break."""
         whole, point, fraction = str(self.amount).partition(".")
         grouped = f"{int(whole):,}".replace(",", _NARROW)
         return f"{grouped}{point}{fraction}{_NO_BREAK}{_SYMBOLS.get(self.currency, self.currency)}"
 
     def _fill(self, minor_units: int, currency: str, digits: int) -> None:
-        # From figures, not by arithmetic: that would round to the precision of whoever calls.
+        # Built from digits: arithmetic would round to the caller's decimal precision.
         figures = tuple(int(figure) for figure in str(minor_units))
         object.__setattr__(self, "amount", Decimal((0, figures, -digits)))
         object.__setattr__(self, "currency", currency)
 
 
 def checked_units(number: int, currency: str) -> int:
-    """So many of the currency's smallest unit, if an amount can have them.
+    """Return `number` if it is a possible amount in minor units of the currency.
 
     Raises InvalidQuestion.
     """
@@ -107,9 +107,9 @@ def checked_units(number: int, currency: str) -> int:
 
 
 def digits_of(currency: str) -> int:
-    """How many digits the currency has after the point (ISO 4217): EUR 2, JPY 0, KWD 3.
+    """Return the currency's number of decimals (ISO 4217): EUR 2, JPY 0, KWD 3.
 
-    Raises InvalidQuestion for what is not a current code in capitals.
+    Raises InvalidQuestion if `currency` is not a current code in capitals.
     """
     code = _code(currency)
     if code in _DIGITS:

@@ -1,7 +1,7 @@
-"""The pace at which a payment provider is asked about a page that is open at it.
+"""The polling intervals for payment pages that are open at a provider.
 
-What could go wrong: a provider that is asked by many at once, or by somebody who does not hear that
-it is in trouble. Each declares the pauses that it bears, and trouble makes them longer.
+Risks: too many requests to a provider, or requests that ignore its errors. Each provider declares
+its intervals, and errors make them longer.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,11 @@ TROUBLED_AT_MOST: Final = timedelta(minutes=5)
 
 
 def next_turn(pace: Sequence[timedelta], *, begun_at: datetime, now: datetime) -> datetime:
-    """When it is asked next, after now; the last pause is repeated.
+    """Return the time of the next poll, after `now`.
 
-    It may have begun later than now: the clock was set back meanwhile.
+    The last interval is repeated.
+
+    `begun_at` can be after `now` if the clock was set back.
     """
     if begun_at > now:
         return now + pace[-1]
@@ -28,5 +30,5 @@ def next_turn(pace: Sequence[timedelta], *, begun_at: datetime, now: datetime) -
 
 
 def turn_after_trouble(pace: Sequence[timedelta], *, begun_at: datetime, now: datetime) -> datetime:
-    """The same where it could not be asked now: after as long a time as it has been tried."""
+    """Return the time of the next poll after a failed poll: the waiting time so far is doubled."""
     return now + max(pace[-1], min(now - begun_at, TROUBLED_AT_MOST))

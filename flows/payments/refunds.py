@@ -1,9 +1,9 @@
-"""Refunds: begun, tried again, of all of a payment or of so much in all.
+"""Refunds of payments, in full or in part: starting, retrying and following them.
 
-What could go wrong: two part refunds at once, of which the provider makes both, as each is asked
-for under a key of its own. So one is reserved in the ledger before the provider is asked, one at a
-time over all processes. What a process that died had reserved is finished before anything else is
-refunded: with the same amount and the same key, for nobody knows whether the provider made it.
+Risks: two partial refunds at once, which the provider would both make, because each has its own
+key. A partial refund is therefore reserved in the ledger before the provider is asked, one at a
+time over all processes. If a process dies, its reserved refund is finished before any other refund,
+with the same amount and the same key, because the provider may have made it.
 """
 
 from collections.abc import Iterable
@@ -24,17 +24,18 @@ from flows.payments.receipt import (
     RefundChange,
 )
 
-REFUND_AGAIN_AFTER = timedelta(minutes=5)  # the first time; whoever began it may be at it still
+# first retry; the process that started the refund may still be working
+REFUND_AGAIN_AFTER = timedelta(minutes=5)
 REFUND_AGAIN_AT_MOST = timedelta(days=1)
-REFUND_TRIES_AT_MOST = 20  # in two weeks; then somebody must look at it
-# How long whoever asks the provider is left alone: a refund is three requests at most.
+REFUND_TRIES_AT_MOST = 20  # about two weeks; then a person has to check the refund
+# How long a process that asks the provider is left alone. A refund needs at most three requests.
 ASKING_AT_MOST = timedelta(minutes=1)
-PENDING_ASKED_AFTER = timedelta(days=1)  # and then each day
-PENDING_ASKED_AT_MOST = 40  # times: no provider takes longer
+PENDING_ASKED_AFTER = timedelta(days=1)  # first check of a pending refund; repeated daily
+PENDING_ASKED_AT_MOST = 40  # number of checks; no provider takes longer
 
 
 class UnderWay(Failed):
-    """Another process makes a refund of this payment at the moment, or within a minute."""
+    """Another process is refunding this payment now, or will within a minute."""
 
     def __init__(self, payment: Payment) -> None:
         much = str(payment.price)
@@ -55,10 +56,13 @@ def begin(
     also_spent: bool = False,
     by: str | None = None,
 ) -> Payment:
-    """Before the provider is asked: from here on nobody uses it, whatever becomes of the asking.
+    """Start a full refund before the provider is asked.
 
-    Begun again, it is what was begun first. `also_made` and `also_spent` are an operator's decision
-    about what may have been delivered, or was; a tool (`run`) decides about the former, too.
+    From now on the payment cannot be used.
+
+    A refund that was already started is returned unchanged. `also_made` and `also_spent` are an
+    operator's decision to refund a result that may have been, or was, delivered. A tool (`run`) may
+    also refund in the first case.
     """
     if payment.status is ReceiptStatus.REFUNDING:
         return payment
@@ -87,11 +91,11 @@ def begin_part(
     also_spent: bool = False,
     by: str | None = None,
 ) -> Payment:
-    """Reserve a part refund before the provider is asked: one at a time, over all processes.
+    """Reserve a partial refund before the provider is asked: one at a time, over all processes.
 
     Raises:
         NotPossible: The payment was spent, refunded or disputed.
-        UnderWay: Another part refund was begun, and its outcome is not known yet.
+        UnderWay: Another partial refund was started, and its outcome is not known yet.
     """
     _must_be_refundable(payment, also_spent=also_spent)
     if payment.part is not None:
@@ -102,7 +106,7 @@ def begin_part(
 
 
 def resume_part(payment: Payment, now: datetime) -> Payment:
-    """Claim the part refund that another process left. Raises UnderWay while that may go on."""
+    """Claim a partial refund that another process left. Raises UnderWay if that may still run."""
     if payment.part is None:
         return payment
     must_be_quiet(payment, now)
@@ -113,14 +117,14 @@ def resume_part(payment: Payment, now: datetime) -> Payment:
 
 
 def part_done(payment: Payment, now: datetime, *, part: PartRefund) -> Payment:
-    """Store that the provider made this part refund."""
+    """Record that the provider made this partial refund."""
     payment = receipts.partly_refunded(payment, now, amount=part.up_to, by=part.by)
     is_this = payment.part is not None and payment.part.up_to == part.up_to
     return replace(payment, part=None) if is_this else payment
 
 
 def part_failed(payment: Payment, now: datetime, *, part: PartRefund, is_refusal: bool) -> Payment:
-    """Drop a part refund that the provider refused; one without an answer is tried again later."""
+    """Drop a partial refund that the provider refused, or schedule a retry without an answer."""
     if payment.part != part:
         return payment
     if is_refusal:
@@ -131,46 +135,46 @@ def part_failed(payment: Payment, now: datetime, *, part: PartRefund, is_refusal
 
 
 def must_be_quiet(payment: Payment, now: datetime) -> None:
-    """Raises UnderWay while a process may be asking the provider for a part refund."""
+    """Raise UnderWay while a process may be asking the provider for a partial refund."""
     if payment.part is not None and now < payment.part.asking_until:
         raise UnderWay(payment)
 
 
 def try_again(payment: Payment, now: datetime) -> Payment:
-    """It could not be given back now: the next try is later, each pause twice the one before."""
+    """Schedule the next try of a failed refund. Each pause is twice as long as the previous one."""
     tries = payment.refund_tries + 1
     return replace(payment, refund_tries=tries, refund_at=_next_try(now, tries=tries))
 
 
 def postpone(payment: Payment, until: datetime) -> Payment:
-    """A call uses it at the moment, or nobody can be asked here to give it back."""
+    """Postpone a refund: a call uses the payment, or no provider can be asked here."""
     if payment.part is not None:
         return replace(payment, part=replace(payment.part, again_at=until))
     return replace(payment, refund_at=until)
 
 
 def _must_be_refundable(payment: Payment, *, also_spent: bool) -> None:
-    """Raises NotPossible for a payment that was spent, refunded or disputed."""
+    """Raise NotPossible if the payment was spent, refunded or disputed."""
     if not (also_spent and payment.status is ReceiptStatus.SPENT):
         receipts.require(payment, ReceiptStatus.REFUNDING)
 
 
 def _next_try(now: datetime, *, tries: int) -> datetime | None:
-    """When a refund that failed so often is tried again; None: somebody has to look at it."""
+    """Return the time of the next try, or None if a person has to check the refund."""
     pause = min(REFUND_AGAIN_AFTER * 2**tries, REFUND_AGAIN_AT_MOST)
     return now + pause if tries < REFUND_TRIES_AT_MOST else None
 
 
 def pending(payment: Payment, now: datetime) -> Payment:
-    """The provider has accepted a refund, and says that it can still fail: it is asked in a day."""
+    """Record that an accepted refund can still fail. Its status is checked in a day."""
     return replace(payment, pending=PendingRefund(ask_at=now + PENDING_ASKED_AFTER))
 
 
 def refund_changed(payment: Payment, news: RefundChange, *, at: datetime) -> Payment:
-    """Store what an event says of one refund: it is on its way, done, or it failed.
+    """Apply an event about one refund: pending, done or failed.
 
-    The money of a failed refund is owed to the person: nobody uses the payment, and an operator
-    has to refund it again. If several were made, the provider is asked how all of them stand.
+    The money of a failed refund is owed to the person: the payment cannot be used, and an operator
+    has to refund it again. If there are several refunds, the provider is asked about all of them.
     """
     if news.id in payment.failed_refunds:
         return payment
@@ -191,9 +195,9 @@ def refund_changed(payment: Payment, news: RefundChange, *, at: datetime) -> Pay
 def refunds_told(
     payment: Payment, told: Iterable[RefundChange], now: datetime, *, before: Payment
 ) -> Payment:
-    """Store how each refund stands: the provider was asked when the payment stood as `before`."""
+    """Apply the status of all refunds. `before` is the payment when the provider was asked."""
     if (payment.refunded, payment.failed_refunds) != (before.refunded, before.failed_refunds):
-        return payment  # another refund came meanwhile, which is not in the answer
+        return payment  # a newer refund arrived in the meantime and is missing in the answer
     told = tuple(told)
     failed = [one for one in told if not one.stands]
     standing = sum(one.amount or 0 for one in told if one.stands)
@@ -207,7 +211,7 @@ def refunds_told(
 
 
 def asked_about(payment: Payment, now: datetime, *, is_pending: bool) -> Payment:
-    """The provider was asked about a refund: it is asked again in a day, or no more."""
+    """Schedule the next check of a pending refund in a day, or none."""
     if payment.pending is None:
         return payment
     if not is_pending:
@@ -219,7 +223,7 @@ def asked_about(payment: Payment, now: datetime, *, is_pending: bool) -> Payment
 
 
 def settled_elsewhere(payment: Payment, now: datetime) -> Payment:
-    """An operator has paid back what a failed refund owed, in another way."""
+    """Record that an operator paid back the money of a failed refund in another way."""
     payment = replace(payment, owed_up_to=0)
     if payment.status is not ReceiptStatus.REFUNDING:
         return payment
@@ -227,7 +231,7 @@ def settled_elsewhere(payment: Payment, now: datetime) -> Payment:
 
 
 def failed_since(payment: Payment, at: datetime | None) -> int:
-    """Return how much of what was refunded at that time has failed since, in minor units."""
+    """Return how much of the money refunded at `at` has failed since, in minor units."""
     if at is None:
         return 0
     return sum(one.amount for one in payment.failed_refunds.values() if one.at >= at)
@@ -236,7 +240,7 @@ def failed_since(payment: Payment, at: datetime | None) -> int:
 def _with_failed(
     payment: Payment, failed: Iterable[RefundChange], at: datetime, *, left: int
 ) -> Payment:
-    """These refunds failed, so that so much is refunded in all that is `left`."""
+    """Record failed refunds. `left` is the total that remains refunded."""
     new = {one.id: FailedRefund(amount=one.amount or payment.amount, at=at) for one in failed}
     owed_up_to = max(payment.owed_up_to, payment.refunded)
     payment = replace(payment, failed_refunds={**new, **payment.failed_refunds})

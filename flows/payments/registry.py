@@ -1,7 +1,7 @@
-"""The payment providers of a server: which gateway is whose, and who is asked about what.
+"""The registry of payment gateways: selects the gateway of a question or a receipt.
 
-What could go wrong: a question of one provider's answered by another. Who was asked for stands in
-the terms of the question, or in the receipt, and nowhere else.
+Risks: one provider's question is answered by another provider. The provider is therefore read only
+from the terms of the question or from the receipt.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -31,14 +31,14 @@ from flows.payments.stripe.gateway import StripeGateway
 from flows.providers.github import GITHUB
 from flows.webhooks.signatures import STANDARD_WEBHOOKS, Scheme
 
-# A new sort of registration is one line here.
+# Each type of account needs one line here.
 _GATEWAYS: Mapping[type, Callable[[Any], Gateway]] = {
     StripeAccount: StripeGateway,
     PayPalAccount: PayPalGateway,
     MollieAccount: MollieGateway,
     DeclaredAccount: DeclaredGateway,
 }
-# How a declaration of an operator's own may say that its webhooks are signed.
+# The webhook signature schemes that an operator's own declaration can name.
 SCHEMES: Final[Mapping[str, Scheme]] = {
     one.name: one
     for one in (
@@ -46,31 +46,36 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
         *(seller.scheme for seller in SELLERS.values()),
     )
 }
-# What an operator sets for one of them, where that is not ELICIT_{NAME}_KEY alone.
+# The settings of a provider, if they are more than ELICIT_{NAME}_KEY.
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "stripe": ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET"),
     "paypal": ("ELICIT_PAYPAL_CLIENT_ID", "ELICIT_PAYPAL_CLIENT_SECRET"),
     "mollie": ("ELICIT_MOLLIE_KEY",),
     **{name: (f"ELICIT_{name.upper()}_KEY",) for name in SELLERS},
 }
-# Names that no declaration of an operator takes.
+# Names that an operator's declaration cannot use.
 BUILT_IN = frozenset(_SETTINGS)
 
 
 class Gateways:
-    """The gateways of this server, each asked about what was asked for it.
+    """The gateways of this server.
 
-    It implements flows.elicitation.flow.Flow. Raises NotConfigured for one that is gone from the
-    settings. `signers` can sign their webhooks, `signing` are those of them that are set up for it,
-    and the webhooks of those `unsigned` only say what to ask about. `refundable` are those that
-    can be asked for a refund, those `examinable` what they know of us. Those `listing` list the
-    sessions of our account; `refund_tellers` and `claim_tellers` say what became of a refund, and
-    of a bank's claim.
+    Implements flows.elicitation.flow.Flow.
+
+    Each call goes to the gateway of its elicitation or payment, and raises NotConfigured if that
+    provider is no longer configured.
+
+    - `signers`: gateways that can verify signed webhooks; `signing`: those with a webhook secret.
+    - `unsigned`: gateways whose webhooks only say what to fetch.
+    - `refundable`: names of gateways that support refunds.
+    - `examinable`: gateways that can check the operator's account.
+    - `listing`: gateways that list sessions.
+    - `refund_tellers`, `claim_tellers`: gateways that report the status of refunds and disputes.
     """
 
     def __init__(self, sellers: Mapping[str, MerchantAccount]) -> None:
         self._gateways = {name: gateway_of(seller) for name, seller in sellers.items()}
-        # Told apart here once: what a protocol is asked at every webhook takes its time.
+        # Computed once, because isinstance checks of protocols are slow.
         self.signers = {name: one for name, one in self._gateways.items() if isinstance(one, Signs)}
         self.signing = {name: one for name, one in self.signers.items() if one.webhook_secrets}
         self.unsigned = {
@@ -97,14 +102,14 @@ class Gateways:
         return self._gateways.keys()
 
     def gives_back_parts(self, name: str) -> bool:
-        """Whether it can be asked for a part, and asked again gives that part once."""
+        """Return True if partial refunds are supported, and a repeated one is made only once."""
         found = self._gateways.get(name)
         return found is not None and not (
             isinstance(found, DeclaredGateway) and not found.seller.declaration.refunds_parts
         )
 
     def has_refund_key(self, name: str) -> bool:
-        """Whether it takes the same refund, asked for twice at once, for one."""
+        """Return True if the provider makes only one refund if the same one is requested twice."""
         found = self._gateways.get(name)
         return not isinstance(found, DeclaredGateway) or found.seller.declaration.has_refund_key
 
@@ -120,7 +125,7 @@ class Gateways:
         return self.named(terms_of(elicitation).seller)
 
     def answers(self, elicitation: Elicitation) -> bool:
-        """Whether its provider says what became of a page at all; one that is gone may be back."""
+        """Return True if the provider can be polled, or is not configured but may be again."""
         gateway = self._gateways.get(terms_of(elicitation).seller)
         if gateway is None or not isinstance(gateway.seller, DeclaredAccount):
             return True
@@ -156,13 +161,13 @@ class Gateways:
 
 
 def settings_of(name: str = "stripe") -> tuple[str, ...]:
-    """What is to be set for this provider, or for one at all; one's own needs its table too."""
+    """Return the settings that a provider needs, including the table of an operator's own."""
     its_own = f"[sellers.{name}] in elicit.toml", f"ELICIT_{name.upper()}_KEY"
     return _SETTINGS.get(name, its_own)
 
 
 def gateway_of(seller: MerchantAccount) -> Gateway:
-    """Raises TypeError for a registration of no sort that is known here."""
+    """Return the gateway for an account. Raises TypeError for an unknown type of account."""
     for sort, gateway in _GATEWAYS.items():
         if isinstance(seller, sort):
             return gateway(seller)

@@ -1,9 +1,8 @@
-"""A provider's replies in neutral words: amounts, payment pages, refusals.
+"""Shared conversion of providers' replies: amounts, payment pages and refusals.
 
-What could go wrong: an amount read as a hundred times itself, an error page where an answer was
-expected, a payment page that stands elsewhere. An amount crosses here as figures and is never
-rounded. The provider's own words go no further than its code for the trouble, for its sentences
-can hold parts of a key.
+Risks: an amount is read as a hundred times itself, an error page arrives instead of an answer, or a
+payment page is at another host. Amounts are parsed from digits and never rounded. Of a provider's
+error, only the code is used, because its sentences can contain parts of a key.
 """
 
 import re
@@ -24,19 +23,19 @@ from flows.payments.session import Id, Malformed, Mismatch, StoredCheckout
 
 T = TypeVar("T")
 GIVING_BACK = "give the money back"
-# Of the refusals those that may be none the next time: slow, at it already, too early, too often.
+# Client errors that may succeed later: timeout, conflict, too early, too many requests.
 _NOT_NOW = (408, 409, 425, 429)
-# And those that are about the request itself, such as an amount that is too small: not about who
-# asks, or what this server is set up with.
+# Client errors about the request itself, such as an amount that is too small, and not about
+# credentials or settings.
 _NEVER = (400, 402, 422)
 _WRITTEN = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?", re.ASCII)
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
 class KeyUsed(Failed):
-    """A create was refused because its idempotency key was used for another request.
+    """A create request was refused because its idempotency key was used for another request.
 
-    So an earlier request exists, which may have made a payment page.
+    So an earlier request exists and may have created a payment page.
     """
 
     def __init__(self, seller: MerchantAccount, *, why: str) -> None:
@@ -46,10 +45,10 @@ class KeyUsed(Failed):
 
 
 class ProviderRefund(Struct, frozen=True, kw_only=True):
-    """One refund in its provider's words.
+    """A refund in its provider's format.
 
-    `standing` are those for money that went back or is on its way, `done` is the first of them;
-    `ended` are those of a refund that failed or was cancelled.
+    `standing` are the statuses of refunds that were made or are pending, `done` is the status of a
+    completed refund, and `ended` are the statuses of refunds that failed or were cancelled.
     """
 
     standing: ClassVar[frozenset[str]]
@@ -60,7 +59,7 @@ class ProviderRefund(Struct, frozen=True, kw_only=True):
 
     @property
     def price(self) -> Money:
-        """Raises Malformed."""
+        """The amount of the refund. Raises Malformed."""
         raise NotImplementedError
 
     @property
@@ -72,9 +71,9 @@ RefundT = TypeVar("RefundT", bound=ProviderRefund)
 
 
 def written(price: Money, *, digits: int | None = None) -> str:
-    """The price in figures, such as "9.00", with as many decimals as the provider wants.
+    """Format a price such as "9.00", with the number of decimals that the provider expects.
 
-    Raises InvalidQuestion for one that is nothing or has more of them.
+    Raises InvalidQuestion if the price is zero or has more decimals.
     """
     own = digits_of(price.currency)
     wanted = own if digits is None else digits
@@ -89,9 +88,11 @@ def written(price: Money, *, digits: int | None = None) -> str:
 
 
 def minor_units(value: str, currency: str) -> int:
-    """What the figures are in minor units of ISO 4217; nothing is an amount too.
+    """Parse an amount to ISO 4217 minor units.
 
-    Raises Malformed for what is no amount in this currency.
+    Zero is allowed.
+
+    Raises Malformed if `value` is not an amount in this currency.
     """
     found = _WRITTEN.fullmatch(value)
     try:
@@ -110,7 +111,7 @@ def minor_units(value: str, currency: str) -> int:
 def json_request(
     method: str, url: str, *, headers: dict[str, str], body: str | None
 ) -> httpx.Request:
-    """The body is JSON as it was stored, byte for byte."""
+    """Build a request whose JSON body is sent exactly as it was stored."""
     if body is not None:
         headers.setdefault("Content-Type", "application/json")
     content = None if body is None else body.encode()
@@ -125,7 +126,7 @@ def decode(
     doing: str,
     code_of: Callable[[bytes], str],
 ) -> T:
-    """Raises Failed for anything but 200 or 201 with that shape."""
+    """Decode a reply. Raises Failed unless the status is 200 or 201 and the body has this shape."""
     if reply.status_code not in (200, 201):
         why = problem(reply, code_of=code_of)
         raise Failed(
@@ -140,12 +141,12 @@ def decode(
 
 
 def is_refusal(reply: httpx.Response) -> bool:
-    """Whether the provider has said no, and not only nothing yet (RFC 9110, 15.5)."""
+    """Return True if the provider refused the request for good (RFC 9110, 15.5)."""
     return reply.is_client_error and reply.status_code not in _NOT_NOW
 
 
 def problem(reply: httpx.Response, *, code_of: Callable[[bytes], str]) -> str:
-    """The status and the provider's code for it, never its sentence."""
+    """Return the HTTP status and the provider's error code, without its sentence."""
     status = f"HTTP {reply.status_code}"
     try:
         code = code_of(reply.content)
@@ -159,7 +160,7 @@ def unreadable(seller: MerchantAccount, *, doing: str) -> Failed:
 
 
 def refund_key(payment: Payment) -> str:
-    """Return the idempotency key of its refund; after one that failed it is another one."""
+    """Return the idempotency key of the payment's refund, which changes after a failed refund."""
     failed = len(payment.failed_refunds)
     return f"refund:{payment.id}" + (f":again-{failed}" if failed else "")
 
@@ -167,7 +168,7 @@ def refund_key(payment: Payment) -> str:
 def changes_told(
     refunds: Iterable[ProviderRefund], seller: MerchantAccount
 ) -> tuple[RefundChange, ...]:
-    """Return how each refund stands now. Raises Failed."""
+    """Return the current status of each refund. Raises Failed."""
     try:
         return tuple(
             RefundChange(
@@ -185,7 +186,7 @@ def changes_told(
 def refund_made(
     found: ProviderRefund, payment: Payment, seller: MerchantAccount, *, at_most: int
 ) -> Refund:
-    """The refund that was just asked for. Raises Failed, also where it was tried in vain."""
+    """Check a refund that was just requested. Raises Failed, also if it was not made."""
     if not found.stands:
         raise Failed(
             f"{seller.label} could not {GIVING_BACK} (refund {found.id} did not stand).",
@@ -200,7 +201,7 @@ def refund_made(
 def standing_refunds(
     refunds: Iterable[RefundT], payment: Payment, seller: MerchantAccount
 ) -> tuple[list[RefundT], int]:
-    """Those in its currency that stand, and their sum in minor units. Raises Failed."""
+    """Return the valid refunds in the payment's currency and their sum. Raises Failed."""
     try:
         priced = [(one, one.price) for one in refunds if one.stands]
     except Malformed:
@@ -218,10 +219,10 @@ def refund_that_stands(
     refused: httpx.Response,
     code_of: Callable[[bytes], str],
 ) -> Refund:
-    """Return the refunds that exist, if they are `price` in all, though this one was refused.
+    """Return the existing refunds if they add up to `price`, although this refund was refused.
 
     Raises:
-        Failed: Less was refunded. It says whether the provider refused the refund for good.
+        Failed: Less was refunded. The error says if the provider refused for good.
     """
     standing, given = standing_refunds(refunds, payment, seller)
     if given < price.minor_units:
@@ -233,7 +234,7 @@ def refund_that_stands(
 
 
 def as_one(refunds: Sequence[ProviderRefund], price: Money) -> Refund:
-    """Several that stand, as the one refund of so much: done when all of them are."""
+    """Combine several valid refunds into one of `price`, done if all of them are done."""
     are_done = all(one.status == one.done for one in refunds)
     status = RefundStatus.SUCCEEDED if are_done else RefundStatus.PENDING
     return Refund(id=refunds[0].id, price=price, status=status)
@@ -245,9 +246,9 @@ def learned(
     session: ProviderSession,
     seller: MerchantAccount,
 ) -> StoredCheckout:
-    """The request with the session that it made, and the page where that is paid, if it can be.
+    """Add the created session, its page and its expiry to the stored request.
 
-    Raises Failed where the session is for something else, or the page stands elsewhere.
+    Raises Failed if the session is for something else, or the page is at another origin.
     """
     try:
         require_terms(elicitation, session, seller=seller)
@@ -266,7 +267,7 @@ def learned(
 
 
 def page_in(kept: StoredCheckout, seller: MerchantAccount) -> str:
-    """Raises Failed."""
+    """Return the URL of the payment page. Raises Failed if there is none."""
     if kept.url is None:
         raise Failed(f"{seller.label} named no payment page. Nothing was charged.")
     return kept.url

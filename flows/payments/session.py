@@ -1,7 +1,7 @@
-"""A checkout session: what is to be paid in it, and what an attempt keeps of it.
+"""Checkout sessions: the terms of a payment, and the checkout that an attempt stores.
 
-What could go wrong: somebody else's paid session, or a payment link that carries our reference,
-taken for ours. So which sessions an elicitation began stands in its attempts and nowhere else.
+Risks: another party's paid session, or a payment link with our reference, is treated as ours. The
+sessions of an elicitation are therefore only those stored in its attempts.
 """
 
 from enum import StrEnum
@@ -15,12 +15,12 @@ from flows.elicitation.traits import traits_of
 from flows.errors import ElicitError
 from flows.payments.money import Money
 
-Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_]{1,255}\Z")]  # it goes into paths
-REFERENCE_KEY = "elicitation"  # in the metadata of the session and of the payment
+Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_]{1,255}\Z")]  # it becomes part of paths
+REFERENCE_KEY = "elicitation"  # metadata key in the session and the payment
 
 
 class Malformed(ElicitError, ValueError):
-    """What should be a session or an event has not its shape."""
+    """The data is not a valid session or event."""
 
     name = "PAYMENT_MALFORMED"
     jsonrpc_code = -32602
@@ -46,7 +46,7 @@ class Mismatch(ElicitError):
 
 
 class CheckoutTerms(Struct, frozen=True, kw_only=True):
-    """What is to be paid, as it was asked; `amount` in minor units of ISO 4217."""
+    """The terms of a payment as it was asked. `amount` is in ISO 4217 minor units."""
 
     seller: str
     amount: int
@@ -61,13 +61,13 @@ class CheckoutTerms(Struct, frozen=True, kw_only=True):
 
 
 class StoredCheckout(Struct, frozen=True, kw_only=True):
-    """What an attempt keeps: the request as it is sent, then the session that it made.
+    """The checkout that an attempt stores: the request, then the session that it created.
 
-    `handle` is what the provider calls the session in its paths, where that is another word.
+    `handle` is the provider's id of the session in paths, if it differs from the session id.
     """
 
     request: str
-    expires_at: int  # seconds of the epoch, as the provider counts
+    expires_at: int  # in seconds since the epoch, by the provider's clock
     session: str | None = None
     url: str | None = None
     handle: str | None = None
@@ -77,13 +77,13 @@ class StoredCheckout(Struct, frozen=True, kw_only=True):
 
 
 class SessionStatus(StrEnum):
-    """How far a session is at its provider."""
+    """The status of a session at its provider."""
 
-    OPEN = "open"  # it can be paid, or was approved and is not taken yet
+    OPEN = "open"  # can be paid, or is approved but not captured
     PENDING = "pending"  # the money is on its way and may still not arrive
     PAID = "paid"
-    FAILED = "failed"  # it was tried and no money came; nobody can pay there now
-    CLOSED = "closed"  # nobody paid and nobody can
+    FAILED = "failed"  # payment failed, and nobody can pay there now
+    CLOSED = "closed"  # not paid, and cannot be paid any more
 
 
 def terms_of(elicitation: Elicitation) -> CheckoutTerms:
@@ -91,12 +91,12 @@ def terms_of(elicitation: Elicitation) -> CheckoutTerms:
 
 
 def is_for_good(elicitation: Elicitation) -> bool:
-    """Return True if the question is for a purchase that answers it from then on (`once=True`)."""
+    """Return True if the question is for a permanent purchase (`once=True`)."""
     return traits_of(elicitation.kind).gives == "receipt" and terms_of(elicitation).once
 
 
 def kept_of(attempt: Attempt | None) -> StoredCheckout | None:
-    """What an attempt to pay keeps; None if there is none."""
+    """Return the checkout that an attempt stores, or None."""
     try:
         return msgspec.convert(attempt.kept, StoredCheckout) if attempt is not None else None
     except msgspec.ValidationError:  # an attempt of another kind
@@ -104,7 +104,7 @@ def kept_of(attempt: Attempt | None) -> StoredCheckout | None:
 
 
 def sessions_of(elicitation: Elicitation) -> tuple[str, ...]:
-    """The sessions that attempts of this elicitation began, the latest first."""
+    """Return the sessions of this elicitation's attempts, the latest first."""
     attempts = (elicitation.attempt, *reversed(elicitation.former))
     return tuple(
         kept.session

@@ -1,9 +1,8 @@
-"""An unresolved payment: a page that was left, and nobody knows what became of it.
+"""Unresolved payments: payment pages that were left without a known result.
 
-What could go wrong: money that arrives when nobody asks any more, or that is not what was asked
-for, and that nobody hears of. So its provider is asked again, later each time, until it has said
-its last word; what it never said, and what was paid otherwise than asked, stays until somebody
-has looked.
+Risks: money arrives after the question ended, or differs from what was asked, unnoticed.
+The provider is therefore polled with growing pauses until the result is final. A payment without a
+final result, or that differs from the question, stays until an operator has reviewed it.
 """
 
 from datetime import datetime, timedelta
@@ -16,24 +15,28 @@ from flows.errors import InvalidQuestion
 from flows.payments.money import Money
 from flows.payments.receipt import RECEIPT_KEPT
 
-# The progress of a question that was paid so, and the words that its tool hears.
+# The question's progress after such a payment, which the tool also receives.
 PAID_OTHERWISE = "paid otherwise than asked: whoever runs this server has to look at it"
-ASK_AGAIN_AFTER = timedelta(minutes=10)  # the first time; then twice as long each time
+ASK_AGAIN_AFTER = timedelta(minutes=10)  # first pause; each further pause is twice as long
 ASK_AGAIN_AT_MOST = timedelta(days=1)
 TRIES_THAT_COUNT = 8
-KEPT = timedelta(days=30)  # once it is over
+KEPT = timedelta(days=30)  # after it has ended
 
 
 class UnresolvedStatus(StrEnum):
-    WAITING = "waiting"  # the provider is asked again
-    UNANSWERED = "unanswered"  # it is asked no more, and has not said what became of it
-    OTHERWISE = "otherwise"  # paid, and not what was asked for
+    WAITING = "waiting"  # the provider is polled again
+    UNANSWERED = "unanswered"  # no longer polled, and the provider never reported a result
+    OTHERWISE = "otherwise"  # paid, but not what was asked for
     OVER = "over"  # settled, or nobody paid
-    DONE = "done"  # somebody has looked
+    DONE = "done"  # reviewed by an operator
 
 
 class UnresolvedPayment(Struct, frozen=True, kw_only=True):
-    """`amount` is what was asked for, in minor units; `paid` and its currency what came instead."""
+    """An unresolved payment.
+
+    `amount` is what was asked for, in minor units. `paid` and `paid_currency` are what was paid
+    instead.
+    """
 
     id: str
     owner: str
@@ -46,7 +49,7 @@ class UnresolvedPayment(Struct, frozen=True, kw_only=True):
     is_live: bool
     session: str
     found_at: datetime
-    until: datetime  # when it is given up
+    until: datetime  # when polling ends
     status: UnresolvedStatus = UnresolvedStatus.WAITING
     look_at: datetime | None = None
     tries: int = 0
@@ -65,7 +68,7 @@ class UnresolvedPayment(Struct, frozen=True, kw_only=True):
 
     @property
     def paid_price(self) -> str:
-        """As its provider told it, which may be no price at all."""
+        """The paid amount as the provider reported it, which may not be a valid amount."""
         try:
             return str(Money.from_minor_units(self.paid or 0, self.paid_currency or ""))
         except InvalidQuestion:
@@ -73,12 +76,12 @@ class UnresolvedPayment(Struct, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody has to look."""
+        """True if an operator has to review the payment."""
         return self.status in (UnresolvedStatus.UNANSWERED, UnresolvedStatus.OTHERWISE)
 
     @property
     def due_at(self) -> datetime | None:
-        return self.look_at  # only what is waited for has one
+        return self.look_at  # set only while WAITING
 
     @property
     def erase_at(self) -> datetime:
@@ -87,11 +90,11 @@ class UnresolvedPayment(Struct, frozen=True, kw_only=True):
 
 
 def ask_again(unresolved: UnresolvedPayment, now: datetime) -> UnresolvedPayment:
-    """It has not said its last word: it is asked later, or never again."""
+    """Schedule the next poll, or give up at the end: the provider reported no final result."""
     if unresolved.status is not UnresolvedStatus.WAITING:
         return unresolved
     if unresolved.look_at is not None and now < unresolved.look_at:
-        return unresolved  # somebody else asked meanwhile: its own turns stay as they are
+        return unresolved  # somebody else polled in the meantime: the schedule stays
     if now >= unresolved.until:
         return give_up(unresolved)
     pause = min(ASK_AGAIN_AFTER * 2 ** min(unresolved.tries, TRIES_THAT_COUNT), ASK_AGAIN_AT_MOST)
@@ -101,7 +104,7 @@ def ask_again(unresolved: UnresolvedPayment, now: datetime) -> UnresolvedPayment
 
 
 def give_up(unresolved: UnresolvedPayment) -> UnresolvedPayment:
-    """Nobody can be asked any more."""
+    """Stop polling: the provider never reported a result."""
     if unresolved.status is not UnresolvedStatus.WAITING:
         return unresolved
     return replace(unresolved, status=UnresolvedStatus.UNANSWERED, look_at=None)
@@ -110,7 +113,7 @@ def give_up(unresolved: UnresolvedPayment) -> UnresolvedPayment:
 def paid_otherwise(
     unresolved: UnresolvedPayment, *, amount: int | None, currency: str | None, is_live: bool
 ) -> UnresolvedPayment:
-    """What came is not what was asked for; who has looked already need not look again."""
+    """Record a payment that differs from the question, unless an operator reviewed the same one."""
     told = replace(unresolved, paid=amount, paid_currency=currency, paid_live=is_live)
     if unresolved.status is UnresolvedStatus.DONE and told == unresolved:
         return unresolved
@@ -123,7 +126,7 @@ def end(
     *,
     status: UnresolvedStatus = UnresolvedStatus.OVER,
 ) -> UnresolvedPayment:
-    """The provider has said its last word, or somebody has looked."""
+    """Close the payment: the provider reported a final result, or an operator reviewed it."""
     if unresolved.ended_at is not None:
         return unresolved
     return replace(unresolved, status=status, look_at=None, ended_at=now)

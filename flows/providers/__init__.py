@@ -1,6 +1,6 @@
-"""The providers that come with the library, each a declaration; PROVIDERS has them by name.
+"""The OAuth providers of the library, each a declaration; PROVIDERS has them by name.
 
-Those that depend on an address or a tenant are functions and make a declaration.
+Providers that depend on an address or a tenant are functions that return a declaration.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """Atlassian: Jira and Confluence in the cloud, on the sites that the person chooses.
 
-Which sites those are a tool asks with `GET /oauth/token/accessible-resources`; the id of one leads
-to its API: `/ex/jira/{id}/rest/api/3/...`. Experimental: made by Atlassian's documentation,
-unchecked. A key is never given back by us: Atlassian has no way for that.
+A tool finds these sites with `GET /oauth/token/accessible-resources`. A site's id is part of its
+API address: `/ex/jira/{id}/rest/api/3/...`. Experimental: written from Atlassian's documentation,
+untested. Tokens are never revoked, because Atlassian has no revocation endpoint.
 """
 
 from flows.oauth.provider import KnownRefusal, PersonProbe, Provider

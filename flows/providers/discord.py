@@ -1,6 +1,6 @@
 """Discord.
 
-Experimental: made by Discord's documentation, unchecked.
+Experimental: written from Discord's documentation, untested.
 """
 
 from flows.oauth.provider import PersonProbe, Provider, Revocation

@@ -1,6 +1,6 @@
 """Dropbox.
 
-Experimental: made by Dropbox's documentation, unchecked.
+Experimental: written from Dropbox's documentation, untested.
 """
 
 from flows.oauth.provider import PersonProbe, Provider, Revocation

@@ -1,4 +1,4 @@
-"""GitHub, by an OAuth app."""
+"""GitHub, with an OAuth app."""
 
 from dataclasses import replace
 from typing import Final
@@ -38,17 +38,17 @@ github = Provider(
     issuer="https://github.com/login/oauth",
     sends_issuer=True,
     authorize="https://github.com/login/oauth/authorize",
-    token="https://github.com/login/oauth/access_token",  # noqa: S106  # an address
-    rotates=True,  # where the app has chosen that keys expire
+    token="https://github.com/login/oauth/access_token",  # noqa: S106 # an address
+    rotates=True,  # if the app has enabled token expiry
     revoke=Revocation(url="https://api.github.com" + _DELETION, kind="delete"),
     manage="https://github.com/settings/applications",
     device="https://github.com/login/device/code",
     switch=(("prompt", "select_account"),),
     api="https://api.github.com",
     api_hosts=("https://api.github.com", "https://uploads.github.com"),
-    reply_scope_separator=",",  # asked for with spaces, answered with commas
+    reply_scope_separator=",",  # requested with spaces, returned with commas
     client_auth="post",
-    replies="form",  # JSON when asked for it; a proxy between may drop the asking
+    replies="form",  # JSON is requested, but a proxy may drop the Accept header
     account_hint="login",
     person=_PERSON,
     refusals=(

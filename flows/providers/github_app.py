@@ -1,6 +1,6 @@
-"""GitHub, by a GitHub App acting for a person: permissions of the app instead of scopes.
+"""GitHub, with a GitHub App that acts for a person: app permissions instead of scopes.
 
-Experimental: made by GitHub's documentation; the removal of the whole grant is unchecked.
+Experimental: written from GitHub's documentation; the removal of the whole grant is untested.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ github_app = replace(
     has_scopes=False,
     covers={},
     scope_words={},
-    # The token's own deletion would leave what renews it.
+    # Deleting only the token would leave its refresh token valid.
     revoke=Revocation(
         url="https://api.github.com/applications/{client_id}/grant",
         kind="delete",

@@ -1,6 +1,6 @@
-"""GitLab, its own site or one that somebody hosts.
+"""GitLab, at gitlab.com or self-hosted.
 
-Experimental: made by GitLab's documentation; the device flow (17.2 and later) is unchecked.
+Experimental: written from GitLab's documentation; the device flow (17.2 and later) is untested.
 """
 
 from flows.oauth.provider import PersonProbe, Provider, Revocation
@@ -9,7 +9,7 @@ from flows.oauth.provider import PersonProbe, Provider, Revocation
 def gitlab(
     base: str = "https://gitlab.com", *, name: str = "gitlab", label: str = "GitLab"
 ) -> Provider:
-    """Make the provider for the GitLab at this address. Raises InvalidQuestion."""
+    """Return the provider for the GitLab at this address. Raises InvalidQuestion."""
     base = base.rstrip("/")
     return Provider(
         name=name,

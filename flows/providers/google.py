@@ -1,4 +1,4 @@
-"""Google: accounts found by its OpenID Connect issuer, its APIs on a host for each product."""
+"""Google: accounts by its OpenID Connect issuer, APIs on a host for each product."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ def _in_sandbox(base: str) -> Provider:
         issuer=issuer,
         api=issuer,
         api_hosts=(),
-        revoke=None,  # its metadata says where
+        revoke=None,  # found in the issuer's metadata
         manage=None,
         device=None,
     )
@@ -27,13 +27,14 @@ google = Provider(
     issuer="https://accounts.google.com",
     sends_issuer=True,
     discovers=True,
-    revoke=Revocation(url="https://oauth2.googleapis.com/revoke"),  # the whole grant
+    revoke=Revocation(url="https://oauth2.googleapis.com/revoke"),  # revokes the whole grant
     manage="https://myaccount.google.com/connections",
     device="https://oauth2.googleapis.com/device/code",
     api=_API,
     api_hosts=(_API, *(f"https://{product}.googleapis.com" for product in _PRODUCTS)),
     always=("openid", "email"),
-    # A key that lasts comes only with both of the first two; the third keeps what was granted.
+    # Google returns a refresh token only with both of the first two; the third keeps earlier
+    # grants.
     extra=(
         ("access_type", "offline"),
         ("prompt", "consent"),

@@ -1,6 +1,6 @@
-"""Linear: its API is GraphQL, and so is the question whose account it is.
+"""Linear: its API is GraphQL, and so is the query for the account's owner.
 
-Experimental: made by Linear's documentation; what its revocation answers is unchecked.
+Experimental: written from Linear's documentation; the response of its revocation is untested.
 """
 
 from flows.oauth.provider import PersonProbe, Provider, Revocation

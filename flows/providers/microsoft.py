@@ -1,7 +1,7 @@
-"""Microsoft, by its identity platform: accounts of one organisation, of any, or people's own.
+"""Microsoft identity platform: accounts of one organisation, of any, or personal accounts.
 
-Experimental: made by Microsoft's documentation, unchecked. A key is never given back by us:
-Microsoft has no way for that.
+Experimental: written from Microsoft's documentation, untested. Tokens are never revoked, because
+Microsoft has no revocation endpoint.
 """
 
 import re
@@ -19,7 +19,7 @@ _ADMINISTRATOR = (
 
 
 def microsoft(tenant: str = "common", *, name: str = "microsoft") -> Provider:
-    """Make the provider for a tenant: its id or domain, common, organizations or consumers.
+    """Return the provider for a tenant: an id, a domain, common, organizations or consumers.
 
     The issuer is known only for an id. Raises InvalidQuestion.
     """

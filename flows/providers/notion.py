@@ -1,6 +1,6 @@
-"""Notion: no scopes, the person chooses pages instead.
+"""Notion: it has no scopes, the person chooses pages instead.
 
-Experimental: made by Notion's documentation, unchecked.
+Experimental: written from Notion's documentation, untested.
 """
 
 from flows.oauth.provider import PersonProbe, Provider, Revocation

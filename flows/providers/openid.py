@@ -1,4 +1,4 @@
-"""Any OpenID Connect issuer: where to go is found out from the issuer itself."""
+"""Any OpenID Connect issuer: its endpoints are found by discovery."""
 
 from collections.abc import Mapping
 
@@ -23,10 +23,12 @@ def openid(
     scope_words: Mapping[str, str] | None = None,
     switch: str = "select_account",
 ) -> Provider:
-    """Make a provider of an issuer; its API is at the issuer unless told otherwise.
+    """Return a provider for an issuer.
 
-    `switch` is the `prompt` that lets a person choose another account; `login` works everywhere.
-    Raises InvalidQuestion with a line for each fault.
+    Its API is at the issuer unless `api` is given.
+
+    `switch` is the `prompt` value that lets a person choose another account; `login` works
+    everywhere. Raises InvalidQuestion with a line for each fault.
     """
     return Provider(
         name=name,
@@ -38,7 +40,7 @@ def openid(
         api_hosts=api_hosts,
         always=("openid",),
         switch=(("prompt", switch),),
-        # Without it a strict provider leaves the scope out (OpenID Connect Core, 11).
+        # Without it, a strict provider ignores offline_access (OpenID Connect Core, 11).
         lasting=(("prompt", "consent"),),
         account_hint="login_hint",
         scope_words={**_WORDS, **(scope_words or {})},

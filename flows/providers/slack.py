@@ -1,7 +1,7 @@
 """Slack, acting for the person and not as a bot.
 
-Experimental: made by Slack's documentation; whether giving a key back ends what renews it is
-unchecked.
+Experimental: written from Slack's documentation; whether revoking a token also ends its refresh
+token is untested.
 """
 
 from dataclasses import replace
@@ -31,7 +31,7 @@ slack = Provider(
     label="Slack",
     authorize="https://slack.com/oauth/v2/authorize",
     token=f"{_API}/oauth.v2.access",
-    rotates=True,  # where the app has chosen that keys expire
+    rotates=True,  # if the app has enabled token rotation
     revoke=Revocation(url=f"{_API}/auth.revoke", kind="bearer"),
     api=_API,
     api_hosts=("https://slack.com", "https://files.slack.com"),

@@ -1,10 +1,12 @@
-"""Webhooks signed with a certificate that the sender's header says where to get, as at PayPal.
+"""Webhooks signed with a certificate that the sender's header links to, as at PayPal.
 
-What could go wrong: whoever chooses the certificate chooses whom we believe. So it is fetched from
-the sender's own addresses only, its name is the sender's, and it leads to a root that we were
-given. Of the body no more is signed than its CRC-32, for which anybody finds a second body. A
-Delivery of these tells which object to fetch; what that is worth, and whether it is paid, is in
-what is fetched. Experimental: as PayPal documents it, not yet seen with a certificate of theirs.
+Risks: a forger who can choose the certificate can sign anything. The certificate is therefore
+fetched only from the sender's own addresses, must have the sender's name, and must lead to a given
+root. Only the CRC-32 of the body is signed, for which anyone can find a second body. A Delivery
+from this module therefore only says which object to fetch: amount and payment status are in the
+fetched object.
+
+Experimental: written from PayPal's documentation, not yet tested with a certificate of PayPal's.
 """
 
 import base64
@@ -44,7 +46,7 @@ _SIGNATURE = re.compile(r"[0-9A-Za-z+/]{1,1366}={0,2}")
 _ADDRESS = re.compile(r"[!-~]{1,512}")
 _NAME = re.compile(r"[0-9A-Za-z_-]{1,100}")
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----\s+([0-9A-Za-z+/=\s]+)-----END CERTIFICATE-----")
-# What a certificate raises that cannot be read, or leads nowhere.
+# The errors of a certificate that is unreadable or does not lead to a root.
 _NOT_OURS = (
     ValueError,
     DuplicateExtension,
@@ -57,10 +59,10 @@ _NOT_OURS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateScheme:
-    """A sender, where its certificates stand, the name in them, and who issues them.
+    """A sender: the addresses, name and issuer of its certificates.
 
-    A delivery that is sent again has the time at which it was sent first. `header_prefix` is how
-    all of its headers begin, `authority` an organization.
+    A repeated delivery has the time of the first attempt. `header_prefix` is the prefix of all its
+    headers, `authority` is an organization.
     """
 
     name: str
@@ -73,11 +75,11 @@ class CertificateScheme:
 
 
 def roots_of(scheme: CertificateScheme, *, bundle: bytes) -> Store:
-    """The roots of the scheme's authority in a bundle of all that are commonly trusted, in PEM.
+    """Return the roots of the scheme's authority from a PEM bundle of common roots.
 
     Raises ValueError if there are none.
     """
-    # Others in such a bundle are too old to be read without a warning, so they are not.
+    # Other roots of such a bundle are skipped: some are so old that reading them causes warnings.
     ders = [base64.b64decode(text) for text in _PEM.findall(bundle)]
     found = [load_der_x509_certificate(der) for der in ders if scheme.authority.encode() in der]
     of_authority = [
@@ -98,9 +100,11 @@ def certificate_url(
     headers: Sequence[tuple[str, str]],
     now: datetime,
 ) -> str:
-    """Where to get the certificate, if the delivery is worth it: nothing is verified yet.
+    """Return the address of the certificate, if the headers are acceptable.
 
-    Raises Unverified, with the reason too_large, missing_header, malformed_header, foreign_url,
+    Nothing is verified yet.
+
+    Raises Unverified with the reason too_large, missing_header, malformed_header, foreign_url,
     too_old or too_new.
     """
     return _read(scheme, body=body, headers=headers, now=now).url
@@ -116,11 +120,11 @@ def verify_certified(
     roots: Store,
     now: datetime,
 ) -> Delivery:
-    """The delivery, if it was signed for one of our webhooks with a certificate of the sender's.
+    """Return the delivery if the sender's certificate signed it for one of our webhooks.
 
-    `certificate` is what was fetched from `certificate_url`: PEM, the signer's first, then those
-    that lead to one of the `roots`. Raises Unverified as `certificate_url` does, and with the
-    reason no_secret where a webhook's id is missing, bad_certificate or bad_signature.
+    `certificate` is the PEM fetched from `certificate_url`: the signer's certificate first, then
+    the intermediates up to one of the `roots`. Raises Unverified like `certificate_url`, and with
+    the reason no_secret for a missing webhook id, bad_certificate or bad_signature.
     """
     if not webhook_ids or not all(map(WEBHOOK_ID.fullmatch, webhook_ids)):
         raise Unverified("no_secret")
@@ -146,7 +150,7 @@ def sign_certified(
     key: RSAPrivateKey,
     now: datetime,
 ) -> list[tuple[str, str]]:
-    """The headers with which the scheme's sender would send the body."""
+    """Return the headers with which the scheme's sender would send the body."""
     prefix, time = scheme.header_prefix, now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     signature = key.sign(_message(id, time, webhook_id, body), PKCS1v15(), SHA256())
     return [
@@ -160,7 +164,7 @@ def sign_certified(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Said:
-    """What the headers say, well-formed and not yet believed."""
+    """The parsed but not yet verified header values."""
 
     id: str
     time: str
@@ -186,7 +190,7 @@ def _read(
         raise Unverified("malformed_header") from None
     if base64.b64encode(signature).decode() != text:
         raise Unverified("malformed_header")
-    # Compared as text: there is no second reading of an address that is one of these and a name.
+    # Compared as text: an address that is one of these plus a name has only one reading.
     if not any(
         url.startswith(address) and _NAME.fullmatch(url, len(address))
         for address in scheme.certificate_addresses

@@ -1,10 +1,11 @@
-"""Webhook signatures: one verifier for all schemes that are declared, what it has proven; a signer.
+"""Webhook signatures: a verifier and a signer for all schemes that are declared as a Scheme.
 
-What could go wrong: a forged, altered or replayed delivery that is acted upon. A Delivery exists
-only after verification and holds only what the signature covers, so GitHub's delivery id, which
-nothing signs, is not in it. Signatures are compared as text: one MAC has one spelling. A signed id
-has no full stop in it, or its end could be read as the time (Standard Webhooks, Signature scheme).
-An empty secret is one that everybody knows, and so is a public key taken for a MAC's key.
+Risks: the server acts on a forged, altered or replayed delivery. A Delivery is only created by
+verification, and contains only what the signature covers, so it does not contain GitHub's unsigned
+delivery id. Signatures are compared as text, so each MAC has exactly one valid spelling. A signed
+id contains no full stop, otherwise its end could be read as the time (Standard Webhooks, Signature
+scheme). Empty secrets are rejected because everybody knows them, and so are public keys in place of
+a MAC key.
 """
 
 import base64
@@ -27,19 +28,22 @@ BODY_BYTES_AT_MOST: Final = 256 * 1024
 HEADER_CHARACTERS_AT_MOST: Final = 4096
 SIGNATURES_AT_MOST: Final = 16
 TOLERANCE: Final = timedelta(minutes=5)
-PROOF: Final = object()  # for the modules that verify; a test knows which they are
+PROOF: Final = object()  # only modules that verify use it; a test lists them
 
 _FIELD = re.compile(r"\{(id|ts|body|url)\}")
-_TIME = re.compile(r"[0-9]{1,11}")  # seconds; ASCII only, and never past the year 5138
-_ID = re.compile(r"[!-\-/-~]{1,255}")  # what one can see in ASCII, but no full stop
+_TIME = re.compile(r"[0-9]{1,11}")  # seconds; ASCII only, at most the year 5138
+_ID = re.compile(r"[!-\-/-~]{1,255}")  # printable ASCII without spaces and full stops
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Delivery:
-    """What a sender has proven to have sent; only verification can make one.
+    """A verified webhook delivery.
 
-    `id` is the same when it is sent again. `sent_at` is when this attempt was signed.
+    Only verification can create one.
+
+    `id` stays the same when the sender repeats the delivery. `sent_at` is when this attempt was
+    signed.
     """
 
     scheme: str
@@ -58,30 +62,31 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """How one sender signs.
+    """The way in which a sender signs its webhooks.
 
-    A header's value is `separator`-ed parts, each behind its label; parts with other labels are
-    ignored. `families` are the beginnings that all of the header names have, in order of choice.
+    A header value consists of parts split by `separator`, each with a label. Parts with unknown
+    labels are ignored. `families` are the prefixes of all header names, in order of preference.
     """
 
     name: str
     signature_header: str
     signature_label: str = ""
     separator: str | None = None
-    is_repeatable: bool = False  # whether the header may come several times: a list, RFC 9110, 5.3
-    time_label: str | None = None  # where the time is a part of the signature's header
-    time_header: str | None = None  # where it has its own
+    is_repeatable: bool = False  # the header may occur several times, as a list (RFC 9110, 5.3)
+    time_label: str | None = None  # label of the time within the signature header
+    time_header: str | None = None  # name of a separate time header
     id_header: str | None = None
     families: tuple[str, ...] = ("",)
-    message: str = "{body}"  # over {id} {ts} {body} {url}; only what is in it is believed
+    # signed text, built from {id} {ts} {body} {url}; no other part is trusted
+    message: str = "{body}"
     encoding: Literal["hex", "base64"] = "hex"
     digest: str = "sha256"
     key: Literal["utf-8", "base64", "hex"] = "utf-8"
-    key_prefix: str = ""  # not a part of the key
+    key_prefix: str = ""  # not part of the key
     ed25519_label: str | None = None
     ed25519_key_prefix: str = "whpk_"
-    tolerance: timedelta = TOLERANCE  # both ways: clocks err both ways
-    accepted: str | None = None  # the very text that tells it that a delivery has arrived
+    tolerance: timedelta = TOLERANCE  # in both directions, because clocks can be fast or slow
+    accepted: str | None = None  # exact response text that confirms receipt to the sender
 
     def __post_init__(self) -> None:
         has_time = self.time_label is not None or self.time_header is not None
@@ -99,14 +104,15 @@ class Scheme:
         now: datetime,
         url: str,
     ) -> Sequence[Delivery | Unverified]:
-        """What came, each by itself where each is signed by itself, or why it is none.
+        """Verify the request and return its deliveries, or the reason why one is rejected.
 
-        Raises Unverified for all of it; see `verify`.
+        A scheme that signs each delivery separately returns several. Raises Unverified if the whole
+        request is rejected; see `verify`.
         """
         return [verify(self, body=body, headers=headers, secrets=secrets, now=now, url=url)]
 
     def decode(self, body: bytes) -> Json:
-        """What the body of a Delivery says. Raises ValueError or RecursionError."""
+        """Decode the body of a Delivery. Raises ValueError or RecursionError."""
         found: Json = msgspec.json.decode(body)
         return found
 
@@ -136,10 +142,10 @@ def verify(
     now: datetime,
     url: str = "",
 ) -> Delivery:
-    """The delivery, if one of the secrets signed it and it is from now.
+    """Return the delivery if one of the secrets signed it and its time is current.
 
-    `body` is what was sent, byte for byte; `url` is our configured address, never the request's.
-    Raises Unverified, with the reason no_secret, no_url, too_large, missing_header,
+    `body` is the request body, byte for byte. `url` is our configured address, never the request's.
+    Raises Unverified with the reason no_secret, no_url, too_large, missing_header,
     malformed_header, bad_signature, too_old or too_new.
     """
     keys = _keys(scheme, secrets)
@@ -162,10 +168,10 @@ def verify(
 def sign(
     scheme: Scheme, *, body: bytes, id: str, secrets: Sequence[str], now: datetime
 ) -> list[tuple[str, str]]:
-    """The headers with which the scheme's sender sends the body, signed with each of the secrets.
+    """Return the headers to send with the body, signed with each of the secrets.
 
-    Of a scheme by MAC that has headers for its id and its time. Raises ValueError for another one,
-    and for a secret that is none.
+    Works for MAC schemes with an id header and a time header. Raises ValueError for other schemes
+    and for an invalid secret.
     """
     if scheme.id_header is None or scheme.time_header is None or scheme.separator is None:
         raise ValueError(f"{scheme.name}: nothing is sent by this scheme")
@@ -187,13 +193,13 @@ def sign(
 
 
 def header_once(headers: Sequence[tuple[str, str]], name: str, *, pattern: re.Pattern[str]) -> str:
-    """The value of a header that comes exactly once and is all of the pattern."""
+    """Return the value of a header that occurs exactly once and matches the pattern."""
     return _only(_named(headers, name) or None, pattern)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Said:
-    """What the headers say, well-formed and not yet believed; "" where the scheme has none."""
+    """The parsed but not yet verified header values; "" if the scheme does not use a value."""
 
     macs: Sequence[str]
     ed25519: Sequence[str]
@@ -202,7 +208,7 @@ class _Said:
 
 
 def _read(scheme: Scheme, headers: Sequence[tuple[str, str]]) -> _Said:
-    # One family answers for all of a delivery's headers: two are never mixed.
+    # All headers of a delivery must come from the same family: families are never mixed.
     for family in scheme.families:
         if values := _named(headers, family + scheme.signature_header):
             break
@@ -229,7 +235,7 @@ def _parts(scheme: Scheme, value: str) -> list[str]:
     if not value.isascii() or not 1 <= len(value) <= HEADER_CHARACTERS_AT_MOST:
         raise Unverified("malformed_header")
     parts = [value] if scheme.separator is None else value.split(scheme.separator)
-    # A proxy may write a header that came twice as one, and with spaces between its parts.
+    # A proxy may join repeated headers into one, with spaces between the parts.
     return [part.strip(" \t") for part in parts] if scheme.is_repeatable else parts
 
 
@@ -262,7 +268,7 @@ def _keys(scheme: Scheme, secrets: Sequence[str]) -> list[bytes | Ed25519PublicK
 
 
 def _key(scheme: Scheme, secret: str) -> bytes | Ed25519PublicKey:
-    """The key in a secret's text. Raises ValueError if there is none."""
+    """Return the key in a secret's text. Raises ValueError if there is no valid key."""
     if scheme.ed25519_label is not None and secret.startswith(scheme.ed25519_key_prefix):
         return Ed25519PublicKey.from_public_bytes(
             _from_base64(secret.removeprefix(scheme.ed25519_key_prefix))
@@ -274,14 +280,14 @@ def _key(scheme: Scheme, secret: str) -> bytes | Ed25519PublicKey:
         key = bytes.fromhex(text)
     else:
         key = text.encode()
-    # HMAC fills a key up with zeros: a key of nothing else is the empty one.
+    # HMAC pads keys with zeros, so a key of only zeros equals the empty key.
     if not key.strip(b"\0 \t\r\n"):
         raise ValueError(f"{scheme.name}: the secret is empty")
     return key
 
 
 def _from_base64(text: str) -> bytes:
-    # Some show their keys without the padding, and their own library reads those.
+    # Some senders show their keys without padding, and their own libraries accept such keys.
     return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
 
 
@@ -296,7 +302,7 @@ def _message(scheme: Scheme, values: Mapping[str, str], body: bytes) -> bytes:
 
 @cache
 def _words(message: str) -> list[str]:
-    """Every second is a field's name."""
+    """Split the message template. Every second item is a field name."""
     return _FIELD.split(message)
 
 
@@ -309,7 +315,7 @@ def _is_signed(
     scheme: Scheme, said: _Said, *, keys: Sequence[bytes | Ed25519PublicKey], message: bytes
 ) -> bool:
     is_signed = False
-    for key in keys:  # all pairs, whatever was found: the time tells nothing
+    for key in keys:  # check all pairs even after a match, so that the time reveals nothing
         if isinstance(key, bytes):
             expected = _mac(scheme, key, message)
             for mac in said.macs:

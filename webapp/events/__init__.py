@@ -1,22 +1,23 @@
-"""Events out: addresses of the operator's are told what happens, by signed webhooks of our own.
+"""Outgoing webhooks: signed events that are sent to addresses of the operator.
 
-`addresses` has where they go, which types each wants, and how one is signed (Standard Webhooks);
-`outbox` makes the rows, `backlog` counts what waits, `sender` sends it, and `service` is what the
-rest of the house calls: list, replay, test, resume.
+`addresses` defines where events go, which types each address receives, and how events are signed
+(Standard Webhooks). `outbox` creates the rows, `backlog` counts the waiting events, `sender` sends
+them, and `service` is the interface for the rest of the project: list, replay, test, resume.
 
-The one path: a write gives a question, a payment or an account another word (`records.entries`) ->
-a row for each address that wants to hear of it, in the same write and of the same owner -> the
-process that wrote it sends it at once; any other one, when it is due -> a claim by compare-and-set
--> one request by the guarded way out -> sent, or tried again by the schedule, or given up.
+The path of an event: a write changes the status of a question, a payment or an account
+(`records.entries`). The same write stores a row, with the same owner, for each address that
+receives this type. The process that wrote the row sends it at once, any other process when it is
+due. The sender claims the row by compare-and-set, makes one request with the outbound HTTP client,
+and marks the row as sent, retries it by the schedule, or gives up.
 
-Promised: an event is in the store with the very change that it tells of; it is sent at least once,
-under one id however often; of one question, one payment or one account each address hears in
-order: an event waits for the one before it, and for no other. Whoever is down slows no write and
-no other address. Nothing is told of a person, nor of what was answered: ids, kind and status. Where
-no address is set, nothing is written and nothing is looked for.
+Guarantees: an event is stored together with the change that it reports. It is sent at least once,
+always under the same id. Each address receives the events of one question, payment or account in
+order: an event waits for its predecessor and for no other event. An unreachable receiver slows no
+write and no other address. Events contain ids, kind and status, but nothing about the person or the
+answer. Without addresses, nothing is written or read.
 
-Not promised: once. Who dies between the request and its note has it sent again, so a receiver goes
-by `webhook-id`.
+Not guaranteed: exactly one delivery. If the process dies between the request and its note, the
+event is sent again, so receivers must deduplicate by `webhook-id`.
 
-May be called by what builds the service, the sweeper, the API and the commands.
+Callers: the code that builds the service, the sweeper, the API and the commands.
 """

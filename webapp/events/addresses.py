@@ -1,7 +1,7 @@
-"""Addresses that are told of events: which types each wants, and a request that it can verify.
+"""The addresses that receive events: their types, their secrets and the signed request.
 
-What could go wrong: a receiver that believes anybody. So there is no address without a secret, and
-no secret that could be guessed; while one replaces another, each event is signed with both.
+Risks: a receiver that believes anyone. Every address therefore has a secret that cannot be guessed.
+During a change of secrets, each event is signed with both.
 """
 
 import base64
@@ -20,10 +20,10 @@ from flows.webhooks.signatures import STANDARD_WEBHOOKS, sign
 from webapp.records.values import OutgoingEvent
 
 ADDRESSES_AT_MOST: Final = 8
-SECRET_BYTES_AT_LEAST: Final = 24  # and at most: Standard Webhooks, Signature scheme
+SECRET_BYTES_AT_LEAST: Final = 24  # minimum and maximum: Standard Webhooks, Signature scheme
 SECRET_BYTES_AT_MOST: Final = 64
 TEST_TYPE: Final = "test"
-# By the kind of the row, and the word that it comes to.
+# Maps the kind of a row and its new status to the event type.
 TYPES: Final[Mapping[tuple[str, str], str]] = {
     **{
         ("elicitation", word): f"question.{word.replace(' ', '_')}"
@@ -47,10 +47,10 @@ TYPES: Final[Mapping[tuple[str, str], str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventAddress:
-    """`name` is what settings, lists and metrics call it; of its types `*` means all."""
+    """An address for events. `name` appears in settings, lists and metrics. `*` means all types."""
 
     name: str
-    url: str = field(repr=False)  # it may say what only its receiver knows
+    url: str = field(repr=False)  # the URL may contain a secret of the receiver
     secrets: tuple[str, ...] = field(repr=False)
     types: tuple[str, ...] = ("*",)
 
@@ -58,7 +58,7 @@ class EventAddress:
         return any(fnmatchcase(event_type, pattern) for pattern in self.types)
 
     def request(self, event: OutgoingEvent, *, now: datetime) -> httpx.Request:
-        """What is sent, signed now: an attempt has its own time, and the id of the one before."""
+        """Return the request, signed with the current time. Retries have the same id."""
         body = body_of(event)
         signed = sign(
             STANDARD_WEBHOOKS, body=body, id=event.webhook_id, secrets=self.secrets, now=now
@@ -68,36 +68,36 @@ class EventAddress:
 
 
 class EventPlace(NamedTuple):
-    """Where an event stands: what it is in order with, and for which address."""
+    """The ordering key of an event: the record that the event is about, and the address."""
 
     about: str
     address: str
 
     def __str__(self) -> str:
-        """How the ids of all at that place begin."""
+        """Return the prefix of the ids of all events with this key."""
         return f"{self.about}.{self.address}."
 
 
 def place_of(id: str) -> EventPlace:
-    """Of an event's id."""
+    """Return the ordering key in an event's id."""
     about, address, _, _ = id.rsplit(".", 3)
     return EventPlace(about, address)
 
 
 def body_of(event: OutgoingEvent) -> bytes:
-    """The same at each attempt."""
+    """Return the request body, which is the same for each attempt."""
     told = {"type": event.type, "timestamp": event.happened_at, "data": event.facts}
     return msgspec.json.encode(told)
 
 
 def new_secret() -> str:
-    """One that there was never before."""
+    """Return a new random secret."""
     key = base64.b64encode(secrets.token_bytes(SECRET_BYTES_AT_LEAST)).decode()
     return STANDARD_WEBHOOKS.key_prefix + key
 
 
 def is_secret(text: str) -> bool:
-    """Whether it is one by Standard Webhooks, and long enough."""
+    """Return True if `text` is a long enough secret in the format of Standard Webhooks."""
     prefix = STANDARD_WEBHOOKS.key_prefix
     try:
         key = base64.b64decode(text.removeprefix(prefix), validate=True)
@@ -107,5 +107,5 @@ def is_secret(text: str) -> bool:
 
 
 def is_pattern(text: str) -> bool:
-    """Whether there is a type that it is about."""
+    """Return True if the pattern matches at least one event type."""
     return any(fnmatchcase(each, text) for each in TYPES.values())

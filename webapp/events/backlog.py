@@ -1,12 +1,12 @@
-"""The backlog: how many events wait for each address, in the whole store.
+"""The backlog: how many events wait for each address in the whole store.
 
-What could go wrong: a receiver that is gone for days, and a store that is full of what it missed.
-So there is a bound for each address. What comes beyond it is not kept, and that is told: in the log
-once a minute at most, in the metrics, and in the row of the address, where `elicit doctor` reads
-it. What waits already stays: it is the older, and what comes later may be about it.
+Risks: a receiver is down for days and its waiting events fill the store. Each address therefore has
+a limit. Events above the limit are not stored. This is reported in the log (at most once a minute),
+in the metrics and in the row of the address, which `elicit doctor` reads. Events that already wait
+stay, because later events may build on them.
 
-The rows are read through once and then followed, as every process's writes are heard; again every
-hour and after a miss, for what was erased or lost.
+The rows are read once and then updated from the writes of all processes. They are read again every
+hour and after a gap, because rows may have been erased or lost.
 """
 
 import asyncio
@@ -28,29 +28,30 @@ KIND: Final = KINDS[OutgoingEvent]
 BETWEEN_WORDS: Final = timedelta(minutes=1)
 _EVERY: Final = timedelta(hours=1)
 _AFTER_A_MISS: Final = timedelta(seconds=30)
-_PAUSES: Final = 4  # reading takes at most a fifth of the time, for as long as it lasts
+_PAUSES: Final = 4  # reading uses at most a fifth of the time
 _log = logging.getLogger(__name__)
 
 
 class Backlog:
-    """What this process knows of it; `ended` are addresses that want nothing any more."""
+    """The backlog as this process knows it. `ended` are addresses that want no more events."""
 
     def __init__(self, elicitations: Elicitations, *, at_most: int = WAITING_AT_MOST) -> None:
         self._elicitations = elicitations
         self._at_most = at_most
-        self._waiting = defaultdict[str, set[str]](set)  # ids, by address
-        self._heard: dict[str, str] | None = None  # while the store is read through
+        self._waiting = defaultdict[str, set[str]](set)  # event ids by address
+        # status changes received while the store is being read
+        self._heard: dict[str, str] | None = None
         self._has_missed = asyncio.Event()
         self._told_at: dict[str, datetime] = {}
         self.ended: frozenset[str] = frozenset()
-        self.not_kept = Counter[str]()  # since this was last written down
+        self.not_kept = Counter[str]()  # since the last write to the store
 
     def has_room(self, address: str) -> bool:
-        """Whether one more is kept for it."""
+        """Return True if one more event can be stored for the address."""
         return len(self._waiting[address]) < self._at_most
 
     def leave_out(self, address: str) -> None:
-        """One is not kept for it: that is counted, and told."""
+        """Count an event that is not stored, and log it."""
         self.not_kept[address] += 1
         now, told_at = self._elicitations.clock(), self._told_at.get(address)
         if told_at is None or now - told_at >= BETWEEN_WORDS:
@@ -59,7 +60,7 @@ class Backlog:
             _log.error("events.not_kept", extra={"address": address, "waiting": waiting})
 
     def hear(self, id: str, *, status: str) -> None:
-        """An event stands so, whoever wrote it."""
+        """Update the count from an event's status, written by any process."""
         if self._heard is not None:
             self._heard[id] = status
         self._put(id, status)
@@ -68,7 +69,7 @@ class Backlog:
         return {address: len(ids) for address, ids in self._waiting.items()}
 
     async def follow(self) -> None:
-        """Know what waits; runs until cancelled."""
+        """Keep the counts current. Runs until cancelled."""
         self._elicitations.hearers.append(self._hear_record)
         self._elicitations.missed.append(self._has_missed.set)
         while True:
@@ -77,7 +78,7 @@ class Backlog:
                 await self.read_through()
             except StoreUnavailable as error:
                 _log.warning("store.unavailable", extra={"why": error.why})
-            except Exception:  # noqa: BLE001 - a task's edge, and events go out all the same
+            except Exception:  # noqa: BLE001 - the edge of a task; events are sent anyway
                 _log.exception("events.not_counted")
             with suppress(TimeoutError):
                 async with asyncio.timeout(_EVERY.total_seconds()):
@@ -85,7 +86,7 @@ class Backlog:
                 await asyncio.sleep(_AFTER_A_MISS.total_seconds())
 
     async def read_through(self) -> None:
-        """What is written meanwhile counts as it was written last."""
+        """Count all waiting events in the store. Changes during the read win over older rows."""
         store, loop = self._elicitations.store, asyncio.get_running_loop()
         self._heard = {}
         waiting, after = list[str](), None

@@ -1,9 +1,10 @@
-"""The outbox: what a write has to tell becomes rows of the same write.
+"""The outbox: the events of a write, stored as rows of the same write.
 
-What could go wrong: an event of something that was never written, or a change that nobody hears of.
-So both are one write, or neither. The id of an event has its place: that of the row that it tells
-of, the address, and the version that the row comes to, which only goes up. So what one question has
-to tell one address stands together in the store, in order, and is found without what others have.
+Risks: an event about something that was never written, or a change without an event. Both are
+therefore one atomic write. An event's id consists of the id of the record that it reports, the
+address, and the record's new version, which only increases. The events of one question for one
+address are therefore next to each other in the store, in order, and are found without reading other
+records.
 """
 
 import base64
@@ -25,18 +26,20 @@ from webapp.telemetry.observer import Observer
 
 EVENTS_KEPT: Final = timedelta(days=30)
 ID_PREFIX: Final = "evt_"
-OWN: Final = timedelta(seconds=5)  # for which it is left to the process that wrote it
+OWN: Final = timedelta(seconds=5)  # time in which only the process that wrote the event sends it
 _LETTERS_AT_MOST: Final = 100  # of a name that an author chose
-# What was paid is told after the question that it was paid for.
+# A payment's events sort after those of its question.
 _OF_QUESTIONS, _OF_PAYMENTS = "0", "1"
-_STANDS: Final = frozenset({"paid", "spent", "refunded in part"})  # what a payment goes back to
+# statuses to which a disputed payment can return
+_STANDS: Final = frozenset({"paid", "spent", "refunded in part"})
 _CLAIMED: Final = frozenset({"disputed", "disputed in part", "dispute lost", "dispute appealed"})
 _INQUIRY: Final = "inquiry"
-_TOLD_ONCE: Final = frozenset({_INQUIRY, "disputed in part"})  # whatever else becomes of it
+# not repeated while the status stays the same
+_TOLD_ONCE: Final = frozenset({_INQUIRY, "disputed in part"})
 
 
 class EventOutbox:
-    """One for a process. `wake` is told of what was written here, where it is sent from here."""
+    """The outbox of a process. `wake` receives events written here, if they are sent here."""
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class EventOutbox:
         self.wake: Callable[[OutgoingEvent], None] | None = None
 
     def events(self, moved: Sequence[Move[Value]], *, at_most: int) -> list[OutgoingEvent]:
-        """See Outbox."""
+        """Return the events for these changes; see Outbox."""
         wanted = (
             (move.value, told_as, address)
             for move in moved
@@ -75,7 +78,7 @@ class EventOutbox:
         return kept
 
     def wrote(self, values: Sequence[Value]) -> None:
-        """See Outbox."""
+        """Count the written events and wake the sender; see Outbox."""
         for value in values:
             if isinstance(value, OutgoingEvent):
                 self._backlog.hear(value.id, status=value.status)
@@ -102,7 +105,7 @@ class EventOutbox:
 
 
 def _type_of(move: Move[Value]) -> str | None:
-    """None for what nobody is told of."""
+    """Return the event type of a change, or None if no event is sent for it."""
     kind, word = move.entry.kind, move.entry.what.partition(":")[0]
     former = (move.former or "").partition(":")[0]
     if kind != KINDS[Payment]:
@@ -118,7 +121,7 @@ def _type_of(move: Move[Value]) -> str | None:
 
 
 def _facts(value: Value) -> Iterator[tuple[str, str | bool]]:
-    """Nothing of a person, and nothing that was asked or answered."""
+    """Yield the event's data: nothing about the person, the question's text or the answer."""
     yield "id", value.id
     match value:
         case Elicitation():
@@ -145,5 +148,5 @@ def _facts(value: Value) -> Iterator[tuple[str, str | bool]]:
 
 
 def _named(**names: str) -> Iterator[tuple[str, str]]:
-    """Those that there are: whoever asks over the API or a block of code has no tool."""
+    """Yield the names that are not empty. Questions from the API or from code have no tool."""
     yield from ((key, name[:_LETTERS_AT_MOST]) for key, name in names.items() if name)

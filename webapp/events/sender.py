@@ -1,13 +1,13 @@
-"""The sender: each event goes to its address, again by the schedule until it is taken or given up.
+"""The sender: sends each event to its address and retries until it is delivered or given up.
 
-Who sends is decided by a claim, a compare-and-set of the event itself: tried once more, and not to
-be tried by anybody else for as long as a request may take. Then one request, then a note of how it
-went. Killed between the two, it is sent again when the claim is out, under the same id.
+A process claims an event by compare-and-set: the try is counted, and no other process sends the
+event for as long as a request may take. Then it makes one request and notes the result. If the
+process is killed in between, the event is sent again under the same id when the claim expires.
 
-What could go wrong: the newer of two arrives first. So whoever is woken for an event, or finds that
-it is due, reads what its question has for the address, in order, and sends the first that waits;
-then the next, until one has to wait. Or a receiver that takes ten seconds for each keeps all others
-waiting: so each address has lanes of its own, and nobody waits for what stands in them.
+Risks: a newer event arrives before an older one. The sender therefore reads all events of the same
+question and address in order, and sends the first waiting event, then the next, until one has to
+wait. A slow receiver could also delay the other addresses. Each address therefore has its own
+lanes.
 """
 
 import asyncio
@@ -32,24 +32,25 @@ from webapp.records.owners import SERVICE
 from webapp.records.values import EventAddressState, OutgoingEvent
 from webapp.stores import Conflict
 
-# After which pause it is tried again: Standard Webhooks, Deliverability. Three days in all.
+# Pauses between tries: Standard Webhooks, Deliverability. Three days in total.
 SCHEDULE: Final = (
     *(timedelta(seconds=5), timedelta(minutes=5), timedelta(minutes=30)),
     *(timedelta(hours=hours) for hours in (2, 5, 10, 14, 20, 24)),
 )
-JITTER: Final = 0.2  # of a pause at most, so that what failed together does not come back together
+# maximum share of a pause, so that events that failed together are not retried together
+JITTER: Final = 0.2
 RETRY_AFTER_AT_MOST: Final = timedelta(days=1)
-CLAIMED: Final = timedelta(seconds=30)  # a request takes ten at most
-LANES: Final = 4  # requests to one address at once, from one process
+CLAIMED: Final = timedelta(seconds=30)  # a request takes at most ten seconds
+LANES: Final = 4  # concurrent requests to one address from one process
 ENDED: Final = "ended"
-_READ_AT_ONCE: Final = 10  # a question has fewer to tell
+_READ_AT_ONCE: Final = 10  # a question has fewer events
 _log = logging.getLogger(__name__)
 
 
 class _Lanes:
-    """What one address may be told now: of each place an event that was woken or is due.
+    """The events to send to one address now: one woken or due event for each ordering key.
 
-    Beside it are the ids of those that were written here a moment ago, which is left to us.
+    Each entry also has the ids of events that this process just wrote and may send at once.
     """
 
     def __init__(self, address: EventAddress) -> None:
@@ -59,7 +60,7 @@ class _Lanes:
 
 
 class EventSender:
-    """One for a process."""
+    """The sender of a process."""
 
     def __init__(
         self,
@@ -77,34 +78,34 @@ class EventSender:
         self._lanes: Mapping[str, _Lanes] = {each.name: _Lanes(each) for each in addresses}
 
     def wake(self, event: OutgoingEvent) -> None:
-        """It was written here a moment ago."""
+        """Send an event that this process has just written."""
         self._put(self._lanes[event.address], event, own=frozenset({event.id}))
 
     async def fall_due(self, event: OutgoingEvent) -> None:
-        """Its time has come, or whoever was to send it is gone; returns at once."""
+        """Send an event that is due. Returns immediately."""
         lanes = self._lanes.get(event.address)
         if lanes is None:
-            # Another process may know the address: nobody has it given up before its time.
+            # Another process may know the address, so the event is retried instead of given up.
             why = f"{event.address} is no address here"
             await self._tried(replace(event, tries=event.tries + 1), why=why)
         else:
             self._put(lanes, event)
 
     async def run(self) -> None:
-        """Send; runs until cancelled."""
+        """Send events. Runs until cancelled."""
         async with asyncio.TaskGroup() as group:
             for lanes in self._lanes.values():
                 for _ in range(LANES):
                     group.create_task(self._work(lanes))
 
     async def send_all(self) -> None:
-        """Send what may be sent now, one after another."""
+        """Send all events that can be sent now, one after another."""
         for lanes in self._lanes.values():
             while lanes.places:
                 await self._next(lanes)
 
     async def send(self, address: EventAddress, event: OutgoingEvent) -> httpx.Response | str:
-        """One request: what is answered, its body unread, or why there is no answer."""
+        """Make one request. Return the response without its body, or the reason for no response."""
         request = address.request(event, now=self._elicitations.clock())
         try:
             return await self._outbound.send(
@@ -133,11 +134,11 @@ class EventSender:
                 await self._next(lanes)
             except StoreUnavailable as error:
                 _log.warning("store.unavailable", extra={"why": error.why})
-            except Exception:  # noqa: BLE001 - a task's edge; what was to be sent is due again
+            except Exception:  # noqa: BLE001 - the edge of a task; the event becomes due again
                 _log.exception("event.failed")
 
     async def _next(self, lanes: _Lanes) -> None:
-        """All that one place has to tell and that need not wait."""
+        """Send all events of one ordering key that need not wait."""
         if not lanes.places:
             lanes.has_some.clear()
             return
@@ -145,11 +146,11 @@ class EventSender:
         has_told = False
         while (first := await self._first_waiting(event.owner, place)) is not None:
             is_free = first.next_at <= self._elicitations.clock() or first.id in own
-            # What waited only for the one before it need not wait any more, whoever wrote it.
+            # An event that only waited for its predecessor can go now, whichever process wrote it.
             if not (is_free or (has_told and not first.tries)):
                 await self._wait_for(first, event)
                 return
-            # To its end, also when the process is told to end: else it would be sent once more.
+            # Run to completion even during shutdown; otherwise the event would be sent twice.
             has_told = await self._elicitations.whole(self._attempt(lanes.address, first))
             if not has_told:
                 return
@@ -164,28 +165,28 @@ class EventSender:
                 if record.status == "waiting":
                     try:
                         return await self._elicitations.rows.open(record, OutgoingEvent)
-                    except Unreadable:  # nobody can send it, so nobody waits for it
+                    except Unreadable:  # it cannot be sent, so nothing waits for it
                         _log.exception("record.unreadable", extra={"kind": KIND})
             after = page[-1].id
         return None
 
     async def _wait_for(self, first: OutgoingEvent, event: OutgoingEvent) -> None:
-        """Nobody looks at it again before the one that it waits for."""
+        """Postpone the event to the time of the event that it waits for."""
         if event.id != first.id and event.next_at < first.next_at:
             with suppress(Conflict):
                 await self._elicitations.write(replace(event, next_at=first.next_at))
 
     async def _attempt(self, address: EventAddress, event: OutgoingEvent) -> bool:
-        """Whether it is over with this one, so that the next one may go."""
+        """Try to send the event. Return True if it is done, so that the next one may be sent."""
         if address.name in self._backlog.ended:
             return await self._noted(replace(event, status="given up", why=ENDED))
-        if event.tries > len(SCHEDULE):  # nobody lived to note how any of them went
+        if event.tries > len(SCHEDULE):  # no process survived to note the results
             return await self._noted(replace(event, status="given up"))
         until = self._elicitations.clock() + CLAIMED
         claim = replace(event, tries=event.tries + 1, next_at=until)
         try:
             await self._elicitations.write(claim)
-        except Conflict:  # somebody else sends it, or its owner was erased
+        except Conflict:  # another process sends it, or its owner was erased
             return False
         claimed = replace(claim, version=claim.version + 1)
         reply = await self.send(address, claimed)
@@ -203,7 +204,7 @@ class EventSender:
     async def _tried(
         self, event: OutgoingEvent, *, why: str, not_before: datetime | None = None
     ) -> bool:
-        """It waits for its next try, or there is none left."""
+        """Schedule the next try, or give up if there is none left. Return True if given up."""
         if event.tries > len(SCHEDULE):
             return await self._noted(replace(event, status="given up", why=why))
         now, chance = self._elicitations.clock(), self._random(1)[0] / 255
@@ -216,7 +217,7 @@ class EventSender:
         about = {"webhook_id": event.webhook_id, "address": event.address, "type": event.type}
         try:
             await self._elicitations.write(event)
-        except Conflict:  # it was replayed meanwhile, or its owner was erased
+        except Conflict:  # it was replayed in the meantime, or its owner was erased
             return False
         match event.status:
             case "sent":
@@ -230,7 +231,7 @@ class EventSender:
         return event.status != "waiting"
 
     async def _end(self, address: EventAddress) -> None:
-        """It has said that it is gone: nothing more is sent there, nor kept for it."""
+        """Stop sending to the address and storing events for it: it answered 410 Gone."""
         now, id = self._elicitations.clock(), state_id(self._elicitations, address)
         _log.error("events.address_ended", extra={"address": address.name})
         self._backlog.ended |= {address.name}
@@ -243,7 +244,7 @@ class EventSender:
         await self._elicitations.write_afresh(ended)
 
     def _retry_after(self, reply: httpx.Response) -> datetime | None:
-        """When it is to be asked again, if it says so: RFC 9110, 10.2.3."""
+        """Return the time in the Retry-After header (RFC 9110, 10.2.3), or None."""
         text, now = reply.headers.get("retry-after", ""), self._elicitations.clock()
         if text.isascii() and text.isdigit():
             pause = timedelta(seconds=min(int(text[:9]), RETRY_AFTER_AT_MOST.total_seconds()))
@@ -257,7 +258,7 @@ class EventSender:
 
 
 def state_id(elicitations: Elicitations, address: EventAddress) -> str:
-    """Of another address under the same name nothing is known."""
+    """Return the id of the address's state row. A changed URL gets a new row."""
     tag = elicitations.owners.pepper.tag("event address", address.name, address.url)
     return SERVICE + tag
 

@@ -1,7 +1,7 @@
-"""Events out as the rest of the house calls them: what waits and went, listed, replayed and tried.
+"""The interface of outgoing webhooks for the rest of the project: list, replay, test, resume.
 
-What could go wrong: processes that know different things of an address. So what one finds out of it
-stands in a row, which each reads again every few seconds.
+Risks: processes disagree about the state of an address. The state is therefore stored in a row,
+which each process reads every few seconds.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from webapp.records.values import KINDS, EventAddressState, OutgoingEvent
 
 _WEBHOOK_ID: Final = re.compile(rf"{ID_PREFIX}[A-Za-z0-9_-]{{16}}(?P<owner>[A-Za-z0-9_-]{{20}}|~)")
 _READ_AT_ONCE: Final = 100
-_READ_AT_MOST: Final = 1000  # of one page, whatever fits
+_READ_AT_MOST: Final = 1000  # rows per page request, whether they match or not
 _log = logging.getLogger(__name__)
 
 
 class EventsOut:
-    """Built with the service; without addresses it writes nothing."""
+    """Outgoing webhooks of a process. Without addresses, nothing is written."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class EventsOut:
             elicitations.rows.outbox = self._outbox
 
     async def run(self) -> None:
-        """Send what is written here at once, and what falls due; runs until cancelled."""
+        """Send events written here at once, and due events. Runs until cancelled."""
         if not self.addresses:
             return
         self.send_from_here()
@@ -78,14 +78,14 @@ class EventsOut:
             group.create_task(self.backlog.follow())
 
     def send_from_here(self) -> None:
-        """What this process writes it sends."""
+        """Let this process send the events that it writes."""
         self._outbox.wake = self.sender.wake
 
     async def look(self) -> None:
-        """Read what other processes found out of the addresses, and write what this one did."""
+        """Read the address states that other processes wrote, and write this process's counts."""
         try:
             states = await self.states()
-        except Unreadable:  # nothing else of the round is to suffer from it
+        except Unreadable:  # the rest of the round must go on
             _log.exception("record.unreadable", extra={"kind": KINDS[EventAddressState]})
         else:
             ended = (name for name, state in states.items() if state.ended_at is not None)
@@ -99,23 +99,23 @@ class EventsOut:
                 await self._add_not_kept(self.addresses[name], count)
 
     async def states(self) -> dict[str, EventAddressState]:
-        """What is known of each address."""
+        """Return the state of each address."""
         return {
             address.name: await state_of(self._elicitations, address) or self._fresh(address)
             for address in self.addresses.values()
         }
 
     async def all(self) -> list[OutgoingEvent]:
-        """Those that are kept, the latest first."""
+        """Return the stored events, the latest first."""
         found = await self._elicitations.all(OutgoingEvent)
         return sorted(found, key=lambda event: event.happened_at, reverse=True)
 
     async def page(
         self, *, after: str | None, address: str | None, status: str | None, limit: int
     ) -> tuple[Sequence[OutgoingEvent], str | None]:
-        """Some, in the order of the store, and what to go on behind; None at the end.
+        """Return some events in store order, and the cursor for the next page (None at the end).
 
-        A page may be short and have more behind it all the same.
+        A page may contain fewer than `limit` events although there are more.
         """
         store, rows = self._elicitations.store, self._elicitations.rows
         found = list[OutgoingEvent]()
@@ -136,14 +136,14 @@ class EventsOut:
         return found, after
 
     async def find(self, webhook_id: str) -> OutgoingEvent | None:
-        """That of this id, which ends with its owner's tag."""
+        """Return the event with this webhook id, which ends with its owner's tag."""
         if (found := _WEBHOOK_ID.fullmatch(webhook_id)) is None:
             return None
         owner = found["owner"]
         return await self._elicitations.holder(OutgoingEvent, owner=owner, key=webhook_id)
 
     async def replay(self, webhook_id: str) -> OutgoingEvent | None:
-        """Have it sent again, under its id; one that waits is sent now. None if there is none."""
+        """Send the event again under its id; a waiting event is sent now. None if it is unknown."""
         again: OutgoingEvent | None = None
 
         async def replayed() -> list[OutgoingEvent]:
@@ -158,7 +158,7 @@ class EventsOut:
         return again
 
     async def test(self, address: EventAddress) -> str | None:
-        """Send one of type `test`, which is not kept. Returns why it was not taken."""
+        """Send an event of type `test`, which is not stored. Return why it failed, or None."""
         now = self._elicitations.clock()
         chance = self._elicitations.owners.random(RANDOM_BYTES).hex()
         event = OutgoingEvent(
@@ -178,7 +178,7 @@ class EventsOut:
         return reply
 
     async def resume(self, address: EventAddress) -> None:
-        """It is told of what happens from now on; what was not kept before is forgotten."""
+        """Send events to the address again. Events that were not stored before are lost."""
 
         async def resumed() -> list[EventAddressState]:
             found = await state_of(self._elicitations, address)

@@ -1,11 +1,11 @@
-"""The layer around the application: who may send what, how much of it, and what we may call.
+"""The HTTP layer around the application: who may send requests, how large, and outbound calls.
 
-`guard` checks Host, Origin and path for everything, `address` reads them, `root_path` says where
-below its host we stand, whoever serves us (docs/hosts.md), `ending` hears that the process is to
-end. `requests` reads cookies and queries in linear time,
-`rate_limit` holds back addresses, `connection` tells whether a response arrived, `port` is who
-serves the pages, `httptools_reader` the bounds of a head. `client` is the one way out, through the
-guard against addresses inside (`trusted_hosts` are the operator's own).
+`guard` checks Host, Origin and path of every request, `address` parses them, and `root_path` finds
+the application's path below its host (docs/hosts.md). `ending` reports that the process is about to
+end. `requests` reads cookies and queries in linear time. `rate_limit` limits requests by address,
+`connection` reports whether a response was delivered, `port` decides which process serves the
+pages, and `httptools_reader` limits the size of a request head. `client` is the only outbound HTTP
+client; it blocks internal addresses, except the operator's `trusted_hosts`.
 
-Promised: every text of a stranger's has a bound before anything parses it; nothing of it is kept.
+Guarantee: untrusted text has a size limit before it is parsed, and none of it is stored.
 """

@@ -1,8 +1,8 @@
-"""Where this server is found, and how a request names it.
+"""The server's public address, and the parsing of hosts and origins in requests.
 
-Two spellings of one host must compare as equal and two hosts never do: case, default ports, the
-short and the long form of an address, IPv4 inside IPv6. What has a second reading (a user name, a
-zone, an escape) is no address at all.
+Two spellings of one host must be equal, and two different hosts must never be: this concerns case,
+default ports, short and long IP addresses, and IPv4 inside IPv6. An ambiguous address (with a user
+name, a zone or an escape) is rejected.
 """
 
 import re
@@ -18,20 +18,21 @@ _AUTHORITY = re.compile(
     r"(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::(?P<port>[1-9][0-9]{0,4}))?"
 )
 PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+)*")
-_NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")  # as the last label of a host, it is an address
+# a host whose last label is a number is an IPv4 address
+_NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
 _ORIGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#@\\]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authority:
-    """A host in lower case (addresses in their shortest form, without brackets) and its port."""
+    """A host in lower case (IP addresses in short form, without brackets) and its port."""
 
     host: str
     port: int | None
 
     @classmethod
     def parse(cls, text: str, *, scheme: str) -> "Authority | None":
-        """Return None for anything but host[:port]."""
+        """Parse host[:port]. Return None for anything else."""
         match = _AUTHORITY.fullmatch(text)
         if match is None:
             return None
@@ -49,7 +50,7 @@ class Authority:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicAddress:
-    """Where this server is found, and the other names of the same place.
+    """The public address of this server, and equivalent names for it.
 
     `root_path` is the path of the address, without a slash at the end.
     """
@@ -62,7 +63,7 @@ class PublicAddress:
 
     @classmethod
     def parse(cls, url: str) -> "PublicAddress":
-        """Raise ValueError unless it is http or https, a host, perhaps a port, perhaps a path."""
+        """Parse an http or https URL with optional port and path. Raises ValueError for others."""
         parts = urlsplit(url)
         authority = Authority.parse(parts.netloc, scheme=parts.scheme)
         if parts.scheme not in {"http", "https"} or authority is None:
@@ -83,13 +84,13 @@ class PublicAddress:
 
     @property
     def is_on_loopback(self) -> bool:
-        """Only programs of this machine can use the address as it is written."""
+        """True if only programs on this machine can use the address."""
         return _is_loopback(self.authority)
 
     def is_at(self, origin: str) -> bool:
         """Return True if a client could reach this server by this origin, in any spelling.
 
-        A client of this machine reaches a server on loopback by any address of the machine's own.
+        A client on this machine can reach a loopback server by any of the machine's addresses.
         """
         parts = urlsplit(origin)
         host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme)
@@ -98,13 +99,13 @@ class PublicAddress:
         return port == self.authority.port and is_this_machine(host)
 
     def host_of(self, scope: Mapping[str, Any]) -> Authority | None:
-        """Return what the one Host header names; None if it is missing, repeated or malformed."""
+        """Return the authority in the Host header; None if missing, repeated or malformed."""
         hosts = headers_of(scope, b"host")
         return Authority.parse(hosts[0], scheme=self.scheme) if len(hosts) == 1 else None
 
 
 def origin_of(text: str) -> tuple[str, Authority] | None:
-    """Return the scheme and authority that an Origin header names; None if it names none."""
+    """Return the scheme and authority of an Origin header, or None if it is malformed."""
     match = _ORIGIN.fullmatch(text)
     if match is None:
         return None
@@ -120,9 +121,9 @@ def headers_of(scope: Mapping[str, Any], name: bytes) -> list[str]:
     ]
 
 
-@lru_cache(maxsize=256)  # the same few addresses come with every request
+@lru_cache(maxsize=256)  # few addresses, each with many requests
 def plain_ip(text: str) -> str:
-    """Return an address in its shortest form, an IPv4 one inside IPv6 as IPv4; raise ValueError."""
+    """Return an IP address in short form, IPv4 inside IPv6 as IPv4. Raises ValueError."""
     address = ip_address(text)
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
@@ -130,13 +131,13 @@ def plain_ip(text: str) -> str:
 
 
 def is_this_machine(host: str) -> bool:
-    """Return True for a name of loopback, and for what clients read as an address of it."""
+    """Return True for a loopback name, and for any text that clients read as a loopback address."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
         address = ip_address(plain_ip(host))
     except ValueError:
-        return _NUMBER.fullmatch(host.rpartition(".")[2]) is not None  # 127.1, 0x7f000001
+        return _NUMBER.fullmatch(host.rpartition(".")[2]) is not None  # such as 127.1 or 0x7f000001
     return address.is_loopback or address.is_unspecified
 
 

@@ -1,4 +1,4 @@
-"""What a layer around the application answers by itself, where no framework has a say yet."""
+"""Responses that a middleware sends itself, before any framework handles the request."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ async def send_answer(
     is_head: bool = False,
     prefix: str = "",
 ) -> None:
-    """The whole answer; of one to HEAD the body stays here. `prefix` is a websocket's."""
+    """Send a full response, without the body for HEAD. `prefix` is for websocket responses."""
     sent = {**_COMMON, "content-length": str(len(body)), **headers}
     pairs = [(name.encode(), value.encode("latin-1")) for name, value in sent.items()]
     start = {"type": f"{prefix}http.response.start", "status": int(status), "headers": pairs}
@@ -27,6 +27,6 @@ async def send_answer(
 
 
 def problem(status: HTTPStatus, *, detail: str, code: str) -> bytes:
-    """RFC 9457; it goes out as application/problem+json."""
+    """Return a problem document (RFC 9457), sent as application/problem+json."""
     about = {"type": "about:blank", "title": status.phrase, "status": int(status)}
     return json.dumps({**about, "detail": detail, "code": code}).encode()

@@ -1,12 +1,12 @@
-"""The browser's side: the cookie that binds a browser, the CSRF field, the headers of every page.
+"""The browser's cookies, the CSRF field, and the security headers of every page.
 
-What could go wrong: a form of ours sent from another site, a page of ours in a frame, a link or
-its token in a Referer. The cookie proves "the same browser as before", never who uses it: any
-port of this machine can read and overwrite a cookie of 127.0.0.1.
+Risks: another site submits one of our forms, shows our page in a frame, or receives a link or its
+token in a Referer. The cookie proves that it is the same browser as before, not which person uses
+it: a program on any port of this machine can read and overwrite cookies of 127.0.0.1.
 
-Links that a browser without a cookie opens at once get a cookie each, and the last one stays. So
-each is set under a name of its own too: a form or an attempt of any of those pages is the same
-browser's.
+If a browser without a cookie opens several links at once, each response sets a cookie, and the last
+one wins. Each value is therefore also stored under a second name, so that forms and attempts of all
+these pages still belong to the same browser.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from webapp.http.address import PublicAddress
 
 _COOKIE_BYTES = 24
 _COOKIE_LIFE_SECONDS = 24 * 60 * 60
-_COOKIES_AT_MOST = 32  # of one browser: other ports of this machine can set more
+_COOKIES_AT_MOST = 32  # in one browser: programs on other ports of this machine can set more
 _TAG_LETTERS = 8
-# Features of browsers that no page uses; `clipboard-write` copies a link.
+# Browser features that no page uses. `clipboard-write` is needed to copy a link.
 _UNUSED_FEATURES = (
     *("camera", "display-capture", "fullscreen", "geolocation", "microphone", "midi", "payment"),
     *("picture-in-picture", "publickey-credentials-get", "screen-wake-lock", "usb"),
@@ -29,10 +29,10 @@ _UNUSED_FEATURES = (
 
 
 class FirstCookie(str):
-    """The Set-Cookie header of a browser that had none of ours yet, or one that we did not set.
+    """The Set-Cookie header for a browser that has no valid cookie of this server yet.
 
-    On loopback another program may have had this port before: what it stored in the browser,
-    service workers among it, goes. The cookies stay, as all ports of a machine share them.
+    On loopback, another program may have used this port before. Its data in the browser, including
+    service workers, is cleared. Cookies stay, because all ports of a machine share them.
     """
 
     __slots__ = ("clears",)
@@ -40,28 +40,28 @@ class FirstCookie(str):
 
 
 class Browser:
-    """Reads and makes what a browser carries, for one public URL."""
+    """The cookies and CSRF tokens of browsers, for one public URL."""
 
     def __init__(self, *, public_url: str, csrf_keys: Callable[[], Sequence[bytes]]) -> None:
         parts = urlsplit(public_url)
         self._is_https = parts.scheme == "https"
         address = PublicAddress.parse(public_url)
-        # Under a path the rest of the origin is others', and what they stored there too.
+        # Under a path, the rest of the origin and its stored data belong to other applications.
         self._clears = address.is_on_loopback and not address.root_path
         self.cookie_name = cookie_name(public_url)
-        self._csrf_keys = csrf_keys  # newest first; asked each time, as secrets are rotated
+        self._csrf_keys = csrf_keys  # newest first; read on every use, because secrets are rotated
 
     def fresh(self) -> str:
         return secrets.token_urlsafe(_COOKIE_BYTES)
 
     def cookie_of(self, cookies: Mapping[str, str], *, known: str | None = None) -> str | None:
-        """The browser's cookie; of several the one with the hash `known`, if it has that."""
+        """Return the browser's cookie; of several, the one whose hash is `known`, if any."""
         values = self._all_of(cookies)
         same = (value for value in values if known is not None and self.hash(value) == known)
         return next(same, next(iter(values), None))
 
     def set_cookies(self, value: str) -> tuple[FirstCookie, ...]:
-        """The whole Set-Cookie headers."""
+        """Return all Set-Cookie headers for this cookie value."""
         secure = "; Secure" if self._is_https else ""
         rest = f"Path=/; Max-Age={_COOKIE_LIFE_SECONDS}; HttpOnly; SameSite=Lax{secure}"
         names = (self.cookie_name, self._beside(value))
@@ -71,9 +71,10 @@ class Browser:
         return (*headers, *self.marks(value, {}))
 
     def marks(self, value: str, cookies: Mapping[str, str]) -> tuple[FirstCookie, ...]:
-        """What to set in a browser with that cookie which our own page has not cleared yet.
+        """Return the cookie that marks a browser as cleared, if the browser lacks it.
 
-        Another port can set a cookie before we do, but not what only our key makes of it.
+        A program on another port can set cookies before we do, but cannot compute the mark, which
+        needs our key.
         """
         name, mark = f"{self.cookie_name}_cleared", self.csrf(value, subject="cleared")
         known = cookies.get(name, "").encode("utf-8", "replace")
@@ -85,22 +86,22 @@ class Browser:
         return (header,)
 
     def hash(self, value: str) -> str:
-        """What a record keeps of the cookie."""
+        """Return the hash of the cookie, as records store it."""
         return hashlib.sha256(b"elicit-url browser" + value.encode()).hexdigest()
 
     def hash_of(self, cookies: Mapping[str, str], *, known: str | None = None) -> str | None:
-        """The hash of the binding cookie, if this browser has one; see `cookie_of`."""
+        """Return the hash of the binding cookie, or None without one; see `cookie_of`."""
         cookie = self.cookie_of(cookies, known=known)
         return None if cookie is None else self.hash(cookie)
 
     def is_same(self, known: str, cookies: Mapping[str, str]) -> bool:
-        """Whether these are the cookies of the browser with that hash."""
+        """Return True if these are the cookies of the browser with the hash `known`."""
         return any(
             secrets.compare_digest(self.hash(value), known) for value in self._all_of(cookies)
         )
 
     def csrf(self, cookie: str, *, subject: str) -> str:
-        """The hidden field of a form about `subject` (an elicitation's id) in this browser."""
+        """Return the CSRF field of a form about `subject` (such as an elicitation's id)."""
         return _csrf(self._csrf_keys()[0], cookie, subject)
 
     def is_csrf(self, value: str, cookies: Mapping[str, str], *, subject: str) -> bool:
@@ -112,7 +113,7 @@ class Browser:
         )
 
     def _all_of(self, cookies: Mapping[str, str]) -> list[str]:
-        """The values of this browser, the last one that was set first."""
+        """Return the valid cookie values of this browser, the one that was set last first."""
         last = cookies.get(self.cookie_name, "")
         beside = [
             value
@@ -128,9 +129,9 @@ class Browser:
 
 
 def cookie_name(public_url: str, *, of: str = "") -> str:
-    """What a cookie of ours is called: no other server's of the same host, by its port and path.
+    """Return a cookie name that is unique to this server on its host, by port and path.
 
-    `__Host-` needs https, and the whole host as the cookie's path.
+    The prefix `__Host-` requires https and the cookie path /.
     """
     parts = urlsplit(public_url)
     path = parts.path.rstrip("/")
@@ -145,7 +146,7 @@ def _csrf(key: bytes, cookie: str, subject: str) -> str:
 
 
 def page_headers(*, form_targets: Sequence[str] = ()) -> dict[str, str]:
-    """Headers of every page; a form that leads on to other origins must name them."""
+    """Return the headers of every page. `form_targets` are further origins that forms lead to."""
     targets = " ".join(("'self'", *form_targets))
     return {
         "content-security-policy": (

@@ -1,10 +1,12 @@
-"""Outbound: runs a flow's talk over the network, within limits.
+"""The outbound HTTP client: runs a flow's requests over the network, within limits.
 
-What could go wrong: a provider that is slow, endless, redirects elsewhere, or an address that leads
-into our own network. Each limit below is one of them. A packed reply is unpacked before its size
-can be looked at, and three kilobytes become gigabytes: each request asks for none, and a reply that
-is packed all the same is refused unread. Not closed yet: the name is looked up again when the
-request is sent, so whoever owns it can answer differently.
+Risks: a provider is slow, sends an endless reply, redirects elsewhere, or its address is inside our
+own network. There is a limit for each of these. A compressed reply is unpacked before its size is
+known, and three kilobytes can become gigabytes. So each request asks for an uncompressed reply, and
+a compressed reply is refused unread.
+
+Known gap: the host name is resolved again when the request is sent, so its owner can return another
+address (DNS rebinding).
 """
 
 import asyncio
@@ -42,9 +44,9 @@ OTHER = "other"
 _FETCH = "fetch"
 UNPACKED = {"accept-encoding": "identity"}
 
-# IPv6 that carries an IPv4 address, which may be one of our own network: NAT64, 6to4, Teredo,
-# translated, compatible and mapped. And what Python's tables take for public: site-local addresses
-# (RFC 3879) and segment identifiers (RFC 9602).
+# IPv6 addresses that contain an IPv4 address, which may be internal: NAT64, 6to4, Teredo,
+# translated, compatible and mapped. Also addresses that Python treats as public: site-local (RFC
+# 3879) and segment identifiers (RFC 9602).
 _CARRIERS = tuple(
     ipaddress.IPv6Network(network)
     for network in (
@@ -57,13 +59,13 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class Transport(httpx.AsyncBaseTransport, httpx.BaseTransport):
-    """A way out for clients of both kinds: another one than the network."""
+    """A transport for sync and async clients that replaces the network."""
 
 
 class _Asking:
-    """One request, as it is observed: whom it is sent to, what for, and how it went.
+    """An outbound request as metrics and traces record it: provider, operation and result.
 
-    Of a provider that an author's code declares, the name may be anybody's word.
+    The name of a provider that an author's code declares is untrusted, so it is not recorded.
     """
 
     def __init__(self, request: httpx.Request, *, provider: str, operation: str) -> None:
@@ -95,11 +97,11 @@ class _Asking:
 
 
 class Outbound:
-    """Sends what a talk yields and gives it the replies.
+    """The outbound HTTP client, which sends the requests of a Talk and passes it the replies.
 
-    `allow_loopback` is for a server that is itself on loopback (development, tests), `trusted` are
-    hosts of the operator's own network. `transport` is by what the tools' own clients go, where
-    that is not the network.
+    - `allow_loopback`: for a server that is itself on loopback (development, tests).
+    - `trusted`: hosts in the operator's own network.
+    - `transport`: replaces the network for the clients that tools use.
     """
 
     def __init__(
@@ -123,17 +125,19 @@ class Outbound:
 
     @classmethod
     def none(cls) -> "Outbound":
-        """For a service that only completes: there is nobody to talk to."""
+        """Return an instance that refuses all requests, for a service that only completes."""
         return cls(None, allow_loopback=False)
 
     def be_observed(self, observer: Observer, *, names: Mapping[str, str]) -> None:
-        """`names` are what it is told of whoever is at an address that begins so."""
+        """Set the observer. `names` maps URL prefixes to the provider names that it records."""
         self._observer, self._names = observer, names
 
     def client(self, *, base_url: str, auth: httpx.Auth) -> httpx.AsyncClient:
-        """A client of the tool's own for a provider's API; whoever asked for it closes it.
+        """Return an HTTP client for a tool that calls a provider's API.
 
-        It unpacks what comes and has no limit on its size: that is for the tool to know.
+        The caller closes it.
+
+        The client decompresses replies and has no size limit, because only the tool knows its data.
         """
         return httpx.AsyncClient(
             base_url=base_url,
@@ -145,7 +149,7 @@ class Outbound:
         )
 
     def sync_client(self, *, base_url: str, auth: httpx.Auth) -> httpx.Client:
-        """The same for a tool's thread."""
+        """Return a synchronous client for a tool in a worker thread."""
         return httpx.Client(
             base_url=base_url,
             auth=auth,
@@ -156,10 +160,13 @@ class Outbound:
         )
 
     async def run(self, talk: Talk[T], *, to: Client | None = None) -> T:
-        """Raises Failed when the other side cannot be talked to, and what the talk raises.
+        """Run the talk to its end and return its result.
 
-        The operator's network is reached where they have said who the talk is with: not `to` a
-        provider that an author's code has declared.
+        The operator's network is only reachable if the operator configured the other side: never
+        for a provider (`to`) that an author's code declares.
+
+        Raises:
+            Failed: The other side cannot be reached, or any error that the talk raises.
         """
         is_authors = to is not None and not to.is_operators
         operation = str(getattr(talk, "__name__", _FETCH)).strip("_")
@@ -196,11 +203,13 @@ class Outbound:
         operation: str = _FETCH,
         provider: str = OTHER,
     ) -> httpx.Response:
-        """One request, following nothing, unpacking nothing. Raises Failed or httpx.HTTPError.
+        """Send one request.
 
-        With no `bytes_at_most` the body is left unread, whatever it is.
-        It reaches this machine or the operator's network only if `is_operators`: the address is of
-        something that the operator has configured; one that `is_authors`, this machine at most.
+        Redirects are not followed and replies are not decompressed.
+
+        With `bytes_at_most=0`, the body is not read. This machine and the operator's network can
+        only be reached with `is_operators` (the operator configured the address); with
+        `is_authors`, at most this machine. Raises Failed or httpx.HTTPError.
         """
         if self._client is None:
             raise Failed("Nobody outside can be reached from here.")
@@ -245,10 +254,11 @@ class Outbound:
                     await reply.aclose()
         except TimeoutError as error:
             raise httpx.ReadTimeout("the whole of it took too long", request=request) from error
-        except httpx.InvalidURL as error:  # httpx reads a redirect that it is not to follow
+        # httpx parses the redirect's address even if it does not follow it
+        except httpx.InvalidURL as error:
             message = "the reply leads to what is no address"
             raise httpx.RemoteProtocolError(message, request=request) from error
-        # As bytes: not everybody's are ASCII.
+        # As bytes: some headers are not ASCII.
         headers = [pair for pair in reply.headers.raw if pair[0].lower() not in _OF_THE_TRANSFER]
         return httpx.Response(reply.status_code, headers=headers, content=body, request=request)
 
@@ -282,12 +292,12 @@ _OF_THE_TRANSFER = (b"content-encoding", b"content-length", b"transfer-encoding"
 
 
 def no_proxy() -> dict[str, None]:
-    """What is on this machine is not looked for through the machine's proxy."""
+    """Return httpx mounts that bypass the environment's proxy for loopback addresses."""
     return {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
 
 
 async def refuse_packed(reply: httpx.Response) -> None:
-    """A hook for a client's replies, called before one is read. Raises httpx.DecodingError."""
+    """Refuse a compressed reply, as a response hook. Raises httpx.DecodingError."""
     if _is_packed(reply):
         raise httpx.DecodingError("it is packed, and was not to be", request=reply.request)
 
@@ -308,6 +318,7 @@ def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
 async def _addresses(host: str, port: int) -> Sequence[str]:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # a label of more than 63 letters is the latter
+    # a label of more than 63 characters raises UnicodeError
+    except (OSError, UnicodeError) as error:
         raise Failed("The other side's name cannot be found.") from error
     return [str(entry[4][0]) for entry in found]

@@ -1,10 +1,10 @@
-"""What became of one exchange: did its last byte leave while the client was still there.
+"""Delivery tracking: whether the last byte of a response was sent while the client was connected.
 
-Written is not received. What is told here is that the server was handed the last byte before it
-knew of a lost connection. A client that goes away in the same instant, or whose network swallows
-the bytes, looks the same as one that got them; so whoever acts on `True` keeps the result for a
-while. Where the app never reads a request's body to its end, nobody looks at the connection, and a
-lost one is told only when the server's own `send` refuses.
+Sent does not mean received. `True` means that the server accepted the last byte before it noticed a
+lost connection. A client that disconnects at that moment, or whose network drops the bytes, looks
+the same. Code that acts on `True` therefore stores the result for a while. If the application does
+not read a request's body to its end, the connection is not monitored, and a loss is only noticed
+when the server's own `send` raises.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
-# Every framework has its own types for these three; this one fits them all.
+# Each framework has its own types for these three arguments; this type accepts all of them.
 ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 
 _SCOPE_KEY = "elicit.wire"
@@ -25,12 +25,12 @@ _logger = logging.getLogger(__name__)
 
 
 class ClientConnection:
-    """One exchange: did the client go away, and did the last byte go out before that."""
+    """A request and its response: whether the client disconnected before the last byte."""
 
     __slots__ = ("_at_break", "_at_end", "_is_broken", "_is_delivered", "pieces")
 
     def __init__(self) -> None:
-        self.pieces = 0  # of the body, not empty, handed over while the client was there
+        self.pieces = 0  # non-empty body chunks passed on while the client was connected
         self._is_broken = False
         self._is_delivered: bool | None = None
         self._at_break: list[Callable[[], None]] = []
@@ -38,21 +38,22 @@ class ClientConnection:
 
     @property
     def is_broken(self) -> bool:
-        """The client went away before the last byte."""
+        """True if the client disconnected before the last byte."""
         return self._is_broken
 
     def on_broken(self, callback: Callable[[], None]) -> None:
-        """Call once when the client goes away before the last byte; at once if it has."""
+        """Call once if the client disconnects before the last byte, or now if it already did."""
         if self._is_broken:
             _call(callback)
         elif self._is_delivered is None:
             self._at_break.append(callback)
 
     def on_end(self, callback: Callable[[bool], None]) -> None:
-        """Call once when the exchange is over; at once if it is.
+        """Call `callback` once when the exchange ends, or now if it has ended.
 
-        True: the last byte was handed to a connection that was still open. It comes with the last
-        byte, not with the app's return; False comes as soon as nothing can make it True any more.
+        The argument is True if the last byte went to a connection that was still open. True is
+        reported with the last byte, not when the application returns. False is reported as soon as
+        True is impossible.
         """
         if self._is_delivered is None:
             self._at_end.append(callback)
@@ -70,7 +71,7 @@ class ClientConnection:
         self._finish()
 
     def _end(self, *, is_delivered: bool) -> None:
-        """Keep the first verdict: a later one changes nothing."""
+        """Record the first result; later results are ignored."""
         if self._is_delivered is None:
             self._is_delivered = is_delivered
             self._finish()
@@ -84,7 +85,7 @@ class ClientConnection:
 
 
 class StreamConnection(ClientConnection):
-    """A wire whose end is told by whoever writes the stream."""
+    """A connection whose end is reported by the writer of the stream."""
 
     __slots__ = ()
 
@@ -92,12 +93,12 @@ class StreamConnection(ClientConnection):
         self._end(is_delivered=is_delivered)
 
     def lose(self) -> None:
-        """The client went away before the answer."""
+        """Report that the client disconnected before the answer."""
         self._break()
 
 
 class ClientConnections:
-    """The exchanges of one connection that carries many at once, by the ids of their requests."""
+    """The exchanges of one connection that carries several requests, by request id."""
 
     def __init__(self) -> None:
         self._unanswered: dict[int | str, StreamConnection] = {}
@@ -105,24 +106,24 @@ class ClientConnections:
     def begin(self, request_id: int | str) -> None:
         replaced = self.take(request_id)
         self._unanswered[request_id] = StreamConnection()
-        if replaced is not None:  # a client that uses an id twice
+        if replaced is not None:  # the client reused a request id
             replaced.end(is_delivered=False)
 
     def find(self, request_id: int | str) -> ClientConnection | None:
         return self._unanswered.get(request_id)
 
     def take(self, request_id: int | str) -> StreamConnection | None:
-        """The wire of a request that has its answer, whose end the caller tells from now on."""
+        """Return and forget a request's connection; the caller reports its end from now on."""
         return self._unanswered.pop(request_id, None)
 
     def break_all(self) -> None:
-        """The client is gone: nothing that is not on its way by now will be delivered."""
+        """Report that the client is gone: answers that are not sent yet cannot be delivered."""
         while self._unanswered:
             self._unanswered.popitem()[1].lose()
 
 
 def watched(app: ASGIApp) -> ASGIApp:
-    """Wrap an ASGI app so that each of its HTTP exchanges has a Wire in its scope."""
+    """Wrap an ASGI app so that each HTTP request has a ClientConnection in its scope."""
 
     async def watching(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -135,13 +136,13 @@ def watched(app: ASGIApp) -> ASGIApp:
 
 
 def client_connection_of(scope: Mapping[str, Any]) -> ClientConnection | None:
-    """Return the wire of this exchange, or None where no `watched` stands around the app."""
+    """Return the connection of this request, or None if the app is not wrapped in `watched`."""
     wire = scope.get(_SCOPE_KEY)
     return wire if isinstance(wire, ClientConnection) else None
 
 
 class _Exchange(ClientConnection):
-    """The wire with the app's receive and send, and the pump that listens when the app does not."""
+    """The connection with wrapped receive and send, and a task that listens for a disconnect."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         super().__init__()
@@ -168,8 +169,8 @@ class _Exchange(ClientConnection):
 
     async def receive(self) -> Message:
         if self._pump is None:
-            # The app reads its body at its own pace, or the server could not hold a fast sender
-            # back.
+            # The app reads its body at its own pace; reading ahead would disable the server's
+            # back-pressure.
             message = await self._hear()
             if message["type"] == "http.request" and not message.get("more_body", False):
                 self._start_pump()
@@ -179,7 +180,7 @@ class _Exchange(ClientConnection):
             self._pumped.put_nowait(pumped)
             raise pumped
         if pumped["type"] == "http.disconnect":
-            self._pumped.put_nowait(pumped)  # the end stays the end, for every reader
+            self._pumped.put_nowait(pumped)  # every later reader receives the disconnect too
         return pumped
 
     async def send(self, message: Message) -> None:
@@ -191,7 +192,7 @@ class _Exchange(ClientConnection):
         await self._hand_over(message)
         self._is_handed_over = True
         try:
-            await asyncio.sleep(0)  # one turn of the loop: a loss known before is heard first
+            await asyncio.sleep(0)  # one turn of the event loop: an earlier loss is reported first
         finally:
             self._end(is_delivered=True)
 
@@ -200,7 +201,7 @@ class _Exchange(ClientConnection):
             await self._send(message)
             if message.get("body") and not self.is_broken:
                 self.pieces += 1
-        except OSError:  # what a server raises for a client that is gone (ASGI 2.4)
+        except OSError:  # raised by servers if the client is gone (ASGI 2.4)
             self._break()
             raise
 
@@ -212,7 +213,7 @@ class _Exchange(ClientConnection):
         while True:
             try:
                 message = await self._hear()
-            except Exception as error:  # noqa: BLE001 - it is the app's: raised from its next receive
+            except Exception as error:  # noqa: BLE001 - raised again from the app's next receive
                 self._pumped.put_nowait(error)
                 return
             self._pumped.put_nowait(message)
@@ -220,10 +221,11 @@ class _Exchange(ClientConnection):
                 return
 
     async def _hear(self) -> Message:
-        """Receive, and tell a client that left from a server that ends `receive` with the response.
+        """Receive a message, and detect whether a disconnect means that the client was lost.
 
-        A server that knew of a loss before the last send has queued our waking ahead of the mark;
-        where the send itself ended the exchange, we are woken behind it.
+        Some servers end `receive` after the response, which is no loss. If the server knew of a
+        loss before the last send, this task was woken before the mark. If the send itself ended the
+        exchange, it is woken after the mark.
         """
         was_open = not self._is_ending
         try:
@@ -256,7 +258,7 @@ class _Exchange(ClientConnection):
 
 
 def _has_no_body(scope: Mapping[str, Any]) -> bool:
-    """Tell whether nothing follows the head; only HTTP/1 says so in its headers (RFC 9112, 6.3)."""
+    """Return True if an HTTP/1 request has no body (RFC 9112, 6.3)."""
     if not str(scope.get("http_version", "")).startswith("1"):
         return False
     return not any(
@@ -266,7 +268,7 @@ def _has_no_body(scope: Mapping[str, Any]) -> bool:
 
 
 async def _stop(task: asyncio.Task[None]) -> None:
-    """Cancel and wait until it is over, even while we are cancelled ourselves."""
+    """Cancel the task and wait until it has ended, even if the caller is cancelled too."""
     task.cancel()
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

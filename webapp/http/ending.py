@@ -1,7 +1,7 @@
-"""Told that this process is to end, before the connections are closed.
+"""Notification that this process is about to end, before its connections are closed.
 
-A server that is told to end waits for its connections first and runs the end of the lifespan last:
-calls that are held would hold it. So whoever handles the signal is called as before, and we beside.
+A server that is stopped waits for its connections first and ends the lifespan last, so held calls
+would block it. The signal handlers here notify us and then call the previous handler.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def told_of_the_end(tell: Callable[[], object]) -> Generator[None]:
-    """Within it, `tell` is called in this loop when the process is told to end.
+    """Within this block, call `tell` in this event loop when the process is told to end.
 
-    Signals come to the main thread alone, and those that nobody handles are left as they are.
+    Signals reach only the main thread. Signals without a handler are not changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -27,7 +27,8 @@ def told_of_the_end(tell: Callable[[], object]) -> Generator[None]:
     before = {number: signal.getsignal(number) for number in _SIGNALS}
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if not loop.is_closed():  # else another's handler, put over this one, has kept it
+        # otherwise another handler, installed later, still references this one
+        if not loop.is_closed():
             loop.call_soon_threadsafe(tell)
         former = before[signal.Signals(number)]
         assert callable(former)

@@ -1,18 +1,16 @@
-"""The one layer that checks Host, Origin and the shape of the path, around everything.
+"""The middleware that checks Host, Origin and path of every request.
 
-HostedServer libraries check nothing by default, so a page of a stranger that rebinds its name to
-127.0.0.1 would run tools in the reader's name. A client's address is believed from a header only
-when a configured proxy sent it.
+MCP libraries check nothing by default, so a web page that rebinds its host name to 127.0.0.1 could
+run tools as the reader. A client address in a header is only trusted if a configured proxy sent it.
 
-What calls tools is no page, not one of ours either: another user of this machine can hold our port
-on another of its addresses, let a browser load a page from there, and go away; from then on that
-page's requests come to us, with our name as their origin. So `/mcp` believes only the origins that
-the operator names. A service worker that such a page left behind would go on in our name: whoever
-asks for a worker's script gets one that takes itself away.
+`/mcp` only accepts the origins that the operator names, not even our own pages. Another user of
+this machine could use our port on another address, let a browser load a page from there, and stop.
+Requests of that page would then reach us with our own origin. A service worker that such a page
+installed would survive, so requests for a service worker script receive a script that unregisters
+it.
 
-`Origin: null` is what browsers send for our own forms, as our pages carry `Referrer-Policy:
-no-referrer`; it is also what sandboxed frames send, so those forms need their CSRF tokens all the
-same.
+Browsers send `Origin: null` for our own forms, because our pages set `Referrer-Policy:
+no-referrer`. Sandboxed frames send it too, so forms need CSRF tokens anyway.
 """
 
 import logging
@@ -29,17 +27,17 @@ from webapp.http.root_path import Misplaced, is_below, placed, written_path
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
-# Programs spell loopback in three ways and follow redirects badly; each path stands for what is
-# below it too.
+# Paths for programs, which use different names of loopback and do not follow redirects well. Each
+# path includes everything below it.
 MACHINE_PATHS = (
     *("/mcp", "/.well-known", "/live", "/ready", "/health", "/metrics", "/webhooks", "/api"),
 )
-# Set in the scope of a request that a configured proxy handed on: whoever sent it, it was not this
+# Set in the scope of a request that a configured proxy passed on: it does not come from this
 # machine's user.
 PROXIED_KEY = "elicit.proxied"
 
-# Two readers of such a path can disagree about which route it names: dot segments, empty segments,
-# backslashes, separators and dots in disguise (also twice encoded), half an escape, control
+# Two parsers can disagree about the route of such a path: dot segments, empty segments,
+# backslashes, encoded separators and dots (also encoded twice), incomplete escapes, control
 # characters.
 _CROOKED = re.compile(
     r"//|\\|/\.{1,2}(?:/|$)|%2[ef]|%5c|%(?![0-9a-f]{2})|[\x00-\x20\x7f]", re.IGNORECASE
@@ -71,7 +69,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _Refusal(Exception):
-    """`do` is for the operator: what to set."""
+    """A refused request. `do` tells the operator what to configure."""
 
     def __init__(
         self, *, status: HTTPStatus, code: str, detail: str, do: str | None = None
@@ -84,7 +82,7 @@ class _Refusal(Exception):
 
 
 class Guard:
-    """Refuses what is not meant for this server, and passes the rest on."""
+    """The middleware that refuses requests not meant for this server."""
 
     def __init__(
         self,
@@ -97,11 +95,10 @@ class Guard:
         taken_path: str = "",
         any_host_paths: frozenset[str] = frozenset(),
     ) -> None:
-        """`taken_path` is what a proxy takes off a path before the request comes here.
+        """`taken_path` is the prefix that a proxy strips before the request arrives here.
 
-        `any_host_paths` answer by whatever name: no browser has what they ask for.
-
-        Raise ValueError for an address or an origin that is none.
+        `any_host_paths` are served for any host name, because browsers cannot use them. Raises
+        ValueError for an invalid address or origin.
         """
         self._app = app
         self._address = PublicAddress.parse(public_url)
@@ -112,7 +109,7 @@ class Guard:
         self._machine_paths = machine_paths
         self._taken_path = taken_path
         self._any_host_paths = any_host_paths
-        self._told = set[str]()  # the operator, once
+        self._told = set[str]()  # messages that the operator has received, once each
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in {"http", "websocket"}:
@@ -138,7 +135,7 @@ class Guard:
             await self._app(scope, receive, send)
 
     def _is_for_worker(self, scope: Scope) -> bool:
-        """Whether a browser asks for a worker's script, at whatever path another program chose."""
+        """Return True if a browser requests a service worker script, at any path."""
         return (
             self._address.is_on_loopback
             and scope["type"] == "http"
@@ -147,7 +144,7 @@ class Guard:
         )
 
     def _placed(self, scope: Scope) -> Scope:
-        """The scope as if we stood at the root of the host. Raises _Refusal."""
+        """Return the scope as if the application were at the root of its host. Raises _Refusal."""
         address = self._address
         try:
             return placed(
@@ -158,14 +155,15 @@ class Guard:
                 status, code = HTTPStatus.BAD_REQUEST, "path-mounted"
             else:
                 status, code = HTTPStatus.NOT_FOUND, "path-elsewhere"
-            if written_path(scope) in PROBES:  # whoever asks how we are is whoever has to mend it
+            # health checks are read by the operator, who has to fix it
+            if written_path(scope) in PROBES:
                 status = HTTPStatus.SERVICE_UNAVAILABLE
             detail = f"This server answers at {address.url} only."
             refusal = _Refusal(status=status, code=code, detail=detail, do=str(error))
             raise refusal from error
 
     def _log(self, refusal: _Refusal) -> None:
-        """What the operator can mend is said once, loudly."""
+        """Log a refusal: as a warning once, if the operator can fix it."""
         if refusal.do is None or refusal.code in self._told:
             _logger.info("guard.refused", extra={"code": refusal.code})
         else:
@@ -173,7 +171,7 @@ class Guard:
             _logger.warning("guard.refused: %s", refusal.do, extra={"code": refusal.code})
 
     def _check_host(self, scope: Scope) -> bool:
-        """Return True if a person came by another name of this machine, and must be sent on."""
+        """Return True if the request used another name of this machine, and must be redirected."""
         host = self._address.host_of(scope)
         if host is None:
             raise _bad_request("host-malformed", "A request must name its host exactly once.")
@@ -195,11 +193,11 @@ class Guard:
         origins, sites = headers_of(scope, b"origin"), headers_of(scope, b"sec-fetch-site")
         calls = is_below(scope["path"], _CALLS)
         if not origins:
-            # Browsers leave Origin out of some requests of a page's own, and say this of it.
+            # Browsers omit Origin in some same-origin requests, and then send Sec-Fetch-Site.
             is_meant = not calls or sites in ([], ["none"])
         elif origins == ["null"]:
-            # Outside /mcp, where each form carries a CSRF token. Browsers that send Sec-Fetch-Site
-            # say whether it was ours; others leave it out.
+            # Accepted outside of /mcp, where each form has a CSRF token. Browsers that send
+            # Sec-Fetch-Site say whether the form was ours; other browsers omit it.
             is_meant = not calls and sites in ([], ["same-origin"])
         else:
             allowed = self._named_origins if calls else self._page_origins
@@ -212,7 +210,7 @@ class Guard:
             )
 
     def _seen_past_proxies(self, scope: Scope) -> Scope:
-        """Return the scope as the proxy saw it, if a configured one sent it."""
+        """Return the scope as the proxy saw it, if a configured proxy sent the request."""
         client = scope.get("client")
         if not client or not self._trusted_proxies or not self._is_trusted(client[0]):
             return scope
@@ -221,7 +219,7 @@ class Guard:
         if len(chains) > 1:
             raise _bad_proxy("X-Forwarded-For came more than once.")
         for chain in chains:
-            # What stands left of the first stranger is the stranger's own word.
+            # Entries to the left of the first untrusted address were written by that client.
             for text in reversed(chain.split(",")):
                 try:
                     address = plain_ip(text.strip())
@@ -260,13 +258,13 @@ class Guard:
             body = problem(refusal.status, detail=refusal.detail, code=refusal.code)
         prefix = ""
         if scope["type"] == "websocket":
-            await receive()  # the opening, which the answer is an answer to
+            await receive()  # the handshake event, to which the response belongs
             if "websocket.http.response" not in (scope.get("extensions") or {}):
                 await send({"type": "websocket.close", "code": 1008})
                 return
             prefix = "websocket."
         headers = {**_COMMON, "content-type": media_type}
-        if refusal.code == "length-twice":  # nor is what follows on the connection believed
+        if refusal.code == "length-twice":  # later data on this connection is not trusted either
             headers["connection"] = "close"
         await send_answer(send, refusal.status, body, headers, prefix=prefix)
 
@@ -283,7 +281,7 @@ def _page(refusal: _Refusal, *, url: str) -> bytes:
 
 
 def _prefers_html(accept: str) -> bool:
-    """Tell whether HTML is named and outweighs JSON; wildcards name nothing (RFC 9110, 12.5.1)."""
+    """Return True if the header prefers HTML to JSON; wildcards are ignored (RFC 9110, 12.5.1)."""
     weights = {"html": 0.0, "json": 0.0}
     for choice in accept.lower().split(","):
         media_type, *parameters = (part.strip() for part in choice.split(";"))
@@ -308,7 +306,7 @@ def _check_path(scope: Scope) -> None:
 
 
 def _check_length(scope: Scope) -> None:
-    """A relay that believes the other of the two ends the request elsewhere (RFC 9112, 6.1)."""
+    """Reject requests with two lengths: a proxy may use the other length (RFC 9112, 6.1)."""
     if headers_of(scope, b"transfer-encoding") and headers_of(scope, b"content-length"):
         raise _bad_request(
             "length-twice", "A request says how long it is once: by its length, or in chunks."

@@ -1,8 +1,8 @@
-"""Strict-Transport-Security (RFC 6797): browsers come back by https alone, for so many seconds.
+"""Strict-Transport-Security (RFC 6797): browsers use only https for this host for some time.
 
-What could go wrong: a host is locked out of http that serves something else there, as the header
-holds for every port of the name, and nobody can take it back before its time. So the operator has
-to ask for it; and never for the names below (includeSubDomains), which are not ours to decide.
+Risks: the header applies to every port of the host and cannot be revoked before it expires, so
+other services on the host become unreachable over http. The operator therefore has to enable it. It
+never includes subdomains (includeSubDomains), which may not belong to the operator.
 """
 
 from datetime import timedelta
@@ -11,7 +11,7 @@ from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 
 
 class StrictTransport:
-    """Adds the header to every answer."""
+    """Middleware that adds the header to every response."""
 
     def __init__(self, app: ASGIApp, *, life: timedelta) -> None:
         self._app = app

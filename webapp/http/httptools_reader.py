@@ -1,24 +1,25 @@
-"""Requests that httptools reads, with the bounds that uvicorn's protocol for it lacks.
+"""The httptools protocol of uvicorn with limits that it lacks.
 
-What could go wrong: uvicorn bounds the head of a request only where h11 reads it; here a head that
-never ends would be kept until its time is over. And what stands behind a chunked body (RFC 9112,
-7.1.2) would be appended to the head of a request that is being answered already. And a request for
-another host's address (RFC 9112, 3.2.2) would be answered as one for ours.
+Risks: uvicorn limits the request head only with h11; with httptools, an endless head would be
+buffered until the timeout. Trailers of a chunked body (RFC 9112, 7.1.2) would be appended to the
+head of a request that is already being answered. A request for another host's absolute URL (RFC
+9112, 3.2.2) would be answered as one for this host.
 """
 
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-HEAD_BYTES_AT_MOST = 64 * 1024  # with the cookies that every program of 127.0.0.1 leaves there
+HEAD_BYTES_AT_MOST = 64 * 1024  # large enough for the cookies of all programs on 127.0.0.1
 
 
 class FastProtocol(HttpToolsProtocol):
-    """What httptools raises when a callback here does becomes 400."""
+    """An HTTP protocol in which exceptions of the callbacks become a 400 response."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        # Of a head: what arrived after its first bytes (None outside of one), and what was read.
+        # Of a head: bytes received after the first chunk (None outside of a head), and bytes
+        # parsed.
         self._head_bytes: int | None = None
         self._read_bytes = 0
 

@@ -1,4 +1,4 @@
-"""Routes that are compiled once a process; each request brings the parts of its own server."""
+"""Access to the server's parts for routes that are compiled once for each process."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
@@ -13,12 +13,12 @@ AnyRequest: TypeAlias = Request[Any, Any, Any]
 
 
 def bring(scope: Scope, parts: dict[str, Any]) -> None:
-    """Let the routes that this request comes to find the parts."""
+    """Store the server's parts in the scope for the routes."""
     scope[_PARTS] = parts
 
 
 def part(name: str) -> Callable[[AnyRequest], Any]:
-    """How a route or an error's handler finds that part."""
+    """Return a function that finds the named part for a route or an error handler."""
 
     def find(request: AnyRequest) -> Any:
         return cast("Any", request.scope)[_PARTS][name]
@@ -27,14 +27,14 @@ def part(name: str) -> Callable[[AnyRequest], Any]:
 
 
 def provided(**names: str) -> dict[str, Provide]:
-    """Dependencies of routes: each parameter's name with the part's."""
+    """Return dependencies for routes, from parameter names to part names."""
     return {
         parameter: Provide(part(name), sync_to_thread=False) for parameter, name in names.items()
     }
 
 
 async def nothing_to_begin(receive: Receive, send: Send) -> None:
-    """The lifespan of what has nothing to begin or end."""
+    """Run the lifespan of an application that has nothing to start or stop."""
     for moment in ("startup", "shutdown"):
         await receive()
         await send({"type": f"lifespan.{moment}.complete"})

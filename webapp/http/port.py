@@ -1,10 +1,11 @@
-"""The port of the pages: who owns it, and who takes it over.
+"""The port of the pages: which process owns it, and which takes it over.
 
-Of several processes on one store one serves the pages for all. What could go wrong: the port
-belongs to another program, perhaps to one that would like to be taken for us. So whoever holds it
-must prove that it serves the same store at the same address, and what it proves helps nobody else.
-It may end, and another program take the port: so each process that does not have it asks anew
-before a link leaves.
+Of several processes on one store, one serves the pages for all of them.
+
+Risks: the port belongs to another program that may impersonate us. The owner of the port must
+therefore prove that it serves the same store at the same address, with a proof that is useless
+elsewhere. The owner may end and another program may take the port, so every other process checks
+the owner again before it sends a link.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ PORT_OPTION = "--port"
 RETRY_SECONDS = 0.5
 _ANSWER_SECONDS = 5.0
 _BETWEEN_OWNERS_SECONDS = 10.0
-_PATIENCE_SECONDS = 20.0  # a busy machine starts a process so slowly
+_PATIENCE_SECONDS = 20.0  # a process can take this long to start on a busy machine
 _ANSWER_BYTES_AT_MOST = 4096
 _BACKLOG = 2048
 _NONCE_BYTES = 24
@@ -43,13 +44,15 @@ class _Health(Struct):
 
 
 class PortUnusable(Exception):
-    """The port cannot be had; the message is for the terminal."""
+    """The port cannot be used. The message is shown on the terminal."""
 
 
 def bind(host: str, port: int, *, option: str = PORT_OPTION) -> socket.socket:
-    """A socket that has the port and does not listen yet; `option` is where it was chosen.
+    """Return a bound socket that does not listen yet.
 
     Raises PortUnusable.
+
+    `option` names the setting of the port in the error.
     """
     listener = None
     try:
@@ -67,7 +70,7 @@ def bind(host: str, port: int, *, option: str = PORT_OPTION) -> socket.socket:
 
 
 def listen(listener: socket.socket, *, option: str = PORT_OPTION) -> None:
-    """Raises PortUnusable: two may bind a port, and the first to listen has it."""
+    """Start to listen. Raises PortUnusable: of two bound sockets, only one can listen."""
     try:
         listener.listen(_BACKLOG)
     except OSError as error:
@@ -75,7 +78,7 @@ def listen(listener: socket.socket, *, option: str = PORT_OPTION) -> None:
 
 
 def listening(host: str, port: int, *, option: str = PORT_OPTION) -> socket.socket:
-    """A socket that has the port and listens. Raises PortUnusable."""
+    """Return a listening socket on the port. Raises PortUnusable."""
     listener = bind(host, port, option=option)
     try:
         listen(listener, option=option)
@@ -86,22 +89,22 @@ def listening(host: str, port: int, *, option: str = PORT_OPTION) -> socket.sock
 
 
 class Tagging(Protocol):
-    """What makes keyed hashes that nobody without the store's secrets can make."""
+    """An object that computes keyed hashes, which requires the store's secrets."""
 
     def tag(self, purpose: str, *parts: str, size: int = ...) -> str: ...
 
 
 def proof(pepper: Tagging, *, url: str, nonce: str) -> str:
-    """What only a process with this store open, which serves it at this address, can answer."""
+    """Return the proof that only a process with this store and this public address can compute."""
     return pepper.tag("port", url, nonce, size=_PROOF_BYTES)
 
 
 async def own_or_find(
     host: str, port: int, *, url: str, pepper: Tagging, option: str = PORT_OPTION
 ) -> socket.socket | None:
-    """The listening socket of a port that is ours now; None where one of ours owns it.
+    """Return a listening socket, or None if another of our processes owns the port.
 
-    Raises PortUnusable if the port is somebody else's.
+    Raises PortUnusable if another program owns the port.
     """
     loop = asyncio.get_running_loop()
     patient_until = loop.time() + _PATIENCE_SECONDS
@@ -114,14 +117,14 @@ async def own_or_find(
             found = await is_ours(host, port, url=url, pepper=pepper)
             if found:
                 return None
-            # No answer may come of an owner that ends or begins just now.
+            # An owner that is starting or ending may not answer.
             if found is False or loop.time() > patient_until:
                 raise await with_owner(error, host, port, url=url, option=option) from error
         await asyncio.sleep(RETRY_SECONDS)
 
 
 class PagesTaken(ElicitError):
-    """The pages' port is another program's: no link may leave."""
+    """The pages' port belongs to another program, so no link may be sent."""
 
     name = "ELICITATION_PAGES_TAKEN"
     http_status = 503
@@ -136,7 +139,7 @@ class PagesTaken(ElicitError):
 
 
 class SharedPort:
-    """A port that several processes of ours share, of which one has it."""
+    """A port that several of our processes share and one of them owns."""
 
     def __init__(
         self, host: str, port: int, *, url: str, pepper: Tagging, option: str = PORT_OPTION
@@ -148,9 +151,9 @@ class SharedPort:
         self._asking = asyncio.Lock()
 
     async def own_or_find(self) -> socket.socket | None:
-        """The listening socket if the port is ours now; None where one of ours owns it.
+        """Return a listening socket, or None if another of our processes owns the port.
 
-        Raises PortUnusable if the port is somebody else's.
+        Raises PortUnusable if another program owns the port.
         """
         self._listener = await own_or_find(
             self._host, self._port, url=self._url, pepper=self._pepper, option=self._option
@@ -158,9 +161,9 @@ class SharedPort:
         return self._listener
 
     async def take_over(self, *, say: Callable[[str], object]) -> socket.socket:
-        """The listening socket, as soon as the owner is gone.
+        """Wait until the owner is gone and return a listening socket.
 
-        That another program has it meanwhile is said once.
+        If another program takes the port, this is reported once.
         """
         is_said = False
         while True:
@@ -175,14 +178,16 @@ class SharedPort:
                 return self._listener
 
     async def prove(self) -> None:
-        """Before a link leaves. Raises PagesTaken where the port does not prove to be ours now.
+        """Check the owner before a link is sent.
 
-        Between two owners nobody may answer for a moment.
+        Raises PagesTaken if it is not one of ours.
+
+        While the port changes its owner, nobody may answer for a moment.
         """
         loop = asyncio.get_running_loop()
         since = loop.time()
         async with self._asking:
-            # Who waited here while another one asked has its answer.
+            # A caller that waited for the lock uses the result of the previous caller.
             while self._listener is None and self._proven_at < since:
                 asked_at = loop.time()
                 is_ours = await self._is_ours()
@@ -198,7 +203,7 @@ class SharedPort:
 
 
 async def is_ours(host: str, port: int, *, url: str, pepper: Tagging) -> bool | None:
-    """Whether one of ours has the port; None if whoever has it does not answer."""
+    """Return True if one of our processes owns the port, None if the owner does not answer."""
     nonce = secrets.token_urlsafe(_NONCE_BYTES)
     health = await _health_of(host, port, url=url, nonce=nonce)
     if not isinstance(health, _Health):
@@ -211,7 +216,7 @@ async def is_ours(host: str, port: int, *, url: str, pepper: Tagging) -> bool | 
 async def with_owner(
     error: PortUnusable, host: str, port: int, *, url: str, option: str = PORT_OPTION
 ) -> PortUnusable:
-    """Return the error that names the server that has the port, where that is one of elicit's."""
+    """Return the error with the name of the owning server, if it is an elicit server."""
     if not _is_taken(error):
         return error
     for address in dict.fromkeys((url, f"http://127.0.0.1:{port}")):  # a sandbox has no other
@@ -232,13 +237,13 @@ def _named(health: _Health) -> str:
 async def _health_of(
     host: str, port: int, *, url: str, nonce: str
 ) -> _Health | Literal[False] | None:
-    """Return what whoever has the port says of itself; None without an answer, else False."""
+    """Return the owner's health report; None without an answer, False for another program."""
     at, body = httpx.URL(url), b""
     root_path = at.path.rstrip("/")
     try:
         async with (
             asyncio.timeout(_ANSWER_SECONDS),
-            # Nothing here speaks TLS, and the proxies of the environment are not asked.
+            # No TLS on loopback, and no proxy from the environment.
             httpx.AsyncClient(
                 verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), trust_env=False
             ) as client,

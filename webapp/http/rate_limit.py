@@ -1,7 +1,7 @@
-"""How often: a bucket of tokens for each key, in this process's memory.
+"""Rate limits: a token bucket for each key, in this process's memory.
 
-What could go wrong: the memory itself. There are 10,000 buckets at most, and the one unused for
-longest makes room: whoever has more addresses than that is not held by limits for each address.
+Risks: memory use. There are at most 10,000 buckets, and the one unused for longest is dropped, so a
+caller with more addresses than that is not limited by address.
 """
 
 from collections import Counter, OrderedDict
@@ -21,11 +21,11 @@ from webapp.http.browser import page_headers
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 
 KEYS_AT_MOST = 10_000
-_HOUSEHOLD_BITS = 64  # what one customer is given of IPv6, and can choose addresses from freely
+_HOUSEHOLD_BITS = 64  # IPv6 prefix that one customer gets, with free choice of addresses in it
 
 
 class TooOften(ElicitError):
-    """Somebody asks faster than a person does; `seconds` to wait, whole."""
+    """The caller sends requests too fast. `seconds` is the time to wait."""
 
     name = "ELICITATION_TOO_OFTEN"
     http_status = 429
@@ -36,7 +36,7 @@ class TooOften(ElicitError):
 
 
 class Rates:
-    """Lets `burst` through at once, then one in each `every`."""
+    """A rate limiter that allows `burst` requests at once, then one in each `every`."""
 
     def __init__(
         self,
@@ -46,26 +46,26 @@ class Rates:
         clock: Clock,
         keys_at_most: int = KEYS_AT_MOST,
     ) -> None:
-        """Raises ValueError for limits that would let nothing or everything through."""
+        """Raise ValueError for limits that would block or allow everything."""
         if burst < 1 or every <= timedelta() or keys_at_most < 1:
             raise ValueError("burst and keys_at_most are 1 or more, every is more than nothing")
         self._burst = burst
         self._every = every.total_seconds()
         self._ticks = ticks_of(clock)
         self._keys_at_most = keys_at_most
-        # When the bucket will be full again: the one number that says how much is in it.
+        # The time when the bucket is full again, from which its content follows.
         self._full_at: OrderedDict[str, float] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._full_at)
 
     def wait(self, key: str) -> float:
-        """The seconds until it may go on; nothing is counted."""
+        """Return the seconds to wait, without counting a request."""
         now = self._ticks()
         return max(self._full_at.get(key, now) - now - (self._burst - 1) * self._every, 0.0)
 
     def allow(self, key: str) -> float:
-        """0 if it may go on, which is counted; else the seconds to wait, which costs nothing."""
+        """Count a request and return 0, or return the seconds to wait without counting it."""
         wait = self.wait(key)
         if not wait:
             now = self._ticks()
@@ -76,14 +76,14 @@ class Rates:
         return wait
 
     def require(self, key: str) -> None:
-        """Count it. Raises TooOften, which costs nothing."""
+        """Count a request. Raises TooOften without counting it if there are too many."""
         wait = self.allow(key)
         if wait:
             raise TooOften(wait)
 
 
 def address_key(scope: Mapping[str, Any]) -> str:
-    """Who is counted as one: an IPv4 address, an IPv6 network of 64 bits; a peer without any."""
+    """Return the rate limit key of a client: its IPv4 address, or its IPv6 /64 network."""
     client = scope.get("client")
     try:
         address = plain_ip(client[0]) if client else ""
@@ -96,7 +96,7 @@ def address_key(scope: Mapping[str, Any]) -> str:
 
 
 class AtOnce:
-    """Lets so many of each key be under way, and no more."""
+    """A limit on how many operations of each key run at once."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -107,7 +107,7 @@ class AtOnce:
 
     @contextmanager
     def one_more(self, key: str) -> Generator[bool]:
-        """Whether there is room for it."""
+        """Yield True and count the operation if there is room, else yield False."""
         if self._under_way[key] >= self._most:
             yield False
             return
@@ -121,11 +121,11 @@ class AtOnce:
 
 
 class Paced:
-    """Holds back whoever asks for pages faster than people do.
+    """Middleware that limits page requests by address.
 
-    They are counted by address, and a request with a link, a session or another token that works is
-    then counted by that: whoever shares the address cannot hold it back. Paths that programs call
-    are not held back here: their tokens and signatures tell who they are.
+    If the address is over its limit, a request with a valid link, session or other token is counted
+    by that token instead, so people who share an address cannot block each other. Paths for
+    programs are exempt: their tokens and signatures identify the caller.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Paced:
         free: tuple[str, ...],
         credential: Callable[[Scope], str | None],
     ) -> None:
-        """`credential` names the token of a request that works; None: it brings none."""
+        """`credential` returns the name of a request's valid token, or None."""
         self._app = app
         self._rates = rates
         self._free = free

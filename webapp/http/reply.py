@@ -1,4 +1,4 @@
-"""A response of the web framework's; whoever only reads what a browser carries loads none of it."""
+"""A response that can set several cookies, apart from modules that don't need the web framework."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -10,7 +10,7 @@ from webapp.http.browser import FirstCookie
 
 
 class Reply(Response[Any]):
-    """A response that may set several cookies; each is a whole Set-Cookie header."""
+    """A response that can set several cookies; each is a full Set-Cookie header."""
 
     def __init__(self, content: object, *, sets: Sequence[str] = (), **options: Any) -> None:
         super().__init__(content, **options)

@@ -1,10 +1,10 @@
-"""What our own routes read of a request, whatever a stranger puts into it.
+"""Reading of cookies and queries from untrusted requests.
 
-What could go wrong: a request that costs more than it took to send. The framework reads cookies in
-time that grows with their square, and keeps the last thousand cookies, queries and paths that it
-saw. So cookies are split here, in one pass, and never decoded: those that we set need no decoding.
-A query is split here too, and what is longer than any address of ours is refused before the
-framework sees it. Routes of an author's own get everything as it came.
+Risks: a request costs more to read than to send. The framework parses cookies in quadratic time and
+caches the last thousand cookies, queries and paths. Cookies are therefore split here in one pass
+and never decoded, which our own cookies don't need. Queries are parsed here too, and addresses
+longer than any of ours are refused before the framework sees them. An author's own routes receive
+everything unchanged.
 """
 
 from collections.abc import Mapping
@@ -23,14 +23,14 @@ Fields: TypeAlias = dict[str, list[str]]
 
 
 class ReadRequest(Protocol):
-    """A request of any framework's."""
+    """A request of any framework."""
 
     @property
     def scope(self) -> Mapping[str, Any]: ...
 
 
 class Bounded:
-    """Passes on what could be a request of one of our pages, by the length of its address."""
+    """Middleware that refuses requests whose path or query is too long for our pages."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -52,7 +52,7 @@ class Bounded:
 
 
 def cookies_of(request: ReadRequest) -> dict[str, str]:
-    """Each cookie as it was sent; of two by one name the last. Foreign ones are no harm."""
+    """Return the cookies as sent; of two with the same name, the last."""
     found: dict[str, str] = {}
     for name, value in request.scope["headers"]:
         if name == b"cookie":
@@ -64,12 +64,12 @@ def cookies_of(request: ReadRequest) -> dict[str, str]:
 
 
 def query_of(request: ReadRequest) -> Fields:
-    """What stands in the query; nothing if it has more fields than any address of ours."""
+    """Return the fields of the query, or none if there are too many."""
     return parsed(request.scope["query_string"])
 
 
 def parsed(text: bytes) -> Fields:
-    """The fields of a form or a query; none if there are more than any form of ours has."""
+    """Return the fields of a form or a query, or none if there are too many."""
     try:
         return parse_qs(
             text.decode("utf-8", "replace"),

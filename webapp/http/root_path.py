@@ -1,12 +1,12 @@
-"""Where below its host the application stands (ASGI's root_path), and which path it is asked for.
+"""The path below the host at which the application is mounted (ASGI's root_path).
 
-Frameworks change `path` in ways of their own: Starlette leaves it whole and names the mount in
-root_path, Litestar takes the mount off and adds a slash. So it is read from `raw_path`, as it came.
+Frameworks change `path` differently: Starlette leaves it unchanged and sets root_path, Litestar
+strips the mount path and adds a slash. The path is therefore read from `raw_path`.
 
-What could go wrong: two readings of one path. A proxy that keeps strangers from /tools/mcp must not
-be passed by /tools/tools/mcp. So whether something was taken off is never guessed from a path: the
-host tells it (root_path, with which its paths begin then, as ASGI has it), or ELICIT_ROOT_PATH
-does, and the whole must begin as ELICIT_URL does.
+Risks: one path is read in two ways. A proxy that blocks /tools/mcp must not be bypassed by
+/tools/tools/mcp. Whether a prefix was stripped is therefore never guessed from the path: the host
+says it (root_path, with which its paths begin, as in ASGI), or ELICIT_ROOT_PATH does, and the full
+path must begin like ELICIT_URL.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 from webapp.http.connection import Message, Scope, Send
 
 _WELL_KNOWN = "/.well-known"
-# What a framework keeps in the scope for its own routing: another one inside would take it for its.
+# Routing state of a framework: another framework inside would use it as its own.
 _OF_HOSTS = frozenset(
     {
         "app_root_path",
@@ -30,14 +30,16 @@ _OF_HOSTS = frozenset(
     }
 )
 _UNTOLD = "If a proxy takes that off, say so with ELICIT_ROOT_PATH="
-# The scope as an application of an author's has it, which stands at the root path.
+# Scope key of the root path, for an author's application that is mounted there.
 ROOT_KEY = "elicit.root_path"
 
 
 class Misplaced(Exception):
-    """A request for a place where this application does not stand; the message is the operator's.
+    """A request for a path outside of this application.
 
-    `is_mounted`: the host itself says that it stands elsewhere.
+    The message is for the operator.
+
+    `is_mounted`: the host itself reports another mount path.
     """
 
     def __init__(self, why: str, *, is_mounted: bool) -> None:
@@ -46,16 +48,17 @@ class Misplaced(Exception):
 
 
 def written_path(scope: Mapping[str, Any]) -> str:
-    """The path as it came, or as good as it can be told."""
+    """Return the path as it was sent, as far as known."""
     raw: bytes | None = scope.get("raw_path")
     return quote(scope["path"]) if raw is None else raw.decode("latin-1")
 
 
 def placed(scope: Scope, *, url: str, root_path: str, taken: str) -> Scope:
-    """The scope as if the application stood at the root of its host.
+    """Return the scope as if the application were at the root of its host.
 
-    `root_path` is that of `url`, the public address; `taken` what a proxy takes off before.
     Raises Misplaced.
+
+    `root_path` is the path of `url`, the public address. `taken` is the prefix that a proxy strips.
     """
     written = written_path(scope)
     told: str = scope.get("app_root_path", scope.get("root_path", "")).rstrip("/")
@@ -67,7 +70,7 @@ def placed(scope: Scope, *, url: str, root_path: str, taken: str) -> Scope:
         path = "/"
     elif is_below(whole, root_path):
         path = whole.removeprefix(root_path)
-    elif is_below(whole, _WELL_KNOWN):  # RFC 9728, 3.1: before the path of what it is about
+    elif is_below(whole, _WELL_KNOWN):  # RFC 9728, 3.1: well-known path before the resource path
         path = whole
     else:
         raise Misplaced(_why(mount_of(scope), url=url, root_path=root_path), is_mounted=False)
@@ -82,7 +85,7 @@ def placed(scope: Scope, *, url: str, root_path: str, taken: str) -> Scope:
 
 
 def rooted(scope: Scope) -> Scope:
-    """The scope for an application that makes addresses of its own: it is told where it stands."""
+    """Return the scope with root_path set, for an application that builds its own URLs."""
     root_path: str = scope.get(ROOT_KEY, "")
     if not root_path:
         return scope
@@ -93,7 +96,7 @@ def rooted(scope: Scope) -> Scope:
 
 
 def under(root_path: str, send: Send) -> Send:
-    """Sends redirects to paths of ours as a browser must follow them."""
+    """Wrap `send` so that redirects to our own paths include the root path."""
     if not root_path:
         return send
 
@@ -109,12 +112,12 @@ def under(root_path: str, send: Send) -> Send:
 
 
 def is_below(path: str, root: str) -> bool:
-    """Whether the path is that of the root, or of something in it."""
+    """Return True if `path` equals `root` or is below it."""
     return path == root or path.startswith(f"{root}/")
 
 
 def mount_of(scope: Mapping[str, Any]) -> str:
-    """Where the host says that the application stands: by root_path, or by what it took off."""
+    """Return the mount path that the host reports by root_path or by a stripped path."""
     if scope.get("root_path"):
         return str(scope["root_path"]).rstrip("/")
     path, whole = scope["path"].rstrip("/"), unquote(written_path(scope)).rstrip("/")

@@ -1,8 +1,8 @@
-"""Hosts of the operator's own network that this server may talk to (`ELICIT_TRUSTED_HOSTS`).
+"""Hosts in the operator's own network that this server may call (`ELICIT_TRUSTED_HOSTS`).
 
-What could go wrong: an address that somebody else names is taken for one of these. So they count
-for what the operator has configured (the issuer, providers, payment providers) and for nothing that
-an author, a model or a client names; and each is one port of one host or network.
+Risks: an address chosen by somebody else matches one of these hosts. They therefore only apply to
+addresses that the operator has configured (issuer, providers, payment providers), never to
+addresses from an author, a model or a client. Each entry is one port of one host or network.
 """
 
 import ipaddress
@@ -16,14 +16,14 @@ _HTTPS = 443
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedHost:
-    """A name, or a network; a name counts wherever it leads."""
+    """A trusted host name, with any address, or a trusted network."""
 
     port: int
     name: str | None = None
     network: ipaddress.IPv4Network | ipaddress.IPv6Network | None = None
 
     def is_of(self, host: str, port: int, addresses: Sequence[str]) -> bool:
-        """Whether a request there is to it: by its name, or by all that the name leads to."""
+        """Return True if the name matches, or if all addresses are in the network."""
         if port != self.port:
             return False
         if self.network is None:
@@ -33,7 +33,7 @@ class TrustedHost:
 
 
 def read_trusted_host(text: str) -> TrustedHost:
-    """From host:port, network:port, or either without a port, which is 443. Raises ValueError."""
+    """Parse host:port, network:port, or either without port (443). Raises ValueError."""
     network, port = _split_network(text)
     if network is not None:
         return TrustedHost(port=port, network=network)
@@ -46,7 +46,7 @@ def read_trusted_host(text: str) -> TrustedHost:
 def _split_network(
     text: str,
 ) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network | None, int]:
-    """A network, or one address: of IPv6 in brackets, where a port follows."""
+    """Split off the port of a network or IP address. IPv6 with a port needs brackets."""
     place, port = text, _HTTPS
     if text.startswith("["):
         place, _, rest = text[1:].partition("]")

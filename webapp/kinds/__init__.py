@@ -1,10 +1,9 @@
-"""What each kind of question does here: who may answer, and what is done with the answer.
+"""The kinds of questions: who may answer each kind, and how the answer is processed.
 
-`registry` builds each kind once, in sight: `oauth` and `payment` have rooms of their own, the
-others a module here. Most are a `page_kind`, whose answer our own page takes: a form and a
-confirmation are nothing more, and a new one overrides what differs. What is true of all questions
-of one kind stands in its traits (`flows.elicitation.traits`). `decision` is what somebody else than
-whoever is asked for decides, and their inbox; `approvals` are yeses that a person lets stand,
-`rules` asks an author's own validators, in whichever process has them, `quotas` holds how much
-anybody may ask.
+`registry` creates each kind once. `oauth` and `payment` have their own packages, the other kinds a
+module here. Most kinds are a `page_kind`, answered on our own page: forms and confirmations need
+nothing more, and a new kind overrides what differs. The properties of a kind are in its traits
+(`flows.elicitation.traits`). `decision` is decided by an approver in their inbox. `approvals` are
+remembered approvals, `rules` runs an author's validators in the process that has them, and `quotas`
+limits the number of open questions.
 """

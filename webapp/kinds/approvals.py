@@ -1,9 +1,9 @@
-"""Approvals: what a person has allowed a tool, and for how long nobody asks again.
+"""Approvals: what a person has allowed a tool to do, and for how long it is not asked again.
 
-What could go wrong: a yes that reaches further than the person meant. It is the owner's, for the
-client that asked, one version of one tool of one server and one digest of arguments, for 15
-minutes; for any arguments only by a choice on our own page, and for an hour; for the owner's other
-clients only by another.
+Risks: an approval covers more than the person intended. An approval belongs to one owner, client,
+server, tool version and digest of arguments, and lasts 15 minutes. Only a choice on our own page
+extends it to any arguments, for an hour. Only another choice extends it to the owner's other
+clients.
 """
 
 import json
@@ -29,13 +29,13 @@ ABOUT_CHARACTERS = 200
 
 
 class Approvals:
-    """By owner, and for an operator of all owners: listed, revoked one by one, cleared."""
+    """The stored approvals, which an owner or an operator can list, revoke and clear."""
 
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
 
     async def covers(self, by: AskedBy, digest: str) -> bool:
-        """Whether a call with these arguments needs no asking now."""
+        """Return True if a call with these arguments is already approved."""
         now = self._elicitations.clock()
         for covered in (digest, None):
             for is_for_all in (False, True):
@@ -47,9 +47,9 @@ class Approvals:
     async def given(
         self, approved: Elicitation, terms: FormTerms, *, is_wide: bool, is_for_all: bool
     ) -> Approval:
-        """What is written with the yes to a gate.
+        """Return the approval to store with an accepted gate.
 
-        `is_wide`: whatever the arguments are; `is_for_all`: whichever client of the owner calls.
+        `is_wide`: for any arguments. `is_for_all`: for any client of the owner.
         """
         asked, now = approved.asked, self._elicitations.clock()
         covered = None if is_wide else terms.covers
@@ -79,7 +79,7 @@ class Approvals:
         )
 
     async def all(self, *, owner: str | None = None) -> list[Approval]:
-        """Those in force, of one owner or of all, the latest first."""
+        """Return the approvals in force of one owner or of all, the latest first."""
         found = await self._elicitations.all(
             Approval, owner=owner, status=GIVEN, skips_unreadable=True
         )
@@ -88,9 +88,11 @@ class Approvals:
         return sorted(in_force, key=lambda approval: approval.given_at, reverse=True)
 
     async def revoke(self, id: str, *, owner: str | None = None, by: str | None = None) -> bool:
-        """End one; `id` is whole or as the lists show it. False if there is none in force.
+        """Revoke an approval.
 
-        `by` is told by the audit.
+        Return False if there is none in force.
+
+        `id` is the full id or the short id that lists show. `by` is recorded in the audit log.
         """
         for approval in await self.all(owner=owner):
             if id in (approval.id, tail_of(approval)):
@@ -98,7 +100,7 @@ class Approvals:
         return False
 
     async def clear(self, *, owner: str | None = None) -> int:
-        """End all of one owner, or of everybody; how many there were."""
+        """Revoke all approvals of one owner, or of everybody. Return how many."""
         found = await self.all(owner=owner)
         return sum([await self._revoke([approval]) for approval in found])
 

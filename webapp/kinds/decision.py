@@ -1,17 +1,16 @@
-"""Decisions (the kind `decision`): a yes or no of somebody else than who is asked for.
+"""Decisions (kind `decision`): another person, the approver, accepts or declines.
 
-The question is whoever asked's, as every other. That it waits for an approver is told by an item in
-the inbox of that approver's name, a row of another owner, so that the two are two writes.
+The question belongs to the asker, as in every kind. An item in the inbox of the approver's name
+refers to it. The item belongs to another owner, so question and item are two writes.
 
-What could go wrong: one of them is missing after a crash. The item is written first: where the
-process died before the question was, it leads to nothing, and is passed over. Whether a question
-waits, is decided or withdrawn says the question alone, never its item. That one is marked
-afterwards, so that it need not be looked at, and where that was lost, the sweeper does so at the
-question's end.
+Risks: one of the two rows is missing after a crash. The item is written first. If the process dies
+before the question is written, the item refers to nothing and is skipped. Only the question says
+whether it is open, decided or withdrawn, never the item. The item is marked afterwards so that it
+need not be read again, and if that write is lost, the sweeper marks it at the question's end.
 
-Or somebody decides who may not: one who asked, one who was an approver yesterday, a program, the
-model. The one proof that settles it is made in `decide`, after the look at all that; no page of the
-question's own, no client and no key has it.
+Another risk is that a person who may not decide does: the asker, a former approver, a program or
+the model. The only proof that settles a decision is created in `decide`, after these checks. No
+page of the question, client or API key can create it.
 """
 
 import logging
@@ -42,14 +41,14 @@ REASON_CHARACTERS: Final = 500
 DECIDED_SHOWN_FOR: Final = timedelta(days=30)
 WITHDRAWN: Final = "withdrawn by whoever asked"
 _ROWS_AT_ONCE: Final = 50
-_ROWS_AT_MOST: Final = 1000  # that are looked through for one page
+_ROWS_AT_MOST: Final = 1000  # read for one page at most
 _DECIDED: Final = "decided"
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingDecision:
-    """A question in an inbox; `id` is its item's there, of which an address has no more."""
+    """A question in an inbox. `id` is the id of its inbox item, used in page addresses."""
 
     id: str
     approver: str
@@ -57,7 +56,7 @@ class PendingDecision:
 
 
 class Decisions:
-    """Implements question_kind.QuestionKind for requests of type Form with an approver."""
+    """The kind `decision`: implements question_kind.QuestionKind for a Form with an approver."""
 
     flow = None
     holds_open = False
@@ -69,13 +68,13 @@ class Decisions:
         self.approvers = approvers
 
     def facts(self, request: Form) -> Json:
-        """Raises NotConfigured for an approver that nobody is."""
+        """Return the request's facts. Raises NotConfigured if nobody has the approver's name."""
         assert request.approver is not None
         self.approvers.must_be_there(request.approver)
         return request.facts()
 
     def must_be_decidable(self, request: Any, caller: Caller) -> None:
-        """Raises NotConfigured where nobody could decide what this caller asks."""
+        """Raise NotConfigured if nobody could decide a question of this caller."""
         if isinstance(request, Form) and request.approver is not None:
             self.approvers.must_decide_for(request.approver, caller)
 
@@ -99,7 +98,7 @@ class Decisions:
         return []
 
     async def announce(self, asked: Elicitation) -> None:
-        """Put it into the inbox, before it is written itself."""
+        """Add the question to the inbox, before the question itself is stored."""
         approver, elicitations = approver_of(asked), self._elicitations
         if approver is None:
             return
@@ -120,9 +119,9 @@ class Decisions:
     async def inbox(
         self, approver: str, *, is_decided: bool = False, after: str | None = None
     ) -> tuple[Sequence[PendingDecision], str | None]:
-        """What waits, or what was decided, the latest first; and behind what the next page begins.
+        """Return waiting or decided questions, the latest first, and the cursor of the next page.
 
-        `after` and that are ids without their owner; None at the end.
+        `after` and the cursor are ids without their owner; the cursor is None at the end.
         """
         elicitations = self._elicitations
         owner = elicitations.rows.ids.approver(approver)
@@ -148,7 +147,7 @@ class Decisions:
         return found, None if last is None else last[OWNER_TAG_CHARACTERS:]
 
     async def read(self, approver: str, id: str) -> PendingDecision | None:
-        """The one with this id in the inbox of this name."""
+        """Return the item with this id in the inbox of this name."""
         owner = self._elicitations.rows.ids.approver(approver)
         item = await self._elicitations.read(InboxItem, owner=owner, id=owner + id)
         return None if item is None else await self._waiting(item, approver)
@@ -164,9 +163,9 @@ class Decisions:
         accepts: bool,
         reason: str | None = None,
     ) -> Elicitation:
-        """How it stands then, which may be what another one has decided, or its end.
+        """Decide, and return the question, which another approver may have decided before.
 
-        A `reason` goes to the tool with a no. Raises NotAllowed for who may not decide it.
+        `reason` is sent to the tool if declined. Raises NotAllowed if the person may not decide.
         """
         asked = waiting.asked
         if waiting.approver not in self.approvers.names_of(person):
@@ -184,13 +183,13 @@ class Decisions:
         return ended
 
     def is_theirs(self, ended: Elicitation, person: Deciding, *, accepts: bool) -> bool:
-        """Whether it ended by this very answer, or by the same one of theirs, sent twice."""
+        """Return True if the question ended by this answer, or by the same answer sent twice."""
         by = ended.decided_by
         is_same = (ended.status is Status.ACCEPTED) == accepts
         return by is not None and by.name == person.name and is_same
 
     async def give_up(self, asked: Elicitation) -> Elicitation:
-        """End it for whoever asked; what others decide is withdrawn, and out of their way."""
+        """End the question for its asker. A decision is withdrawn and removed from the inbox."""
         if approver_of(asked) is None:
             return await self._elicitations.end(asked, Status.DECLINED)
         ended = await self._elicitations.end(asked, Status.CANCELLED, why=WITHDRAWN)
@@ -198,7 +197,7 @@ class Decisions:
         return ended
 
     async def fall_due(self, item: InboxItem) -> None:
-        """At the end of its question, or where that was never written."""
+        """Mark the item when its question has ended or was never stored."""
         asked = await self._elicitations.get(item.elicitation_id)
         if asked is None or asked.status.is_final:
             await self._elicitations.write(replace(item, status=_DECIDED))
@@ -217,14 +216,14 @@ class Decisions:
                 await elicitations.settle(asked.id, Status.DECLINED, why=reason, proof=proof)
                 is_decided = True
             except NotPossible:
-                pass  # another one was first, or it was withdrawn
+                pass  # another approver was first, or it was withdrawn
         if is_decided:
             about = {"id": asked.id, "approver": proof.approver, "accepts": accepts}
             _log.info("approval.decided", extra=about)
         return await elicitations.get(asked.id) or asked
 
     async def _take_out(self, asked: Elicitation) -> None:
-        """It is over, and not by an approver: many of those would hide what still waits."""
+        """Mark the item of a withdrawn question, because many of them would hide the open ones."""
         approver, elicitations = approver_of(asked), self._elicitations
         if approver is None:
             return
@@ -247,7 +246,7 @@ class Decisions:
             try:
                 await self._elicitations.write(replace(item, status=_DECIDED))
             except Conflict:
-                return  # another one, a moment ago
+                return  # marked by another process a moment ago
 
     async def _waiting(self, item: InboxItem, approver: str) -> PendingDecision | None:
         try:
@@ -266,6 +265,6 @@ class Decisions:
 
 
 def _short(reason: str | None) -> str | None:
-    """What was typed as a reason; nothing where nothing was."""
+    """Return the normalized reason, or None if it is empty."""
     words = " ".join((reason or "").split())[:REASON_CHARACTERS]
     return words or None

@@ -1,7 +1,7 @@
-"""Gates (the kind `gate`): a yes before a tool's body starts, or one that was given before.
+"""Gates (kind `gate`): an approval before a tool's body starts, new or remembered.
 
-What could go wrong: a yes that opens long after it was said, or after it was taken back, because
-the call it was said to asks other things and goes on for days. So each leg of it looks again.
+Risks: an approval is used long after it was given or revoked, because its call asks other questions
+and continues for days. Each request of the call therefore checks the approval again.
 """
 
 import logging
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class Gates(PageKind):
-    """Implements question_kind.QuestionKind for requests of type Form that are gates."""
+    """The kind `gate`: implements question_kind.QuestionKind for a Form that is a gate."""
 
     may_know = True
 
@@ -35,7 +35,7 @@ class Gates(PageKind):
         self.approvals = Approvals(elicitations)
 
     def before(self, tool: str, *, mark: Gate | None, is_destructive: bool) -> Gate | None:
-        """The gate before this tool, by its mark, its annotation and the operator's policy."""
+        """Return the tool's gate, from its mark, its annotation and the operator's policy."""
         return self._policy.gate_of(tool, mark=mark, is_destructive=is_destructive)
 
     async def known(self, request: Form, by: AskedBy) -> Json | None:
@@ -44,10 +44,10 @@ class Gates(PageKind):
         return {} if await self.approvals.covers(by, request.covers) else None
 
     async def still_stands(self, accepted: Elicitation, by: AskedBy) -> bool:
-        """Whether this leg of the call may start under the yes to an earlier one.
+        """Return True if this request may start under an approval of an earlier request.
 
-        One that was revoked is used up here, and the gate is asked again; but where a body runs
-        under it, this leg waits for that one's result.
+        A revoked approval is marked as used, so the gate is asked again. If a body is already
+        running under it, this request waits for that body's result.
         """
         now, terms = self._elicitations.clock(), _terms(accepted)
         if not holds(accepted, self._elicitations):
@@ -66,13 +66,13 @@ class Gates(PageKind):
         return found.delivered_at is None
 
     async def answer(self, taken: Elicitation) -> Json:
-        """A yes has no content that could be wiped."""
+        """Return no content: an approval has none."""
         return {}
 
     async def written_with(
         self, accepted: Elicitation, answer: Json, ticks: Collection[str]
     ) -> Sequence[Value]:
-        """What a yes is good for besides, by the boxes of its page."""
+        """Return the remembered approval to store, according to the boxes ticked on the page."""
         terms = _terms(accepted)
         if not terms.can_be_kept:
             return []
@@ -86,9 +86,9 @@ class Gates(PageKind):
 
 
 def holds(current: Elicitation, elicitations: Elicitations) -> bool:
-    """Whether a yes is still good for its call: for a while, and where its body is running.
+    """Return True if an approval still applies to its call: for a while, and while its body runs.
 
-    Of the latter the same call, made again, waits for the result.
+    While the body runs, the same call waits for its result.
     """
     if not traits_of(current.kind).is_gate or current.status is not Status.ACCEPTED:
         return False
@@ -103,7 +103,7 @@ def _is_recent(accepted: Elicitation, *, now: datetime) -> bool:
 
 
 def _resources(ticks: Collection[str]) -> tuple[bool, bool]:
-    """Whether a yes is for any arguments, and whether for all of its person's clients."""
+    """Return whether the approval is for any arguments, and for all of the person's clients."""
     return "remember" in ticks, "all_clients" in ticks
 
 

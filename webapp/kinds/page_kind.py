@@ -1,8 +1,9 @@
-"""What all kinds have in common that our own page answers: nothing leads elsewhere.
+"""The base class of all kinds that are answered on our own page.
 
-The answer is in the elicitation alone, as its schema asks for it, until that is wiped. What could
-go wrong: an answer that was never asked for in this shape; whoever brings it has checked it against
-the schema of the record.
+The answer is only stored in the elicitation, in the form of its schema, until it is erased.
+
+Risks: an answer does not match the question. Callers must have checked the answer against the
+schema in the record.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +25,7 @@ from webapp.records.values import Value
 
 
 class PageKind:
-    """Implements question_kind.QuestionKind for requests with `terms` that have a schema."""
+    """A base class: implements question_kind.QuestionKind for `terms` that contain a schema."""
 
     flow = None
     holds_open = False
@@ -50,10 +51,10 @@ class PageKind:
     async def complete(
         self, elicitation: Elicitation, answer: Json, proof: Proof, *, ticks: Collection[str] = ()
     ) -> Elicitation:
-        """The person has answered; `ticks` are the boxes of the page beside it.
+        """Complete the question with the person's answer; `ticks` are the boxes ticked next to it.
 
-        Returns what ended the question, which may be something else that was first. For
-        `Kinds.complete` alone, which has plugins hear the answer before.
+        Returns the ended question, which another answer may have ended first. Only `Kinds.complete`
+        calls this method, after the plugins have seen the answer.
         """
 
         async def also(accepted: Elicitation) -> Sequence[Value]:
@@ -69,11 +70,11 @@ class PageKind:
     async def written_with(
         self, accepted: Elicitation, answer: Json, ticks: Collection[str]
     ) -> Sequence[Value]:
-        """What else is written with the answer."""
+        """Return further records to write in the same transaction as the answer."""
         return ()
 
     def log(self, accepted: Elicitation, ticks: Collection[str]) -> None:
-        """Once it is written."""
+        """Log the accepted answer after it is stored."""
 
     async def answer(self, taken: Elicitation) -> Json:
         if taken.content is None:
@@ -91,16 +92,16 @@ class PageKind:
 
 
 def terms_in(elicitation: Elicitation) -> Mapping[str, Json]:
-    """What a question that our own page answers asks for, in the words of its kind."""
+    """Return the terms of a question that our own page answers."""
     return cast("Mapping[str, Json]", elicitation.asked.terms)
 
 
 def has_rules(elicitation: Elicitation) -> bool:
-    """Whether an author's own validators have a say, beyond the schema."""
+    """Return True if the author's own validators check the answer in addition to the schema."""
     return bool(terms_in(elicitation).get("has_rules"))
 
 
 def arguments_in(elicitation: Elicitation) -> Json:
-    """What a yes to it is about, as a form shows it."""
+    """Return the arguments that the person approves, as a form shows them."""
     fits = traits_of(elicitation.kind).fits_client_form
     return terms_in(elicitation).get("arguments") if fits else None

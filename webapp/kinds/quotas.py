@@ -1,13 +1,14 @@
-"""Policies: how many questions may be open at once, which makes way for which, and for how long.
+"""Quotas: how many questions may be open, which question supersedes which, and for how long.
 
-What could go wrong: two processes each start a question where only one may stand. So what an owner
-has open stands in one row, which is written together with each new question: of two who read the
-same row one wins, and the other decides anew on what it finds then. A row holds what was open when
-it was written; whether a question still is, its own row says.
+Risks: two processes each start a question where only one may be open. The open questions of an
+owner are therefore listed in one row, which is written together with each new question. If two
+processes read the same row, one write wins and the other process decides again. The row lists what
+was open when it was written; each question's own row has its current status.
 
-How many are open in all is counted in pages of those rows, at most every ten seconds and less
-often the more there are, and each process adds what it starts meanwhile. So that limit can be
-passed by as many as other processes start between two counts; that of an owner cannot be passed.
+The total of open questions is counted from these rows, at most every ten seconds and less often the
+more there are. Each process adds the questions that it starts in between. The total limit can
+therefore be exceeded by the questions that other processes start between two counts. The limit of
+one owner cannot be exceeded.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from webapp.settings.quotas import PolicySettings
 from webapp.stores import Record
 
 BETWEEN_COUNTS = timedelta(seconds=10)
-# A count that reads a hundred thousand rows comes ten seconds later than the others.
+# A count of a hundred thousand rows is repeated ten seconds later than a count of few.
 LONGER_FOR_EACH = timedelta(milliseconds=0.1)
 NO_FORM = "the client has no form for it, and this server asks for it nowhere else"
 _ROWS_AT_ONCE = 1000
@@ -43,14 +44,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Room for one more question of an owner: what makes way for it, and the owner's row."""
+    """The permission for one more question: the questions it supersedes, and the owner's row."""
 
     made_way: tuple[Elicitation, ...]
     standing: Standing
     session: str
 
     def taken_by(self, asked: Elicitation) -> list[Value]:
-        """What is to be written together with the question."""
+        """Return the records to write together with the question."""
         one = Open(id=asked.id, session=self.session, expires_at=asked.expires_at)
         there = (*self.standing.open, one)
         standing = replace(
@@ -60,41 +61,41 @@ class Room:
 
 
 class Quotas:
-    """Built with the service; one for a process."""
+    """The quotas of a process, built with the service."""
 
     def __init__(self, *, elicitations: Elicitations, settings: PolicySettings) -> None:
         self._elicitations = elicitations
         self._settings = settings
         self._turns = WeakValueDictionary[str, asyncio.Lock]()
         self._total = _Total(elicitations, limit=settings.pending_at_most)
-        self._cut = set[tuple[str, str]]()  # the tools whose timeout was told to be too long
+        self._cut = set[tuple[str, str]]()  # tools whose too long timeout was logged
 
     @property
     def gives_tasks(self) -> bool:
-        """Whether clients may have tasks at all."""
+        """True if clients may use tasks."""
         return self._settings.tasks
 
     def is_for_task(self, asked: Elicitation) -> bool:
-        """Whether it lives so long that no call is to wait for it."""
+        """Return True if the question lives so long that no call should wait for it."""
         return asked.expires_at - asked.created_at >= self._settings.tasks_from
 
     def is_for_client_only(self, kind: str) -> bool:
-        """Whether only a form of the client's own may ask it."""
+        """Return True if only the client's own form may ask this kind."""
         traits = traits_of(kind)
         is_plain_form = traits.fits_client_form and not traits.is_gate
         return is_plain_form and not self._settings.forms_on_pages
 
     def turn(self, owner: str) -> asyncio.Lock:
-        """Held while a question of this owner is started, so that its own calls never collide."""
+        """Return the owner's lock. Hold it while a question starts, so that calls don't collide."""
         return self._turns.setdefault(owner, asyncio.Lock())
 
     def must_have_form(self, kind: str, *, in_client: bool) -> None:
-        """Raises NotSupported for what may be asked in the client only, where it cannot be."""
+        """Raise NotSupported if only the client could ask this kind, but cannot."""
         if self.is_for_client_only(kind) and not in_client:
             raise NotSupported("form")
 
     def timeout(self, question: Question[Any], tool: ToolCall) -> timedelta:
-        """How long the question lives; that it is cut is told once for each tool."""
+        """Return how long the question stays open, and log a reduced timeout once for each tool."""
         longest = self._settings.timeout_at_most
         if question.timeout <= longest:
             return question.timeout
@@ -111,10 +112,7 @@ class Quotas:
         return longest
 
     async def room(self, run: Run, *, client_id: str, tool: ToolCall) -> Room:
-        """Room for another question of this run, before anything is made for it.
-
-        Raises TooManyPending.
-        """
+        """Check the quotas for another question of this run. Raises TooManyPending."""
         pepper = self._elicitations.owners.pepper
         session = pepper.tag("session", client_id, tool.client or "", size=_SESSION_BYTES)
         fresh = Standing(id=f"{run.owner}standing", owner=run.owner)
@@ -142,7 +140,10 @@ class Quotas:
     async def _made_way(
         self, there: Sequence[Open], run: Run, session: str, *, now: datetime
     ) -> list[Elicitation]:
-        """What the session has open for other runs, ended; an exchange goes on to its end."""
+        """Return the open questions of the session's other runs, superseded.
+
+        Skip exchanging ones.
+        """
         own = {asking.elicitation_id for asking in run.asked}
         ended: list[Elicitation] = []
         for one in there:
@@ -159,7 +160,7 @@ class Quotas:
 
 
 class _Total:
-    """How many questions are open in all, as far as this process knows."""
+    """The number of open questions in total, as far as this process knows."""
 
     def __init__(self, elicitations: Elicitations, *, limit: int) -> None:
         self._elicitations = elicitations
@@ -170,14 +171,14 @@ class _Total:
         self._lock = asyncio.Lock()
 
     async def add_one(self) -> None:
-        """Raises TooManyPending."""
+        """Count one more question. Raises TooManyPending."""
         async with self._lock:
             now = self._elicitations.clock()
             if self._again_at is None or now >= self._again_at:
                 self._count = await self._at_most()
                 self._again_at = now + BETWEEN_COUNTS + LONGER_FOR_EACH * self._count
-            # What is answered stands in its owner's row for a while: who would be refused for
-            # that is counted exactly.
+            # Answered questions stay in their owner's row for a while, so count exactly before
+            # refusing.
             exactly = self._exactly_again_at
             if self._count >= self._limit and (exactly is None or now >= exactly):
                 self._count = await self._exact(now)
@@ -188,7 +189,7 @@ class _Total:
             self._count += 1
 
     async def _at_most(self) -> int:
-        """By the rows of the owners, whose status says how many they have."""
+        """Return the count from the owners' rows, whose status is their number of questions."""
         total, after = 0, None
         while True:
             page = await self._page(KINDS[Standing], after=after)
@@ -199,7 +200,7 @@ class _Total:
             await asyncio.sleep(0)
 
     async def _exact(self, now: datetime) -> int:
-        """By the questions themselves; none is read beyond the limit."""
+        """Return the count from the questions themselves, reading no more than the limit."""
         total = 0
         for status in Status:
             after = None

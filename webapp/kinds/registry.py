@@ -1,4 +1,4 @@
-"""The kinds of question that this server can carry out, each built once, in sight."""
+"""The registry of the kinds of questions, each created once."""
 
 from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,17 +45,17 @@ class Kinds:
         return iter(self._by_name())
 
     def on_page(self, name: str) -> PageKind | None:
-        """The kind, if our own page takes the answer."""
+        """Return the kind if our own page answers it, else None."""
         kind = self._by_name()[name]
         return kind if isinstance(kind, PageKind) else None
 
     def complete(
         self, asked: Elicitation, answer: Json, proof: Proof, *, ticks: Collection[str] = ()
     ) -> Awaitable[Elicitation]:
-        """What our page takes the answer of was answered, and the answer fits its schema and rules.
+        """Complete a question of our own page with an answer that matches its schema and rules.
 
-        Gives what ended the question. Raises InvalidAnswer where a plugin refuses it, which settles
-        nothing.
+        Returns the ended question. Raises InvalidAnswer if a plugin refuses the answer; the
+        question then stays open.
         """
         kind = self.on_page(asked.kind)
         assert kind is not None, asked.kind
@@ -64,7 +64,7 @@ class Kinds:
         return kind.complete(asked, answer, proof, ticks=ticks)
 
     async def heard(self, asked: Elicitation, answer: Json, proof: Proof, *, by: PageKind) -> Json:
-        """What plugins leave of an answer that was verified. Raises InvalidAnswer."""
+        """Return the answer after the plugins have reduced it. Raises InvalidAnswer."""
         if not is_heard(asked.kind) or asked.status.is_final:
             return answer
         schema = by.schema(asked)
@@ -96,7 +96,7 @@ class Kinds:
         return await kind.complete(asked, left, proof, ticks=ticks)
 
     def client(self, elicitation: Elicitation) -> Client | None:
-        """Ours at the provider of an account that it is about."""
+        """Return the OAuth client at the provider of the account that the question is about."""
         is_account = traits_of(elicitation.kind).gives == "account"
         return self.accounts.client_for(elicitation) if is_account else None
 
@@ -118,6 +118,6 @@ class Kinds:
 
 
 class OwnKind(PageKind):
-    """A kind of question beside the built-in ones: its declaration, and what differs."""
+    """The base class of an application's own kinds, which override what differs."""
 
     traits: ClassVar[Traits]

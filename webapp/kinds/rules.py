@@ -1,9 +1,11 @@
-"""Rules: what the author's own model says of an answer, before that is accepted.
+"""Rules: validation of an answer by the author's own model, before it is accepted.
 
-A validator is code, and a record holds none: it is in the process whose tool asked. That need not
-be the one that serves the page. So the page asks in the store, and whoever has the model answers.
-What could go wrong: a process that is gone, or busy. Then nothing is accepted, and the person is
-told to try again.
+A validator is code and cannot be stored: only the process whose tool asked has it, and another
+process may serve the page. That process then asks through the store, and the process with the model
+answers.
+
+Risks: the process with the model is gone or busy. The answer is then not accepted, and the person
+is asked to try again.
 """
 
 import asyncio
@@ -20,7 +22,7 @@ from webapp.elicitations.service import Elicitations
 from webapp.records.values import KINDS, Check
 from webapp.stores import Conflict, Record
 
-ANSWERED_WITHIN = 5.0  # seconds
+ANSWERED_WITHIN = 5.0  # in seconds
 NOBODY = Fault(
     path="",
     message="The tool that asks did not check this in time, so nothing was sent. Try again; if it "
@@ -34,16 +36,16 @@ _log = logging.getLogger(__name__)
 
 
 class Rules:
-    """Of the questions that this process has asked."""
+    """The validators of the questions that this process asked."""
 
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
         elicitations.hearers.append(self.hear)
-        self._known: OrderedDict[str, _Typed] = OrderedDict()  # by elicitation
-        self._asked: dict[str, asyncio.Future[Sequence[Fault]]] = {}  # by check
+        self._known: OrderedDict[str, _Typed] = OrderedDict()  # by elicitation id
+        self._asked: dict[str, asyncio.Future[Sequence[Fault]]] = {}  # by check id
 
     def know(self, asked: Elicitation, request: object) -> None:
-        """A leg of this process asks it."""
+        """Remember the validator of a question that this process asks."""
         schema = getattr(request, "schema", None)
         if isinstance(schema, Schema) and schema.has_rules:
             self._known[asked.id] = cast("Schema[object]", schema).typed
@@ -52,12 +54,12 @@ class Rules:
                 self._known.popitem(last=False)
 
     def here(self, asked: Elicitation, content: Json) -> Sequence[Fault] | None:
-        """What they find wrong; None where this process does not have them."""
+        """Return the faults found by the validators, or None if this process has none."""
         typed = self._known.get(asked.id)
         return None if typed is None else _faults(typed, content)
 
     async def faults(self, asked: Elicitation, content: Json) -> Sequence[Fault]:
-        """What they find wrong, in whichever process has them."""
+        """Return the faults that the validators find, in whichever process has them."""
         found = self.here(asked, content)
         if found is not None:
             return found
@@ -82,7 +84,7 @@ class Rules:
             del self._asked[check.id]
 
     async def hear(self, record: Record) -> None:
-        """Another process asks, or has answered."""
+        """Answer another process's check, or receive the result of our own."""
         if record.kind != KINDS[Check]:
             return
         try:
@@ -98,7 +100,7 @@ class Rules:
         typed = self._known.get(check.elicitation_id)
         if typed is not None:
             faults = tuple((fault.path, fault.message) for fault in _faults(typed, check.content))
-            try:  # the content is wiped with it
+            try:  # this write also erases the content
                 await self._elicitations.write(check.answered(faults))
             except Conflict:
                 return  # another process was first
@@ -109,7 +111,7 @@ def _faults(typed: _Typed, content: Json) -> Sequence[Fault]:
         typed(content)
     except Refused as refused:
         return [Fault(path=f.path.partition(".")[0], message=f.message) for f in refused.faults]
-    except Exception:  # noqa: BLE001 - a validator of the author's may raise anything
+    except Exception:  # noqa: BLE001 - an author's validator may raise anything
         _log.exception("rules.failed")
         return [_BROKEN]
     return ()

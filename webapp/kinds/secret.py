@@ -1,7 +1,8 @@
-"""Secrets (the kind `secret`): typed on our page, handed to the tool, kept only by name.
+"""Secrets (kind `secret`): typed on our page, passed to the tool, and stored only if named.
 
-What could go wrong: it outlives its use. Without a name it is in the elicitation alone, which is
-wiped on delivery or 10 minutes after the answer; with one it is the owner's and the server's.
+Risks: a secret is stored longer than needed. Without a name it is only in the elicitation, whose
+content is erased on delivery or 10 minutes after the answer. With a name it is stored for the owner
+and the server.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,12 +20,12 @@ from webapp.records.values import KeptSecret, Value
 
 
 class SecretPage(PageKind):
-    """Implements webapp.elicitations.question_kind.QuestionKind for requests of type Secret."""
+    """The kind `secret`: implements question_kind.QuestionKind for a Secret."""
 
     may_know = True
 
     async def known(self, request: Secret, by: AskedBy) -> Json | None:
-        """What was kept by this name, if it still fits what is asked."""
+        """Return the secret stored by this name, if it still matches the request."""
         if request.name is None:
             return None
         found = await self._kept(by.owner, by.server, request.name)
@@ -32,12 +33,12 @@ class SecretPage(PageKind):
             return None
         try:
             request.schema.typed(found.content)
-        except Failed:  # what the author asks for has changed
+        except Failed:  # the author has changed the schema
             return None
         return found.content
 
     def name(self, elicitation: Elicitation) -> str | None:
-        """Under which it is kept."""
+        """Return the name under which the secret is stored, or None."""
         return cast("str | None", terms_in(elicitation).get("name"))
 
     def schema(self, elicitation: Elicitation) -> Schema[Any]:

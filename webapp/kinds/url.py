@@ -1,4 +1,4 @@
-"""Visits (the kind `url`): what is asked."""
+"""Visits (kind `url`): the person opens an address."""
 
 from msgspec.structs import replace
 
@@ -10,7 +10,7 @@ from webapp.records.values import Value
 
 
 class Visits:
-    """Implements webapp.elicitations.question_kind.QuestionKind for requests of type Visit."""
+    """The kind `url`: implements question_kind.QuestionKind for a Visit."""
 
     holds_open = False
     may_know = False
@@ -26,7 +26,10 @@ class Visits:
         return None
 
     async def asked(self, request: Visit, asked: Asked, *, link: Link, by: AskedBy) -> Asked:
-        """Without the address where a function makes it, which is called when the row stands."""
+        """Return the question, without the address if a function builds it later.
+
+        The function is called after the question is stored.
+        """
         url = None if callable(request.url) else request.address(link)
         return replace(asked, url=url, origins=request.origins, waits=request.waits)
 

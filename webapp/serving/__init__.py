@@ -1,17 +1,18 @@
-"""A process that serves: its socket, its signals, MCP over HTTP or over stdin and stdout.
+"""A serving process: its socket, its signals, and MCP over HTTP or over stdin and stdout.
 
-`finding` finds the author's server by `module:attribute`, or by the function that makes it.
-`http_server` serves it with the pages on a socket of this process, `stdio_server` on stdin and
-stdout with the pages on a port that several processes share. Both begin alike (the store, who was
-served by that name before, `known_servers`) and end alike: calls that are held get their answer,
-what works may finish. `running` does the same from inside of an author's program, whose own `run()`
-it takes over; `reloading` starts a process anew when a file changes, and keeps the socket;
-`supervising` has several workers serve on one, and replaces those that die.
+`finding` imports the author's server by `module:attribute`, or calls the function that creates it.
+`http_server` serves it together with the pages on a socket of this process. `stdio_server` serves
+it on stdin and stdout, with the pages on a port that several processes share. Both start in the
+same way (the store, then the check in `known_servers` that the name belongs to this server) and end
+in the same way: held calls are answered and running calls may finish. `running` does the same from
+inside an author's program and replaces its `run()`. `reloading` restarts the process when a file
+changes and keeps the socket. `supervising` runs several workers on one socket and replaces workers
+that die.
 
-Whoever starts it, the same holds: the connection is asked for its user as it is accepted, the
-guard's limits stand before the first byte is parsed, and nothing but the protocol is written to
-stdout where a client reads it.
+For all of them: the user of a connection is determined when it is accepted, the guard's limits
+apply before the first byte is parsed, and only the protocol is written to stdout if a client reads
+it.
 
-A refusal is sentences and a status (`webapp.command.CommandRefused`): a command prints them, and a
-program that calls `run()` gets them as an exception.
+A refusal consists of sentences and an exit status (`webapp.command.CommandRefused`). Commands print
+it, and a program that calls `run()` receives it as an exception.
 """

@@ -1,4 +1,4 @@
-"""What a server says when it is ready: where it is, and how its user is known to it."""
+"""The message of a server that is ready: its address, and how it recognizes its user."""
 
 from flows.crypto.tokens import Tokens
 from webapp.connecting import utc_now
@@ -28,17 +28,17 @@ def announcement(settings: Settings, name: str, *, sandbox_url: str | None = Non
         if not can_tell_users():
             lines += pairing_of(settings)
         elif settings.identity.pairs_for_yes:
-            lines += pairing_of(settings)[:1]  # clients are told apart here without a key
+            lines += pairing_of(settings)[:1]  # here, clients are told apart without a key
     return [*lines, "  stop     Ctrl+C"]
 
 
 def has_no_provider(settings: Settings) -> bool:
-    """Whether a sandbox could be of use: nothing else answers for accounts and payments here."""
+    """Return True if a sandbox is useful: no provider of accounts or payments is configured."""
     return settings.is_local and not (settings.credentials or settings.sellers)
 
 
 def pairing_of(settings: Settings) -> list[str]:
-    """For a browser and for a client."""
+    """Return the lines about pairing a browser and a client."""
     address = address_of(
         Tokens(settings.ring, origin=settings.url), url=settings.url, now=utc_now()
     )

@@ -1,7 +1,7 @@
-"""The author's server, found by `module:attribute`: it, or a function that makes it.
+"""Import of the author's server by `module:attribute`: the server, or a function that creates it.
 
-What could go wrong: whoever writes the path of a file is told the line that is meant, from the
-file's own text, without running it.
+If somebody writes the path of a file instead, the error suggests the right text. It is found by
+parsing the file, without running it.
 """
 
 import ast
@@ -25,9 +25,11 @@ _USUAL = "mcp"
 
 
 def load(name: str, *, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> Any:
-    """The author's server; `run` runs what makes it, in the loop that will serve it.
+    """Return the author's server.
 
-    Raises Refused.
+    `run` runs an async factory in the loop that will serve it.
+
+    Raises CommandRefused.
     """
     try:
         server = _made(find_server(name), name, run)
@@ -51,14 +53,14 @@ def _where(error: Exception) -> str:
 
 
 class _NotMade(Exception):
-    """A function of the author's raised; the message says where, and the traceback is printed."""
+    """The author's function raised. The message says where, and the traceback is printed."""
 
 
 def find_server(name: str) -> Any:
-    """The server that `module:attribute` names, or what makes it; without an attribute `mcp`.
+    """Return the server or factory named by `module:attribute` (`mcp` without an attribute).
 
-    Raises ImportError or TypeError, in words for the terminal; whatever else the module raises
-    comes through as it is.
+    Raises ImportError or TypeError with a message for the terminal. Other exceptions of the module
+    are not caught.
     """
     module_name, colon, attribute = name.partition(":")
     is_dotted = all(part.isidentifier() for part in module_name.split("."))
@@ -80,15 +82,15 @@ _NO_SERVER = "not an MCPServer, FastMCP or low-level server, nor a function that
 
 
 def is_server(found: object) -> bool:
-    """Whether it is a server of either library, or of one's own making that lists its tools."""
+    """Return True for a server of either library, or a custom one that lists its tools."""
     looks_so = hasattr(found, "list_tools") and hasattr(found, "name")
     return isinstance(found, Server) or (looks_so and not isinstance(found, type))
 
 
 def place_of(name: str) -> str:
-    """Where the server that `name` names comes from: its module's file, and the attribute in it.
+    """Return the origin of the server `name`: its module's file and the attribute in it.
 
-    It must have been found before.
+    The server must have been imported before.
     """
     module_name, _, attribute = name.partition(":")
     module = sys.modules[module_name]
@@ -96,10 +98,10 @@ def place_of(name: str) -> str:
 
 
 def place_in(module_name: str, file: str | None, attribute: str) -> str:
-    """The same, said in parts.
+    """Return the origin of a server from its parts.
 
-    Of what is installed the module's name: another Python, or another environment made by its
-    installer, holds the same module elsewhere.
+    For an installed module, the module's name is used instead of the file, because the same module
+    has other paths in other environments.
     """
     path = Path(file).absolute() if file else None
     is_installed = path is None or not _INSTALLED.isdisjoint(path.parts)
@@ -107,7 +109,7 @@ def place_in(module_name: str, file: str | None, attribute: str) -> str:
 
 
 def _made(found: Any, name: str, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> Any:
-    """The server; a function that makes it is called. Raises TypeError, or _NotMade."""
+    """Return the server, calling its factory if needed. Raises TypeError or _NotMade."""
     if is_server(found):
         return found
     try:
@@ -134,7 +136,7 @@ async def _awaited(awaitable: Any) -> Any:
 
 
 def _how_to_name(name: str) -> str:
-    """What to write in the place of a path."""
+    """Return a message with the text to write instead of a path."""
     path_text, _, attribute = name.partition(":")
     plain = path_text.removeprefix("./")
     path = Path(plain)
@@ -154,7 +156,7 @@ def _how_to_name(name: str) -> str:
 
 
 def _instead(module: ModuleType) -> str:
-    """What of the module may be meant."""
+    """Return a suggestion of servers in this module."""
     names = [name for name, found in vars(module).items() if is_server(found)]
     if not names:
         return ""
@@ -162,7 +164,7 @@ def _instead(module: ModuleType) -> str:
 
 
 def _named_in(path: Path) -> Iterator[str]:
-    """The names in a file that hold a server, then the functions that say they return one."""
+    """Yield names in a file that hold a server, then functions annotated to return one."""
     try:
         body = ast.parse(path.read_text("utf-8")).body
     except (OSError, SyntaxError, ValueError):
@@ -178,7 +180,7 @@ def _named_in(path: Path) -> Iterator[str]:
 
 
 def _makes_server(value: ast.expr | None) -> bool:
-    """Whether it is a call like `MCPServer("x")` or `FastMCP.from_openapi(...)`."""
+    """Return True for a call like `MCPServer("x")` or `FastMCP.from_openapi(...)`."""
     return isinstance(value, ast.Call) and not _KINDS.isdisjoint(_names_in(value.func))
 
 

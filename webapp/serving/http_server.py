@@ -1,4 +1,4 @@
-"""Serving over HTTP in this process: the socket, the server, the signals, an end that waits."""
+"""The HTTP server of this process: its socket, signals and graceful shutdown."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ GRACE_SECONDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annex:
-    """The sandbox and the port that it has to itself."""
+    """The sandbox and its own listening socket."""
 
     sandbox: Sandbox
     listener: socket.socket
@@ -61,16 +61,18 @@ async def serve_http(
     sandbox: Sandbox | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Serve until a signal comes; `place` is where the server comes from. Raises Refused.
+    """Serve until a signal arrives.
 
-    `ready` is called when the sockets listen; `options` are for the library's application, and
-    `sandbox` is one that another process serves.
+    Raises CommandRefused.
+
+    `place` is the origin of the server. `ready` is called when the sockets listen. `options` are
+    passed to the library's application. `sandbox` is a sandbox that another process serves.
     """
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_store(settings))
         sandbox = annex.sandbox if annex is not None else sandbox
         try:
-            # Before the application: in its task groups a refusal would become a traceback.
+            # Before the application starts: its task groups would turn a refusal into a traceback.
             for each in (listener, *(() if annex is None else (annex.listener,))):
                 listen(each)
         except PortUnusable as error:
@@ -88,13 +90,13 @@ async def serve_http(
                 pages.stop()
 
         def stop() -> None:
-            if told.is_set():  # told twice: nobody is waited for
+            if told.is_set():  # second signal: do not wait for anyone
                 end()
                 end()
             told.set()
 
         stack.enter_context(stopped_by_signals(stop))
-        # What stands by now stays: a collection that looks through it stops the loop for long.
+        # gc.freeze(): a full collection over start-up objects blocks the event loop.
         gc.collect()
         gc.freeze()
         ready()
@@ -109,11 +111,11 @@ async def serve_http(
 async def outside_pages(
     stack: contextlib.AsyncExitStack, sandbox: Sandbox, settings: Settings
 ) -> "Pages":
-    """What serves the sandbox."""
-    from webapp.sandbox.app import SandboxApp  # noqa: PLC0415 - most have none
+    """Return the server of the sandbox."""
+    from webapp.sandbox.app import SandboxApp  # noqa: PLC0415 - most servers have no sandbox
 
     client = await stack.enter_async_context(
-        # It delivers webhooks to this machine, where nothing speaks TLS.
+        # It delivers webhooks to this machine, where nothing uses TLS.
         httpx.AsyncClient(
             verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             trust_env=False,
@@ -135,9 +137,11 @@ async def opened_app(
     wires: ClientConnections | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> tuple[ASGIApp, Service]:
-    """The application and its service, running until the stack is left. Raises Refused.
+    """Start the application and its service until `stack` is closed.
 
-    `place` is where the server comes from.
+    Raises CommandRefused.
+
+    `place` is the origin of the server.
     """
     services = list[Service]()
     await must_be_unfenced(store)
@@ -165,7 +169,7 @@ async def opened_app(
 
 
 def loop_factory() -> "Callable[[], asyncio.AbstractEventLoop] | None":
-    """What makes the event loop: uvloop, where it is installed; None for Python's own."""
+    """Return the factory of uvloop's event loop if it is installed; None for Python's own loop."""
     try:
         import uvloop  # noqa: PLC0415 - it has no wheel for every machine
     except ImportError:
@@ -176,14 +180,14 @@ def loop_factory() -> "Callable[[], asyncio.AbstractEventLoop] | None":
 async def drained(
     service: Service, told: asyncio.Event, *, settings: Settings, end: Callable[[], None]
 ) -> None:
-    """When told to stop: answer the calls that are held, let those at work finish, then end."""
+    """Wait for the stop signal, answer held calls, let running calls finish, then call `end`."""
     await told.wait()
     await service.drain(within=settings.policies.grace)
     end()
 
 
 class Pages(uvicorn.Server):
-    """uvicorn that stops when told, and leaves it to us to end the process after the store."""
+    """A uvicorn server that stops on request and leaves signals and process exit to us."""
 
     def __init__(
         self, app: ASGIApp, *, arrivals: Arrivals, grace_seconds: int = GRACE_SECONDS
@@ -193,7 +197,7 @@ class Pages(uvicorn.Server):
                 app,
                 http=cast("Any", partial(Accepted, arrivals=arrivals)),
                 lifespan="off",
-                proxy_headers=False,  # the guard alone reads forwarded headers
+                proxy_headers=False,  # only the guard reads forwarded headers
                 server_header=False,
                 access_log=False,
                 log_config=None,
@@ -208,19 +212,20 @@ class Pages(uvicorn.Server):
         yield
 
     def stop(self) -> None:
-        # Calls that are held and pages that listen are cut off, which would be reported as errors.
+        # Held calls and open event streams are cut off, which would be logged as errors.
         for logger in ("uvicorn.error", "mcp"):
             logging.getLogger(logger).setLevel(logging.CRITICAL)
-        self.force_exit = self.should_exit  # told twice
+        self.force_exit = self.should_exit  # true at the second call
         self.should_exit = True
 
 
 @contextlib.contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Generator[None]:
-    """Within it a signal ends the serving, also one that comes before the serving began."""
+    """Call `stop` on a signal within this block, even before serving has started."""
     loop = asyncio.get_running_loop()
-    is_main = threading.current_thread() is threading.main_thread()  # no other thread gets any
-    # A terminal that is closed (SIGHUP) is a reason to end, and none to drop what is held.
+    # only the main thread receives signals
+    is_main = threading.current_thread() is threading.main_thread()
+    # A closed terminal (SIGHUP) ends the server too, but held calls are still answered.
     caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_main else ()
     for number in caught:
         loop.add_signal_handler(number, stop)
@@ -233,7 +238,7 @@ def stopped_by_signals(stop: Callable[[], None]) -> Generator[None]:
 
 @contextlib.contextmanager
 def annex_of(settings: Settings, listener: socket.socket) -> Generator[Annex]:
-    """A sandbox on the port after that one if it is free, else on another. Raises Refused."""
+    """Bind a sandbox to the next port if it is free, else to any port. Raises CommandRefused."""
     port = listener.getsockname()[1] + 1
     try:
         try:

@@ -1,8 +1,8 @@
-"""Where each server was served from first: another one may not take its name on the same store.
+"""The recorded origin of each server name, so that no other server uses the name on this store.
 
-What could go wrong: accounts, named secrets and approvals are found by a server's name, and another
-server takes that name. So where a name comes from is written down when it is first served, and from
-elsewhere it is not served before the operator has said that it is the same.
+Risks: accounts, named secrets and approvals are stored by server name, and another server uses that
+name. The origin of a name is therefore recorded when it is first served. From another origin, the
+name is not served until the operator confirms that it is the same server.
 """
 
 import shlex
@@ -17,7 +17,7 @@ from webapp.stores import Conflict
 
 
 async def must_be_known(owners: Owners, *, name: str, place: str, now: datetime) -> None:
-    """Write down where it is served from, at its first time. Raises Refused from elsewhere."""
+    """Record the origin of a new name. Raises CommandRefused if the name has another origin."""
     id = known_server_id(owners, name)
     fresh = KnownServer(id=id, owner=SERVICE, name=name, place=place, since=now)
     known = await _kept(owners, fresh)
@@ -37,7 +37,7 @@ def known_server_id(owners: Owners, name: str) -> str:
 
 
 async def _kept(owners: Owners, fresh: KnownServer) -> KnownServer:
-    """What is written down of it; if nothing is, this."""
+    """Return the stored record of the name, or store `fresh`."""
     rows = Rows(owners)
     found = await rows.read(KnownServer, owner=SERVICE, id=fresh.id)
     if found is None:

@@ -1,9 +1,10 @@
-"""Serving anew when a file changes: this process keeps the socket, another one serves on it.
+"""Restart on file changes: this process keeps the socket, and a child process serves on it.
 
-Who connects in between waits in the socket's queue. The one that serves is told to end as by a
-signal: calls that are held get their answer, and the same call, made again, goes on at the next
-one. What could go wrong: a file that does not even parse ends the process that serves, so this one
-stays and waits for the next change.
+New connections wait in the socket's queue during a restart. The child is ended as by a signal: held
+calls are answered, and repeating the same call resumes it in the next child.
+
+Risks: a file with a syntax error ends the child. This process therefore stays and waits for the
+next change.
 """
 
 import os
@@ -18,29 +19,30 @@ from socket import socket
 
 from webapp.printing import printed, tell
 
-# -P: the working directory comes behind the installed packages, as with the command itself.
+# -P: don't put the working directory first on sys.path, like the installed command.
 THIS_PROGRAM = (sys.executable, "-P", "-m", "elicit_url")
 _LOOK_SECONDS = 0.25
 _WATCHED = frozenset({".py", ".html", ".toml"})
 _FOREIGN = frozenset({"node_modules", "site-packages", "__pycache__"})
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_WRONGLY_ASKED = 2  # no change of a file mends that
+_WRONGLY_ASKED = 2  # exit status of a wrong command line, which no file change fixes
 
 _Files = Mapping[str, tuple[int, int]]
 
 
 def serve_anew(arguments: Sequence[str], listener: socket, *, folder: Path) -> int:
-    """Run `elicit` with these arguments on that socket until a signal comes; its exit status.
+    """Run `elicit` with these arguments on the socket until a signal arrives.
 
-    It is started again whenever a file in the folder changes: Python, templates, TOML.
+    Restarts the command when a Python, template or TOML file in the folder changes. Returns the
+    exit status.
     """
     number = str(listener.fileno())
     command = [*THIS_PROGRAM, *arguments, "--fd", number]
     with _stopped() as stop:
         while True:
             before = files_in(folder)
-            # In a session of its own: Ctrl+C comes here alone, and from here.
-            with subprocess.Popen(  # noqa: S603 - it is this very program
+            # In its own session, so that Ctrl+C reaches only this process, which passes it on.
+            with subprocess.Popen(  # noqa: S603 - it runs this program again
                 command, pass_fds=[listener.fileno()], start_new_session=True
             ) as process:
                 changed = _changed(before, folder, process, stop)
@@ -53,7 +55,7 @@ def serve_anew(arguments: Sequence[str], listener: socket, *, folder: Path) -> i
 
 
 def files_in(folder: Path) -> _Files:
-    """The author's files, each with when it was written and how long it is."""
+    """Return the author's files, each with its modification time and size."""
     found: dict[str, tuple[int, int]] = {}
     for place, folders, names in os.walk(folder):
         folders[:] = [
@@ -68,7 +70,7 @@ def files_in(folder: Path) -> _Files:
                 path = Path(place, name)
                 try:
                     about = path.stat()
-                except OSError:  # gone since
+                except OSError:  # deleted in the meantime
                     continue
                 found[str(path.relative_to(folder))] = about.st_mtime_ns, about.st_size
     return found
@@ -77,7 +79,7 @@ def files_in(folder: Path) -> _Files:
 def _changed(
     before: _Files, folder: Path, process: "subprocess.Popen[bytes]", stop: "_Stop"
 ) -> list[str]:
-    """The names of the files that changed; none: it is over."""
+    """Wait and return the names of changed files; empty if the program has ended or must stop."""
     is_said = False
     while not stop.event.wait(_LOOK_SECONDS):
         now = files_in(folder)
@@ -93,7 +95,7 @@ def _changed(
 
 
 def _ended(process: "subprocess.Popen[bytes]", stop: "_Stop") -> int:
-    """Tell it to end; its exit status. With a second signal it waits for nobody any more."""
+    """Terminate the child and return its exit status. A second signal ends it immediately."""
     if process.poll() is None:
         process.terminate()
     is_told_twice = False
@@ -107,7 +109,7 @@ def _ended(process: "subprocess.Popen[bytes]", stop: "_Stop") -> int:
 
 
 class _Stop:
-    """How many signals came."""
+    """The number of signals received."""
 
     def __init__(self) -> None:
         self.signals = 0

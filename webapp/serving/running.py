@@ -1,9 +1,9 @@
-"""An author's own `run()`, which serves the pages as well after `add_pages(server)`.
+"""Replacement of an author's own `run()` after `add_pages(server)`, so that it serves the pages.
 
-What could go wrong: what the library would start knows nothing of whose connection it is, believes
-forwarded headers, and writes to a stdout that tools print to. So its runners are not called: in
-their place stand ours, which serve the application that the library makes as `elicit serve` and
-`elicit stdio` do. What an author gives `run()` that would contradict this is refused by name.
+Risks: the library's own server does not know the user of a connection, trusts forwarded headers,
+and shares stdout with tools that print. Its runners are therefore replaced by ours, which serve the
+library's application like `elicit serve` and `elicit stdio`. Arguments of `run()` that contradict
+this are rejected by name.
 """
 
 import contextlib
@@ -32,10 +32,10 @@ from webapp.serving.http_server import annex_of, serve_http
 from webapp.serving.stdio_server import must_be_local, own_pages, put_away, serve_stdio
 from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT
 
-_MCP_SERVER: type[Any] = MCPServer  # its own type has a parameter that is of no use here
+_MCP_SERVER: type[Any] = MCPServer  # its own type has a type parameter that is not needed here
 _OURS = "the pages' server has its own"
 _HOSTS = "who may send what is said by ELICIT_URL and ELICIT_ORIGINS"
-# What either library's runner takes, and we cannot do for it.
+# Arguments of the libraries' runners that cannot be supported, with the reason.
 _NOT_TAKEN: Mapping[str, str] = {
     "event_store": _OURS,
     "transport_security": _HOSTS,
@@ -48,10 +48,10 @@ _NOT_TAKEN: Mapping[str, str] = {
 
 
 def add_pages(server: Any) -> None:
-    """Have the server's own `run()` serve the pages that its tools need, and let these await.
+    """Make the server's own `run()` serve the pages that its tools need.
 
-    `server` is an MCPServer or a FastMCP server; settings are read from the environment when it
-    runs. Raises TypeError for anything else, and ValueError for one without a name of its own.
+    `server` is an MCPServer or a FastMCP server. Settings are read from the environment when it
+    runs. Raises TypeError for other objects, and ValueError for a server without its own name.
     """
     if isinstance(server, Server):
         raise TypeError(
@@ -76,7 +76,7 @@ def add_pages(server: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Maker:
-    """The author's code that has the server: a module, or a function in it that makes it."""
+    """The author's code that holds the server: a module, or a factory function in it."""
 
     variables: Mapping[str, Any]
     function: str | None
@@ -87,7 +87,7 @@ class _Maker:
         return cls(variables=frame.f_globals, function=None if is_module else frame.f_code.co_name)
 
     def place_of(self, server: object) -> str:
-        """As `elicit serve` would name it, which is the same server to a person."""
+        """Return the server's origin, the same text as for `elicit serve`."""
         named = (name for name, value in self.variables.items() if value is server)
         spec = self.variables.get("__spec__")
         return place_in(
@@ -98,14 +98,14 @@ class _Maker:
 
 
 class Running:
-    """The runners of one server."""
+    """The replaced runners of one server."""
 
     def __init__(self, server: Any, maker: _Maker) -> None:
         self._server = server
         self._maker = maker
 
     def of_sdk(self) -> Mapping[str, Callable[..., Awaitable[None]]]:
-        """Those that stand in the place of MCPServer's, by their names."""
+        """Return the replacements of MCPServer's runners by name."""
 
         async def over_http(
             *,
@@ -123,7 +123,7 @@ class Running:
         }
 
     def of_fastmcp(self) -> Mapping[str, Callable[..., Awaitable[None]]]:
-        """Those that stand in the place of FastMCP's, by their names."""
+        """Return the replacements of FastMCP's runners by name."""
         import fastmcp  # noqa: PLC0415 - an optional library
         from fastmcp.utilities.cli import log_server_banner  # noqa: PLC0415 - as above
         from fastmcp.utilities.logging import temporary_log_level  # noqa: PLC0415 - as above
@@ -189,7 +189,8 @@ class Running:
         try:
             listener = bind(host, port, option="port= of run()")
         except PortUnusable as error:
-            settings_for(os.environ, host=host, port=port)  # what is wrong with these comes first
+            # raises first if host or port are invalid for these settings
+            settings_for(os.environ, host=host, port=port)
             raise CommandRefused(str(error)) from error
         with contextlib.ExitStack() as stack:
             stack.enter_context(listener)
@@ -222,7 +223,7 @@ async def _over_sse(**_: Any) -> None:
 
 
 def _must_be_taken(options: dict[str, Any], *, path: str) -> None:
-    """Raises Refused; what is only the default of an option is taken for nothing."""
+    """Raise CommandRefused for unsupported arguments. Falsy values count as not given."""
     if path.rstrip("/") != MCP_PATH:
         raise CommandRefused(
             f"run() was given the path {path!r}, and with the pages MCP is at {MCP_PATH}: leave it "
@@ -238,7 +239,7 @@ def _must_be_taken(options: dict[str, Any], *, path: str) -> None:
 
 @contextlib.contextmanager
 def _restored(streams: tuple[int, int]) -> Generator[tuple[int, int]]:
-    """The program's own stdin and stdout are what they were, afterwards."""
+    """Restore the program's own stdin and stdout afterwards."""
     try:
         yield streams
     finally:

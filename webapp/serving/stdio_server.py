@@ -1,9 +1,8 @@
-"""MCP on stdin and stdout, for a client that starts servers itself; the pages on a port.
+"""MCP over stdin and stdout, for clients that start servers themselves; the pages use a port.
 
-What could go wrong: a `print` in somebody's tool that lands in the protocol, and a result taken for
-delivered that went into a broken pipe. So the process's own stdin and stdout are put away before
-anything of the author's runs, and whoever prints, prints to stderr; what was written is told by the
-thread that wrote it.
+Risks: a `print` in a tool ends up in the protocol, or a result that went into a broken pipe counts
+as delivered. The process's own stdin and stdout are therefore moved away before the author's code
+runs, so that prints go to stderr. The writing thread reports what was written.
 """
 
 import asyncio
@@ -48,7 +47,7 @@ _PIECE_BYTES = 64 * 1024
 
 
 class Incoming:
-    """The client's messages: read in a thread, as reading may block for ever."""
+    """The client's messages, read in a thread because reading can block for ever."""
 
     def __init__(self, wires: ClientConnections) -> None:
         self._wires = wires
@@ -59,7 +58,7 @@ class Incoming:
         threading.Thread(target=self._listen, args=(source,), daemon=True).start()
 
     def end(self) -> None:
-        """Nothing more is read: the library ends the calls that are held, and returns."""
+        """Stop reading: the library ends the held calls and returns."""
         self._lines.put_nowait(None)
 
     async def receive(self) -> SessionMessage | Exception:
@@ -109,7 +108,8 @@ class Incoming:
 
     def _listen(self, source: int) -> None:
         begun = bytearray()
-        with contextlib.suppress(RuntimeError):  # the loop is over, and so are we
+        # the event loop is closed, so the process is ending
+        with contextlib.suppress(RuntimeError):
             with contextlib.suppress(OSError):
                 while piece := os.read(source, _PIECE_BYTES):
                     begun += piece
@@ -123,7 +123,7 @@ class Incoming:
 
 
 class Outgoing:
-    """Our messages: written in a thread, as a client that does not read blocks the writer."""
+    """The server's messages, written in a thread because a client that does not read blocks."""
 
     def __init__(self, wires: ClientConnections, *, on_broken: Callable[[], None]) -> None:
         self._wires = wires
@@ -136,7 +136,12 @@ class Outgoing:
         threading.Thread(target=self._speak, args=(target,), daemon=True).start()
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Raises BrokenResourceError if nobody reads any more. A cancellation unwrites nothing."""
+        """Write a message.
+
+        Raises BrokenResourceError if the client no longer reads.
+
+        Cancelling does not undo a write.
+        """
         message = item.message
         written = self._loop.create_future()
         self._unwritten.add(written)
@@ -152,7 +157,7 @@ class Outgoing:
             raise anyio.BrokenResourceError
 
     async def flush(self) -> None:
-        """Wait until all is written, and no longer than a client needs that does read."""
+        """Wait until everything is written, at most as long as a client that reads needs."""
         if self._unwritten:
             await asyncio.wait(self._unwritten, timeout=_FLUSH_SECONDS)
         for written in tuple(self._unwritten):
@@ -174,7 +179,8 @@ class Outgoing:
 
     def _speak(self, target: int) -> None:
         is_open = True
-        with contextlib.suppress(RuntimeError):  # the loop is over, and so are we
+        # the event loop is closed, so the process is ending
+        with contextlib.suppress(RuntimeError):
             while True:
                 piece, written = self._pieces.get()
                 try:
@@ -192,9 +198,10 @@ class Outgoing:
 
 
 def put_away() -> tuple[int, int]:
-    """Descriptors of stdin and stdout for us alone; all others read nothing, and print to stderr.
+    """Return private copies of stdin and stdout, and redirect the standard descriptors.
 
-    On the level of the system, so that programs which a tool starts are held off too.
+    Everything else reads nothing from stdin and prints to stderr. The redirection is at system
+    level, so it also applies to programs that a tool starts.
     """
     if sys.stdin is not None and sys.stdin.isatty():
         _say("This speaks MCP on stdin and stdout, with a client that starts it; to stop: Ctrl+D.")
@@ -205,12 +212,12 @@ def put_away() -> tuple[int, int]:
     os.dup2(2, 1)
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
-        reconfigure(line_buffering=True)  # as stderr is
+        reconfigure(line_buffering=True)  # like stderr
     return source, target
 
 
 def must_be_local(settings: Settings) -> None:
-    """Raises Refused where the pages cannot be on a port of this machine."""
+    """Raise CommandRefused if ELICIT_URL is not on this machine."""
     if not settings.is_local:
         raise CommandRefused(
             f"ELICIT_URL: {settings.url} is not on this machine, where the pages of a server on "
@@ -220,14 +227,14 @@ def must_be_local(settings: Settings) -> None:
 
 
 def own_pages(stack: contextlib.ExitStack, *, port: int) -> tuple[Settings, socket.socket, Annex]:
-    """Pages and a sandbox of this process's own, on that port if it is free. Raises Refused."""
+    """Open this process's pages and sandbox, on `port` if free. Raises CommandRefused."""
     own = stack.enter_context(_own_port(port))
     settings = settings_for(os.environ, port=own.getsockname()[1])
     return settings, own, stack.enter_context(annex_of(settings, own))
 
 
 def _own_port(port: int) -> socket.socket:
-    """That one if it is free, else another. Raises Refused."""
+    """Return a socket on `port` if it is free, else on another. Raises CommandRefused."""
     try:
         try:
             return listening(DEFAULT_HOST, port)
@@ -250,11 +257,13 @@ async def serve_stdio(
     own: socket.socket | None = None,
     option: str = PORT_OPTION,
 ) -> None:
-    """Serve until the client is gone or a signal comes. Raises Refused.
+    """Serve until the client disconnects or a signal arrives.
 
-    `streams` are descriptors that are read and written; `place` is where the server comes from. The
-    pages are on `own`, which listens, or on the port, which `option` names and another process of
-    ours may have.
+    Raises CommandRefused.
+
+    `streams` are the descriptors to read and write. `place` is the origin of the server. The pages
+    are served on the listening socket `own`, or on the port. Another of our processes may already
+    own the port; `option` is the option that sets it.
     """
     inner = low_level_of(server)
     inner.lifespan = _entered_once(inner.lifespan)
@@ -301,7 +310,8 @@ async def serve_stdio(
                 ending.cancel()
                 wires.break_all()
                 await outgoing.flush()
-                await service.drain(within=settings.policies.grace)  # of what works still
+                # for calls that are still running
+                await service.drain(within=settings.policies.grace)
             for each in (pages, *outside):
                 each.stop()
             if not pages.started:
@@ -314,7 +324,7 @@ async def _served_outside(
     annex: Annex | None,
     settings: Settings,
 ) -> list[Pages]:
-    """The sandbox, served beside."""
+    """Serve the sandbox in addition, if there is one."""
     if annex is None:
         return []
     pages = await outside_pages(stack, annex.sandbox, settings)
@@ -337,7 +347,7 @@ async def _serve_pages(
 def _entered_once(
     lifespan: Callable[[Any], AbstractAsyncContextManager[Any]],
 ) -> Callable[[Any], AbstractAsyncContextManager[Any]]:
-    """The author's lifespan, shared by the calls over HTTP, which enter it first, and by stdio."""
+    """Share the author's lifespan between HTTP, which enters it first, and stdio."""
     entered: list[Any] = []
 
     @contextlib.asynccontextmanager
@@ -356,7 +366,7 @@ def _entered_once(
 
 
 def _name_transport(server: Any) -> None:
-    """Tell FastMCP, as its own stdio does: it then knows that its callers are local."""
+    """Tell FastMCP the transport, as its own stdio runner does: callers are then local."""
     if is_fastmcp(server):
         from fastmcp.server.context import set_transport  # noqa: PLC0415 - an optional library
 

@@ -1,13 +1,14 @@
-"""Several processes on one socket: a parent that serves nothing, and replaces what dies.
+"""A parent process that runs several workers on one socket and replaces those that die.
 
-The parent binds, starts the workers on its socket and tells them to end. It runs none of the
-author's code, so a restart one by one (SIGHUP) has each worker import it anew: the new one serves
-before the old one is told to end, and where it does not come up, the old one stays. A worker that
-dies is replaced, later each time; where that happens again and again, the whole ends, and whoever
-runs it is told. What could go wrong: the parent is killed and its workers go on alone, on a socket
-that its successor needs. So each holds one end of a connection to it, and drains when that breaks.
+The parent binds the socket, starts the workers and tells them when to end. It runs none of the
+author's code, so a rolling restart (SIGHUP) makes each worker import the code again: the new worker
+serves before the old one ends, and if the new one does not start, the old one stays. A worker that
+dies is replaced, with a growing pause. If workers keep dying, the server ends with a message.
 
-A sandbox is the parent's, so that there is one for all workers.
+Risks: the parent is killed and its workers keep a socket that its successor needs. Each worker
+therefore holds one end of a connection to the parent, and drains when the connection breaks.
+
+A sandbox runs in the parent, so that all workers share it.
 """
 
 import asyncio
@@ -35,13 +36,13 @@ _GREETING_BYTES = 64 * 1024
 
 
 class _Greeting(Struct):
-    """What the parent tells each worker."""
+    """The data that the parent sends to each worker."""
 
     sandbox: Sandbox | None
 
 
 class Parent:
-    """The parent, as a worker has it."""
+    """The parent, as seen by a worker."""
 
     def __init__(self, fd: int) -> None:
         self._link = socket.socket(fileno=fd)
@@ -55,9 +56,10 @@ class Parent:
         self._link.close()
 
     def ready(self, lines: Sequence[str]) -> Callable[[], None]:
-        """What tells it that this worker serves, and has this announced; to call in the loop.
+        """Return a function that reports to the parent that this worker serves.
 
-        From then on the worker drains and ends when its parent is gone.
+        `lines` is the announcement to print. Call the function in the event loop. From then on, the
+        worker drains and ends when the parent is gone.
         """
 
         def tell_parent() -> None:
@@ -65,7 +67,7 @@ class Parent:
             with suppress(OSError):
                 self._link.send(encode(lines) + b"\n")
 
-            def gone() -> None:  # it says nothing more
+            def gone() -> None:  # the parent sends nothing more, so readable means closed
                 loop.remove_reader(self._link)
                 os.kill(os.getpid(), signal.SIGTERM)
 
@@ -75,7 +77,7 @@ class Parent:
 
 
 class _Worker:
-    """One process, and the parent's end of the connection to it."""
+    """A worker process and the parent's end of the connection to it."""
 
     def __init__(self, process: asyncio.subprocess.Process, link: socket.socket) -> None:
         self.process = process
@@ -85,11 +87,11 @@ class _Worker:
 
     @classmethod
     async def start(cls, command: Sequence[str], listener: socket.socket, greeting: bytes) -> Self:
-        """Raises OSError where the system starts no process."""
+        """Start a worker. Raises OSError if the system cannot start a process."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                # In a session of its own: Ctrl+C comes to the parent alone, and from there.
+                # In its own session, so that Ctrl+C reaches only the parent, which passes it on.
                 process = await asyncio.create_subprocess_exec(
                     *command,
                     *("--fd", str(listener.fileno()), "--parent-fd", str(theirs.fileno())),
@@ -100,12 +102,12 @@ class _Worker:
             ours.close()
             raise
         ours.setblocking(False)
-        with suppress(OSError):  # it has ended already, as `ready` tells
+        with suppress(OSError):  # the worker has ended already; `ready` reports it
             await asyncio.get_running_loop().sock_sendall(ours, greeting)
         return cls(process, ours)
 
     async def ready(self) -> list[str] | None:
-        """What it announces when it serves; None if it ended before."""
+        """Return the worker's announcement once it serves, or None if it ended before."""
         loop, said = asyncio.get_running_loop(), b""
         while not said.endswith(b"\n"):
             with suppress(OSError):
@@ -118,7 +120,7 @@ class _Worker:
 
     @property
     def served_seconds(self) -> float:
-        """For how long it has served by now."""
+        """The time for which the worker has served."""
         now = asyncio.get_running_loop().time()
         return 0.0 if self._served_at is None else now - self._served_at
 
@@ -135,7 +137,7 @@ class _Worker:
 
 
 class Workers:
-    """All of them, each in its place; what the first of them announces is told once all serve."""
+    """The workers, each with an index. The first announcement is shown once all workers serve."""
 
     def __init__(
         self,
@@ -146,7 +148,7 @@ class Workers:
         sandbox: Sandbox | None,
         announce: Callable[[list[str]], object],
     ) -> None:
-        """`command` starts one."""
+        """`command` starts one worker."""
         self._command = command
         self._listener = listener
         self._greeting = encode(_Greeting(sandbox=sandbox)) + b"\n"
@@ -158,17 +160,17 @@ class Workers:
         self._status = 0
 
     def stop(self) -> None:
-        """Have them drain and end; told twice, they wait for nobody."""
+        """Tell the workers to drain and end. At the second call, they end immediately."""
         self._end()
         for worker in self._all():
             worker.stop()
 
     def start_anew(self) -> None:
-        """Replace one after the other by a new one."""
+        """Replace the workers one after the other."""
         self._anew.set()
 
     async def run(self) -> int:
-        """Until they are told to stop, or give up; the exit status, when all have ended."""
+        """Run the workers until they stop or give up. Return the exit status."""
         said = await self._begin()
         if said is not None:
             self._announce(said)
@@ -184,9 +186,9 @@ class Workers:
         return [worker for worker in (*self._places, *self._starting) if worker is not None]
 
     def _end(self) -> None:
-        """From here on none is started, and one that is being started is told to end."""
+        """Start no more workers, and end those that are starting."""
         self._stopping.set()
-        self._anew.set()  # who waits to be told looks up
+        self._anew.set()  # wakes up the restart task
 
     def _give_up(self, status: int) -> None:
         self._status = max(status, 1)
@@ -196,9 +198,10 @@ class Workers:
                 worker.stop()
 
     async def _begin(self) -> list[str] | None:
-        """Start them all; what the first announces, or None where they are to end again.
+        """Start all workers and return the first announcement, or None if they must end.
 
-        The first goes before the others: what is wrong is said once, and what is made is there.
+        The first worker starts alone, so that a configuration error is printed once and shared data
+        is created once.
         """
         said: list[str] | None = None
         for places in (range(1), range(1, len(self._places))):
@@ -211,14 +214,14 @@ class Workers:
                 lines = await worker.ready()
                 said = said or lines
                 if lines is None and not self._stopping.is_set():
-                    self._give_up(await worker.ended())  # it has said why
+                    self._give_up(await worker.ended())  # it has printed the reason
         return None if self._stopping.is_set() else said
 
     async def _keep(self, place: int) -> None:
-        """Have a worker there, until all are to stop."""
+        """Keep a worker running at this index until all are to stop."""
         deaths = 0
         while not self._stopping.is_set():
-            worker = self._places[place]  # None where the system could start none
+            worker = self._places[place]  # None if the system could not start a process
             status = 1 if worker is None else await worker.ended()
             if self._stopping.is_set() or self._places[place] is not worker:
                 continue
@@ -275,7 +278,7 @@ class Workers:
         tell("elicit: all workers are new.")
 
     async def _replace(self, place: int, new: _Worker, *, of: _Worker | None) -> None:
-        """Put it there and wait for the end of the old one, unless another was quicker."""
+        """Replace a worker and wait until the old one ended, unless it was replaced already."""
         if self._places[place] is not of:
             new.stop()
             await new.ended()
@@ -286,9 +289,9 @@ class Workers:
             await of.ended()
 
     async def _started(self) -> _Worker | None:
-        """A new one, which is told to end if all were while it was not yet known.
+        """Start a worker, which is ended at once if all workers are to stop.
 
-        None where the system starts no process; it is said why.
+        If the system cannot start a process, prints the reason and returns None.
         """
         try:
             worker = await _Worker.start(self._command, self._listener, self._greeting)
@@ -313,9 +316,11 @@ async def supervise(
     number: int,
     annex: Annex | None,
 ) -> int:
-    """Have that many workers serve on the socket until a signal comes; the exit status.
+    """Run `number` workers on the socket until a signal arrives.
 
-    `command` starts one of them.
+    Return the exit status.
+
+    `command` starts one worker.
     """
     async with AsyncExitStack() as stack:
         workers = Workers(
@@ -341,7 +346,7 @@ async def supervise(
 
 @contextmanager
 def _told_by_signals(workers: Workers) -> Generator[None]:
-    """Within it SIGTERM and SIGINT end them, and SIGHUP starts them anew."""
+    """Within this block, SIGTERM and SIGINT end the workers, and SIGHUP restarts them."""
     loop = asyncio.get_running_loop()
     handlers: dict[signal.Signals, Callable[[], None]] = {
         signal.SIGINT: workers.stop,

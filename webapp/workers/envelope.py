@@ -1,13 +1,12 @@
-"""What travels between two workers: a request as the one that accepted it saw it, sealed.
+"""The sealed format in which one worker passes an accepted request to another worker.
 
-What could go wrong: the worker that has the session would ask whose the connection is, and it is
-our own user's, whoever sent the request: everybody would be local. So what only the accepting
-worker can know travels with the request: whose socket it was, which address, whether a proxy stood
-between, whose access token. Nobody can make an envelope without the ring of secrets. It opens at
-one worker alone and on one connection alone: that worker's name and the challenge that it sent over
-this connection are sealed in. So one that was copied is worth nothing, a moment later or elsewhere,
-and neither has a list of used ones to keep nor a clock to trust. The key of all that follows on the
-connection is in it as well.
+Risks: the worker that owns the session sees a connection from our own user, so it would treat every
+request as local. The envelope therefore carries what only the accepting worker knows: the owner of
+the client's socket, the address, whether a proxy was used, and the access token. Creating an
+envelope requires the server's secrets. The worker's name and the challenge that it sent over this
+connection are sealed in, so an envelope opens at one worker and on one connection only. A copied
+envelope is useless, without a list of used envelopes and without a trusted clock. The envelope also
+contains the key for all further messages on the connection.
 """
 
 import secrets
@@ -32,17 +31,17 @@ from webapp.identity.local_peer import PEER_KEY, Peer, PeerConnection
 CHALLENGE_BYTES = 32
 _KEY_BYTES = 32
 _COUNTER = struct.Struct(">4xQ")
-# As they are; headers are pairs of bytes, addresses pairs of a text and a number.
+# Copied unchanged. Headers are pairs of bytes, addresses are pairs of a text and a number.
 _PLAIN = ("method", "scheme", "http_version", "path", "raw_path", "query_string", ROOT_KEY)
 _End = tuple[str, int] | None
 
 
 class BadEnvelope(Exception):
-    """No envelope of ours for this worker and connection; the message is for the log."""
+    """An invalid envelope for this worker and connection. The message is for the log."""
 
 
 class _Socket(Struct, array_like=True):
-    """Whose connection it was: see Peer."""
+    """The owner of the client's connection; see Peer."""
 
     uid: int | None
     is_gone: bool
@@ -51,7 +50,7 @@ class _Socket(Struct, array_like=True):
 
 
 class Envelope(Struct, array_like=True):
-    """One request without its body."""
+    """A request without its body."""
 
     key: bytes
     plain: dict[str, Any]
@@ -65,7 +64,7 @@ class Envelope(Struct, array_like=True):
 
     @classmethod
     def of(cls, scope: Scope) -> Self:
-        """Of a request that this process accepted."""
+        """Build the envelope of a request that this process accepted."""
         user = scope.get("user")
         token = user.access_token if isinstance(user, AuthenticatedUser) else None
         return cls(
@@ -81,7 +80,7 @@ class Envelope(Struct, array_like=True):
         )
 
     def scope(self) -> Scope:
-        """The request as the accepting worker's application had it."""
+        """Return the ASGI scope as the accepting worker's application would have received it."""
         scope: Scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -118,7 +117,7 @@ class Envelope(Struct, array_like=True):
 
     @classmethod
     def open(cls, sealed: bytes, ring: Ring, *, to: str, challenge: bytes) -> Self:
-        """Raises BadEnvelope."""
+        """Decrypt and decode an envelope. Raises BadEnvelope."""
         fingerprint, rest = sealed[:FINGERPRINT_BYTES], sealed[FINGERPRINT_BYTES:]
         try:
             plain = _cipher(ring, fingerprint).decrypt(
@@ -132,9 +131,9 @@ class Envelope(Struct, array_like=True):
 
 
 class Sealing:
-    """What one end sends after the envelope: in order, whole, and from that end.
+    """Encryption of the messages after the envelope, which proves their order and their sender.
 
-    The key is one connection's and each piece has its number, so no nonce comes twice.
+    Each connection has its own key and each message its own number, so no nonce repeats.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -146,7 +145,7 @@ class Sealing:
         return self._cipher.encrypt(_sided(nonce, is_answer=is_answer), piece, None)
 
     def open(self, sealed: bytes, *, is_answer: bool) -> bytes:
-        """Raises BadEnvelope."""
+        """Decrypt the next message. Raises BadEnvelope if it is forged, missing or out of order."""
         nonce, self._read = _COUNTER.pack(self._read), self._read + 1
         try:
             return self._cipher.decrypt(_sided(nonce, is_answer=is_answer), sealed, None)

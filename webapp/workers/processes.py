@@ -1,8 +1,9 @@
-"""How many processes are asked to serve one application, by what each of them can see.
+"""Detection of how many processes were requested to serve one application.
 
-uvicorn and gunicorn may be told by an option, a variable, a file or a program, and what they made
-of it stands in their own code, which runs this one. Of the others it is in the arguments
-(`--workers`, for some `-w`), which each process that is started has as well.
+uvicorn and gunicorn can be configured by an option, a variable, a file or a program. Their
+effective configuration is found on the call stack, because their code runs this code. For other
+servers, the command line shows the number (`--workers`, for some `-w`), and every worker process
+has the same command line.
 """
 
 import re
@@ -12,7 +13,7 @@ from types import FrameType
 
 from flows.errors import StoreUnavailable
 
-# The module that runs, and where its object keeps what it was told.
+# The module that runs, and the attribute of its object that holds the configuration.
 _SERVERS = {"uvicorn.server": "config", "gunicorn.arbiter": "cfg"}
 _STARTERS = frozenset({"hypercorn", "granian"})
 _START_ONE = (
@@ -30,9 +31,9 @@ def must_share(
     has_sandbox: bool = False,
     caller: FrameType | None = None,
 ) -> int:
-    """How many processes were asked for, which is 1 where nothing tells.
+    """Return how many processes were requested; 1 if nothing says so.
 
-    Raises StoreUnavailable where these could not serve one application together.
+    Raises StoreUnavailable if several processes cannot serve this application together.
     """
     number = max(_of_starter(arguments), _of_server(caller))
     if number > 1 and store == "memory:":
@@ -51,7 +52,7 @@ def must_share(
 
 
 def _of_server(frame: FrameType | None) -> int:
-    """What a server was told that runs the code of this frame."""
+    """Return the worker count of the server whose code calls this frame."""
     number = 1
     while frame is not None:
         kept = _SERVERS.get(frame.f_globals.get("__name__", ""))
@@ -73,7 +74,7 @@ def _of_starter(arguments: Sequence[str]) -> int:
 
 
 def _starter(program: PurePath) -> str:
-    """`/venv/bin/granian`, or `.../granian/__main__.py` where it was started by `python -m`."""
+    """Return the program's name, such as granian for `.../granian/__main__.py` (`python -m`)."""
     return program.parent.name if program.name == "__main__.py" else program.name
 
 

@@ -1,15 +1,15 @@
-"""A request passed on to the worker that has its session, over a socket of this user's alone.
+"""A relay that passes a request to the worker that owns its session, over a private Unix socket.
 
-What could go wrong: another program connects, and is taken for a worker. So the socket stands in a
-folder that nobody else may enter, and whoever connects without an envelope gets nothing: a
-challenge that no other program can answer, and the end of the connection.
+Risks: another program connects and is treated as a worker. The socket is in a folder that no other
+user can enter, and a connection without an envelope only receives a challenge that no other program
+can answer, and is then closed.
 
-The other worker's application sends nothing more before this one has handed on what came before, so
-it knows as well as at a connection of its own what reached the client. A client that goes away
-closes the connection between the workers. A worker that is busy, as a tool that computes holds up
-its loop, has its sessions all the same: the client is told to come again. A worker that goes away
-before it answered is one that has no such session; where its answer had begun, that ends, and the
-client takes its stream up again (Last-Event-ID), or begins a new session.
+The other worker's application sends the next message only after this worker has passed on the
+previous message, so it knows what reached the client, as on its own connection. If the client
+disconnects, the connection between the workers is closed. A worker that is busy, for example with a
+tool that blocks its event loop, keeps its sessions: the client is asked to retry. A worker that
+goes away before it answers counts as having no such session. If its answer had begun, the answer
+ends, and the client resumes its stream (Last-Event-ID) or starts a new session.
 """
 
 import asyncio
@@ -40,7 +40,8 @@ from webapp.http.connection import (
 from webapp.workers.envelope import CHALLENGE_BYTES, BadEnvelope, Envelope, Sealing
 
 GREETING_SECONDS = 10.0
-_ENVELOPE_SECONDS = 60.0  # longer: the other worker, whose client waits, is busy as well
+# longer than the greeting: the other worker, whose client waits, may be busy too
+_ENVELOPE_SECONDS = 60.0
 _ENVELOPE_BYTES_AT_MOST = 512 * 1024
 _FRAME_BYTES_AT_MOST = 256 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
@@ -49,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 class RelayUnusable(OSError):
-    """Workers cannot reach each other here; the message says what to mend."""
+    """Workers cannot reach each other on this machine. The message says how to fix it."""
 
 
 class _Start(Struct, array_like=True, tag=1):
@@ -63,7 +64,7 @@ class _Piece(Struct, array_like=True, tag=2):
 
 
 class _HandedOn(Struct, array_like=True, tag=3):
-    """The last piece of the answer was handed on; `is_lost` if the client was gone by then."""
+    """The last piece of the answer was passed on. `is_lost`: the client had disconnected."""
 
     is_lost: bool
 
@@ -72,15 +73,15 @@ _Frame: TypeAlias = _Start | _Piece | _HandedOn
 
 
 class Busy(Exception):
-    """The other worker listens and has no time: it does not know of the request."""
+    """The other worker listens but is too busy to answer. It has not seen the request."""
 
 
 class _Gone(Exception):
-    """The other end is not there any more."""
+    """The other end has closed the connection."""
 
 
 class _Channel:
-    """One exchange between two workers; `is_answer` where this end answers."""
+    """An exchange between two workers. `is_answer`: this end is the one that answers."""
 
     def __init__(
         self,
@@ -95,8 +96,8 @@ class _Channel:
         self._is_answer = is_answer
 
     async def send(self, frame: _Frame) -> None:
-        """Raises _Gone."""
-        if self._writer.is_closing():  # a loop of another make would raise an error of its own
+        """Send a frame. Raises _Gone."""
+        if self._writer.is_closing():  # other event loops (uvloop) raise different errors here
             raise _Gone
         _write(self._writer, self._sealing.seal(encode(frame), is_answer=self._is_answer))
         try:
@@ -105,7 +106,7 @@ class _Channel:
             raise _Gone from error
 
     async def read(self) -> _Frame:
-        """Raises _Gone."""
+        """Read the next frame. Raises _Gone."""
         try:
             sealed = await _read(self._reader, at_most=_FRAME_BYTES_AT_MOST)
             plain = self._sealing.open(sealed, is_answer=not self._is_answer)
@@ -119,12 +120,12 @@ class _Channel:
 
 
 class Relay:
-    """This worker's end of all exchanges with the others of its folder."""
+    """This worker's end of all exchanges with the other workers of its folder."""
 
     def __init__(
         self, app: ASGIApp, *, name: str, folder: Path, ring: Ring, greeting_seconds: float
     ) -> None:
-        """`app` answers what is of this worker's sessions."""
+        """`app` answers the requests for this worker's sessions."""
         self._app = app
         self._greeting_seconds = greeting_seconds
         self._name = name
@@ -135,7 +136,7 @@ class Relay:
 
     @asynccontextmanager
     async def listening(self) -> AsyncGenerator[None]:
-        """Reached by the others within it. Raises RelayUnusable."""
+        """Accept requests from the other workers within this block. Raises RelayUnusable."""
         path = self._folder / self._name
         try:
             listener = await asyncio.to_thread(_listener_at, path)
@@ -150,18 +151,23 @@ class Relay:
         finally:
             path.unlink(missing_ok=True)
             with suppress(OSError):
-                path.parent.rmdir()  # the last one
+                path.parent.rmdir()  # succeeds for the last worker
             server.close()
             for task in tuple(self._answering):
                 task.cancel()
             await asyncio.gather(*self._answering, return_exceptions=True)
 
     async def pass_on(self, to: str, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Have that worker answer; False if it is gone, or was before it answered. Raises Busy."""
+        """Let worker `to` answer the request.
+
+        Raises Busy.
+
+        Returns False if that worker is gone, or went away before it began to answer.
+        """
         path = self._folder / to
         try:
             reader, writer = await asyncio.open_unix_connection(path)
-        except ConnectionRefusedError:  # it was killed; a name is used once
+        except ConnectionRefusedError:  # that worker was killed; its name is never reused
             path.unlink(missing_ok=True)
             return False
         except OSError:
@@ -196,7 +202,7 @@ class Relay:
         except (_Gone, OSError, EOFError):
             if not has_begun:
                 return False
-            with suppress(OSError):  # nor may the client be there
+            with suppress(OSError):  # the client may be gone too
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._begun.discard(channel)
@@ -204,12 +210,15 @@ class Relay:
         return True
 
     def let_go(self) -> None:
-        """This process ends: streams that others answer are taken up again at another one."""
+        """Close the streams that other workers answer, because this process ends.
+
+        Clients resume these streams at another process.
+        """
         for channel in tuple(self._begun):
             channel.close()
 
     async def _hand_on(self, scope: Scope, send: Send, channel: _Channel) -> None:
-        """Send on what the other worker answers. Raises _Gone, or OSError for a lost client."""
+        """Send the other worker's answer to the client. Raises _Gone, or OSError if it is lost."""
         wire = client_connection_of(scope)
         while True:
             frame = await channel.read()
@@ -262,7 +271,7 @@ class Relay:
             _log.warning("relay.refused", extra={"why": str(error) or "no envelope came"})
             return
         except (OSError, EOFError) as error:
-            if getattr(error, "partial", b""):  # else it only looked whether somebody listens
+            if getattr(error, "partial", b""):  # otherwise it only probed whether somebody listens
                 _log.warning("relay.refused", extra={"why": "no envelope came"})
             return
         channel = _Channel(reader, writer, key=envelope.key, is_answer=True)
@@ -276,7 +285,7 @@ class Relay:
 
 
 class _Exchange:
-    """ASGI's receive and send, of a client that another worker has the connection to."""
+    """The ASGI receive and send functions for a client that is connected to another worker."""
 
     def __init__(self, channel: _Channel) -> None:
         self._channel = channel
@@ -285,7 +294,7 @@ class _Exchange:
         self._is_lost = False
 
     async def listen(self) -> None:
-        """Take what comes, until the other end closes."""
+        """Read frames until the other end closes."""
         try:
             while True:
                 frame = await self._channel.read()
@@ -300,17 +309,20 @@ class _Exchange:
             pass
         finally:
             self._is_lost = True
-            self._came.put_nowait({"type": "http.disconnect"})  # heard before `send` goes on
+            self._came.put_nowait({"type": "http.disconnect"})  # queued before `send` returns
             self._taken.put_nowait(None)
 
     async def receive(self) -> Message:
         message = await self._came.get()
         if message["type"] == "http.disconnect":
-            self._came.put_nowait(message)  # the end stays the end
+            self._came.put_nowait(message)  # every later call receives the disconnect too
         return message
 
     async def send(self, message: Message) -> None:
-        """Return when it was handed on, or the client is gone: as uvicorn, which says nothing."""
+        """Send a message and return when it was passed on or the client is gone.
+
+        A lost client raises nothing, as in uvicorn.
+        """
         if self._is_lost:
             return
         frame = (
@@ -320,13 +332,13 @@ class _Exchange:
                 body=bytes(message.get("body", b"")), has_more=message.get("more_body", False)
             )
         )
-        with suppress(_Gone):  # which `listen` hears as well
+        with suppress(_Gone):  # `listen` notices the lost connection too
             await self._channel.send(frame)
         await self._taken.get()
 
 
 async def _send_body(receive: Receive, channel: _Channel) -> None:
-    """Send on what the client sends; when it goes away, so do we."""
+    """Pass the client's body on. When the client disconnects, close the channel."""
     with suppress(_Gone):
         while (message := await receive())["type"] == "http.request":
             await channel.send(
@@ -336,7 +348,7 @@ async def _send_body(receive: Receive, channel: _Channel) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Make it, if it is not there. Raises OSError where it is not this user's alone."""
+    """Create the folder if it is missing. Raises OSError if other users can access it."""
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     status = folder.lstat()
@@ -350,7 +362,7 @@ def _write(writer: asyncio.StreamWriter, piece: bytes) -> None:
 
 
 async def _read(reader: asyncio.StreamReader, *, at_most: int) -> bytes:
-    """Raises EOFError, OSError, or BadEnvelope for what is longer."""
+    """Read a length-prefixed piece. Raises EOFError, OSError, or BadEnvelope if too long."""
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if length > at_most:
         raise BadEnvelope("it is longer than any of ours")
@@ -362,7 +374,7 @@ def _pairs(headers: object) -> list[tuple[bytes, bytes]]:
 
 
 def _listener_at(path: Path) -> socket.socket:
-    """A socket that listens by the time it has its name. Raises OSError."""
+    """Return a socket that already listens when its name appears. Raises OSError."""
     make_private(path.parent.parent)
     make_private(path.parent)
     _sweep(path.parent)
@@ -380,7 +392,7 @@ def _listener_at(path: Path) -> socket.socket:
 
 
 def _sweep(folder: Path) -> None:
-    """Take away what killed processes left; each that has its name listens, or is gone."""
+    """Delete the sockets of killed processes. A socket with its final name listens or is dead."""
     for path in folder.glob("[!.]*"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             try:

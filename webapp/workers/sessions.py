@@ -1,9 +1,10 @@
-"""Sessions of 2025-11-25 of several workers: each request goes to the one that has its session.
+"""Routing of MCP 2025-11-25 sessions: each request goes to the worker that owns its session.
 
-A session lives in the process that opened it. So the id that its client sees ends with that
-worker's name, which is taken off before the library sees it: `6f1c... .a-9d0e...`. A proxy may go
-by it as well (docs/workers.md). What names a worker that is gone is a session that does not exist:
-by the protocol the client begins a new one, and the same call, made in it, goes on.
+A session lives in the process that opened it. The session id that the client sees therefore ends
+with that worker's name (`6f1c... .a-9d0e...`), which is removed before the MCP library sees the id.
+A proxy may route by this name too (docs/workers.md). A name of a worker that no longer exists means
+that the session does not exist: by the protocol, the client starts a new session, and repeating the
+same call there resumes it.
 """
 
 import logging
@@ -33,7 +34,7 @@ _NAME = re.compile(r"(?:[a-z0-9][a-z0-9-]{0,31}-)?(?P<socket>[0-9a-f]{16})")
 
 
 def new_name(instance: str) -> str:
-    """A worker's, used once: `instance` is what a proxy knows it by, if anything."""
+    """Return a new unique worker name. `instance` is the name that a proxy knows, or empty."""
     return f"{instance}-{secrets.token_hex(8)}" if instance else secrets.token_hex(8)
 
 
@@ -47,10 +48,11 @@ async def routed(
     store: Store,
     processes: int = 1,
 ) -> AsyncGenerator[ASGIApp]:
-    """The application of one worker, which the others of the same server reach within it.
+    """Wrap one worker's application so that the server's other workers can reach it in this block.
 
-    What is kept in memory has one process. Raises StoreUnavailable where there are to be several
-    `processes` and they cannot reach each other; else sessions are those of this one alone.
+    Does nothing for the memory store, which allows one process only. If the workers cannot reach
+    each other, raises StoreUnavailable if there are several `processes`; otherwise only this
+    process serves its sessions.
     """
     if served.server is None or store.address is None:
         yield app
@@ -71,7 +73,7 @@ async def routed(
 
 
 class RoutedSessions:
-    """Passes to the application what is of this worker's sessions, or of none."""
+    """ASGI middleware that answers requests of this worker's sessions and relays the others."""
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class RoutedSessions:
         ring: Ring,
         greeting_seconds: float = GREETING_SECONDS,
     ) -> None:
-        """`folder` is where the workers that share these sessions reach each other."""
+        """`folder` contains the sockets of the workers that share these sessions."""
         self._app = app
         self._suffix = f".{name}"
         self._own = _socket_of(name)
@@ -96,12 +98,15 @@ class RoutedSessions:
 
     @asynccontextmanager
     async def listening(self) -> AsyncGenerator[None]:
-        """Reached by the other workers within it. Raises RelayUnusable."""
+        """Accept requests from the other workers within this block. Raises RelayUnusable."""
         async with self._relay.listening():
             yield
 
     def let_go(self) -> None:
-        """This process ends: streams that others answer are taken up again at another one."""
+        """Close the streams that other workers answer, because this process ends.
+
+        Clients resume these streams at another process.
+        """
         self._relay.let_go()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,7 +127,7 @@ class RoutedSessions:
             await refuse(send, HTTPStatus.SERVICE_UNAVAILABLE, why)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Without our name for the library, and with it for the client."""
+        """Call the application, adding the worker's name to session ids and removing it."""
         suffix = self._suffix.encode()
 
         async def naming(message: Message) -> None:
@@ -144,18 +149,18 @@ class RoutedSessions:
 
 
 def _worker_of(scope: Scope) -> str | None:
-    """Whose session a request is of, by its id; None where it is of none, or says it twice."""
+    """Return the worker that owns the request's session, or None without one valid session id."""
     if scope["type"] != "http":
         return None
     ids, versions = headers_of(scope, SESSION_HEADER), headers_of(scope, VERSION_HEADER)
     has_none = any(version not in HANDSHAKE_PROTOCOL_VERSIONS for version in versions)
-    if len(ids) != 1 or has_none:  # later revisions have no sessions
+    if len(ids) != 1 or has_none:  # later protocol revisions have no sessions
         return None
     id, _, name = ids[0].rpartition(".")
     return _socket_of(name) if id else None
 
 
 def _socket_of(name: str) -> str | None:
-    """The part of a worker's name that its socket has; None for what is no name."""
+    """Return the socket's part of a worker's name, or None if the name is invalid."""
     found = _NAME.fullmatch(name)
     return None if found is None else found["socket"]

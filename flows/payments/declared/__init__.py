@@ -1,9 +1,9 @@
-"""Payment providers as data: a table in `elicit.toml`, or one of the catalog.
+"""Payment providers described as data: a table in `elicit.toml`, or an entry of the catalog.
 
-`declaration` says what a provider's API and webhooks look like: addresses, where things stand in
-its JSON (`mapping`), what is sent (`templates`). `reader` reads a reply by it, `gateway` speaks by
-it, as `flows.payments.gateway` wants of every provider.
+`declaration` describes a provider's API and webhooks: addresses, where values are in its JSON
+(`mapping`), and what is sent (`templates`). `reader` reads a reply by the declaration, and
+`gateway` implements flows.payments.gateway with it.
 
-What could go wrong: a declaration that takes somebody else's word for money. So it says only where
-things stand; what they must be is held against what was asked, as for every other provider.
+Risks: a declaration accepts another party's claim as a payment. A declaration therefore only says
+where values are. The values themselves are compared with the question, as for every other provider.
 """

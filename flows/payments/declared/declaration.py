@@ -1,9 +1,9 @@
-"""A payment provider as a declaration: what it is asked, and where its answers say what.
+"""The declaration of a payment provider: its requests, and where values are in its responses.
 
-What could go wrong: a declaration that takes somebody else's word for money. So it only says where
-things stand; what they must be is held against what was asked by flows.payments.gateway, as for
-every other provider. The defaults are a contract of our own, for a provider that is written to be
-used here: then the addresses are all there is to declare.
+Risks: a declaration accepts another party's claim as a payment. A declaration therefore only says
+where values are. flows.payments.gateway compares the values with the question, as for every other
+provider. The defaults are our own contract for providers that are built for this server: such a
+provider only needs to declare addresses.
 """
 
 import re
@@ -24,7 +24,7 @@ from flows.payments.receipt import Dispute, RefundStatus
 from flows.webhooks.signatures import STANDARD_WEBHOOKS, Scheme
 
 LIFE_AT_MOST: Final = timedelta(days=7)
-# What can stand in a template, beside what the declaration itself needs.
+# The names that templates can use, in addition to the declaration's `needs`.
 ASKED: Final = frozenset(
     {"minor", "decimal", "currency", "currency_lower", "what", "reference", "key"}
     | {"digest", "return_url", "cancel_url", "expires_at"}
@@ -36,7 +36,7 @@ GIVEN_BACK: Final = frozenset(
     {"payment", "minor", "decimal", "currency", "currency_lower", "reason", "key", "digest"}
 )
 _CALL = re.compile(r"(GET|POST|PUT|PATCH|DELETE) (/[!-~]*)")
-_OWN = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,128}")  # it may go into a path
+_OWN = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,128}")  # it can become part of a path
 _OWN_NAME = re.compile(r"[a-z][a-z_]{0,31}")
 _NO_PLACES = frozenset({"unit", "call"})
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -59,15 +59,19 @@ def _refund() -> Json:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderDeclaration:
-    """One provider. A call is a method and a path, such as "POST /v2/payments/{session}/cancel".
+    """The declaration of one payment provider.
 
-    A template's `{names}` are filled in: a value that is nothing but {minor} becomes a number, one
-    whose name is not there is left out. `needs` are names of our own, from the settings. A
-    provider of which `events` names a type in `news` says so of a payment that it once told as
-    paid. `manage` is where money is given back by hand. {digest} is {key} in 32 characters, and
-    what the header `idempotency` carries. A refund whose reply is lost is asked for again: so it
-    needs a key, in that header or in its body, or an answer that says what is gone back already.
-    `account` is which of the needs tells who gets the money.
+    - A call is a method and a path, such as "POST /v2/payments/{session}/cancel".
+    - Names in braces in a template are replaced by values. A value that is only {minor} becomes a
+      number, and a key whose value is missing is left out.
+    - `needs`: names of further values from the settings. `account` is the need that identifies the
+      recipient of the money.
+    - `news`: event types that report a later change of a paid payment.
+    - `manage`: the page for manual refunds.
+    - {digest}: {key} shortened to 32 characters, which is also sent in the header `idempotency`.
+
+    A refund whose response is lost is requested again. It therefore needs a key in that header or
+    in its body, or a call that says how much was refunded already.
     """
 
     name: str
@@ -80,8 +84,8 @@ class ProviderDeclaration:
     needs: tuple[str, ...] = ()
     account: str | None = None
     currencies: tuple[str, ...] = ()
-    unit_digits: int | None = None  # of {decimal}, where they are not those of ISO 4217
-    text_minor: bool = False  # {minor} is written as text
+    unit_digits: int | None = None  # digits of {decimal}, if they differ from ISO 4217
+    text_minor: bool = False  # {minor} is sent as text
     what_at_most: int = 255
     life: timedelta = timedelta(minutes=30)
 
@@ -91,18 +95,19 @@ class ProviderDeclaration:
     created: Reading = OURS_OPENED
     fetch: str | None = "GET /checkouts/{session}"
     fetched: Reading = OURS
-    pace: tuple[timedelta, ...] = PACE  # of asking, where no webhook reaches us
+    pace: tuple[timedelta, ...] = PACE  # polling intervals if no webhook reaches us
     close: str | None = "POST /checkouts/{session}/close"
     close_body: Json = None
     refund: str | None = "POST /payments/{payment}/refunds"
     refund_body: Json = field(default_factory=_refund)
-    holding: Holding | None = None  # asked before a refund; without it what is `fetched` says it
+    holding: Holding | None = None  # fetched before a refund; if None, `fetched` is used
     refund_id: str = "id"
     refund_states: Mapping[str, RefundStatus] = field(
         default_factory=lambda: {f"state={status}": status for status in RefundStatus}
     )
     trouble: str | None = "code"
-    key_used: tuple[str, ...] = ()  # what stands there if the key was used for another request
+    # error codes for an idempotency key that was used for another request
+    key_used: tuple[str, ...] = ()
     manage: str | None = None
 
     scheme: Scheme = STANDARD_WEBHOOKS
@@ -119,7 +124,7 @@ class ProviderDeclaration:
             raise InvalidQuestion("\n".join(faults))
 
     def needed(self, *, is_live: bool) -> tuple[str, ...]:
-        """Of the needs, in the test mode, not what stands only in the address of the other one."""
+        """Return the needs for this mode. Test mode omits needs that only the live address uses."""
         if is_live:
             return self.needs
         holding = None if self.holding is None else self.holding.call
@@ -137,13 +142,13 @@ class ProviderDeclaration:
 
     @property
     def has_refund_key(self) -> bool:
-        """Whether the same refund asked for twice at once is one."""
+        """True if requesting the same refund twice at once makes only one refund."""
         has_key = names_in(self.refund_body) & {"key", "digest"}
         return self.idempotency is not None or bool(has_key)
 
     @property
     def refunds_parts(self) -> bool:
-        """Whether a refund names an amount, counted as prices are, and has a key."""
+        """True if a refund has a key and names an amount, counted in the same way as prices."""
         names_amount = bool(names_in(self.refund_body) & {"minor", "decimal"})
         counts_alike = self.holding is None or self.holding.left is None
         is_possible = self.refund is not None and names_amount and counts_alike
@@ -151,7 +156,7 @@ class ProviderDeclaration:
 
     @property
     def tells_refunds(self) -> bool:
-        """Whether `fetch` says what went back; of a payment only its session is known by then."""
+        """True if `fetch` reports refunds. For an old payment, `fetch` can only use its session."""
         names = names_in(self.fetch)
         is_asked = "session" in names and "handle" not in names
         return is_asked and self.fetched.refunded is not None
@@ -249,7 +254,7 @@ class ProviderDeclaration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredAccount:
-    """Our registration at a declared provider; `own` are the values that it needs."""
+    """The operator's account at a declared provider. `own` are the values of its needs."""
 
     declaration: ProviderDeclaration
     secret: str = field(repr=False)

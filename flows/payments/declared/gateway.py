@@ -1,8 +1,8 @@
-"""A declared provider as a gateway: its declaration, carried out.
+"""The gateway for declared providers: it executes a declaration.
 
-What could go wrong: everything that can at a provider that was written for, and what its
-declaration got wrong besides. So nothing is taken as money but what the provider, asked again or
-signing, says of a session of ours with the very terms; and a refund is asked for under one key.
+Risks: everything that can go wrong with a hand-written gateway, plus errors in the declaration.
+Money only counts if the provider reports it, in a fetch or a signed notice, for our session and
+with exactly the terms of the question. Refunds are requested under one key.
 """
 
 import hashlib
@@ -44,12 +44,12 @@ from flows.payments.session import Malformed, SessionStatus, StoredCheckout, kep
 from flows.webhooks.signatures import Delivery, Scheme
 
 OPENING = "open its payment page"
-REASON_AT_MOST = 190  # Square takes 192 characters
+REASON_AT_MOST = 190  # Square allows 192 characters
 ASKING = "say what became of the payment"
 
 
 class DeclaredGateway:
-    """Implements Gateway and Signs."""
+    """The gateway for a declared provider. Implements Gateway and Signs."""
 
     def __init__(self, seller: DeclaredAccount) -> None:
         self.seller = seller
@@ -73,7 +73,7 @@ class DeclaredGateway:
             raise InvalidQuestion(f"{self.seller.label} takes no {price.currency}.")
 
     def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
-        """Raises InvalidQuestion for a price it cannot charge."""
+        """Return the request to store. Raises InvalidQuestion if the price cannot be charged."""
         return prepared(elicitation, trip, self._creation)
 
     def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
@@ -109,11 +109,11 @@ class DeclaredGateway:
         return found
 
     def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
-        """The provider takes it by itself."""
+        """Fetch the session; the provider captures payments automatically."""
         return (yield from self.fetch(elicitation, session))
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
-        """One that cannot be closed lapses by itself, and until then this raises."""
+        """Close the page. A page that cannot be closed raises Failed until it expires."""
         found = yield from self.fetch(elicitation, session)
         if found.state is SessionStatus.OPEN and self._declared.close is not None:
             body = None
@@ -121,7 +121,7 @@ class DeclaredGateway:
                 values = self._known(elicitation, session)
                 body = msgspec.json.encode(fill(self._declared.close_body, values)).decode()
             yield self._request(self._declared.close, self._known(elicitation, session), body=body)
-            # Closed, or paid a moment before: it tells when it is asked again.
+            # It was closed, or paid just before: fetch it again to find out.
             found = yield from self.fetch(elicitation, session)
         if found.state is SessionStatus.OPEN:
             raise Failed(f"{self.seller.label} did not close its payment page.", is_refusal=True)
@@ -142,7 +142,7 @@ class DeclaredGateway:
         rest = Money.from_minor_units(whole - given, payment.currency)
         key = f"{refund_key(payment)}:{rest.minor_units}"
         if up_to is not None:
-            key = f"{key}:{up_to}"  # two parts of one size are two
+            key = f"{key}:{up_to}"  # two partial refunds of the same size are different refunds
         named = rest if left is None else Money.from_minor_units(left, payment.currency)
         if not 0 < named.minor_units <= rest.minor_units:
             raise unreadable(self.seller, doing=GIVING_BACK)
@@ -164,7 +164,7 @@ class DeclaredGateway:
         return notice_in(body, self.seller)
 
     def trace(self, payment: str) -> Talk[str | None]:
-        """What it tells of names the elicitation already."""
+        """Return None: every event of a declared provider names the elicitation already."""
         yield from ()
         return None
 
@@ -184,9 +184,9 @@ class DeclaredGateway:
         return asking(fill(self._declared.create_body, values), until=expires_at)
 
     def _refunded_so_far(self, payment: Payment, theirs: str) -> Talk[tuple[int, int | None]]:
-        """How much is gone back by now, as the provider says, where it can be asked; see Holding.
+        """Return the amount refunded so far, as the provider reports it if possible; see Holding.
 
-        A provider that takes no key would otherwise give back twice what it was asked twice.
+        Without this check, a provider without idempotency keys would refund twice.
         """
         holding, fetch = self._declared.holding, self._declared.fetch
         if holding is not None:
@@ -210,7 +210,7 @@ class DeclaredGateway:
         return max(found.refunded, payment.refunded), None
 
     def _opened(self, data: Json, elicitation: Elicitation, *, key: str) -> ProviderSession:
-        """The session that was made; what the answer leaves out is as it was asked."""
+        """Return the new session. Values missing in the response are filled in from the request."""
         reading, terms = self._declared.created, terms_of(elicitation)
         try:
             id = (
@@ -264,5 +264,5 @@ class DeclaredGateway:
 
 
 def _keys(key: str) -> dict[str, str]:
-    """For the providers that take no more than some 40 characters of a key, a digest of it."""
+    """Return the key and a digest of it, for providers that allow only about 40 characters."""
     return {"key": key, "digest": hashlib.sha256(key.encode()).hexdigest()[:32]}

@@ -1,7 +1,7 @@
-"""Places: where a declared provider's answers say what of a session and of a payment.
+"""The mapping of a declared provider's JSON: where the values of a session and a payment are.
 
-What could go wrong: a place that is read as something else than what the provider writes there. So
-a place only leads to a text or a whole number, and what that must be is checked where it is read.
+Risks: a path finds a value that means something else. A path therefore only leads to a text or a
+whole number, and the value is validated where it is read.
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from flows.payments.session import SessionStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Where an answer says what of a session: names and places in lists, joined by full stops.
+    """The paths of a session's values in a response: names and list indexes, joined by full stops.
 
-    `states` are rules such as "data.status=paid", the first that holds counts; `live` the same. An
-    amount is a whole number in minor units or, as `decimal`, figures such as "9.00"; `refunded` and
-    `charged_back` are places to be added up, joined by a plus. Where
-    `session` is "{key}", a session goes by our own key for its attempt, which stands at
-    `reference`, and what the provider calls it is its `handle`.
+    - `states`, `live`: rules such as "data.status=paid". The first matching rule wins.
+    - Amounts are whole numbers in minor units, or with `unit` "decimal" text such as "9.00".
+    - `refunded`, `charged_back`: several paths joined by a plus are added up.
+    - `session`: if it is "{key}", sessions are identified by our own key of the attempt, found at
+      `reference`, and the provider's id is the `handle`.
     """
 
     session: str = "id"
@@ -43,16 +43,16 @@ class Reading:
 
     @property
     def is_ours(self) -> bool:
-        """Whether its sessions go by our own key."""
+        """True if sessions are identified by our own key."""
         return self.session == "{key}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """Where a payment's own answer says what went back of it, in minor units.
+    """The paths of a payment's refunded amounts, in minor units.
 
-    `given` are places to be added up, joined by a plus. `left` is what a refund can name, where a
-    provider counts refunds otherwise than prices (without the taxes in them).
+    `given` are paths to add up, joined by a plus. `left` is the amount that can still be refunded,
+    for a provider that counts refunds differently from prices (without taxes).
     """
 
     call: str

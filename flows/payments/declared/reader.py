@@ -1,7 +1,7 @@
-"""What a declared provider's answers and events say, in neutral words.
+"""The reader of a declared provider's responses and events.
 
-What could go wrong: a word that is not known taken for a harmless one, an answer about another
-session. What a declaration has no rule for is unreadable, and nothing follows from it.
+Risks: an unknown status is treated as harmless, or a response is about another session. A value for
+which the declaration has no rule is an error, and causes no change.
 """
 
 import hashlib
@@ -27,14 +27,14 @@ _CURRENCY = re.compile(r"[A-Z]{3}")
 _WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
 _REFERENCE = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _KEY = re.compile(r"([A-Za-z0-9_-]{1,200}):[0-9]{1,6}")
-_ID = re.compile(r"(?!\.{1,2}\Z)[!-~]{1,255}")  # it goes into paths
+_ID = re.compile(r"(?!\.{1,2}\Z)[!-~]{1,255}")  # it becomes part of paths
 _TYPE = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 _EPOCH = re.compile(r"[0-9]{9,11}")
 _MINOR = Reading()
 
 
 def answer_in(reply: httpx.Response, seller: DeclaredAccount, *, doing: str) -> Json:
-    """The answer's JSON. Raises Failed."""
+    """Return the response's JSON. Raises Failed."""
     place = seller.declaration.trouble
     found: dict[str, Json] = decode(
         reply,
@@ -47,7 +47,7 @@ def answer_in(reply: httpx.Response, seller: DeclaredAccount, *, doing: str) -> 
 
 
 def trouble_in(reply: httpx.Response, seller: DeclaredAccount) -> str:
-    """Return the provider's word for why it refused; an empty text if there is none."""
+    """Return the provider's code for the refusal, or an empty text."""
     if not reply.is_client_error:
         return ""
     try:
@@ -57,7 +57,7 @@ def trouble_in(reply: httpx.Response, seller: DeclaredAccount) -> str:
 
 
 def session_in(data: Json, reading: Reading, seller: DeclaredAccount) -> ProviderSession:
-    """Raises Malformed."""
+    """Read a session. Raises Malformed."""
     state = first_of(data, reading.states)
     is_live = first_of(data, reading.live) if reading.live else seller.is_live
     id, reference = named_in(data, reading)
@@ -83,7 +83,7 @@ def session_in(data: Json, reading: Reading, seller: DeclaredAccount) -> Provide
 
 
 def named_in(data: Json, reading: Reading) -> tuple[str | None, str | None]:
-    """Which session and which elicitation it names, where it does; raises Malformed."""
+    """Return the session and the elicitation that the data names, if any. Raises Malformed."""
     reference = text_at(data, reading.reference)
     if not reading.is_ours:
         is_known = reference is not None and _REFERENCE.fullmatch(reference)
@@ -93,12 +93,12 @@ def named_in(data: Json, reading: Reading) -> tuple[str | None, str | None]:
 
 
 def notice_in(body: bytes, seller: DeclaredAccount) -> Notice:
-    """What a verified event says. Raises Malformed."""
+    """Read a verified event. Raises Malformed."""
     declared = seller.declaration
     data = _event_in(body, declared)
     kind = text_at(data, declared.event_type) or ""
     given = None if declared.event_id is None else text_at(data, declared.event_id)
-    id = given or hashlib.sha256(body).hexdigest()  # it comes again byte for byte
+    id = given or hashlib.sha256(body).hexdigest()  # a repeated event has the same bytes
     if not _TYPE.fullmatch(kind) or not _ID.fullmatch(id):
         raise Malformed("payment event")
     if kind in declared.news:
@@ -132,14 +132,14 @@ def _event_in(body: bytes, declared: ProviderDeclaration) -> Json:
 
 
 def _changes(data: Json, seller: DeclaredAccount, *, id: str, kind: str) -> Notice:
-    """What became of a payment: of a claim how far it is, else how much was given back.
+    """Read a change of a payment: the status of a dispute, or the amount refunded.
 
-    Nothing says which claim, so all that is told of a payment is about one of its own.
+    Events do not identify the dispute, so all dispute events of a payment count as one dispute.
     """
     told, dispute = seller.declaration.told, seller.declaration.news[kind]
     session, reference = named_in(data, told)
     currency, amount = None, 0
-    if dispute is None:  # a bank claims in a currency of its own
+    if dispute is None:  # the bank may use another currency
         currency = (text_at(data, told.currency) or "").upper() or None
         amount = _sum(data, told.refunded, told, currency or "")
     payment = id_at(data, told.payment)
@@ -160,7 +160,7 @@ def _changes(data: Json, seller: DeclaredAccount, *, id: str, kind: str) -> Noti
 
 
 def given_in(data: Json, holding: Holding, payment: Payment) -> tuple[int, int | None]:
-    """How much went back of the payment, and how much of it a refund can name. Raises Malformed."""
+    """Return the amount refunded and the amount that can still be refunded. Raises Malformed."""
     currency = (text_at(data, holding.currency) or "").upper()
     if (text_at(data, holding.id), currency) != (payment.payment_intent, payment.currency):
         raise Malformed("payment")
@@ -169,7 +169,7 @@ def given_in(data: Json, holding: Holding, payment: Payment) -> tuple[int, int |
 
 
 def refund_in(reply: httpx.Response, seller: DeclaredAccount, *, price: Money) -> Refund:
-    """Raises Failed, also where the provider tried in vain."""
+    """Read a refund. Raises Failed, also if the provider could not make the refund."""
     declared = seller.declaration
     data = answer_in(reply, seller, doing=GIVING_BACK)
     try:
@@ -204,7 +204,7 @@ def _units(data: Json, place: str | None, reading: Reading, currency: str) -> in
 
 
 def id_at(data: Json, place: str | None) -> str | None:
-    """Raises Malformed."""
+    """Return the id at this path. Raises Malformed."""
     text = text_at(data, place)
     if text is not None and not _ID.fullmatch(text):
         raise Malformed("id")

@@ -1,8 +1,8 @@
-"""Templates and places: how a declaration writes a request and reads an answer.
+"""Templates and paths: how a declaration writes requests and reads responses.
 
-What could go wrong: a value that is filled in and then taken for a part of the template, or that
-leaves its place in a path. So names are found once, in the template alone, and what goes into a
-path is quoted, slashes too.
+Risks: an inserted value is parsed as part of the template, or breaks out of its path segment. Names
+are therefore searched only in the template itself, and values in a path are quoted, including
+slashes.
 """
 
 import re
@@ -24,7 +24,7 @@ _NAME = re.compile(r"\{([a-z_]+)\}")
 
 
 def names_in(template: Json) -> frozenset[str]:
-    """Which names are to be filled in."""
+    """Return the names to fill in."""
     match template:
         case str():
             return frozenset(_NAME.findall(template))
@@ -41,7 +41,7 @@ def _all_in(parts: Sequence[Json]) -> frozenset[str]:
 
 
 def fill(template: Json, values: Values) -> Json:
-    """With the values in it; a value alone keeps its type, and None takes its key away."""
+    """Fill in the values. A value alone keeps its type, and None removes its key."""
     match template:
         case str():
             alone = _NAME.fullmatch(template)
@@ -64,17 +64,17 @@ def fill_text(template: str, values: Values) -> str:
 
 
 def fill_path(template: str, values: Values) -> str:
-    """Every value quoted whole, so that none adds a part to the path."""
+    """Fill in the values, fully quoted, so that no value adds a path segment."""
     return _NAME.sub(lambda found: quote(str(values[found[1]] or ""), safe=""), template)
 
 
 def at(data: Json, place: str) -> Json:
-    """What stands there; None if there is no such place."""
+    """Return the value at this path, or None if the path does not exist."""
     for part in place.split("."):
         if isinstance(data, Mapping):
             data = data.get(part)
         elif isinstance(data, list) and _INDEX.fullmatch(part) and data:
-            index = int(part)  # -1 is the last one
+            index = int(part)  # -1 is the last item
             data = data[index] if index < len(data) else None
         else:
             return None
@@ -82,7 +82,7 @@ def at(data: Json, place: str) -> Json:
 
 
 def text_at(data: Json, place: str | None) -> str | None:
-    """The text or the whole number that stands there, as text. Raises Malformed for others."""
+    """Return the text or whole number at this path as text. Raises Malformed for other types."""
     found = None if place is None else at(data, place)
     match found:
         case None:
@@ -96,7 +96,7 @@ def text_at(data: Json, place: str | None) -> str | None:
 
 
 def first_of(data: Json, rules: Mapping[str, T]) -> T | None:
-    """What the first rule says that holds; a rule is a place, an equals sign and a text."""
+    """Return the outcome of the first matching rule. A rule is "path=text"."""
     for rule, outcome in rules.items():
         place, _, value = rule.partition("=")
         if text_at(data, place) == value:
@@ -105,7 +105,7 @@ def first_of(data: Json, rules: Mapping[str, T]) -> T | None:
 
 
 def place_faults(places: Mapping[str, str | Mapping[str, object] | None]) -> list[str]:
-    """What is no place, or no rule; some may be several places, joined by a plus."""
+    """Return messages about invalid paths and rules. Some fields allow paths joined by a plus."""
     faults: list[str] = []
     for name, value in places.items():
         if isinstance(value, Mapping):

@@ -1,1 +1,1 @@
-"""Mollie: payments and refunds; its webhooks are hints, so the payment is always fetched."""
+"""Mollie: payments and refunds. Webhooks are unsigned hints: the payment is always fetched."""

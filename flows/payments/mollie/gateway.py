@@ -1,14 +1,16 @@
-"""Mollie as a gateway: Payments v2. Experimental: none of it was run against Mollie itself.
+"""The gateway for Mollie, Payments v2.
 
-What could go wrong: anybody can send a webhook, for it has no signature and only an id in it. So
-it is a hint: the payment is fetched, and only if an attempt of ours made it. A key is forgotten
-after an hour, and Mollie may give back more than was paid, so a refund first looks at those that
-are there. A payment that is made twice because its key was forgotten lapses by itself: nobody was
-ever shown its page.
+Experimental: never run against Mollie itself.
 
-From Mollie's published OpenAPI document: paths, fields, statuses. Unchecked: the hour; that all
-payment pages stand at www.mollie.com; a `webhookUrl` with a query; how long a payment without a
-method stays open; when `authorized` becomes `paid` by itself (it is not money before).
+Risks: anyone can send a webhook, because it is unsigned and contains only an id. A webhook is
+therefore only a hint: the payment is fetched, and only counts if an attempt of ours created it.
+Mollie forgets idempotency keys after an hour and allows refunds above the paid amount, so existing
+refunds are read before a new refund. If a payment is created twice because its key was forgotten,
+the extra payment expires, since its page is never shown.
+
+Source: Mollie's published OpenAPI document (paths, fields, statuses). Unchecked: the hour, that all
+payment pages are at www.mollie.com, a `webhookUrl` with a query, how long a payment without a
+method stays open, and when `authorized` becomes `paid` automatically (before that it is not money).
 """
 
 from collections.abc import Sequence
@@ -73,15 +75,18 @@ MOLLIE: Final = Scheme(
     signature_header="x-mollie-signature",
     signature_label="sha256=",
     separator=",",
-    is_repeatable=True,  # for the day on which a secret is rotated
+    is_repeatable=True,  # in case Mollie sends two signatures while a secret is rotated
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MollieAccount:
-    """Our registration at Mollie; `account` is our profile, compared where it is given.
+    """The operator's account at Mollie.
 
-    Without `webhook_url`, as where Mollie cannot reach us, only the way back and the sweeper ask.
+    `account` is the profile id, compared if it is set.
+
+    Without `webhook_url` (Mollie cannot reach us), only the return page and the sweeper fetch
+    payments.
     """
 
     api: str
@@ -101,9 +106,9 @@ def mollie(
     account: str | None = None,
     more_checkout_origins: tuple[str, ...] = (),
 ) -> MollieAccount:
-    """Mollie, in live or test mode as the key says.
+    """Return a Mollie account in live or test mode, according to the key.
 
-    Raises ValueError for a key that is none, InvalidQuestion for an origin that is none.
+    Raises ValueError for an invalid key, InvalidQuestion for an invalid origin.
     """
     _require_key(key, "live_", "test_")
     if not all(map(is_origin, more_checkout_origins)):
@@ -119,9 +124,11 @@ def mollie(
 
 
 def sandbox_mollie(url: str, key: str, *, webhook_url: str | None = None) -> MollieAccount:
-    """A sandbox of our own that speaks like Mollie under `url`; never live.
+    """Return an account for our own sandbox of Mollie under `url`.
 
-    Raises ValueError as `mollie` does.
+    Never live.
+
+    Raises ValueError for an invalid key.
     """
     _require_key(key, "test_")
     api = url.rstrip("/")
@@ -137,7 +144,7 @@ def sandbox_mollie(url: str, key: str, *, webhook_url: str | None = None) -> Mol
 
 
 class MollieGateway:
-    """Implements Gateway, Lists and Traces; a session of Mollie's is the payment."""
+    """The gateway for Mollie: a session is a payment. Implements Gateway, Lists and Traces."""
 
     pace = PACE
 
@@ -148,7 +155,7 @@ class MollieGateway:
         written(price)
 
     def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
-        """Raises InvalidQuestion for a price it cannot charge."""
+        """Return the request to store. Raises InvalidQuestion if the price cannot be charged."""
         return prepared(elicitation, trip, self._payment)
 
     def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
@@ -171,17 +178,17 @@ class MollieGateway:
         return payments_in(reply, self.seller, since=since)
 
     def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
-        """Mollie takes it by itself."""
+        """Fetch the payment; Mollie captures it automatically."""
         return (yield from self.fetch(elicitation, session))
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
-        """Many methods cannot be cancelled; such a payment lapses, and until then this raises."""
+        """Cancel the payment. Raises Failed for methods that can only expire, until they do."""
         terms_for(elicitation, self.seller)
         reply = yield self._request("GET", _path(session))
         payment = same_payment(session, reply, self.seller)
         if payment.status == "open" and payment.is_cancelable:
             yield self._request("DELETE", _path(session))
-            # Cancelled, or paid a moment before: the payment tells.
+            # It was cancelled, or paid just before: fetch it again to find out.
             reply = yield self._request("GET", _path(session))
             payment = same_payment(session, reply, self.seller)
         found = session_of(payment, self.seller)
@@ -205,10 +212,10 @@ class MollieGateway:
         }
         if reason:
             wish["metadata"]["reason"] = reason[:REASON_AT_MOST]
-        # Another rest is another refund: after one by hand, or after one that did not stand.
+        # The key holds the remaining amount, which a manual or failed refund changes.
         key = f"{refund_key(payment)}:{rest.minor_units}"
         if up_to is not None:
-            key = f"{key}:{up_to}"  # two parts of one size are two
+            key = f"{key}:{up_to}"  # two partial refunds of the same size are different refunds
         body = msgspec.json.encode(wish).decode()
         reply = yield self._request("POST", path, body=body, key=key)
         if reply.status_code == 201:

@@ -1,8 +1,8 @@
-"""Mollie's replies and webhooks: what they are in neutral words.
+"""The conversion of Mollie's replies and webhooks to the common types.
 
-What could go wrong: an authorisation taken for money, a refund that was cancelled taken for one
-that stands, an id in a webhook that is a path. Anybody can send one: it makes no Delivery and tells
-nothing but where to look, so whoever reads the id asks Mollie about it, and only if we made it.
+Risks: an authorisation counts as money, a cancelled refund counts as made, or an id in a webhook is
+a path. Anyone can send a webhook, so no Delivery is created from it. Its id only says which payment
+to fetch, and only if we created that payment.
 """
 
 import re
@@ -98,7 +98,7 @@ class _Refund(ProviderRefund, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def receipt(self) -> str | None:
-        """Which of ours it was asked for, where it was asked for by us."""
+        """The receipt for which we requested the refund, if we did."""
         return _text(self.metadata, "receipt")
 
 
@@ -128,12 +128,12 @@ class _Error(Struct, frozen=True, kw_only=True):
 
 
 def payment_in(reply: httpx.Response, seller: MerchantAccount, *, doing: str) -> MolliePayment:
-    """Raises Failed."""
+    """Decode a payment. Raises Failed."""
     return decode(reply, MolliePayment, seller=seller, doing=doing, code_of=field_in)
 
 
 def same_payment(payment: str, reply: httpx.Response, seller: MerchantAccount) -> MolliePayment:
-    """The payment that was asked for, and no other. Raises Failed."""
+    """Decode a payment and check that it is the requested one. Raises Failed."""
     found = payment_in(reply, seller, doing=ASKING)
     if found.id != payment:
         raise unreadable(seller, doing=ASKING)
@@ -141,9 +141,9 @@ def same_payment(payment: str, reply: httpx.Response, seller: MerchantAccount) -
 
 
 def payments_in(reply: httpx.Response, seller: MerchantAccount, *, since: datetime) -> SessionPage:
-    """Return the payments of a list that name a question of ours.
+    """Return the listed payments that name a question of this server.
 
-    Mollie lists the latest first and takes no date. Raises Failed.
+    Mollie lists the latest first and accepts no date. Raises Failed.
     """
     doing = "list its payments"
     listed = decode(reply, _PaymentList, seller=seller, doing=doing, code_of=field_in)
@@ -154,7 +154,7 @@ def payments_in(reply: httpx.Response, seller: MerchantAccount, *, since: dateti
             payment = msgspec.convert(data, MolliePayment)
             session = session_of(payment, seller)
         except (msgspec.ValidationError, Failed):
-            continue  # somebody else's: ours are written by us
+            continue  # from another program: we can read the payments that we create
         made = payment.created_at
         is_older = made is not None and made.tzinfo is not None and made < since
         if session.reference is not None and not is_older:
@@ -166,7 +166,7 @@ def payments_in(reply: httpx.Response, seller: MerchantAccount, *, since: dateti
 
 
 def session_of(payment: MolliePayment, seller: MerchantAccount) -> ProviderSession:
-    """Raises Failed."""
+    """Convert a Mollie payment to a ProviderSession. Raises Failed."""
     state = _STATES.get(payment.status)
     none = _Amount(currency=payment.amount.currency, value="0")
     amounts = (payment.amount, payment.amount_refunded or none, payment.amount_charged_back or none)
@@ -198,7 +198,7 @@ def session_of(payment: MolliePayment, seller: MerchantAccount) -> ProviderSessi
 def refunds_in(
     reply: httpx.Response, payment: Payment, seller: MerchantAccount
 ) -> Sequence[ProviderRefund]:
-    """All refunds of the payment, those that we asked for first. Raises Failed."""
+    """Return all refunds of the payment, those requested by us first. Raises Failed."""
     listed = decode(reply, _List, seller=seller, doing=GIVING_BACK, code_of=field_in)
     found = listed.embedded.refunds
     ours = [one for one in found if one.receipt == payment.id]
@@ -208,29 +208,31 @@ def refunds_in(
 def read_refund(
     reply: httpx.Response, payment: Payment, seller: MerchantAccount, *, at_most: int
 ) -> Refund:
-    """Raises Failed, also where the provider tried in vain."""
+    """Decode a new refund. Raises Failed, also if Mollie could not make the refund."""
     found = decode(reply, _Refund, seller=seller, doing=GIVING_BACK, code_of=field_in)
     return refund_made(found, payment, seller, at_most=at_most)
 
 
 def unsigned_in(body: bytes, *, query: str) -> UnsignedNotice | None:
-    """Which payment to ask about, as anybody may say; whose it is, our own address says.
+    """Return the payment to fetch, from an unsigned webhook.
 
-    None without that. Raises Unverified.
+    Raises Unverified.
+
+    The elicitation is named by the query of our own webhook address. Returns None without it.
     """
     payment = read_id(body)
     try:
         references = parse_qs(query, max_num_fields=_FIELDS_AT_MOST).get(REFERENCE_KEY, [])
         [reference] = msgspec.convert(references, list[_Reference])
-    except ValueError:  # a ValidationError is one
+    except ValueError:  # includes ValidationError
         return None
     return UnsignedNotice(type="payment", reference=reference, session=payment)
 
 
 def read_id(body: bytes) -> str:
-    """The one id in a form's body, of an older webhook, which nothing signs.
+    """Return the only id in the form body of a classic, unsigned webhook.
 
-    Raises Unverified, with the reason too_large or malformed_body.
+    Raises Unverified with the reason too_large or malformed_body.
     """
     if len(body) > NOTICE_BYTES_AT_MOST:
         raise Unverified("too_large")

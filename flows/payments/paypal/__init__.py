@@ -1,1 +1,1 @@
-"""PayPal: orders, captures and refunds, and what they look like on the wire."""
+"""PayPal: orders, captures and refunds, and their wire format."""

@@ -1,18 +1,20 @@
-"""PayPal as a gateway: Orders v2. Experimental: none of it was run against PayPal itself.
+"""The gateway for PayPal, Orders v2.
 
-What could go wrong: money taken twice, or for a question that is over. An approved order is no
-money yet: `collect` takes it, after holding the order against what was asked and never for an
-elicitation that has ended; that is also how an order is closed, for PayPal has no way to cancel
-one. An order can be captured once (ORDER_ALREADY_CAPTURED), whatever the key; each press of
-Continue has a key of its own, so that a decline is not repeated for ever. A webhook, signed or
-not, is only a hint here: the order is fetched. One about a refund by hand or a lost dispute names
-the capture only, so that is asked about first. An order that nobody paid is not found once it has
-lapsed: only then, by PayPal's own clock, does a 404 close it.
+Experimental: never run against PayPal itself.
 
-From PayPal's published OpenAPI documents: paths, fields, statuses, keys kept for 6 hours (refunds
-45 days), an order that can be approved for 3 hours. Unchecked: that a reply to a repeated key is
-the first one's order; whether a declined capture is repeated under its key; that a capture's event
-names the order in `supplementary_data.related_ids`; how long a completed order can be fetched.
+Risks: money is captured twice, or for a question that has ended. An approved order is not money
+yet. `collect` captures it after comparing the order with the question, and never for an ended
+elicitation. Not capturing is also how an order is closed, because PayPal has no call to cancel an
+order. An order can be captured only once (ORDER_ALREADY_CAPTURED), whatever the key. Each press of
+Continue has its own key, so that a decline is not repeated for ever. A webhook, signed or not, is
+only a hint: the order is fetched. A webhook about a manual refund or a lost dispute names only the
+capture, so the capture is fetched first. An unpaid order is not found (404) after it has expired. A
+404 only closes the order if PayPal's own clock says that the order has expired.
+
+Source: PayPal's published OpenAPI documents (paths, fields, statuses, keys valid for 6 hours, for
+refunds 45 days, approval within 3 hours). Unchecked: that a repeated key returns the first order,
+whether a declined capture is repeated under its key, that a capture event names the order in
+`supplementary_data.related_ids`, and how long a completed order can be fetched.
 """
 
 import base64
@@ -76,7 +78,7 @@ PAYPAL_TEST_CHECKOUT = "https://www.sandbox.paypal.com"
 ORDER_LIFE = timedelta(hours=3)
 DESCRIPTION_BYTES_AT_MOST = 127
 
-# developer.paypal.com, "Currency codes": these, and of them some without decimals.
+# developer.paypal.com, "Currency codes": the supported codes, and those without decimals.
 _CODES = (
     "AUD BRL CAD CHF CNY CZK DKK EUR GBP HKD HUF ILS JPY MXN MYR NOK NZD PHP PLN SEK SGD THB TWD"
     " USD"
@@ -95,7 +97,7 @@ PAYPAL: Final = CertificateScheme(
         "https://api-m.paypal.com/v1/notifications/certs/",
     ),
     certificate_name="messageverificationcerts.paypal.com",
-    authority="DigiCert Inc",  # PayPal's own library trusts no other
+    authority="DigiCert Inc",  # PayPal's own library trusts no other authority
 )
 PAYPAL_SANDBOX: Final = replace(
     PAYPAL,
@@ -110,9 +112,11 @@ PAYPAL_SANDBOX: Final = replace(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayPalAccount:
-    """Our registration at PayPal; `account` is our merchant id, compared where it is given.
+    """The operator's account at PayPal.
 
-    With `webhook_ids` a webhook that no certificate of PayPal's has signed is refused.
+    `account` is the merchant id, compared if it is set.
+
+    With `webhook_ids`, a webhook without a valid signature by PayPal's certificate is rejected.
     """
 
     api: str
@@ -135,9 +139,11 @@ def paypal(
     account: str | None = None,
     webhook_ids: tuple[str, ...] = (),
 ) -> PayPalAccount:
-    """PayPal, live or its own sandbox: the credentials do not say which.
+    """Return a PayPal account, live or in PayPal's sandbox.
 
-    Raises ValueError for credentials or ids that are none.
+    The credentials do not say which.
+
+    Raises ValueError for invalid credentials or webhook ids.
     """
     _require_credentials(client_id, client_secret)
     _require_webhook_ids(webhook_ids)
@@ -161,9 +167,11 @@ def sandbox_paypal(
     webhook_ids: tuple[str, ...] = (),
     certificates: CertificateScheme = PAYPAL_SANDBOX,
 ) -> PayPalAccount:
-    """A sandbox of our own that speaks like PayPal under `url`; never live.
+    """Return an account for our own sandbox of PayPal under `url`.
 
-    `certificates` are its own, where it signs. Raises ValueError as `paypal` does.
+    Never live.
+
+    `certificates` is the sandbox's own scheme, if it signs. Raises ValueError like `paypal`.
     """
     _require_credentials(client_id, client_secret)
     _require_webhook_ids(webhook_ids)
@@ -182,9 +190,11 @@ def sandbox_paypal(
 
 
 class PayPalGateway:
-    """Implements Gateway, Certifies and Traces.
+    """The gateway for PayPal.
 
-    The access token stays in this object until PayPal no longer takes it; it is stored nowhere.
+    Implements Gateway, Certifies and Traces.
+
+    The access token is only held in this object until PayPal rejects it, and is never stored.
     """
 
     pace = PACE
@@ -205,7 +215,7 @@ class PayPalGateway:
         _amount(price)
 
     def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
-        """Raises InvalidQuestion for a price it cannot charge."""
+        """Return the request to store. Raises InvalidQuestion if the price cannot be charged."""
         return prepared(elicitation, trip, _asked_order)
 
     def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
@@ -216,7 +226,7 @@ class PayPalGateway:
         reply = yield from self._send("POST", _ORDERS, body=kept.request, key=key)
         if is_key_used(reply):
             raise KeyUsed(self.seller, why=problem(reply, code_of=issue_in))
-        if has_lapsed(reply, until=kept.expires_at):  # it was made, and nobody can pay it
+        if has_lapsed(reply, until=kept.expires_at):  # it was created and has expired unpaid
             return kept
         order = order_in(reply, self.seller, doing="open its payment page")
         return learned(kept, elicitation, session_of(order, self.seller), self.seller)
@@ -230,10 +240,10 @@ class PayPalGateway:
         if not is_approved or elicitation.status.is_final:
             return found
         verify_session(elicitation, found, seller=self.seller)
-        assert elicitation.attempt is not None  # there is a session of ours
+        assert elicitation.attempt is not None  # a session exists, so an attempt exists
         key = f"{elicitation.id}:{elicitation.attempt.number}:{session}"
         yield from self._send("POST", f"{_path(session)}/capture", body="{}", key=key)
-        # Taken now, taken before or declined: what became of it, the order tells.
+        # Captured now, captured before or declined: fetch the order to find out.
         return (yield from self.fetch(elicitation, session))
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
@@ -243,10 +253,10 @@ class PayPalGateway:
     def refund(
         self, payment: Payment, *, reason: str | None, up_to: int | None = None
     ) -> Talk[Refund]:
-        """The reason stays here: PayPal would send it to the person, and it is a tool's text."""
+        """Refund a capture. The reason is not sent, because PayPal would show it to the person."""
         capture = payment_of(payment, self.seller)
         path = f"{_CAPTURES}/{quote(capture, safe='')}/refund"
-        # Without an amount it is what is left.
+        # Without an amount, PayPal refunds the rest.
         wish: dict[str, Any] = {"custom_id": payment.elicitation_id}
         key, price = refund_key(payment), payment.price
         if up_to is not None:
@@ -283,7 +293,7 @@ class PayPalGateway:
         return session_of(same_order(payment.session, reply, self.seller), self.seller)
 
     def _order(self, elicitation: Elicitation, session: str) -> Talk[tuple[bool, ProviderSession]]:
-        """Whether it waits to be taken, and what it is."""
+        """Return whether the order waits to be captured, and its session."""
         terms_for(elicitation, self.seller)
         reply = yield from self._send("GET", _path(session))
         gone = lapsed(elicitation, session, reply, self.seller)
@@ -299,7 +309,7 @@ class PayPalGateway:
     def _send(
         self, method: str, path: str, *, body: str | None = None, key: str | None = None
     ) -> Talk[httpx.Response]:
-        """With the token that we have, and with a new one if PayPal no longer takes it."""
+        """Send with the current access token, and again with a new token if PayPal rejects it."""
         if self._bearer is not None:
             reply = yield self._request(method, path, body=body, key=key)
             if reply.status_code != 401:
@@ -338,7 +348,7 @@ def _asked_order(elicitation: Elicitation, trip: RedirectContext) -> StoredCheck
             {
                 "reference_id": elicitation.id,
                 "custom_id": elicitation.id,
-                # PayPal takes one payment for an invoice: a second tab cannot pay again.
+                # PayPal accepts one payment for each invoice, so a second tab cannot pay again.
                 "invoice_id": elicitation.id,
                 "description": _cut(terms.what),
                 "amount": _amount(terms.price),
@@ -370,7 +380,7 @@ def _amount(price: Money) -> dict[str, str]:
 
 
 def _cut(text: str) -> str:
-    """What fits into a description, which PayPal measures in ASCII."""
+    """Cut a text to the description limit, which PayPal counts in bytes."""
     return text.encode()[:DESCRIPTION_BYTES_AT_MOST].decode(errors="ignore")
 
 

@@ -1,7 +1,7 @@
-"""PayPal's replies and events: what they are in neutral words.
+"""The conversion of PayPal's replies and events to the common types.
 
-What could go wrong: an order of several parts or somebody else's, a capture that is declined or
-still under review taken for money, a part given back taken for all.
+Risks: an order has several parts or belongs to someone else, a declined or pending capture counts
+as money, or a partial refund counts as a full refund.
 """
 
 import re
@@ -97,7 +97,7 @@ class _Link(Struct, frozen=True, kw_only=True):
 
 
 class PayPalOrder(Struct, frozen=True, kw_only=True):
-    """An order with all of it in one unit, as ours are."""
+    """An order with exactly one purchase unit, like all orders that we create."""
 
     id: Id
     status: str
@@ -106,12 +106,15 @@ class PayPalOrder(Struct, frozen=True, kw_only=True):
 
     @property
     def is_approved(self) -> bool:
-        """The person has agreed, and the money waits to be taken."""
+        """True if the person has approved the order and it waits to be captured."""
         return self.status == "APPROVED"
 
 
 class _Traced(Struct, frozen=True, kw_only=True):
-    """A capture, of which no more is read than whose it is; others' may have any words there."""
+    """A capture, reduced to its id and `custom_id`.
+
+    `custom_id` is not validated: captures made by other programs can contain any text.
+    """
 
     id: Id
     custom_id: str | None = None
@@ -127,7 +130,7 @@ class _Detail(Struct, frozen=True, kw_only=True):
 
 class _Error(Struct, frozen=True, kw_only=True):
     name: str | None = None
-    error: str | None = None  # the token's
+    error: str | None = None  # of the token endpoint
     details: tuple[_Detail, ...] = ()
 
 
@@ -161,21 +164,21 @@ class _Event(_Envelope, frozen=True, kw_only=True):
 
 
 def token_in(reply: httpx.Response, seller: MerchantAccount) -> str:
-    """Raises Failed."""
+    """Return the access token. Raises Failed."""
     doing = "let this server in"
     token = decode(reply, _Token, seller=seller, doing=doing, code_of=issue_in).access_token
-    if not _TOKEN.fullmatch(token):  # it goes into a header
+    if not _TOKEN.fullmatch(token):  # it becomes a header value
         raise unreadable(seller, doing=doing)
     return token
 
 
 def order_in(reply: httpx.Response, seller: MerchantAccount, *, doing: str) -> PayPalOrder:
-    """Raises Failed."""
+    """Decode an order. Raises Failed."""
     return decode(reply, PayPalOrder, seller=seller, doing=doing, code_of=issue_in)
 
 
 def same_order(order: str, reply: httpx.Response, seller: MerchantAccount) -> PayPalOrder:
-    """The order that was asked for, and no other. Raises Failed."""
+    """Decode an order and check that it is the requested one. Raises Failed."""
     doing = "say what became of the payment"
     found = order_in(reply, seller, doing=doing)
     if found.id != order:
@@ -192,10 +195,10 @@ def is_key_used(reply: httpx.Response) -> bool:
 
 
 def has_lapsed(reply: httpx.Response, *, until: int) -> bool:
-    """Whether the order is not there, by when nobody could pay it any more.
+    """Return True if the order does not exist and had expired by PayPal's clock.
 
-    `until` is in seconds of the epoch; what time it is by now, PayPal says itself. Where it stands
-    behind another server that says so too, the earlier counts.
+    `until` is in seconds since the epoch. PayPal's clock is the Date header. If a proxy added a
+    second Date header, use the earlier of the two.
     """
     if reply.status_code != 404:
         return False
@@ -210,7 +213,7 @@ def has_lapsed(reply: httpx.Response, *, until: int) -> bool:
 def lapsed(
     elicitation: Elicitation, session: str, reply: httpx.Response, seller: MerchantAccount
 ) -> ProviderSession | None:
-    """The order that nobody paid, as it was asked for; None: the reply says something else."""
+    """Return the session of an order that expired unpaid, or None if the reply says otherwise."""
     terms = terms_of(elicitation)
     for attempt in (elicitation.attempt, *elicitation.former):
         kept = kept_of(attempt)
@@ -228,7 +231,7 @@ def lapsed(
 
 
 def reference_in(reply: httpx.Response, payment: str, seller: MerchantAccount) -> str | None:
-    """What a capture was begun for; None: nothing that is ours. Raises Failed."""
+    """Return the elicitation of a capture, or None if it is not ours. Raises Failed."""
     if reply.status_code == 404:
         return None
     doing = "say what a payment was for"
@@ -240,7 +243,12 @@ def reference_in(reply: httpx.Response, payment: str, seller: MerchantAccount) -
 
 
 def session_of(order: PayPalOrder, seller: MerchantAccount) -> ProviderSession:
-    """Which mode it is, the host tells that it came from. Raises Failed."""
+    """Convert a PayPal order to a ProviderSession.
+
+    Raises Failed.
+
+    The order does not say whether it is live, so the seller's setting is used.
+    """
     doing = "say what became of the payment"
     [unit] = order.purchase_units
     taken = [one for one in unit.payments.captures if one.status in TAKEN]
@@ -270,7 +278,7 @@ def session_of(order: PayPalOrder, seller: MerchantAccount) -> ProviderSession:
 
 
 def read_refund(reply: httpx.Response, payment: Payment, seller: MerchantAccount) -> Refund:
-    """Raises Failed, also where the provider tried in vain."""
+    """Decode a new refund. Raises Failed, also if PayPal could not make the refund."""
     found = decode(reply, _Refund, seller=seller, doing=GIVING_BACK, code_of=issue_in)
     return refund_made(found, payment, seller, at_most=payment.amount)
 
@@ -278,7 +286,7 @@ def read_refund(reply: httpx.Response, payment: Payment, seller: MerchantAccount
 def refunds_in(
     reply: httpx.Response, payment: Payment, seller: MerchantAccount
 ) -> Sequence[ProviderRefund]:
-    """All refunds of the payment's own order. Raises Failed."""
+    """Return all refunds of the payment's order. Raises Failed."""
     order = order_in(reply, seller, doing=GIVING_BACK)
     if order.id != payment.session:
         raise unreadable(seller, doing=GIVING_BACK)
@@ -286,7 +294,7 @@ def refunds_in(
 
 
 def unsigned_in(body: bytes) -> UnsignedNotice | None:
-    """Which order to ask about, as anybody may say. Raises Malformed."""
+    """Return the order to fetch, from an unverified webhook. Raises Malformed."""
     try:
         envelope = msgspec.json.decode(body, type=_Envelope)
         if envelope.event_type not in EVENTS_TO_ASK_ABOUT:
@@ -312,10 +320,10 @@ def unsigned_in(body: bytes) -> UnsignedNotice | None:
 
 
 def _capture_above(about: _Resource) -> str | None:
-    """The capture that a refund is of; in PayPal's own samples nothing but a link says which."""
+    """Return the capture of a refund. In PayPal's own samples, only a link names the capture."""
     for link in about.links:
         found = _CAPTURE.fullmatch(link.href) if link.rel == "up" else None
-        if found is not None:  # where the link leads does not matter: we ask whom we always ask
+        if found is not None:  # the link is never fetched, so its host does not matter
             return found[1]
     return None
 
@@ -325,7 +333,7 @@ def _state(order: PayPalOrder, payments: _Payments, *, is_taken: bool) -> Sessio
         return SessionStatus.PAID
     if any(one.status == "PENDING" for one in payments.captures):
         return SessionStatus.PENDING
-    if order.status in CAN_BE_PAID:  # after a decline too: another card may do
+    if order.status in CAN_BE_PAID:  # also after a decline: another card may work
         return SessionStatus.OPEN
     if order.status == "COMPLETED" and payments.captures:
         return SessionStatus.FAILED
@@ -338,7 +346,7 @@ def _refunded(payments: _Payments) -> int:
 
 
 def _page(order: PayPalOrder) -> str | None:
-    # With a payment source it is the one, without it the other.
+    # PayPal calls the link `payer-action` if the order has a payment source, otherwise `approve`.
     found = [link.href for link in order.links if link.rel in ("payer-action", "approve")]
     return found[0] if found else None
 

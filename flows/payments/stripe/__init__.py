@@ -1,1 +1,1 @@
-"""Stripe: Checkout Sessions, its events and its refunds, and what they look like on the wire."""
+"""Stripe: Checkout Sessions, events and refunds, and their wire format."""

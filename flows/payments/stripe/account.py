@@ -1,7 +1,7 @@
-"""Our merchant account at Stripe, and how Stripe counts money.
+"""The operator's account at Stripe, and the conversion of amounts.
 
-What could go wrong: a hundred times the price. A few currencies are counted at the provider
-otherwise than ISO 4217 counts them, so an amount crosses here and nowhere else.
+Risks: a price that is a hundred times too high. Stripe counts a few currencies differently from ISO
+4217, so all amounts are converted in this module.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ from flows.webhooks.signatures import Scheme
 STRIPE_API = "https://api.stripe.com"
 STRIPE_CHECKOUT = "https://checkout.stripe.com"
 
-# What ISO 4217's minor units are multiplied with and divided by, where the provider counts
-# otherwise (docs.stripe.com/currencies, "Special cases" and "Zero-decimal currencies").
+# Factors (multiplier, divisor) from ISO 4217 minor units to Stripe's units, where they differ
+# (docs.stripe.com/currencies, "Special cases" and "Zero-decimal currencies").
 _SCALES: Mapping[str, tuple[int, int]] = {"ISK": (100, 1), "UGX": (100, 1), "MGA": (1, 100)}
 _LAST_DIGIT_IS_ZERO = frozenset({"BHD", "JOD", "KWD", "OMR", "TND"})
 
@@ -34,7 +34,7 @@ STRIPE: Final = Scheme(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StripeAccount:
-    """`checkout_origins` are where its payment pages stand; people are shown the first."""
+    """The account. `checkout_origins` are its payment pages' origins; pages show the first."""
 
     name: str
     label: str
@@ -53,9 +53,10 @@ def stripe(
     account: str | None = None,
     own_checkout_origins: Sequence[str] = (),
 ) -> StripeAccount:
-    """Stripe, in live or test mode as the key says; a custom checkout domain is named besides.
+    """Return a Stripe account in live or test mode, according to the key.
 
-    Raises ValueError for a key that is no secret key, or an empty webhook secret.
+    `own_checkout_origins` are custom checkout domains. Raises ValueError if the key is not a secret
+    key, or a webhook secret is empty.
     """
     is_live = key.startswith(("sk_live_", "rk_live_"))
     if not (is_live or key.startswith(("sk_test_", "rk_test_"))) or not fits_a_header(key):
@@ -73,9 +74,11 @@ def stripe(
 
 
 def sandbox_stripe(url: str, key: str, webhook_secrets: Sequence[str]) -> StripeAccount:
-    """A sandbox that speaks like Stripe under `url`; never live.
+    """Return an account for a sandbox of Stripe under `url`.
 
-    Raises ValueError as `stripe` does.
+    Never live.
+
+    Raises ValueError for a live or invalid key, or an empty webhook secret.
     """
     if key.startswith(("sk_live_", "rk_live_")) or not fits_a_header(key):
         raise ValueError("The key of a sandbox must be one of test mode.")
@@ -93,7 +96,7 @@ def sandbox_stripe(url: str, key: str, webhook_secrets: Sequence[str]) -> Stripe
 
 
 def charge_amount(price: Money) -> int:
-    """The price as the provider counts it. Raises InvalidQuestion for one it cannot charge."""
+    """Convert a price to Stripe's units. Raises InvalidQuestion if it cannot be charged."""
     multiplier, divisor = _scale(price.currency)
     step = 10 if price.currency in _LAST_DIGIT_IS_ZERO else divisor
     if price.minor_units <= 0:
@@ -104,12 +107,12 @@ def charge_amount(price: Money) -> int:
 
 
 def charged(amount: int, currency: str) -> Money:
-    """What an amount of the provider is in money. Raises InvalidQuestion if it is none."""
+    """Convert an amount of Stripe's to Money. Raises InvalidQuestion."""
     return Money.from_minor_units(charged_units(amount, currency), currency)
 
 
 def charged_units(amount: int, currency: str) -> int:
-    """The same in minor units of ISO 4217."""
+    """Convert an amount of Stripe's to ISO 4217 minor units. Raises InvalidQuestion."""
     multiplier, divisor = _scale(currency)
     minor_units, rest = divmod(amount * divisor, multiplier)
     if rest:

@@ -1,8 +1,8 @@
-"""Stripe's events: what a verified webhook says.
+"""The reader of Stripe's events from verified webhooks.
 
-What could go wrong: bytes that nobody signed, an event of another account or mode, one that comes
-twice, late or before an earlier one. An event is read from a verified delivery only, and the
-session in it is judged as any other; it is a picture of when the event was made.
+Risks: unsigned data, an event of another account or mode, or a repeated, late or reordered event.
+Events are only read from verified deliveries. The session in an event is checked like any other
+session, and describes the time at which the event was created.
 """
 
 import re
@@ -31,14 +31,14 @@ SETTLING_EVENTS = frozenset(
     }
 )
 REFUNDED = "charge.refunded"
-# A refund that was accepted can fail days later; the last of these is what it was called before.
+# An accepted refund can fail days later. The last name is from older API versions.
 REFUND_EVENTS = frozenset({"refund.updated", "refund.failed"})
 _REFUND_EVENTS = REFUND_EVENTS | {"refund.created", "charge.refund.updated"}
 REFUND_ENDED = frozenset({"failed", "canceled"})
 DISPUTE_EVENTS = frozenset(
     {"charge.dispute.created", "charge.dispute.updated", "charge.dispute.closed"}
 )
-# The words of Dispute.status in the pinned version, and one of older versions.
+# The values of Dispute.status in the pinned API version, and one of older versions.
 STAGES: Mapping[str, Dispute] = {
     "warning_needs_response": Dispute.INQUIRY,
     "warning_under_review": Dispute.INQUIRY,
@@ -57,7 +57,7 @@ _REFERENCE = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 
 class _Envelope(Struct, frozen=True, kw_only=True):
-    """What even an unknown kind of event has."""
+    """The fields of every event, even of an unknown type."""
 
     id: Id
     type: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.]{1,200}\Z")]
@@ -79,15 +79,15 @@ _read_whole = msgspec.json.Decoder(_Whole).decode
 
 
 def notice_in(body: bytes) -> Notice:
-    """The event in the body of a delivery that was verified when it came.
+    """Read the event in the body of a delivery that was verified when it arrived.
 
-    Its session is there for SETTLING_EVENTS only, `news` for what comes after a payment; any other
-    is acknowledged and ignored. Raises Malformed; of such a one only id and type must be readable.
+    The notice has a session for SETTLING_EVENTS and `news` for later changes of a payment. Other
+    events are acknowledged and ignored, and only need a readable id and type. Raises Malformed.
     """
     try:
         return _whole(_read_whole(body))
     except (ValueError, RecursionError):
-        pass  # not all of it can be read, and need not be of a kind that is ignored
+        pass  # not fully readable, which is fine for an ignored type
     try:
         envelope = _read_envelope(body)
     except (ValueError, RecursionError):
@@ -98,12 +98,12 @@ def notice_in(body: bytes) -> Notice:
 
 
 def stage_in(status: Json) -> Dispute:
-    """Return how far a bank's claim is; a word that is not known yet is taken for a claim."""
+    """Return the stage of a dispute. An unknown status counts as an open dispute."""
     return STAGES.get(status, Dispute.OPEN) if isinstance(status, str) else Dispute.OPEN
 
 
 def claimed_in(about: Mapping[str, Json]) -> tuple[int | None, str | None]:
-    """Return how much a dispute is about, in minor units and its currency; None: not readable."""
+    """Return a dispute's amount in minor units and its currency, or None if unreadable."""
     return _units(about.get("amount"), about.get("currency"))
 
 
@@ -121,7 +121,7 @@ def _whole(event: _Whole) -> Notice:
     elif news is not None:
         refund = "" if news.refund is None else f" {about.get('status')}"
         transition = f"{subject} {event.type} {news.returned} {news.dispute}{refund}"
-    # Stripe copies our metadata to other objects: what nothing follows from names nobody.
+    # Stripe copies our metadata to other objects, so ignored events must not name a question.
     is_told = session is not None or news is not None
     return Notice(
         id=event.id,
@@ -138,7 +138,7 @@ def _whole(event: _Whole) -> Notice:
 
 
 def _session_in(about: Mapping[str, Json], kind: str, *, is_ours: bool) -> ProviderSession | None:
-    """Raises Malformed for a session that names a question; another one is ignored then."""
+    """Read the session of an event; None if it names no question. Raises Malformed."""
     try:
         found = read_session(about)
     except Malformed:
@@ -162,7 +162,7 @@ def _changes(kind: str, about: Mapping[str, Json], *, at: datetime) -> PaymentCh
 
 
 def _of_refund(about: Mapping[str, Json], *, at: datetime) -> PaymentChange | None:
-    """Read the state of a refund; one that was made at the provider is read only if it failed."""
+    """Read the status of a refund. A refund made at the provider only counts if it failed."""
     id, status = _text(about.get("id"), _ID), about.get("status")
     amount, currency = _units(about.get("amount"), about.get("currency"))
     has_ended = status in REFUND_ENDED

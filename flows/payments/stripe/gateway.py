@@ -1,8 +1,8 @@
-"""Stripe Checkout as a gateway: a hosted payment page, its sessions told in neutral words.
+"""The gateway for Stripe Checkout: a hosted payment page.
 
-What could go wrong: a word that means less than Stripe's did; a request that is not sent again as
-it was, so that a person pays twice. So the whole of it is stored before it is sent, and one key
-makes one session.
+Risks: a status is translated to a weaker one, or a repeated request differs from the first, so that
+a person pays twice. The full request is therefore stored before it is sent, and one idempotency key
+creates one session.
 """
 
 import math
@@ -69,7 +69,7 @@ _WITH_CHARGE = urlencode({"expand[]": "payment_intent.latest_charge"})
 
 
 class StripeGateway:
-    """Implements Gateway, Signs, Lists and Examinable."""
+    """The gateway for Stripe. Implements Gateway, Signs, Lists and Examinable."""
 
     scheme = STRIPE
     pace = PACE
@@ -82,7 +82,7 @@ class StripeGateway:
         charge_amount(price)
 
     def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
-        """Raises InvalidQuestion for a price it cannot charge."""
+        """Return the request to store. Raises InvalidQuestion if the price cannot be charged."""
         return prepared(elicitation, trip, _asked_session)
 
     def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
@@ -102,13 +102,13 @@ class StripeGateway:
         found = same_session(session, reply, self.seller)
         if not found.is_disputed or found.payment_intent is None:
             return neutral(found)
-        # A charge stays disputed when its claim is over: how far that is, the claims tell.
+        # A charge stays disputed after its dispute has ended: the disputes have the stage.
         query = urlencode({"payment_intent": found.payment_intent, "limit": "100"})
         reply = yield self._get(f"{_DISPUTES}?{query}")
         return neutral(found, claims=claims_in(reply, found.payment_intent, self.seller))
 
     def list_sessions(self, since: datetime, *, after: str | None = None) -> Talk[SessionPage]:
-        """Stripe lists the latest first, and finds none of them by our reference."""
+        """List sessions. Stripe lists the latest first and cannot search for our reference."""
         query = {
             "created[gte]": str(math.floor(since.timestamp())),
             "limit": "100",
@@ -120,14 +120,14 @@ class StripeGateway:
         return sessions_in(reply, self.seller)
 
     def collect(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
-        """Stripe takes it by itself."""
+        """Fetch the session; Stripe captures payments automatically."""
         return (yield from self.fetch(elicitation, session))
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
         terms_for(elicitation, self.seller)
         path = _path(_SESSIONS, session)
         reply = yield self._post(f"{path}/expire", "")
-        if reply.status_code != 200:  # expired or complete already: the session tells
+        if reply.status_code != 200:  # expired or complete already: fetch the session to find out
             reply = yield self._get(path)
         found = same_session(session, reply, self.seller)
         if found.status in ("expired", "complete"):
@@ -160,7 +160,7 @@ class StripeGateway:
         reply = yield self._post(_REFUNDS, urlencode(form), key=key)
         if reply.status_code == 200:
             return read_refund(reply, payment, self.seller)
-        # Refunded already, or the key was used with another reason: the list tells.
+        # Refunded already, or the key was used with another reason: list the refunds to find out.
         listed = refunds_in((yield self._get(listing)), self.seller)
         return refund_that_stands(
             listed, payment, self.seller, price=price, refused=reply, code_of=code_of
@@ -184,7 +184,7 @@ class StripeGateway:
         return notice_in(body)
 
     def trace(self, payment: str) -> Talk[str | None]:
-        """A bank's claim names the payment only, so Stripe is asked what it was begun for."""
+        """Return the elicitation of a payment. A dispute names only the payment."""
         reply = yield self._get(_path(_INTENTS, payment))
         return reference_in(reply, payment, self.seller)
 

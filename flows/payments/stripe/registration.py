@@ -1,9 +1,8 @@
-"""What Stripe says of our registration there: the key, and the endpoint that it tells of payments.
+"""The check of the operator's Stripe account: the key's rights and the webhook endpoint.
 
-What could go wrong: a webhook endpoint for another address, one that is switched off, one that is
-not sent what settles a payment, or a key without a right that payments need; each is found out by
-the first person who pays. So each right is tried with a request that changes nothing: what writes
-is asked of an id that does not exist.
+Risks: the webhook endpoint has another address, is disabled or lacks event types, or the key lacks
+a right that payments need. Without this check, the first person who pays would find out. Each right
+is tested with a request that changes nothing: write rights are tested on an id that does not exist.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +24,7 @@ from flows.payments.stripe.events import (
 )
 
 EVENTS = SETTLING_EVENTS | DISPUTE_EVENTS | REFUND_EVENTS | {REFUNDED}
-# The rights that a restricted key needs, in Stripe's words, and the request that tries each.
+# The rights of a restricted key, as Stripe names them, and the request that tests each.
 RIGHTS: Mapping[str, tuple[str, str]] = {
     "Checkout Sessions: write": ("POST", "/v1/checkout/sessions/cs_of_the_doctor/expire"),
     "PaymentIntents: read": ("GET", "/v1/payment_intents?limit=1"),
@@ -33,9 +32,9 @@ RIGHTS: Mapping[str, tuple[str, str]] = {
     "Refunds: write": ("POST", "/v1/refunds/re_of_the_doctor"),
     "Disputes: read": ("GET", "/v1/disputes?limit=1"),
 }
-# These let the doctor see more, and payments go without them.
+# Rights that only improve this check; payments work without them.
 RIGHTS_OF_THE_DOCTOR = ("Account: read", "Webhook Endpoints: read")
-# All three of them at once, as each payment is asked about.
+# All three read rights at once, as in each payment's fetch.
 _WITH_CHARGE = "/v1/checkout/sessions?limit=1&expand[]=data.payment_intent.latest_charge"
 _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _EVERYTHING = "*"
@@ -61,7 +60,7 @@ class _Endpoints(Struct, frozen=True, kw_only=True):
 def examined(
     seller: StripeAccount, url: str | None, *, request: Callable[[str, str], httpx.Request]
 ) -> Talk[SetupReport]:
-    """`url` is where webhooks are to go; None: they cannot reach us, which is known."""
+    """Check the account. `url` is the webhook address, or None if webhooks cannot reach us."""
     reply = yield request("GET", "/v1/account")
     told_at = reply.headers.get("date")
     if reply.status_code == HTTPStatus.UNAUTHORIZED:
@@ -83,7 +82,7 @@ def examined(
 
 
 def _of_rights(tried: Mapping[str, int], whole: int, seller: StripeAccount) -> SetupFinding:
-    """`whole` is the status of a payment that was asked for as each payment is."""
+    """Report missing rights. `whole` is the status of a request that needs all read rights."""
     lacking = [right for right, status in tried.items() if status in _REFUSED]
     if lacking or whole in _REFUSED:
         named = ", ".join(lacking) or "one of " + ", ".join(RIGHTS)

@@ -1,7 +1,7 @@
-"""Stripe's replies, held against what was asked of it.
+"""The checks and conversion of Stripe's replies.
 
-What could go wrong: an error page where an answer was expected, another session than the one that
-was asked for, money taken for given back. Each ends as Failed, in words for the person.
+Risks: an error page arrives instead of an answer, the reply is about another session, or a charge
+is read as a refund. Each case raises Failed with a sentence for the person.
 """
 
 from collections.abc import Mapping, Sequence
@@ -86,7 +86,7 @@ class _Disputes(Struct, frozen=True, kw_only=True):
 
 
 def session_in(reply: httpx.Response, seller: StripeAccount, *, doing: str) -> CheckoutSession:
-    """Raises Failed."""
+    """Decode a session. Raises Failed."""
     data = _decode(reply, seller, dict[str, Json], doing=doing)
     try:
         return read_session(data)
@@ -104,7 +104,7 @@ def is_key_used(reply: httpx.Response) -> bool:
 
 
 def sessions_in(reply: httpx.Response, seller: StripeAccount) -> SessionPage:
-    """Return the sessions of a list that name a question of ours. Raises Failed."""
+    """Return the listed sessions that name a question of this server. Raises Failed."""
     doing = "list its payment pages"
     listed = _decode(reply, seller, _SessionList, doing=doing)
     named = tuple(session for data in listed.data if (session := listed_session(data)) is not None)
@@ -115,7 +115,7 @@ def sessions_in(reply: httpx.Response, seller: StripeAccount) -> SessionPage:
 
 
 def same_session(session: str, reply: httpx.Response, seller: StripeAccount) -> CheckoutSession:
-    """The session that was asked for, and no other. Raises Failed."""
+    """Decode a session and check that it is the requested one. Raises Failed."""
     doing = "say what became of the payment"
     found = session_in(reply, seller, doing=doing)
     if found.id != session:
@@ -124,7 +124,7 @@ def same_session(session: str, reply: httpx.Response, seller: StripeAccount) -> 
 
 
 def reference_in(reply: httpx.Response, payment: str, seller: StripeAccount) -> str | None:
-    """The elicitation that the payment was begun for; None: for something else. Raises Failed."""
+    """Return the elicitation of the payment, or None if it is not ours. Raises Failed."""
     doing = "tell of a payment"
     if reply.status_code == 404:
         return None
@@ -137,7 +137,7 @@ def reference_in(reply: httpx.Response, payment: str, seller: StripeAccount) -> 
 def claims_in(
     reply: httpx.Response, payment: str, seller: StripeAccount
 ) -> tuple[ProviderClaim, ...]:
-    """How far each bank's claim of this payment is. Raises Failed."""
+    """Return all disputes of this payment with their stages. Raises Failed."""
     doing = "tell of a bank's claim"
     listed = _decode(reply, seller, _Disputes, doing=doing)
     if any(one.payment_intent != payment for one in listed.data):
@@ -153,13 +153,13 @@ def _claim(found: _Dispute) -> ProviderClaim:
 
 
 def read_refund(reply: httpx.Response, payment: Payment, seller: StripeAccount) -> Refund:
-    """Raises Failed, also where the provider tried in vain."""
+    """Decode a new refund. Raises Failed, also if Stripe could not make the refund."""
     found = _decode(reply, seller, _Refund, doing=GIVING_BACK)
     return refund_made(found, payment, seller, at_most=payment.amount)
 
 
 def refunds_in(reply: httpx.Response, seller: StripeAccount) -> Sequence[ProviderRefund]:
-    """Raises Failed."""
+    """Decode a list of refunds. Raises Failed."""
     return _decode(reply, seller, _Refunds, doing=GIVING_BACK).data
 
 

@@ -1,6 +1,6 @@
-"""A session of Stripe Checkout, as an answer or an event tells of it.
+"""A session of Stripe Checkout, as a reply or an event describes it.
 
-What could go wrong: what an answer names by its id alone taken for what it says of it.
+Risks: an object that a reply only names by id is read as if the reply contained its data.
 """
 
 from collections.abc import Mapping
@@ -19,19 +19,20 @@ from flows.payments.gateway import ProviderSession
 from flows.payments.session import REFERENCE_KEY, Id, Malformed, SessionStatus
 from flows.payments.stripe.account import charged_units
 
-# The words of the pinned version; its own library says that there may be others.
+# The values of the pinned API version. Stripe's own library says that there may be others.
 STATUSES = frozenset({"open", "complete", "expired"})
 PAYMENT_STATUSES = frozenset({"paid", "unpaid", "no_payment_required"})
-# How a payment stands of which no money comes: a delayed one failed, or somebody cancelled it.
+# Statuses of a payment that brings no money: a delayed payment failed, or it was canceled.
 _NO_MONEY_COMES = ("requires_payment_method", "canceled")
 
 
 class CheckoutSession(Struct, frozen=True, kw_only=True):
-    """`amount_total` as the provider counts, `currency` in capitals.
+    """A session.
 
-    Others of the same account may lack a status or an amount; one that we began has both. How its
-    payment stands, and what became of the charge, is there where the answer holds them whole, and
-    not by their ids alone.
+    `amount_total` is in Stripe's units, `currency` in capitals.
+
+    Sessions of other programs may lack a status or an amount, ours have both. The payment's status
+    and the charge are only known if the reply contains these objects, not just their ids.
     """
 
     id: Id
@@ -44,7 +45,7 @@ class CheckoutSession(Struct, frozen=True, kw_only=True):
     payment_intent: Id | None = None
     payment_intent_status: str | None = None
     amount_refunded: Annotated[int, Meta(ge=0)] = 0
-    is_disputed: bool = False  # or was once
+    is_disputed: bool = False  # now or in the past
     url: str | None = None
 
     def __repr__(self) -> str:
@@ -52,7 +53,7 @@ class CheckoutSession(Struct, frozen=True, kw_only=True):
 
 
 def read_session(data: Json) -> CheckoutSession:
-    """Raises Malformed."""
+    """Read a session. Raises Malformed."""
     if not isinstance(data, Mapping):
         raise Malformed("payment session")
     currency, intent = data.get("currency"), data.get("payment_intent")
@@ -73,10 +74,10 @@ def read_session(data: Json) -> CheckoutSession:
 
 
 def listed_session(data: Mapping[str, Json]) -> ProviderSession | None:
-    """Return a session of a list that names one of our questions; None: it names none.
+    """Return a listed session that names one of our questions, or None.
 
-    Anybody who pays at a payment link can give the session a reference. Only a holder of our key
-    writes its metadata.
+    Anybody who pays at a payment link can set the session's reference. Only a holder of our API key
+    can write its metadata.
     """
     named, metadata = data.get("client_reference_id"), data.get("metadata")
     ours = metadata.get(REFERENCE_KEY) if isinstance(metadata, Mapping) else None
@@ -95,7 +96,7 @@ def listed_session(data: Mapping[str, Json]) -> ProviderSession | None:
 
 
 def id_of(value: Json) -> Json:
-    """The id of what an answer may name or contain."""
+    """Return the id of an object that the reply names by id or contains."""
     return value.get("id") if isinstance(value, Mapping) else value
 
 
@@ -106,7 +107,7 @@ def neutral(
     is_now: bool = True,
     claims: tuple[ProviderClaim, ...] = (),
 ) -> ProviderSession:
-    """Stripe's session. `has_failed`: an event says so, whose session names its payment only."""
+    """Convert to a ProviderSession. `has_failed`: the event says that the payment failed."""
     state = _state(session)
     return ProviderSession(
         id=session.id,
@@ -125,7 +126,7 @@ def neutral(
 
 
 def _state(session: CheckoutSession) -> SessionStatus:
-    """A word that is not known yet is no end: the session is asked about again."""
+    """Return the status. An unknown value never ends a session: it is fetched again."""
     match session.status, session.payment_status:
         case _, "paid":
             return SessionStatus.PAID
@@ -142,7 +143,7 @@ def _state(session: CheckoutSession) -> SessionStatus:
 
 
 def unknown_word(session: CheckoutSession) -> str | None:
-    """Return the word of Stripe's that this version of the server does not know."""
+    """Return a status of Stripe's that this version does not know, or None."""
     words = {session.status: STATUSES, session.payment_status: PAYMENT_STATUSES}
     return next((word for word, known in words.items() if word and word not in known), None)
 

@@ -1,4 +1,4 @@
-"""The payment providers that come declared; flows.payments.registry has those that needed code."""
+"""The declared payment providers; flows.payments.registry has the providers written in code."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,19 +1,21 @@
-"""Adyen: Pay by Link. Experimental: nothing of it was run against Adyen itself.
+"""Adyen: Pay by Link.
 
-Of a webhook's item eight fields are signed, and the link is none of them; so a session goes by our
-own key, which is Adyen's merchant reference. A link says when it is paid, but not by which payment,
-and without that no money can go back: so only a webhook settles, and the link is asked whether it
-is still open. Currencies that Adyen counts otherwise than ISO 4217 are left out. A refund is only
-received; one that Adyen refuses later is not heard of.
+Experimental: never run against Adyen itself.
 
-An authorisation settles: the merchant account has to capture by itself, at once. Where it is set to
-capture by hand or with a delay, a result may go out before there is money; a capture that fails and
-what is cancelled are heard, and count as money that is gone, but a capture that nobody makes is
-not. A refund by hand is not heard either, since its event does not say how much went back in all:
-give back with `elicit payments refund`.
+A webhook item has eight signed fields, and the payment link is not one of them. A session is
+therefore identified by our own key, which is Adyen's merchant reference. A link reports that it was
+paid but not by which payment, and a refund needs the payment. So only a webhook settles a question,
+and the link is only checked for being open. Currencies that Adyen counts differently from ISO 4217
+are left out. A refund is only confirmed as received: a later refusal by Adyen is not reported.
 
-From Adyen's own Python library: hosts, versions, paths, headers, what is signed. Unchecked: the
-fields and statuses of a link and of a refund, the names of the events, where links stand
+An authorisation settles the question, so the merchant account must capture automatically and
+immediately. With manual or delayed capture, a result may be sent before there is money. Failed
+captures and cancellations are reported and count as lost money, but a capture that is never made is
+not reported. Manual refunds are not noticed either, because their event does not contain the total
+refunded: refund with `elicit payments refund`.
+
+Source: Adyen's Python library (hosts, versions, paths, headers, signed fields). Unchecked: the
+fields and statuses of links and refunds, the event names, and the origins of links
 (`checkout_origins` is a setting for others).
 """
 
@@ -63,7 +65,7 @@ adyen: Final = ProviderDeclaration(
         states={
             "status=active": SessionStatus.OPEN,
             "status=paymentPending": SessionStatus.PENDING,
-            "status=completed": SessionStatus.PENDING,  # which payment it was, the webhook says
+            "status=completed": SessionStatus.PENDING,  # only the webhook says which payment
             "status=paid": SessionStatus.PENDING,
             "status=expired": SessionStatus.CLOSED,
         },

@@ -1,8 +1,8 @@
-"""Adyen's webhooks: several items in one delivery, each signed by itself inside the body.
+"""Adyen's webhooks: several items in one delivery, each signed separately inside the body.
 
-What could go wrong: of each item eight fields are signed and no more, joined by colons. So an
-item's Delivery holds their text and nothing that stands beside it; one field alone may have a colon
-in it, or a border could be moved; and a good item vouches for no other.
+Risks: only eight fields of an item are signed, joined by colons. An item's Delivery therefore
+contains only their text. Only one of these fields may contain a colon, otherwise the borders
+between fields could be moved. A valid item does not verify any other item.
 """
 
 import re
@@ -21,7 +21,7 @@ ITEMS_AT_MOST: Final = 64
 
 _StructT = TypeVar("_StructT", bound=msgspec.Struct)
 
-# Only the merchant's own reference, the fourth, may have colons: there is one way to read it.
+# Only the fourth field, the merchant's reference, may contain colons, so parsing is unambiguous.
 _SIGNED = re.compile(
     r"([^:]{1,80}):([^:]{0,80}):([^:]{1,80}):(.{0,255}):(-?[0-9]{1,18}):([A-Z]{3}):([A-Z0-9_]{1,80})"
     r":(true|false)",
@@ -31,7 +31,7 @@ _SIGNED = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """What Adyen signs of an item; `amount` is in minor units."""
+    """The signed fields of an item. `amount` is in minor units."""
 
     psp_reference: str
     original_reference: str = ""
@@ -44,16 +44,16 @@ class Item:
 
     @property
     def id(self) -> str:
-        """The same when the item is sent again, another one if its outcome changes."""
+        """The item's id. A repeated item has the same id, a changed outcome a different id."""
         return f"{self.psp_reference}:{self.event}:{_word(is_success=self.is_success)}"
 
 
 def verify_items(
     *, body: bytes, secrets: Sequence[str], now: datetime
 ) -> tuple[Delivery | Unverified, ...]:
-    """For each item of a body, in order: its Delivery, or why it is none.
+    """Return, for each item of a body in order, its Delivery or the reason it is rejected.
 
-    Raises Unverified for all of them with the reason too_large, malformed_body or no_secret.
+    Raises Unverified for the whole body with the reason too_large, malformed_body or no_secret.
     """
     if len(body) > BODY_BYTES_AT_MOST:
         raise Unverified("too_large")
@@ -67,12 +67,13 @@ def verify_items(
         except Unverified as error:
             if error.reason == "no_secret":
                 raise
-            results.append(Unverified(error.reason))  # without its traceback, which holds us
+            # without its traceback, which references this frame
+            results.append(Unverified(error.reason))
     return tuple(results)
 
 
 def item_in(signed: bytes) -> Item:
-    """What an item's signed text says, once it was verified. Raises ValueError for other text."""
+    """Parse an item's verified text. Raises ValueError if the text is not an item."""
     fields = _SIGNED.fullmatch(signed.decode())
     if fields is None:
         raise ValueError("That is no item of Adyen's.")
@@ -90,9 +91,11 @@ def item_in(signed: bytes) -> Item:
 
 
 def as_json(item: Item) -> Json:
-    """The item for a declaration to read; its type says whether it succeeded.
+    """Return the item as JSON for a declaration.
 
-    `payment` is what the item is about: of what comes after a payment, that payment.
+    Its type contains the success flag.
+
+    `payment` is the payment that the item is about, also for later events such as refunds.
     """
     return {
         "id": item.id,
@@ -107,13 +110,13 @@ def as_json(item: Item) -> Json:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemScheme(Scheme):
-    """Each item of a body is signed by itself."""
+    """A scheme in which each item of a body is signed separately."""
 
     def deliveries(
         self,
         *,
         body: bytes,
-        headers: Sequence[tuple[str, str]],  # nothing is signed in them
+        headers: Sequence[tuple[str, str]],  # the headers are not signed
         secrets: Sequence[str],
         now: datetime,
         url: str,
@@ -143,7 +146,7 @@ class _Signature(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class _Fields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An item in Adyen's words; what else it has is not signed, and not read."""
+    """An item in Adyen's format. Other fields are not signed, so they are not read."""
 
     additional_data: _Signature
     psp_reference: str
@@ -194,5 +197,5 @@ def _word(*, is_success: bool) -> Literal["true", "false"]:
 def _decoded(data: bytes, type_: type[_StructT]) -> _StructT:
     try:
         return msgspec.json.decode(data, type=type_)
-    except (ValueError, RecursionError):  # what is not UTF-8 too
+    except (ValueError, RecursionError):  # invalid UTF-8 raises ValueError too
         raise Unverified("malformed_body") from None

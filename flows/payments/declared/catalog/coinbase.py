@@ -1,13 +1,15 @@
-"""Coinbase Commerce: a charge. Experimental: nothing of it was run against Coinbase itself.
+"""Coinbase Commerce: a charge.
 
-There is no test mode, and nothing is given back when asked by us. A charge that was paid in part,
-too much or too late is unresolved until a person decides about it there; that decision does not
-say how much money came, so it settles nothing.
+Experimental: never run against Coinbase itself.
 
-From Coinbase's own Python library: the host, the paths of a charge, headers and the signature.
-Unchecked: the fields and statuses of a charge, the names of the events; that one that is open can
-be canceled, and where; where its pages stand. Asked again after a lost reply, it makes a second
-charge, whose page is the only one that anybody is sent to.
+There is no test mode and no refund API. A charge that was paid in part, too much or too late stays
+unresolved until somebody resolves it at Coinbase. The resolution does not say how much was paid, so
+it settles nothing.
+
+Source: Coinbase's Python library (host, charge paths, headers, signature). Unchecked: the fields
+and statuses of a charge, the event names, whether and where an open charge can be canceled, and the
+origin of its pages. A request that is repeated after a lost reply creates a second charge, and
+people are only sent to the page of that one.
 """
 
 from datetime import timedelta

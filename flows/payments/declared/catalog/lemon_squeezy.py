@@ -1,17 +1,18 @@
-"""Lemon Squeezy: a checkout with a price of its own. Experimental: never run against it.
+"""Lemon Squeezy: a checkout with a custom price.
 
-A checkout never says that it was paid, and an order does not name its checkout: so a session goes
-by our own key, which the checkout hands on to the order's event, and only that event settles.
-Lemon Squeezy charges in the store's currency: the checkout's preview is held against what was
-asked, before anybody is sent there. The product should have one variant: its page offers them all.
+Experimental: never run against Lemon Squeezy.
 
-It counts all money in cents, so currencies with other decimals than two are left out. A checkout
-cannot be closed: its page lapses after an hour.
+A checkout does not report that it was paid, and an order does not name its checkout. A session is
+therefore identified by our own key, which the checkout passes on to the order's event, and only
+that event settles a question. Lemon Squeezy charges in the store's currency, so the checkout's
+preview is compared with the question before anyone is sent there. The product should have one
+variant, because its page offers all variants. Lemon Squeezy counts all money in cents, so
+currencies without two decimals are left out. A checkout cannot be closed: its page expires after an
+hour.
 
-From Lemon Squeezy's own JavaScript library: the host, paths, headers, fields, statuses, the names
-of the events. Unchecked: how it signs, that an event has the checkout's data at `meta.custom_data`,
-that a preview's total has the taxes in it, that an order of other than the whole price is refunded
-by the same words.
+Source: Lemon Squeezy's JavaScript library (host, paths, headers, fields, statuses, event names).
+Unchecked: how it signs, that an event has the checkout's data at `meta.custom_data`, that a
+preview's total includes taxes, and that a partial refund uses the same request.
 """
 
 from datetime import timedelta

@@ -1,16 +1,18 @@
-"""Paddle Billing: a transaction with a price of its own. Experimental: never run against Paddle.
+"""Paddle Billing: a transaction with a custom price.
 
-Paddle is the merchant of record. The price is asked for with its taxes in it, so that what is
-charged is what was asked. The page where it is paid is the operator's own, with Paddle's script on
-it: its origin is a setting, and it sends the person back to `custom_data.return_url`.
+Experimental: never run against Paddle.
 
-Money goes back whole or not at all, after Paddle has approved it; what it then refuses, or gives
-back by hand, is heard only when the transaction is asked again.
+Paddle is the merchant of record. The price includes taxes, so that the person is charged what was
+asked. The payment page is the operator's own page with Paddle's script: its origin is a setting,
+and it sends the person back to `custom_data.return_url`.
 
-From Paddle's own Python library: hosts, paths, headers, fields, statuses, currencies, tax
-categories. Unchecked: that a transaction that is ready can be canceled; that a full refund of one
-that was given back in part is of the rest; that the totals of adjustments are without a sign, and
-their name, which the library writes in two ways.
+Paddle refunds the full amount or nothing, after its approval. If Paddle later refuses a refund, or
+refunds manually, this is only noticed when the transaction is fetched again.
+
+Source: Paddle's Python library (hosts, paths, headers, fields, statuses, currencies, tax
+categories). Unchecked: that a ready transaction can be canceled, that a full refund after a partial
+refund covers the rest, that totals of adjustments have no sign, and the name of the adjustments
+field, which the library spells in two ways.
 """
 
 from datetime import timedelta
@@ -40,7 +42,7 @@ _CURRENCIES = (
 
 
 def _adjusted(kind: str) -> str:
-    names = ("adjustments_totals", "adjustment_totals")  # one of them is there
+    names = ("adjustments_totals", "adjustment_totals")  # one of them exists
     return "+".join(f"data.{name}.breakdown.{kind}" for name in names)
 
 
@@ -66,7 +68,7 @@ PADDLE: Final = Scheme(
     separator=";",
     time_label="ts=",
     message="{ts}:{body}",
-    tolerance=timedelta(seconds=5),  # as Paddle's own library has it
+    tolerance=timedelta(seconds=5),  # the value in Paddle's own library
 )
 paddle: Final = ProviderDeclaration(
     name="paddle",

@@ -1,14 +1,15 @@
-"""Polar: a checkout with a price of its own. Experimental: nothing of it was run against Polar.
+"""Polar: a checkout with a custom price.
 
-Polar is the merchant of record and sells products only: the one that is named in the settings, at
-the price that was asked, with its taxes in it. A checkout says that it succeeded, but not by which
-order, and without that no money can go back: so only the event `order.paid` settles.
+Experimental: never run against Polar.
 
-Polar counts what goes back without the taxes in it, so an order is asked how much is left.
+Polar is the merchant of record and only sells products: the product in the settings is sold at the
+price that was asked, taxes included. A checkout reports that it succeeded but not which order it
+created, and a refund needs the order. So only the event `order.paid` settles a question. Polar
+counts refunds without taxes, so the order is asked how much is left.
 
-From Polar's own Python library: hosts, paths, fields, statuses, currencies, that an order repeats
-the checkout's metadata. Unchecked: that `refunded_amount` is without taxes, as the refundable
-amount is; where checkouts stand; how Polar counts currencies without decimals (none is offered).
+Source: Polar's Python library (hosts, paths, fields, statuses, currencies, the order's copy of the
+checkout's metadata). Unchecked: that `refunded_amount` excludes taxes like the refundable amount,
+the origin of checkouts, and how Polar counts currencies without decimals (none is offered).
 """
 
 from dataclasses import replace
@@ -25,7 +26,7 @@ _CHECKOUT = Reading(
     states={
         "status=open": SessionStatus.OPEN,
         "status=confirmed": SessionStatus.PENDING,
-        "status=succeeded": SessionStatus.PENDING,  # which order it was, the webhook says
+        "status=succeeded": SessionStatus.PENDING,  # only the webhook says which order
         "status=failed": SessionStatus.FAILED,
         "status=expired": SessionStatus.CLOSED,
     },
@@ -35,7 +36,7 @@ _CHECKOUT = Reading(
     payment=None,
 )
 
-# Polar's secret is text that only looks like base64: it is the key as it is written.
+# Polar's secret only looks like base64: its text is the key.
 POLAR: Final = replace(
     STANDARD_WEBHOOKS, name="polar", key="utf-8", key_prefix="", ed25519_label=None
 )

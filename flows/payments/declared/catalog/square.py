@@ -1,12 +1,14 @@
-"""Square: payment links. Experimental: nothing of it was run against Square itself.
+"""Square: payment links.
 
-A payment's event names no question for good: it only says which order to ask about. A refund that
-Square accepts and that fails days later is not heard of.
+Experimental: never run against Square itself.
 
-From Square's own Python library: paths, the version, fields, statuses, that deleting a link cancels
-its order. Unchecked: that an order whose `net_amount_due_money` is nothing is paid for good; that
-`payment_note` is the whole `note` of the payment; that `return_amounts` counts what was given back
-by hand; where links stand (`checkout_origins`).
+A payment event does not reliably name a question: it only says which order to fetch. A refund that
+Square accepts and that fails days later is not noticed.
+
+Source: Square's Python library (paths, version, fields, statuses, that deleting a link cancels its
+order). Unchecked: that an order with `net_amount_due_money` of zero is finally paid, that
+`payment_note` becomes the payment's full `note`, that `return_amounts` includes manual refunds, and
+the origin of links (`checkout_origins`).
 """
 
 from datetime import timedelta
@@ -53,7 +55,7 @@ square: Final = ProviderDeclaration(
         "payment_note": "{reference}",
     },
     key_used=("IDEMPOTENCY_KEY_REUSED",),
-    idempotency=None,  # it stands in the body
+    idempotency=None,  # the key is in the body
     created=Reading(
         session="payment_link.order_id",
         handle="payment_link.id",
@@ -100,7 +102,7 @@ square: Final = ProviderDeclaration(
     scheme=SQUARE,
     event_id="event_id",
     events=("payment.created", "payment.updated"),
-    settles=False,  # a payment says nothing of its order: that is asked
+    settles=False,  # a payment does not describe its order, so the order is fetched
     told=Reading(
         session="data.object.payment.order_id", reference="data.object.payment.note", amount=None
     ),
