@@ -349,7 +349,7 @@ class Elicit:
         return cast("str | None", told["says"])
 
     async def _held(self, question: Question[Any], state: dict[str, Any]) -> dict[str, Any]:
-        """Wait until the question has ended, or until its payment is in progress if that suffices."""
+        """Wait until the question has ended, or its payment is in progress if that suffices."""
         until = Deadline(question.timeout, ticks=asyncio.get_running_loop().time)
         seconds = WAIT_SECONDS if question.waits_for_money else _ON_ITS_WAY_SECONDS
         path = f"/api/questions/{state['id']}"
