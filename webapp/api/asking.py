@@ -357,7 +357,7 @@ def named_by(name: str | None) -> str:
 
 
 def run_call_of(service: Service, key: ApiKey, caller: Caller, *, run: str) -> Call:
-    """Return the call of a program's run. Its requests share one leg, which owns the claims."""
+    """Return the call of a program's run. Its requests share one `leg`, which owns the claims."""
     assert caller.owner is not None
     pepper = service.elicitations.owners.pepper
     leg = pepper.tag("leg of a run", caller.owner, client_of(key.program), run)

@@ -340,7 +340,7 @@ class Elicitations:
         return self.is_held(current) or is_doubtful
 
     async def is_in_hand(self, current: Elicitation) -> bool:
-        """Return True if a run uses the outcome, for callers that want to take the outcome away.
+        """Return True if a run uses the outcome, for callers that want to revoke the outcome.
 
         A process that has just started cannot tell an expired lease from one that is about to be
         renewed, so it waits until it can. The process of a command has always just started.

@@ -17,7 +17,7 @@ Changed: TypeAlias = Elicitation | Run | None
 
 
 class Taker(Protocol):
-    """The request behind a waiter. The write that settles an outcome may claim it for a Taker."""
+    """The request behind a waiter. A settling write can claim the outcome for the request."""
 
     @property
     def is_over(self) -> bool: ...
@@ -134,7 +134,7 @@ class Waiters:
         return id in self._by_id
 
     def of_leg(self, id: str, leg: str | None) -> Waiter | None:
-        """Return the waiter of this leg, if the write that settles the outcome may claim it."""
+        """Return the waiter of this `leg` if a settling write may claim the outcome for it."""
         for waiter in self._by_id.get(id, ()):
             if waiter.leg == leg and waiter.taker is not None and not waiter.taker.is_over:
                 return waiter

@@ -276,7 +276,7 @@ def next_mark(record: Record | None, *, at: datetime) -> Record:
 
 
 def restored(record: Record | None, *, made_at: datetime, now: datetime) -> tuple[Record, Record]:
-    """Return the records to load after restoring a backup, so that missing data is searched for.
+    """Return the records to load after restoring a backup, so that a process checks for lost data.
 
     `record` is the mark in the backup, and `made_at` the time of the backup.
     """
