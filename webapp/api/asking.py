@@ -213,10 +213,7 @@ async def _paid(service: Service, mine: Elicitation) -> Json:
 async def must_have_its_money(
     service: Service, delivered: Elicitation, *, run: str | None = None
 ) -> None:
-    """Check the question's payment.
-
-    Raises PaymentGone if the payment was refunded before its use, or another run used it.
-    """
+    """Check the payment. Raises PaymentGone if it was refunded unused, or used by another run."""
     paid = await service.kinds.payments.paid(delivered)
     if paid is None:
         return
@@ -271,10 +268,7 @@ def owners_listed(service: Service, requester: Requester, user: str | None) -> S
 
 
 def _user(requester: Requester, user: str | None) -> str | None:
-    """Return the user that the request names, or None if an access token identifies a person.
-
-    Raises InvalidQuestion or NotAllowed.
-    """
+    """Return the named user; None for a person's token. Raises InvalidQuestion or NotAllowed."""
     if requester.person is not None:
         if user is not None:
             raise InvalidQuestion("Leave `user` out: the access token says who it is about.")
@@ -296,11 +290,7 @@ def _user(requester: Requester, user: str | None) -> str | None:
 
 
 def caller_of(service: Service, requester: Requester, user: str | None) -> Caller:
-    """Return the caller for the user or person of the request.
-
-    Raises:
-        NotConfigured: The server has no way to recognize the user's browser.
-    """
+    """Return the caller. Raises NotConfigured if the server cannot recognize the user's browser."""
     user = _user(requester, user)
     caller = requester.person if user is None else service.identity.caller_of_user(user)
     assert caller is not None

@@ -18,7 +18,7 @@ from webapp.service import Service
 
 LISTED_AT_MOST: Final = 100
 PAGES_READ_AT_MOST: Final = 5  # pages of rows, for one page of a list
-_SPANS_READ_AT_MOST: Final = 20  # for one page of a list
+_SPANS_READ_AT_MOST: Final = 20  # spans, for one page of a list
 T = TypeVar("T", bound=Value)
 After: TypeAlias = Annotated[str | None, QueryParameter(pattern="^[A-Za-z0-9_~-]{1,64}$")]
 PageEnd: TypeAlias = Annotated[

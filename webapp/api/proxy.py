@@ -149,7 +149,7 @@ async def proxied(
 def _auth(service: Service, requester: Requester, found: Connection) -> BearerAuth:
     accounts = service.kinds.accounts
     provider = accounts.connections.provider(found)
-    assert provider is not None  # of an account that works
+    assert provider is not None  # because the account works
     tool, client = user_of_accounts(requester)
     return BearerAuth(
         found.access_token,

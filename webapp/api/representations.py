@@ -44,7 +44,7 @@ class AskedKind(StrEnum):
 
 
 class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A question to one of the program's users. The required fields depend on `kind`.
+    """A question to one of the program's users; which fields it has depends on its kind.
 
     Without `user`, the question goes to the person whose access token is in the header
     User-Access-Token.

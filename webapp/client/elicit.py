@@ -71,8 +71,8 @@ class Elicit:
         transport: An httpx transport, for example with your own certificates.
 
     Answers are used up when the block ends without an error. An error that reports the person's
-    decision (NotAccepted) also ends the run. After any other error, all answers stay available to
-    the same run.
+    decision (NotAccepted, but not Cancelled or Processing) also ends the run. After any other
+    error, all answers stay available to the same run.
 
     Raises:
         InvalidQuestion: An argument is not valid, or the HTTP API cannot ask the question.

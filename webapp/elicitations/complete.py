@@ -32,17 +32,10 @@ async def complete_elicitation(
 ) -> Completion:
     """Accept an answer, and store the values of `also` in the same write.
 
-    Cancelling the caller does not stop the work.
-
-    Args:
-        elicitations: The service.
-        id: The elicitation.
-        answer: The answer.
-        proof: The proof of what was verified.
-        also: A function that returns more values to write.
-        first: Values to try before calling `also`, if the answer is in time.
-        answers_others: The id of a thing that answers every question about the same thing. With
-            it, a late answer also answers an open question instead of superseding it.
+    Cancelling the caller does not stop the work. If the answer is in time, the values `first` are
+    tried before `also` is called. `answers_others` is the id of a thing that answers every question
+    about the same thing. With `answers_others`, a late answer also answers an open question instead
+    of superseding it.
     """
     work = _complete(
         elicitations,

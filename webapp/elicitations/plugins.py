@@ -101,7 +101,7 @@ class Plugins:
         `admit` is the check that the question may be asked.
 
         Raises:
-            HookRefused: A hook refused the question.
+            HookRefused: A hook refused the question, or failed.
             ElicitError: An error of `admit`.
         """
         request, admitted = question.request, list[T]()
@@ -162,7 +162,7 @@ class Plugins:
         `verify` checks the answer, and checks it again if a hook changed it.
 
         Raises:
-            HookRefused: A hook refused the answer.
+            HookRefused: A hook refused the answer, or failed.
             ElicitError: An error of `verify`.
         """
         given = GivenAnswer(

@@ -20,7 +20,7 @@ class AskedBy:
     owner: str
     server: str
     tool: str
-    version: str | None = None  # of the tool, if it has one
+    version: str | None = None  # the version of the tool
     client: CallingClient | None = None
     asker: str | None = None  # verified identity of the owner, for an approver
     account: str | None = None  # the account that this call already received for the question

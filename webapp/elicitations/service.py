@@ -149,9 +149,7 @@ class Elicitations:
         """Write the values that `values` returns; call `values` again if another write was first.
 
         Return the written values, with their old versions. If `values` returns none, do nothing.
-
-        Raises:
-            Contended: Other writers were first too many times.
+        Raises Contended if other writers were first too many times.
         """
         for number in range(TRIES_AT_MOST):
             rows = await values()
@@ -234,18 +232,8 @@ class Elicitations:
 
         If a request of the waiting call is in this process, the same write claims the outcome for
         that request. Cancelling the caller does not stop the work, because waiters must be woken
-        after a write.
-
-        Args:
-            id: The elicitation.
-            status: The final status.
-            why: The reason.
-            by: Who ended the elicitation, for the audit log.
-            proof: The proof of a refusal by another person.
-            also: Values to write together with the elicitation.
-
-        Raises:
-            NotPossible: The elicitation has already ended.
+        after a write. `by` is the name for the audit log, and `proof` the proof of a refusal by
+        another person. Raises NotPossible if the elicitation has already ended.
         """
         assert status is not Status.ACCEPTED, "an answer goes through complete_elicitation"
         return await self.whole(
@@ -288,8 +276,7 @@ class Elicitations:
     async def newest(self, current: Elicitation, changes: list[Changed]) -> Elicitation:
         """Return the newest version of the elicitation.
 
-        The version comes from the changes, or from the store after a wake without a value. Raises
-        Erased.
+        Read the store if a wake came without a value. Raises Erased.
         """
         if None in changes:
             if (found := await self.get(current.id)) is None:

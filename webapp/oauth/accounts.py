@@ -103,8 +103,7 @@ class Accounts:
         if not self.connections.is_enough(found, request.scopes, client):
             return None
         working = await self.keys.working(found)
-        # The renewed token may allow less, and the person may have changed the sharing in the
-        # meantime.
+        # The renewed token may allow less, and the person may have stopped sharing since.
         if working is None or not working.is_shared(by.tool, by.client):
             return None
         if not self.connections.is_enough(working, request.scopes, client):
@@ -162,8 +161,7 @@ class Accounts:
             raise Failed(why, elicitation_id=taken.id)
         if not working.is_shared(tool, client):
             raise Failed(NOT_SHARED, elicitation_id=taken.id)
-        # The person may have granted less than requested, and the renewed token may allow even
-        # less.
+        # The person may have granted less than requested, and the renewed token even less.
         if self._is_enough(found, taken) and not self._is_enough(working, taken):
             why = "The account may do less by now; call again to ask for more."
             raise Failed(why, elicitation_id=taken.id)

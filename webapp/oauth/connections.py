@@ -47,10 +47,7 @@ class Connections:
         return self._elicitations.owners.pepper.tag("connected", *parts, size=18)
 
     def client(self, connection: Connection) -> Client | None:
-        """Return the OAuth client that this account was connected with.
-
-        Return None if that registration was removed or replaced.
-        """
+        """Return the OAuth client that this account came from; None if removed or replaced."""
         self._registrations.learn(connection.declared)
         client = self._registrations.get(connection.provider)
         if client is None or self.key(client, server=connection.server) != connection.key:
@@ -184,10 +181,7 @@ class Connections:
     async def note_use(
         self, connection: Connection, tool: str, client: CallingClient | None
     ) -> None:
-        """Record the use, at most once a minute, and for each new client.
-
-        A failed write is ignored.
-        """
+        """Record the use, at most once a minute or for a new client. Ignore a failed write."""
         noted = use(connection, tool, client, now=self._elicitations.clock())
         if noted != connection:
             with suppress(Conflict, StoreUnavailable):

@@ -91,8 +91,7 @@ class Owners:
     async def locker(self, owner: str) -> Locker:
         """Return the owner's locker. The data key is made at first use.
 
-        Raises:
-            Unreadable: The data key was wrapped under a secret that the ring lacks.
+        Raises Unreadable if the data key was wrapped under a secret that the ring lacks.
         """
         found = self._lockers.get(owner)
         while found is None:
@@ -121,10 +120,7 @@ class Owners:
         return Locker(*data_keys.keys, *data_keys.former)
 
     def forget(self, owner: str | None) -> None:
-        """Forget cached data keys, because another process may have made new ones.
-
-        `owner` is the owner of the keys; None means all owners.
-        """
+        """Forget cached data keys, because others may have made new ones. None: of all owners."""
         self._forgotten += 1
         if owner is None:
             self._lockers.clear()
@@ -247,10 +243,9 @@ async def last_backup(store: Store) -> datetime | None:
 
 
 async def _note_served(store: Store, ring: Ring) -> None:
-    """Record the ring's secrets as served.
+    """Record the ring's secrets as served, if there are several.
 
-    Only needed for several secrets: the pepper's own secret is known until the pepper is wrapped
-    again.
+    A single secret is known from the wrapped pepper.
     """
     if len(ring.fingerprints) == 1:
         return
