@@ -1,24 +1,27 @@
-"""The HTTP API: a program asks its users, without MCP and in any language.
+"""The HTTP API: programs ask their users questions without MCP, in any language.
 
-A request brings an API key, and the access token of the person it acts for, if that is nobody's own
-user; no cookie counts, and nothing in the address (`access`). A person may bring their token alone.
-What a program asks is what a tool asks, by the same verbs and the same call (`asking`): the record
-is durable and a waiter registered before the link leaves. `questions` has the routes, `resolving`
-those that change a question that stands, `approvals` those of what was allowed, `runs` those of a
-piece of work that asks several, `decisions` the inbox of an approver. What came of a question has
-routes too: `accounts`, which `proxy` sends a program's requests to, and `payments` with their
-refunds; `webhooks` and `events` are the operator's logs of what came and of what went out.
-`representations` is what travels, `states` how it is told, `paging` a list in pages; `router`
-compiles the routes, and `reference` is the document that tells of them, and a page.
+A request carries an API key. It also carries a person's access token if the program acts for a
+person who is not one of its own users. A person can send their token without a key. Cookies and
+credentials in the URL are ignored (`access`). A program asks the same questions as a tool, through
+the same code (`asking`): the record is durable and a waiter is registered before the link is sent.
 
-A question belongs to the program that asked it and to the person whom it asked: another one's is
-404, as one that never was. So it is with an account, which the person lets this program use, and
-with a payment: `tests/attacks/test_api_owners.py` tries every route as somebody else. Reading a
-question changes nothing; a program that has used an answer says so (`taken`), and then it is wiped,
-or spent. A key asks, approves or operates, and never two of them. One that approves answers forms
-and confirmations of the users that it names: no gate, no account, no payment, no secret, and
-nothing of this machine's own user, who is nobody's user.
+Modules:
+- `questions`, `resolving`: routes of questions, and those that change an open question.
+- `runs`: routes of units of work with several questions.
+- `approvals`, `decisions`: permissions that a person gave, and the inbox of an approver.
+- `accounts`, `proxy`, `payments`: results of questions; the proxy sends requests to a provider.
+- `webhooks`, `events`: the operator's logs of incoming webhooks and outgoing events.
+- `representations`, `states`, `paging`: bodies, the state of a question, and pages of lists.
+- `router`, `reference`: the compiled routes, and their OpenAPI document and page.
 
-Stands after `routes`, which have the problem details; never imports `webapp.mcp` or a concrete
-store. Promised: whatever is asked wrongly is told in problem details (RFC 9457), with what to do.
+A question belongs to the program that asked and to the person who was asked. Everyone else gets
+404, as for an id that never existed. The same holds for accounts and payments:
+`tests/attacks/test_api_owners.py` tries every route as another caller. Reading a question changes
+nothing. A program that has used an answer reports that (`taken`); the answer is then erased, or the
+payment spent. A key asks, approves or operates, and never two of these. A key that approves answers
+forms and confirmations of the users it names. It cannot answer gates, accounts, payments or
+secrets, nor anything of this machine's local user.
+
+This package may import `routes`, which has the problem details. It never imports `webapp.mcp` or a
+concrete store. Every invalid request gets problem details (RFC 9457) that say what to do.
 """

@@ -1,13 +1,16 @@
-"""Who calls: a program by its key, perhaps for a person by their access token, or a person alone.
+"""Authentication of API requests: a program by its key, with or without a person, or a person.
 
-What could go wrong: a key that is guessed, or one whose program runs wild. So guesses are held back
-by their address before the store is asked for each, and each program and person by a rate of their
-own, however many keys and tokens they have. A key that works is never held back for what others do
-at its address. A key in the address would stand in logs, and in a cookie a page could use it:
-neither is looked at. Or a program that acts for a person who has not sent it: so their access token
-is checked by the verifier of `/mcp`, with each request, and while an answer is still on its way.
-Or a token that a person gave their assistant for its calls, and that decides in their place: for
-what is brought here tokens are made apart (`TokenUses`).
+A program sends an API key. It may add the access token of the person that it acts for. A person
+sends only their own access token.
+
+Risks: an attacker guesses keys, or a program sends too many requests. So guesses are rate-limited
+by network address before the store is read, and every program and person has one rate limit for
+all their keys and tokens. Other callers at the same address never slow a valid key down. A key in
+a URL would end up in logs, and a page could use a key in a cookie, so both are ignored. A program
+could act for a person who did not authorize it, so the verifier of `/mcp` checks the person's
+token with every request and again while a response is pending. An assistant could use a token that
+was meant for its calls to decide in the person's place, so the API requires tokens made for the
+API (`TokenUses`).
 """
 
 import logging
@@ -40,11 +43,11 @@ from webapp.telemetry.observer import Observer
 PERSON_HEADER: Final = "User-Access-Token"
 REQUESTS_AT_ONCE: Final = 100
 BETWEEN_REQUESTS: Final = timedelta(milliseconds=100)
-REFUSED_AT_ONCE: Final = 30  # of one address
+REFUSED_AT_ONCE: Final = 30  # per address
 BETWEEN_REFUSED: Final = timedelta(seconds=1)
-OPEN_AT_ONCE: Final = 300  # requests of one, most of which wait; a third of all connections
-PROXIED_AT_ONCE: Final = 8  # of one program
-PROXIED_AT_ONCE_IN_ALL: Final = 32  # the way out is everybody's
+OPEN_AT_ONCE: Final = 300  # open requests per caller, most of them waiting; 1/3 of all connections
+PROXIED_AT_ONCE: Final = 8  # per program
+PROXIED_AT_ONCE_IN_ALL: Final = 32  # all programs share the outbound HTTP client
 _AUTHORIZATION: Final = "Authorization"
 _FOUND: Final = "elicit_url.requester"
 _ROOM: Final = "elicit_url.room"
@@ -59,7 +62,7 @@ _log = logging.getLogger(__name__)
 
 
 class AccessTokenRefused(ElicitError):
-    """An access token that does not count, in that header."""
+    """The access token in the named header is not accepted."""
 
     name = "ACCESS_TOKEN_REFUSED"
     http_status = 401
@@ -78,7 +81,7 @@ class AccessTokenRefused(ElicitError):
 
 
 class IssuerUnavailable(ElicitError):
-    """Whose an access token is cannot be found out at the moment."""
+    """The issuer cannot be reached to verify an access token."""
 
     name = "ISSUER_UNAVAILABLE"
     http_status = 503
@@ -86,20 +89,20 @@ class IssuerUnavailable(ElicitError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requester:
-    """Who sent a request: a program, perhaps for a person, or a person without a program."""
+    """The sender of a request: a program, a program acting for a person, or a person alone."""
 
     key: ApiKey | None = None
     person: Caller | None = None
 
     @property
     def program(self) -> ApiKey:
-        """Its key, at a route that no person comes to alone."""
+        """The program's key, for routes that require a key."""
         assert self.key is not None
         return self.key
 
     @property
     def who(self) -> str:
-        """Who is counted as one: the program, whichever of its keys came, or the person."""
+        """The identity for rate limits: the program, whichever key it uses, or the person."""
         if self.key is not None:
             return f"program {self.key.program}"
         assert self.person is not None
@@ -111,7 +114,7 @@ class Requester:
 
     @property
     def name(self) -> str:
-        """As the audit names it: by what the list of keys, or those of owners, show."""
+        """The caller's name in the audit log, as the lists of keys and of owners show it."""
         if self.key is not None:
             return f"key {tail_of(self.key)}"
         assert self.person is not None
@@ -119,7 +122,7 @@ class Requester:
 
 
 class TooManyOpen(TooOften):
-    """So many requests of one program or person are not answered yet that no more are begun."""
+    """The program or person has reached the limit of open requests."""
 
     name = "TOO_MANY_OPEN"
 
@@ -131,10 +134,11 @@ class TooManyOpen(TooOften):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUses:
-    """For what people's own access tokens are brought here.
+    """The audiences and scopes that people's access tokens must have.
 
-    `act` is beside a program's key, which asks them; `own` in the place of a key: what they are
-    asked, what they allow, and what they decide for others.
+    `act` applies to a token that a program sends together with its key, to ask that person. `own`
+    applies to a token that a person sends instead of a key, to read their questions, approvals and
+    decisions.
     """
 
     act: TokenUse
@@ -153,14 +157,14 @@ class TokenUses:
 
 
 class Places:
-    """How many requests may stand at a provider at the same time, of each program and in all."""
+    """A limit on concurrent proxied requests, per program and in total."""
 
     def __init__(self) -> None:
         self._taken = Counter[str]()
 
     @contextmanager
     def one(self, key: str) -> Generator[None]:
-        """Raises TooOften where all are taken."""
+        """Occupy one slot during the block. Raises TooOften if no slot is free."""
         if self._taken[key] >= PROXIED_AT_ONCE or self._taken.total() >= PROXIED_AT_ONCE_IN_ALL:
             raise TooOften(1)
         self._taken[key] += 1
@@ -173,13 +177,13 @@ class Places:
 
 
 def room_in(scope: Any) -> ExitStack:
-    """Return what the request holds until it is answered."""
+    """Return the resources that the request holds until its response is sent."""
     found: ExitStack = scope.setdefault(_ROOM, ExitStack())
     return found
 
 
 class Paces:
-    """How often each program or person may call, and each address without one of these."""
+    """The rate limits of the API: per caller, and per address for refused credentials."""
 
     def __init__(self, *, clock: Clock, observer: Observer) -> None:
         self.known = Rates(burst=REQUESTS_AT_ONCE, every=BETWEEN_REQUESTS, clock=clock)
@@ -189,7 +193,7 @@ class Paces:
         self._observer = observer
 
     def note(self, address: str, *, why: str, key: str | None = None) -> None:
-        """Count a refusal, and log it: the log counts what repeats (`webapp.logs.lines`)."""
+        """Count and log a refusal. The log combines repeated lines (`webapp.logs.lines`)."""
         self._observer.api_refused(why)
         about = {"address": address, "why": why}
         event = "api.held_back" if why == HELD_BACK else "api.refused"
@@ -198,9 +202,10 @@ class Paces:
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """A guard of routes: the request has a key with one of these scopes.
+    """A route guard that requires a key with one of the given scopes.
 
-    `or_person`: or a person's own access token in the place of a key; without scopes, that alone.
+    With `or_person`, a person's own access token is accepted instead of a key. Without scopes, only
+    such a token is accepted.
     """
 
     scopes: frozenset[KeyScope]
@@ -225,7 +230,7 @@ class Holds:
 
     @property
     def security(self) -> list[SecurityRequirement]:
-        """The same for the document: by which credentials the route is come to."""
+        """The credentials that the route accepts, for the OpenAPI document."""
         ways: list[SecurityRequirement] = [{"key": []}] if self.scopes else []
         if not self.scopes <= {KeyScope.APPROVE, KeyScope.OPERATE}:
             ways.append({"key": [], "person": []})
@@ -237,25 +242,25 @@ def holds(*scopes: KeyScope, or_person: bool = False) -> Holds:
 
 
 def requester_of(request: AnyRequest) -> Requester:
-    """Whom the guard has found."""
+    """Return the requester that the guard stored on the request."""
     found: Requester = cast("Any", request.scope)[_FOUND]
     return found
 
 
 def requester(request: AnyRequest, service: NamedDependency[Service]) -> Requester:
-    """The same, brought to a route.
+    """Provide the requester to a route handler.
 
-    It asks for the service so that it comes after it: Litestar makes a group of tasks for what it
-    may bring at once, which took a tenth of the time of a request.
+    The unused `service` parameter makes Litestar resolve the service first. Litestar would resolve
+    independent dependencies in a task group, which took a tenth of a request's time.
     """
     del service
     return requester_of(request)
 
 
 async def must_still_count(request: AnyRequest) -> None:
-    """Look again at what the request brought, as if it came now: an answer may take long.
+    """Check the request's credentials again, because they may have expired during a long wait.
 
-    Raises what the guard raises.
+    Raises the same errors as the guard.
     """
     key = await _key_of(request, or_person=requester_of(request).key is None)
     await _person_of(request, key)
@@ -268,10 +273,18 @@ _uses: Callable[[AnyRequest], TokenUses] = part("uses")
 
 
 async def _found(request: AnyRequest, paces: Paces, *, or_person: bool) -> Requester:
-    """Raises ApiKeyRefused, AccessTokenRefused, IssuerUnavailable, NotAllowed, TooOften.
+    """Authenticate the request and apply the rate limits.
 
-    A guess beyond the limit of its address is refused before it is looked up. A key that there is
-    is looked up all the same; a person's token is checked without a look-up.
+    If the address has reached its limit of refused credentials, an unknown key is refused without
+    reading the store. A known key is still looked up, and a person's token is verified without the
+    store.
+
+    Raises:
+        ApiKeyRefused: The key is missing or not valid.
+        AccessTokenRefused: The access token is not valid.
+        IssuerUnavailable: The issuer cannot be reached to verify the token.
+        NotAllowed: The key or token must not be used like this.
+        TooOften: The caller or the address has to wait.
     """
     address = address_key(request.scope)
     try:
@@ -282,14 +295,14 @@ async def _found(request: AnyRequest, paces: Paces, *, or_person: bool) -> Reque
         _note(paces, address, refused)
         raise
     found = Requester(key=key, person=alone)
-    paces.known.require(found.who)  # before what its user's token costs
+    paces.known.require(found.who)  # before the cost of verifying the person's token
     if key is None:
         return found
     return replace(found, person=await _person_of(request, key))
 
 
 async def _must_not_be_guessed(request: AnyRequest, *, wait: float) -> None:
-    """Raises TooOften for a key that there is not, from an address that has to wait."""
+    """Refuse an unknown key from an address that has to wait. Raises TooOften."""
     text = _bearer_in(request) or ""
     if wait and is_key(text) and not await _service(request).api_keys.is_known(text):
         raise TooOften(wait)
@@ -298,7 +311,7 @@ async def _must_not_be_guessed(request: AnyRequest, *, wait: float) -> None:
 def _note(
     paces: Paces, address: str, refused: ApiKeyRefused | AccessTokenRefused | TooOften
 ) -> None:
-    """Raises TooOften for an address that sent too many credentials that do not work."""
+    """Record a refusal. Raises TooOften if the address sent too many bad credentials."""
     if isinstance(refused, TooOften):
         paces.note(address, why=HELD_BACK)
         return
@@ -314,7 +327,7 @@ def _note(
 
 
 async def _key_of(request: AnyRequest, *, or_person: bool) -> ApiKey | None:
-    """None for a person alone. Raises ApiKeyRefused."""
+    """Return the request's key, or None if a person came alone. Raises ApiKeyRefused."""
     text = _credentials(request)
     if or_person and not text.startswith(PREFIX) and _tokens(request) is not None:
         return None
@@ -322,9 +335,9 @@ async def _key_of(request: AnyRequest, *, or_person: bool) -> ApiKey | None:
 
 
 async def _person_of(request: AnyRequest, key: ApiKey | None) -> Caller | None:
-    """The person of the access token beside the key, or in its place.
+    """Return the person of the access token that came with the key, or instead of a key.
 
-    Raises AccessTokenRefused, IssuerUnavailable, NotAllowed, NotConfigured.
+    Raises AccessTokenRefused, IssuerUnavailable, NotAllowed or NotConfigured.
     """
     service = _service(request)
     use = _uses(request).own if key is None else _uses(request).act
@@ -348,7 +361,7 @@ async def _person_of(request: AnyRequest, key: ApiKey | None) -> Caller | None:
 
 
 def _token_in(request: AnyRequest, key: ApiKey | None) -> str | None:
-    """Raises BadBearer, NotAllowed."""
+    """Return the person's access token, or None. Raises BadBearer or NotAllowed."""
     beside = one_in(request.scope, PERSON_HEADER.lower().encode())
     if key is not None:
         if beside is not None:
@@ -360,14 +373,14 @@ def _token_in(request: AnyRequest, key: ApiKey | None) -> str | None:
 
 
 def _must_be_set(tokens: Verifier | None) -> Verifier:
-    """Raises NotConfigured."""
+    """Return the verifier. Raises NotConfigured if the server has no issuer."""
     if tokens is None:
         raise NotConfigured("ELICIT_ISSUER")
     return tokens
 
 
 def _must_act_for_people(key: ApiKey) -> None:
-    """Raises NotAllowed."""
+    """Check the key. Raises NotAllowed if the key cannot ask, or is limited to some users."""
     if KeyScope.ASK not in key.scopes:
         raise NotAllowed(f"This key acts for nobody by {PERSON_HEADER}: one that may ask does.")
     if key.owners:
@@ -378,14 +391,14 @@ def _must_act_for_people(key: ApiKey) -> None:
 
 
 def _bearer_in(request: AnyRequest) -> str | None:
-    """The one text, in its one place."""
+    """Return the bearer credentials, or None unless there is exactly one Authorization header."""
     credentials = headers_of(request.scope, b"authorization")
     scheme, _, text = credentials[0].partition(" ") if len(credentials) == 1 else ("", "", "")
     return text.strip(" ") if scheme.lower() == "bearer" else None
 
 
 def _credentials(request: AnyRequest) -> str:
-    """The same. Raises ApiKeyRefused."""
+    """Return the bearer credentials. Raises ApiKeyRefused if there are none."""
     text = _bearer_in(request)
     if text is None:
         raise ApiKeyRefused(

@@ -1,8 +1,9 @@
-"""The routes of accounts: what a user has connected, a token to it, and its end.
+"""The routes of accounts: list a user's connected accounts, get a token, disconnect.
 
-What could go wrong: a program that gets at an account that it never asked for. An account says
-which tools and clients may use it, and a program is one of them by its name, as anywhere else: what
-is not shared with it is 404. And a program that ends what others use: then it alone loses it.
+Risks: a program gets access to an account that it never asked for. So each account names the tools
+and clients that may use it, and a program is one of them, by its name. For an account that is not
+shared with the program, the response is 404. A program could also end an account that others use,
+so in that case only this program loses access.
 """
 
 import logging
@@ -34,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class NoSuchAccount(ElicitError):
-    """An id that is none of an account which this program may use."""
+    """This program may use no account with this id."""
 
     name = "NO_SUCH_ACCOUNT"
     http_status = 404
@@ -47,7 +48,7 @@ class NoSuchAccount(ElicitError):
 
 
 class AccountLapsed(ElicitError):
-    """An account whose token works no more, and cannot be renewed."""
+    """The account's token is no longer valid and cannot be renewed."""
 
     name = "ACCOUNT_LAPSED"
     http_status = 409
@@ -63,7 +64,7 @@ class AccountLapsed(ElicitError):
 async def list_accounts(
     requester: NamedDependency[Requester], service: NamedDependency[Service], user: Whose = None
 ) -> AccountList:
-    """What a user has connected and lets this program use. A key for one user needs no `user`."""
+    """List the accounts that a user shares with this program. A single-user key needs no `user`."""
     owner = owner_for(service, requester, user)
     found = await service.kinds.accounts.connections.all_of(owner)
     return AccountList(
@@ -80,7 +81,7 @@ async def read_account(
     service: NamedDependency[Service],
     user: Whose = None,
 ) -> ToldAccount:
-    """One account, without its token."""
+    """Return an account, without its token."""
     return told_account(service, await account_of(service, requester, account_id, user=user))
 
 
@@ -91,7 +92,7 @@ async def disconnect_account(
     service: NamedDependency[Service],
     user: Whose = None,
 ) -> ToldDisconnection:
-    """Revoke its token and forget it; where others use it too, only this program loses it."""
+    """Revoke and erase the account. If others use it too, only this program loses access."""
     accounts, mine = service.kinds.accounts, client_of(requester.program.program)
     found = await account_of(service, requester, account_id, user=user)
     if set(found.tools) != {mine}:
@@ -108,10 +109,10 @@ async def read_token(
     service: NamedDependency[Service],
     user: Whose = None,
 ) -> AccessToken:
-    """Its access token, renewed if it was over; for a key with the scope `tokens`."""
+    """Return the access token, renewed if it expired. The key needs the scope `tokens`."""
     found = await working_account_of(service, requester, account_id, user=user)
     provider = service.kinds.accounts.connections.provider(found)
-    assert provider is not None  # of an account that works
+    assert provider is not None  # because the account works
     _log.info("account.token_told", extra={"id": found.id, "key": requester.program.id})
     return AccessToken(
         access_token=found.access_token,
@@ -125,7 +126,7 @@ async def read_token(
 async def account_of(
     service: Service, requester: Requester, id: str, *, user: str | None
 ) -> Connection:
-    """The account with this id that the program may see. Raises NoSuchAccount."""
+    """Return the account with this id. Raises NoSuchAccount if the program must not see it."""
     owner = owner_for(service, requester, user)
     found = await service.kinds.accounts.connections.read(owner, id)
     if found is None or not _is_seen_by(service, requester, found):
@@ -136,18 +137,21 @@ async def account_of(
 async def working_account_of(
     service: Service, requester: Requester, id: str, *, user: str | None
 ) -> Connection:
-    """The same with a token that works, and its use noted.
+    """Return the account with a valid token, and record the use.
 
-    Raises AccountLapsed, and Failed where the provider does not renew it now.
+    Raises:
+        NoSuchAccount: The program must not see the account.
+        AccountLapsed: The token is no longer valid.
+        Failed: The provider could not renew the token now.
     """
     accounts = service.kinds.accounts
     found = await account_of(service, requester, id, user=user)
-    if accounts.connections.client(found) is None:  # we are somebody else there by now
+    if accounts.connections.client(found) is None:  # the OAuth client was removed or replaced
         raise AccountLapsed
     working = await accounts.keys.working(found)
     if working is None:
         raise AccountLapsed
-    if not _is_seen_by(service, requester, working):  # the person has spoken meanwhile
+    if not _is_seen_by(service, requester, working):  # unshared in the meantime
         raise NoSuchAccount
     tool, client = user_of_accounts(requester)
     await accounts.connections.note_use(working, tool, client)
@@ -155,7 +159,7 @@ async def working_account_of(
 
 
 def user_of_accounts(requester: Requester) -> tuple[str, CallingClient]:
-    """What the program is called among the tools and the clients that an account is shared with."""
+    """Return the program's names among the tools and clients that an account is shared with."""
     return client_of(requester.program.program), CallingClient(name=requester.program.program)
 
 

@@ -1,7 +1,7 @@
-"""The routes of approvals: what a person has allowed a tool, listed and ended.
+"""The routes of approvals: list and revoke the permissions that a person gave to a tool.
 
-What could go wrong: a program that learns what others are allowed. So one sees what was allowed to
-itself; the person, by their own access token alone, all that they allowed. Nothing is allowed here.
+Risks: a program learns what other programs are allowed. So a program sees only its own approvals. A
+person, with their own access token alone, sees all approvals they gave. No route grants anything.
 """
 
 from http import HTTPStatus
@@ -23,7 +23,7 @@ _ASKERS = holds(KeyScope.ASK, or_person=True)
 
 
 class NoSuchApproval(ElicitError):
-    """An id of no approval in force, or of somebody else's."""
+    """The approval is unknown, has ended, or belongs to someone else."""
 
     name = "NO_SUCH_APPROVAL"
     http_status = 404
@@ -41,9 +41,9 @@ async def list_approvals(
     service: NamedDependency[Service],
     user: Whose = None,
 ) -> ApprovalPage:
-    """What is allowed without being asked again, the latest first: to the program, or by a person.
+    """List the approvals of the program, or of a person, newest first.
 
-    A person sees all that they allowed, with their access token in the place of a key.
+    A person who sends their access token instead of a key sees all approvals they gave.
     """
     found = await _of(service, requester, owner=owner_for(service, requester, user))
     return ApprovalPage(approvals=[*map(_told, found)])
@@ -55,7 +55,7 @@ async def clear_approvals(
     service: NamedDependency[Service],
     user: Whose = None,
 ) -> Revoked:
-    """All that the list has are over: the next calls ask again."""
+    """Revoke all listed approvals. The next calls ask again."""
     owner = owner_for(service, requester, user)
     ended = [
         await service.kinds.gates.approvals.revoke(one.id, owner=owner, by=requester.name)
@@ -71,7 +71,7 @@ async def revoke_approval(
     service: NamedDependency[Service],
     user: Whose = None,
 ) -> Revoked:
-    """One is over: the next call asks again."""
+    """Revoke an approval. The next call asks again."""
     owner = owner_for(service, requester, user)
     if approval_id not in {one.id for one in await _of(service, requester, owner=owner)}:
         raise NoSuchApproval
@@ -81,7 +81,7 @@ async def revoke_approval(
 
 
 async def _of(service: Service, requester: Requester, *, owner: str) -> list[Approval]:
-    """Those of this owner that they may see."""
+    """Return the owner's approvals that the requester may see."""
     return [
         one
         for one in await service.kinds.gates.approvals.all(owner=owner)

@@ -1,10 +1,11 @@
-"""Asking: a program's question goes the way of a tool's, up to the link.
+"""Questions of programs: they are asked like the questions of a tool call, up to the link.
 
-What could go wrong: a request that is sent twice, since its answer was lost, and asks twice. So an
-`Idempotency-Key` names the wish, as the arguments name that of a tool call: the same question under
-it joins, another one under it is refused. It holds until the answer is taken. A run names a piece
-of work that asks several: each has its place there, as in a tool call. Another program's question,
-or one of a user that the key does not name, is not told from one that never was.
+Risks: a program sends a request again because the response was lost, and the person is asked twice.
+So an `Idempotency-Key` identifies the request, as the arguments identify a tool call: the same
+question under the same key joins the first one, and a different question is refused. The key is
+valid until the answer is used. A run names a unit of work with several questions, and each question
+has its place in the run, as in a tool call. For another program's question, or a user that the key
+does not name, the response is the same as for an id that never existed.
 """
 
 import json
@@ -40,14 +41,14 @@ _SHOWN: Final = "shown"
 
 
 class IdempotencyKeyReused(ElicitError):
-    """An Idempotency-Key under which something else was asked."""
+    """A different question was already asked with this Idempotency-Key."""
 
     name = "IDEMPOTENCY_KEY_REUSED"
     http_status = 409
 
 
 class NoSuchQuestion(ElicitError):
-    """An id that is none of a question of this key's."""
+    """The key has no question with this id."""
 
     name = "NO_SUCH_QUESTION"
     http_status = 404
@@ -60,7 +61,7 @@ class NoSuchQuestion(ElicitError):
 
 
 class QuestionBusy(ElicitError):
-    """Another request is at the same question."""
+    """Another request is working on the same question."""
 
     name = "QUESTION_BUSY"
     http_status = 409
@@ -71,7 +72,7 @@ class QuestionBusy(ElicitError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlace:
-    """Where a question stands in a run of the program's: how many equal ones came before it."""
+    """A question's place in a run: the run's name, and the number of earlier equal questions."""
 
     run: str
     nth: int = 0
@@ -79,14 +80,14 @@ class RunPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """An answer that was there already; `content` is what `Question.answer` takes."""
+    """An answer that was already available; `content` is the argument of `Question.answer`."""
 
     question: Question[Any]
     content: Json = field(repr=False)
 
 
 def with_own_name(requester: Requester, question: Question[Any]) -> Question[Any]:
-    """The question, with the name of a secret as its program's own."""
+    """Return the question, with the name of a secret prefixed by its program."""
     request = question.request
     if not isinstance(request, Secret) or request.name is None:
         return question
@@ -95,7 +96,7 @@ def with_own_name(requester: Requester, question: Question[Any]) -> Question[Any
 
 
 def own_name(requester: Requester, name: str) -> str:
-    """Under which a secret is kept: no tool's and no other program's name can be that."""
+    """Return the name to store a secret under. Tools and other programs cannot have this name."""
     return f"{client_of(requester.program.program)}/{name}"
 
 
@@ -108,10 +109,14 @@ async def ask(
     name: str | None,
     place: RunPlace | None = None,
 ) -> Elicitation | Known:
-    """The question as it stands in the store, or what is known without asking anybody.
+    """Ask the question. Return the stored elicitation, or an answer that is already known.
 
-    `name` is the Idempotency-Key. Raises what the verb raises, IdempotencyKeyReused, and
-    AlreadyDone where the run of `place` is over.
+    `name` is the Idempotency-Key.
+
+    Raises:
+        IdempotencyKeyReused: A different question was asked with this key.
+        AlreadyDone: The run of `place` has ended.
+        ElicitError: An error of asking the question, as in a tool call.
     """
     key, caller = requester.program, caller_of(service, requester, user)
     if place is None:
@@ -148,13 +153,15 @@ async def ask(
 
 
 async def taken(service: Service, requester: Requester, current: Elicitation) -> Elicitation:
-    """The program has used the answer: it is wiped, or spent.
+    """Record that the program has used the answer: erase the answer, or mark the payment as spent.
 
-    Raises QuestionBusy, PaymentGone where its money has gone back, and InvalidQuestion for one of a
-    run, which is ended as a whole.
+    The run ends too, so the same Idempotency-Key returns the same result for a while. A late
+    answer can outlive its run.
 
-    Its run is over with it, so that the same Idempotency-Key is told the same for a while. A late
-    answer may outlive its run.
+    Raises:
+        QuestionBusy: Another request is using the answer.
+        PaymentGone: The payment was refunded or disputed.
+        InvalidQuestion: The question belongs to a run of several questions, which ends as a unit.
     """
     elicitations, run = service.elicitations, None
     if current.run is not None:
@@ -189,14 +196,14 @@ async def _taken_by(
                 call.used.note((mine.kind, mine.asked.digest), paid)
             await service.elicitations.whole(call.end())
         except Interrupted:
-            pass  # it was taken before
+            pass  # the answer was used before
         except PaymentGone:
             await service.elicitations.whole(call.finish())
             raise
 
 
 async def _paid(service: Service, mine: Elicitation) -> Json:
-    """The payment of an outcome that was taken, if it is one. Raises PaymentGone."""
+    """Return the payment of a claimed elicitation, None for other kinds. Raises PaymentGone."""
     if traits_of(mine.kind).gives != "receipt":
         return None
     paid: Json = msgspec.to_builtins(await service.kinds.payments.usable(mine))
@@ -206,7 +213,7 @@ async def _paid(service: Service, mine: Elicitation) -> Json:
 async def must_have_its_money(
     service: Service, delivered: Elicitation, *, run: str | None = None
 ) -> None:
-    """Raises PaymentGone for a payment that went back before it was used, or another run used."""
+    """Check the payment. Raises PaymentGone if it was refunded unused, or used by another run."""
     paid = await service.kinds.payments.paid(delivered)
     if paid is None:
         return
@@ -240,7 +247,7 @@ async def _used_up(service: Service, current: Elicitation) -> None:
 
 
 def owner_for(service: Service, requester: Requester, user: str | None) -> str:
-    """Whom a request is about. Raises InvalidQuestion, NotAllowed."""
+    """Return the owner whose data a request is about. Raises InvalidQuestion or NotAllowed."""
     user = _user(requester, user)
     if user is not None:
         return owner_of_user(service, user)
@@ -250,10 +257,10 @@ def owner_for(service: Service, requester: Requester, user: str | None) -> str:
 
 
 def owners_listed(service: Service, requester: Requester, user: str | None) -> Sequence[str | None]:
-    """Return whose rows a list reads; None stands for those of every owner.
+    """Return the owners whose rows a list reads; None means the rows of every owner.
 
-    Without `user` these are the users that the key names. A key that names none lists what its
-    program asked, of whomever. Raises InvalidQuestion, NotAllowed.
+    Without `user`, these are the users that the key names. A key without named users lists all
+    questions that its program asked. Raises InvalidQuestion or NotAllowed.
     """
     if user is not None or requester.person is not None:
         return [owner_for(service, requester, user)]
@@ -261,7 +268,7 @@ def owners_listed(service: Service, requester: Requester, user: str | None) -> S
 
 
 def _user(requester: Requester, user: str | None) -> str | None:
-    """The user that is meant; None for a person, who is known by their access token."""
+    """Return the named user; None for a person's token. Raises InvalidQuestion or NotAllowed."""
     if requester.person is not None:
         if user is not None:
             raise InvalidQuestion("Leave `user` out: the access token says who it is about.")
@@ -283,7 +290,7 @@ def _user(requester: Requester, user: str | None) -> str | None:
 
 
 def caller_of(service: Service, requester: Requester, user: str | None) -> Caller:
-    """Raises NotConfigured where no browser could be told as this user's."""
+    """Return the caller. Raises NotConfigured if the server cannot recognize the user's browser."""
     user = _user(requester, user)
     caller = requester.person if user is None else service.identity.caller_of_user(user)
     assert caller is not None
@@ -296,12 +303,12 @@ def owner_of_user(service: Service, user: str) -> str:
 
 
 def application_of(service: Service) -> str:
-    assert service.users is not None  # of a service that serves an application
+    assert service.users is not None  # because the service serves an application
     return service.users.application
 
 
 async def question_of(service: Service, requester: Requester, id: str) -> Elicitation:
-    """The question with this id that they may see. Raises NoSuchQuestion."""
+    """Return the question with this id. Raises NoSuchQuestion if the requester must not see it."""
     found = await service.elicitations.get(id) if len(id) > OWNER_TAG_CHARACTERS else None
     if found is None or not is_seen_by(service, requester, found):
         raise NoSuchQuestion
@@ -309,9 +316,10 @@ async def question_of(service: Service, requester: Requester, id: str) -> Elicit
 
 
 def is_seen_by(service: Service, requester: Requester, question: Elicitation) -> bool:
-    """Whether its program asked it, of that person or of a user.
+    """Return True if the requester may see the question.
 
-    A person alone sees all that they are asked, a key that approves what it may answer.
+    A program sees the questions that it asked. A person without a key sees all questions that they
+    are asked. A key that approves sees the questions that it may answer.
     """
     if question.asked.server != application_of(service):
         return False
@@ -334,12 +342,12 @@ def _is_among(service: Service, owners: Collection[str], owner: str) -> bool:
 
 
 def named_by(name: str | None) -> str:
-    """What stands for a tool's arguments: the Idempotency-Key, or nothing that there was before."""
+    """Return JSON in place of tool arguments: the Idempotency-Key, or a random value."""
     return json.dumps({"request": secrets.token_urlsafe(18)} if name is None else {"key": name})
 
 
 def run_call_of(service: Service, key: ApiKey, caller: Caller, *, run: str) -> Call:
-    """A request of a program's run. All of them are one leg, which holds what the run claims."""
+    """Return the call of a program's run. Its requests share one `leg`, which owns the claims."""
     assert caller.owner is not None
     pepper = service.elicitations.owners.pepper
     leg = pepper.tag("leg of a run", caller.owner, client_of(key.program), run)
@@ -371,13 +379,13 @@ def call_of(
 
 
 class _Verbs(Verbs):
-    """Those of one request."""
+    """The question methods for one API request."""
 
-    known: Json = None  # for which nobody was asked
+    known: Json = None  # an answer that was available without asking
     _stands_at: Step | None = None
 
     def asked(self, *, is_placed: bool) -> AskedStep | None:
-        """What the run has of it; without a place the one question of the run."""
+        """Return the question's step in the run; without a place, the run's last step."""
         if not self.call.run.is_loaded:
             return None
         run = self.call.run.value
@@ -386,7 +394,7 @@ class _Verbs(Verbs):
         return run.asked[-1] if run.asked and not is_placed else None
 
     async def ask_at(self, question: Question[Any], *, nth: int) -> Outcome[Any]:
-        """Ask it where so many equal ones came before it."""
+        """Ask the question as the one after `nth` equal questions."""
         self._counts[self.fact(question.request)] = nth
         return await question.outcome()
 
@@ -399,9 +407,9 @@ class _Verbs(Verbs):
         return self.known
 
     async def ask_under(self, question: Question[Any]) -> Outcome[Any]:
-        """Ask it, unless its Idempotency-Key stands for another one."""
+        """Ask the question, unless its Idempotency-Key belongs to a different question."""
         fact = self.fact(question.request)
-        self._questions.check = _must_be_asked_alone  # by another request at the same moment, too
+        self._questions.check = _must_be_asked_alone  # also against a concurrent request
         try:
             await self.call.the_run()
         finally:
@@ -411,7 +419,7 @@ class _Verbs(Verbs):
 
 
 def _must_be_asked_alone(run: Run, step: Step) -> None:
-    """Raises IdempotencyKeyReused."""
+    """Check that the run asked no different question. Raises IdempotencyKeyReused."""
     for asked in run.asked:
         if (asked.place.kind, asked.place.digest) != (step.kind, step.digest):
             raise IdempotencyKeyReused(
@@ -421,7 +429,7 @@ def _must_be_asked_alone(run: Run, step: Step) -> None:
 
 
 class _ByProgram:
-    """Presents to a program: it is handed the link, and waits for itself."""
+    """Presenter for programs: the program receives the link and waits on its own."""
 
     def can(self, mode: str) -> bool:
         return mode == "url"
@@ -433,7 +441,7 @@ class _ByProgram:
         return state
 
     async def heed(self, call: Leg) -> None:
-        pass  # nobody answers but on the page, or by a key that approves
+        pass  # a person answers on the page, or a key that approves answers by API
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return now

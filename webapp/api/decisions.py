@@ -1,7 +1,8 @@
-"""The inbox of an approver: what waits for them, and their answer, by their own access token.
+"""The inbox of an approver: requests that wait, and decisions, with the approver's access token.
 
-What could go wrong: a program that decides. No key comes in here, whatever it may: the person's
-token says who decides, is checked with each request, and counts no longer than a sign-in does.
+Risks: a program decides in place of a person. So these routes accept no API key, whatever its
+scopes. The person's token identifies the approver, is checked with each request, and is accepted
+no longer than a sign-in is.
 """
 
 from http import HTTPStatus
@@ -27,7 +28,7 @@ _AFTER = "^[A-Za-z0-9_-]{1,64}$"
 
 
 class NoSuchRequest(ElicitError):
-    """An id that is none in an inbox of this person's."""
+    """The person has no request with this id in an inbox."""
 
     name = "NO_SUCH_REQUEST"
     http_status = 404
@@ -45,9 +46,9 @@ async def list_inbox(
     decided: FromQuery[bool] = False,
     after: Annotated[str | None, QueryParameter(pattern=_AFTER)] = None,
 ) -> InboxRequests:
-    """What waits for this person, or with `decided` what was decided in the last 30 days.
+    """List the requests that wait for this person, or with `decided` the last 30 days' decisions.
 
-    `of` is one of their names as an approver; who has one name only need not say it.
+    `of` is one of the person's approver names. It is optional for a person with a single name.
     """
     person, names = _known(service, requester)
     if of is None and len(names) > 1:
@@ -66,7 +67,7 @@ async def answer_request(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> InboxRequest:
-    """Approve or decline it; 409 where another one was first, or it is over."""
+    """Approve or decline a request. The response is 409 if someone decided first, or it expired."""
     person, names = _known(service, requester)
     approver, _, id = request_id.partition(".")
     decisions = service.kinds.decisions
@@ -82,7 +83,10 @@ async def answer_request(
 
 
 def _known(service: Service, requester: Requester) -> tuple[Deciding, list[str]]:
-    """Raises NotAllowed for who decides nothing, or is known from too long ago."""
+    """Return the approver and their names.
+
+    Raises NotAllowed if the person is no approver, or signed in too long ago.
+    """
     approvers = service.kinds.decisions.approvers
     caller = requester.person
     person = None if caller is None else approvers.deciding_by_token(caller)

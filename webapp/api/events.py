@@ -1,7 +1,7 @@
-"""The routes of events out, for who operates: what addresses were told, and once more.
+"""The routes of outgoing events for operators: list the events that were sent, and resend one.
 
-What could go wrong: a program's key that reads what everybody's users did. So the scope stands
-alone, and what is told of an event is what its receiver was told.
+Risks: a program's key reads events about the users of other programs. So the scope `operate` is
+separate, and an event shows only the data that its receiver got.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _OPERATORS = [holds(KeyScope.OPERATE)]
 
 
 class NoSuchEvent(ElicitError):
-    """An id that is none of an event that is kept."""
+    """The event id is unknown, or the event has been erased."""
 
     name = "NO_SUCH_EVENT"
     http_status = 404
@@ -38,7 +38,7 @@ class NoSuchEvent(ElicitError):
 
 
 class EventStatus(StrEnum):
-    """How far it is."""
+    """The delivery status of an event."""
 
     WAITING = "waiting"
     SENT = "sent"
@@ -46,9 +46,9 @@ class EventStatus(StrEnum):
 
 
 class EventState(Struct, frozen=True, kw_only=True):
-    """An event, as its receiver was told of it; `id` is its `webhook-id`.
+    """An event with the data that its receiver got; `id` is its `webhook-id`.
 
-    `tries` is how often it was sent, `why` why the last time was none.
+    `tries` is the number of delivery attempts. `why` is the reason why the last attempt failed.
     """
 
     id: str
@@ -64,7 +64,7 @@ class EventState(Struct, frozen=True, kw_only=True):
 
 
 class EventPage(Struct, frozen=True, kw_only=True):
-    """Some of the events, those of one question together; `after` goes on with more."""
+    """A page of events, grouped by question. Pass `after` to get the next page."""
 
     events: list[EventState]
     after: str | None
@@ -79,9 +79,9 @@ async def list_events(
     after: Annotated[str | None, QueryParameter(pattern=r"^[A-Za-z0-9_.~=-]{1,200}$")] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=LISTED_AT_MOST)] = LISTED_AT_MOST,
 ) -> EventPage:
-    """What addresses were told, and what waits; `after` of a page goes on behind it.
+    """List sent and waiting events. Pass the `after` of a page to get the next page.
 
-    A page may be short and have more behind it all the same.
+    A short page can still have more pages after it.
     """
     found, last = await service.events.page(
         after=after, address=address, status=status, limit=limit
@@ -91,7 +91,7 @@ async def list_events(
 
 @post("/api/events/{event_id:str}/replay", guards=_OPERATORS, status_code=HTTPStatus.ACCEPTED)
 async def replay_event(event_id: FromPath[str], service: NamedDependency[Service]) -> EventState:
-    """Have it sent again, under its id."""
+    """Send an event again, with the same id."""
     event = await service.events.replay(event_id)
     if event is None:
         raise NoSuchEvent

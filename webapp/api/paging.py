@@ -1,9 +1,9 @@
-"""Pages of a list: rows in the order of the store, and behind which one to go on.
+"""Pages of a list: rows in the store's order, and the position where the next page starts.
 
-What could go wrong: a list that costs more the more others have. So a page reads so many rows and
-no more; where few of them are the reader's it is short, and there is more behind it all the same.
-Or an end of a page that names somebody else's row, which was the last that was read: where a list
-is of several owners, only this server can read the end.
+Risks: a list becomes slower the more data other people have. So a page reads a limited number of
+rows. If the reader may see few of them, the page is short although more pages follow. The position
+could name another person's row, the last one read, so in a list of several owners the position is
+encrypted for this server.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,8 +17,8 @@ from webapp.records.values import KINDS, Value
 from webapp.service import Service
 
 LISTED_AT_MOST: Final = 100
-PAGES_READ_AT_MOST: Final = 5  # of rows, for one page of a list
-_SPANS_READ_AT_MOST: Final = 20  # for one page of a list
+PAGES_READ_AT_MOST: Final = 5  # pages of rows, for one page of a list
+_SPANS_READ_AT_MOST: Final = 20  # spans, for one page of a list
 T = TypeVar("T", bound=Value)
 After: TypeAlias = Annotated[str | None, QueryParameter(pattern="^[A-Za-z0-9_~-]{1,64}$")]
 PageEnd: TypeAlias = Annotated[
@@ -28,7 +28,7 @@ Limit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=LISTED_AT_MOST)]
 
 
 class Span(NamedTuple):
-    """The rows of one owner, or of all, that have one status, or any."""
+    """The rows of one owner, or of all owners (None), with one status or any status (None)."""
 
     owner: str | None
     status: str | None
@@ -46,10 +46,10 @@ async def page_of_spans(
     after: str | None,
     limit: int,
 ) -> tuple[list[T], str | None]:
-    """Return rows of one span after another, and the end of the page, None for the last one.
+    """Return rows of the spans in order, and the position after them, or None at the end.
 
     Raises:
-        InvalidQuestion: `after` is no end of a page of this list.
+        InvalidQuestion: `after` is no position in this list.
     """
     number, last = (0, "") if after is None else _read_end(service, spans, after)
     found = list[T]()
@@ -76,7 +76,7 @@ async def page_of_spans(
 
 
 def _read_end(service: Service, spans: Sequence[Span], after: str) -> tuple[int, str]:
-    """Return the number of the span to go on with, and the last row that was read of it."""
+    """Return the index of the span to continue with, and the last row that was read of it."""
     try:
         end = service.links.read(after, purpose=Purpose.PAGE, now=service.clock())
         return [*map(str, spans)].index(end.rest), end.id
@@ -98,9 +98,9 @@ async def page_of(
     after: str | None,
     limit: int,
 ) -> tuple[list[T], str | None]:
-    """The rows, and behind what to go on: the end of an id, where they are one owner's.
+    """Return the rows and the position after them, or None at the end.
 
-    That is None where nothing follows.
+    The position is an id, without the owner's prefix if the list has a single owner.
     """
     rows, whose = service.elicitations.rows, owner or ""
     found, last = list[T](), None if after is None else whose + after

@@ -1,7 +1,7 @@
-"""The routes of payments: what a program's users paid, and refunds.
+"""The routes of payments: the payments of a program's users, and refunds.
 
-What could go wrong: money that goes back twice. So a refund is asked for by the payment, of which
-there is one; asked for again it is the same, and of a part it is said how much is refunded in all.
+Risks: money is refunded twice. So a refund is identified by its payment, and a repeated request is
+the same refund. A partial refund names the total amount to be refunded.
 """
 
 from http import HTTPStatus
@@ -33,7 +33,7 @@ _ASKERS = [holds(KeyScope.ASK)]
 
 
 class NoSuchPayment(ElicitError):
-    """An id that is none of a payment which this program asked for."""
+    """This program asked for no payment with this id."""
 
     name = "NO_SUCH_PAYMENT"
     http_status = 404
@@ -46,14 +46,14 @@ class NoSuchPayment(ElicitError):
 
 
 class NotRefundable(ElicitError):
-    """A payment that cannot be refunded, or not now; the message says what can be done."""
+    """The payment cannot be refunded, or not now. The message says what to do."""
 
     name = "NOT_REFUNDABLE"
     http_status = 409
 
 
 class RefundNotDone(ElicitError):
-    """The provider could not be asked for a refund, or did not say that it is done."""
+    """The provider could not be reached for a refund, or did not confirm the refund."""
 
     name = "REFUND_NOT_DONE"
     http_status = 502
@@ -69,9 +69,9 @@ async def list_payments(
     after: After = None,
     limit: Limit = LISTED_AT_MOST,
 ) -> PaymentPage:
-    """What a user has paid, the oldest first; `after` of a page goes on behind it.
+    """List a user's payments, oldest first. Pass the `after` of a page to get the next page.
 
-    A page may be short and have more behind it all the same. A key for one user needs no `user`.
+    A short page can still have more pages after it. A key for a single user needs no `user`.
     """
     found, last = await page_of(
         service,
@@ -92,7 +92,7 @@ async def read_payment(
     service: NamedDependency[Service],
     user: Whose = None,
 ) -> ToldPayment:
-    """One payment, as it stands."""
+    """Return a payment in its current state."""
     return told_payment(await _payment_of(service, requester, payment_id, user=user))
 
 
@@ -109,9 +109,9 @@ async def refund_payment(
     service: NamedDependency[Service],
     user: Whose = None,
 ) -> ToldPayment:
-    """Refund it; sent again, it is the same refund. For a key with the scope `refund`.
+    """Refund a payment. A repeated request is the same refund. The key needs the scope `refund`.
 
-    Where the provider cannot be asked now the answer is 502, and it is tried again by itself.
+    If the provider cannot be reached, the response is 502 and the server retries automatically.
     """
     found = await _payment_of(service, requester, payment_id, user=user)
     part = found.price if data.amount is None else _part(found, data.amount)
@@ -153,7 +153,7 @@ async def _payment_of(
 async def _run_of(
     service: Service, requester: Requester, found: Payment, run: str | None, *, user: str | None
 ) -> str | None:
-    """The id of the run of this name, if it was told of the payment."""
+    """Return the id of the run with this name, if the payment belongs to one of its questions."""
     if run is None:
         return None
     caller = caller_of(service, requester, user)
@@ -163,13 +163,13 @@ async def _run_of(
 
 
 def _is_seen_by(service: Service, requester: Requester, found: Payment) -> bool:
-    """Whether its program asked for it."""
+    """Return True if the requester's program asked for this payment."""
     asked_by = application_of(service), client_of(requester.program.program)
     return (found.server, found.tool) == asked_by
 
 
 def _part(found: Payment, amount: str) -> Money:
-    """Raises InvalidQuestion for what is no amount of this payment's."""
+    """Parse `amount` as a part of the payment. Raises InvalidQuestion."""
     part = Money(amount, found.currency)
     if not 0 < part.minor_units <= found.amount:
         raise InvalidQuestion(f"amount: {found.price} was paid, and {part} is no part of it.")

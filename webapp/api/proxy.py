@@ -1,16 +1,17 @@
-"""The proxy: a program's request to an account's provider, which gets the account's token here.
+"""The proxy: sends a program's request to an account's provider and adds the access token.
 
-What could go wrong: the token leaves. By the address: only what the account itself adds it to is
-gone to, by no other spelling of it, and a redirect is told and not followed. By an answer that
-repeats it: it stands there as stars. And a provider that ties us up: an answer has a size and a
-time, and each program so many requests at once.
+Risks: the access token leaks. So requests go only to the hosts that the account allows, the URL
+has one valid spelling, redirects are returned and not followed, and a token that the provider
+repeats in its response is replaced by stars. A slow provider could use up the server's capacity, so
+responses have a maximum size and duration, and each program has a limit of concurrent requests.
 
-Another one: an answer that a browser, a cache, a server in front of us or the program's own HTTP
-library would take for ours. Response headers pass by a list of names, and our own headers stand
-over them. A library follows a redirect with the API key where it leads back to us, so each address
-in a header is made absolute against the address that was asked, and one of ours is left out. To
-other hosts libraries drop the key, and keep `User-Access-Token`: beside a person's token the
-address of a redirect is told under a name that no library follows.
+A browser, a cache, a proxy server or the program's HTTP library could mistake the provider's
+response for a response of this server. So only listed response headers pass, and this server's own
+headers override them. An HTTP library that follows a redirect to this server would send the API
+key, so URLs in headers are made absolute against the requested URL, and URLs of this server are
+removed. When libraries follow a redirect to another host they drop the key but send
+`User-Access-Token`. So if the request had a person's token, the redirect's URL is returned in a
+header that no library follows.
 """
 
 import re
@@ -46,7 +47,7 @@ _OF_THE_CONNECTION: Final = frozenset(
         *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "content-length"),
     }
 )
-# What says who the program is to us, or what a proxy on the way to us has added.
+# Headers that identify the program to this server, or that a proxy on the way has added.
 _OURS: Final = frozenset(
     {
         *("authorization", "user-access-token", "cookie", "host", "expect", "accept-encoding"),
@@ -54,7 +55,7 @@ _OURS: Final = frozenset(
     }
 )
 _FORWARDED: Final = ("x-forwarded-", "sec-", "x-elicit-")
-# Headers of a provider's answer that pass. None is for a browser, a cache or a server in between.
+# Headers of a provider's response that pass. Browsers, caches and proxies act on none of them.
 _PASSED: Final = frozenset(
     {
         *("content-type", "content-language", "content-disposition", "content-range"),
@@ -81,20 +82,20 @@ _METHODS: Final = (
 
 
 class NotTheProvider(InvalidQuestion):
-    """An address that the account's token does not go to."""
+    """The account's token is not sent to this URL."""
 
     name = "NOT_THE_PROVIDER"
 
 
 class ProviderFailed(ElicitError):
-    """The account's provider was asked and gave no answer that could be passed on."""
+    """The account's provider sent no response that can be passed on."""
 
     name = "PROVIDER_FAILED"
     http_status = 502
 
 
 class ProviderTooSlow(ProviderFailed):
-    """It took too long; what it was asked for may have happened."""
+    """The provider took too long; the request may have had an effect."""
 
     name = "PROVIDER_TOO_SLOW"
     http_status = 504
@@ -120,12 +121,12 @@ async def proxied(
     service: NamedDependency[Service],
     user: Whose = None,
 ) -> Response[bytes]:
-    """Send this request on to `url` at the account's provider, with the account's token.
+    """Send this request to `url` at the account's provider, with the account's token.
 
-    Its method, body and headers go there, and the provider's status, headers and body come back.
-    A redirect is not followed.
+    The method, body and headers are sent to the provider. The response has the provider's status,
+    headers and body. Redirects are not followed.
     """
-    body = await request.body()  # whoever sends it slowly takes nobody's place
+    body = await request.body()  # before a slot is occupied, because the program may send slowly
     found = await working_account_of(service, requester, account_id, user=user)
     auth = _auth(service, requester, found)
     asked = httpx.Request(
@@ -148,7 +149,7 @@ async def proxied(
 def _auth(service: Service, requester: Requester, found: Connection) -> BearerAuth:
     accounts = service.kinds.accounts
     provider = accounts.connections.provider(found)
-    assert provider is not None  # of an account that works
+    assert provider is not None  # because the account works
     tool, client = user_of_accounts(requester)
     return BearerAuth(
         found.access_token,
@@ -163,7 +164,7 @@ async def _newer(service: Service, found: Connection, refused: str, **whose: Any
 
 
 def _checked(url: str, auth: BearerAuth) -> httpx.URL:
-    """Raises NotTheProvider, which says what an address has to be."""
+    """Return the parsed URL. Raises NotTheProvider with what the URL has to be."""
     try:
         origin_of(url)
         found = httpx.URL(url)
@@ -184,7 +185,7 @@ def _sent_on(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _without_the_connections(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """What concerns one connection alone (RFC 9110, 7.6.1) goes no further."""
+    """Remove the headers of a single connection, which must not be forwarded (RFC 9110, 7.6.1)."""
     named = {
         word.strip().lower()
         for name, value in pairs
@@ -197,7 +198,7 @@ def _without_the_connections(pairs: list[tuple[str, str]]) -> list[tuple[str, st
 async def _answer(
     service: Service, found: Connection, asked: httpx.Request, *, auth: BearerAuth
 ) -> tuple[httpx.Response, set[str]]:
-    """What the provider says, and every token that it was sent. Raises ProviderFailed."""
+    """Return the provider's response and all tokens that were sent. Raises ProviderFailed."""
     client = service.kinds.accounts.connections.client(found)
     is_authors = client is None or not client.is_operators
     flow: AsyncGenerator[httpx.Request, httpx.Response] = auth.async_auth_flow(asked)
@@ -236,7 +237,7 @@ async def _answer(
 def _headers_told(
     reply: httpx.Response, asked: httpx.URL, *, tokens: set[str], ours: PublicAddress
 ) -> dict[str, str]:
-    """Return the headers of the answer that pass; `asked` is the address that was asked."""
+    """Return the response headers that pass; `asked` is the requested URL."""
     pairs = [
         (name.decode("latin-1").lower(), _starred(value, tokens).decode("latin-1"))
         for name, value in reply.headers.raw
@@ -260,7 +261,7 @@ def _headers_told(
 
 
 def _absolute(said: str, asked: httpx.URL, *, ours: PublicAddress) -> str | None:
-    """Return an address as a whole one; None if it is ours, or can be read in two ways."""
+    """Return the URL made absolute, or None if it is ambiguous or points to this server."""
     if not (said.isascii() and said.isprintable()) or "\\" in said or " " in said:
         return None
     try:
@@ -272,7 +273,7 @@ def _absolute(said: str, asked: httpx.URL, *, ours: PublicAddress) -> str | None
 
 
 def _links(said: str, asked: httpx.URL, *, ours: PublicAddress) -> str:
-    """Return the links of a Link header whose addresses pass; nothing if it cannot be read."""
+    """Return the allowed links of a Link header, or "" if the header cannot be parsed."""
     found, at = list[str](), 0
     if len(said) > URL_AT_MOST:
         return ""

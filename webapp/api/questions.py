@@ -1,7 +1,7 @@
-"""The routes of questions: asked, read, waited for, listed, and heard of as they change.
+"""The routes of questions: ask, read, wait, list, and stream changes.
 
-What could go wrong: an answer that comes between the look and the wait. So the waiter stands before
-the store is read, as everywhere; a wake is a hint, and what the store says is told.
+Risks: an answer arrives after the store is read and before the wait begins. So the waiter is
+registered before the store is read. A wake-up is only a hint; the response is read from the store.
 """
 
 from collections.abc import AsyncIterator
@@ -57,11 +57,11 @@ async def new_question(
         HeaderParameter(name="Idempotency-Key", min_length=1, max_length=NAME_CHARACTERS),
     ] = None,
 ) -> QuestionState:
-    """Ask a user, or the person of a User-Access-Token; the answer has the link for them.
+    """Ask a user, or the person of a User-Access-Token. The response contains the link for them.
 
-    With an Idempotency-Key the same body sent again gets the same question, until its answer is
-    taken; with `run`, until that is ended. What is known already, such as a connected account, is
-    answered at once, without an id.
+    With an Idempotency-Key, the same body returns the same question until its answer is used. With
+    `run`, it does so until the run ends. If the answer is already known, for example a connected
+    account, the response contains the answer and no id.
     """
     if data.run is not None and idempotency_key is not None:
         raise InvalidQuestion("A question of a run has its place there: send no Idempotency-Key.")
@@ -86,13 +86,13 @@ async def list_questions(
     after: PageEnd = None,
     limit: Limit = LISTED_AT_MOST,
 ) -> QuestionPage:
-    """Questions without what was answered; `after` of a page goes on behind it.
+    """List questions without their answers. Pass the `after` of a page to get the next page.
 
-    A page may be short and have more behind it all the same. With `waiting` they are those that
-    nobody has answered yet; one that is opened while you read the pages may come twice. Without
-    `user` they are all that the program asked, or all that the users of the key are asked. A
-    person's access token beside a key gives what that program asked them, and in its place all that
-    they are asked.
+    A short page can still have more pages after it. With `waiting`, only unanswered questions are
+    listed; a question that is opened while you read the pages may appear twice. Without `user`,
+    the list contains all questions of the program, or of the users that the key names. With a key
+    and a person's access token, it contains the questions that the program asked this person. With
+    an access token instead of a key, it contains all questions to this person.
     """
     if waiting and status is not None:
         raise InvalidQuestion("Say `status` or `waiting`, and leave the other out.")
@@ -119,9 +119,10 @@ async def read_question(
     service: NamedDependency[Service],
     wait: Annotated[int, QueryParameter(ge=0, le=WAIT_SECONDS_AT_MOST)] = 0,
 ) -> QuestionState:
-    """How it stands; with `wait`, as soon as it is over, or after so many seconds.
+    """Return a question. With `wait`, wait up to so many seconds until the question has ended.
 
-    Sooner where its `progress` changes: a payment is on its way, and may take days.
+    The wait also ends when `progress` changes, for example because a payment is being processed,
+    which may take days.
     """
     current = await question_of(service, requester, question_id)
     if wait:
@@ -140,10 +141,10 @@ async def question_events(
         str | None, HeaderParameter(name="Last-Event-ID", max_length=64)
     ] = None,
 ) -> Response[Any]:
-    """Server-sent events: the question, now and at each change, until it is over.
+    """Stream the question as server-sent events, now and at each change, until it has ended.
 
-    With Last-Event-ID what was told already is not told again. What was answered is not in them.
-    They end too when the key is revoked, or the access token is over.
+    With Last-Event-ID, versions that you already received are not repeated. Events do not contain
+    the answer. The stream also ends when the key is revoked or the access token expires.
     """
     current = await question_of(service, requester, question_id)
     return Stream(
@@ -159,7 +160,7 @@ async def _waited(service: Service, asked: Elicitation, *, within: timedelta) ->
     with elicitations.waiters.waiter(asked.id, sees_all=True) as waiter:
         current = await elicitations.get(asked.id) or asked
         while not (current.status.is_final or limit.is_over or service.is_draining):
-            if current.progress != asked.progress:  # a payment is on its way, for days perhaps
+            if current.progress != asked.progress:  # a payment is being processed, perhaps for days
                 break
             now = service.clock()
             changes = await waiter.changes(until=limit.at(now), now=now)
@@ -180,20 +181,20 @@ async def _events(
                 state = await told(service, requester, current, with_answer=False)
                 told_before = str(current.version)
                 yield f"id: {told_before}\nevent: question\ndata: {encode(state).decode()}\n\n"
-            if current.status.is_final or service.is_draining:  # whoever reads asks again
+            if current.status.is_final or service.is_draining:  # the reader reconnects
                 return
             changes = await waiter.changes(until=service.clock() + _PING_EVERY, now=service.clock())
             if not changes:
                 yield ": ping\n\n"
             try:
                 current = await elicitations.newest(current, changes)
-            except Erased:  # whoever reads asks again, and is told
+            except Erased:  # the reader reconnects and gets an error
                 return
 
 
 async def _still_counts(request: AnyRequest) -> bool:
     try:
         await must_still_count(request)
-    except ElicitError:  # whoever reads asks again, and is told why not
+    except ElicitError:  # the reader reconnects and gets this error
         return False
     return True

@@ -1,10 +1,10 @@
-"""The reference of the API: its OpenAPI document, and the same as a page in plain HTML.
+"""The API reference: the OpenAPI document, and the same content as a plain HTML page.
 
-The framework reads the document off the routes. What it cannot read there stands here: that every
-error is problem details, what resource a route is of, and the body of the proxy.
+The framework generates the document from the routes. This module adds the parts that the framework
+cannot know: problem details for every error, the resource of each route, and the body of the proxy.
 
-What could go wrong: a page of documentation that loads a script from another host, into the origin
-of people's own pages. So there is none on it, and its one sheet is that of the pages.
+Risks: a documentation page loads a script from another host into the origin of people's own pages.
+So the page has no scripts, and its only style sheet is the one of the pages.
 """
 
 import re
@@ -54,7 +54,7 @@ _Json = Mapping[str, Any]
 
 
 class ReferencePage(OpenAPIRenderPlugin):
-    """Renders it."""
+    """The renderer of the HTML page."""
 
     def __init__(self) -> None:
         super().__init__(path="/")
@@ -64,7 +64,7 @@ class ReferencePage(OpenAPIRenderPlugin):
 
 
 def reference_router() -> Router:
-    """Where page and document stand; a page may use the sheet of ours."""
+    """Return the router of the page and the document. The page may load our style sheet."""
     return Router(
         PATH,
         route_handlers=[],
@@ -74,10 +74,10 @@ def reference_router() -> Router:
 
 
 def complete(document: OpenAPI) -> None:
-    """Add what no route says of itself."""
+    """Add the descriptions, errors and resources that the framework leaves out."""
     assert document.components is not None
     schemas = document.components.schemas or {}
-    for told in _all_told(Struct):  # the framework reads no docstring of a Struct
+    for told in _all_told(Struct):  # the framework does not read the docstring of a Struct
         if isinstance(schema := schemas.get(told.__name__), Schema):
             schema.description = cleandoc(told.__doc__ or "")
     document.components.schemas = {**schemas, PROBLEM: _problem()}
@@ -96,7 +96,7 @@ def complete(document: OpenAPI) -> None:
         for method, operation in _operations_of(item):
             operation.tags = [resource]
             answers = dict(operation.responses or {})
-            answers.pop("400", None)  # as the framework's own error
+            answers.pop("400", None)  # the framework's own error format
             operation.responses = {**answers, "default": problem}
             if path.endswith(_PROXY):
                 operation.responses = {"default": _THE_PROVIDERS}
@@ -105,7 +105,7 @@ def complete(document: OpenAPI) -> None:
 
 
 def page(document: _Json) -> str:
-    """The whole page of an OpenAPI document."""
+    """Return the HTML page of an OpenAPI document."""
     title = escape(document["info"]["title"])
     resources = [str(tag["name"]) for tag in document["tags"]]
     links = "".join(f'<li><a href="#{name}">{name.capitalize()}</a></li>' for name in resources)
@@ -123,7 +123,7 @@ def page(document: _Json) -> str:
 
 
 def _all_told(base: type[Struct]) -> Iterator[type[Struct]]:
-    """What travels here; Structs of other parts may be called the same."""
+    """Yield the Structs of this package; Structs of other packages may have the same names."""
     for told in base.__subclasses__():
         if told.__module__.startswith(f"{__package__}."):
             yield told
@@ -155,7 +155,7 @@ def _operations_of(item: PathItem) -> Iterator[tuple[str, Operation]]:
 def _resource(document: _Json, name: str) -> Iterator[str]:
     yield f'<h2 id="{name}">{name.capitalize()}</h2>'
     for path, item in cast("Mapping[str, _Json]", document["paths"]).items():
-        same = dict[str, list[str]]()  # methods of one description, which are told once
+        same = dict[str, list[str]]()  # methods with the same description are shown once
         for method in _METHODS:
             if method in item and name in item[method]["tags"]:
                 same.setdefault(str(item[method].get("description")), []).append(method)
@@ -199,13 +199,13 @@ def _schemas(document: _Json) -> Iterator[str]:
 
 
 def _prose(text: str | None) -> str:
-    """Paragraphs of a docstring, with what it has between backticks as code."""
+    """Return the paragraphs of a docstring as HTML, with text between backticks as code."""
     parts = [_CODE.sub(r"<code>\1</code>", part) for part in escape(text or "").split("\n\n")]
     return "".join(f"<p>{part}</p>" for part in parts if part)
 
 
 def _type(schema: _Json) -> str:
-    """In few words; of one of several, the first that is not null."""
+    """Return a short name of the type; for a union, the first type that is not null."""
     for one in cast("list[_Json]", schema.get("oneOf", [schema])):
         if one.get("type") == "null":
             continue
@@ -222,7 +222,7 @@ def _link(name: str) -> str:
 
 
 def _named(body: _Json) -> str:
-    """Of a body, what its schema is called; nothing where it has none of ours."""
+    """Return the schema name of a body, or "" if the body has no schema of this API."""
     for media in cast("Mapping[str, Mapping[str, _Json]]", body.get("content", {})).values():
         return _last(str(media.get("schema", {}).get("$ref", "")))
     return ""

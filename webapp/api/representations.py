@@ -1,8 +1,8 @@
-"""What travels: a question as a program writes it, and what it is told of one.
+"""The request and response bodies of the HTTP API.
 
-What could go wrong: a token or somebody else's data in an answer. So what is told is written field
-by field: of an account its name, and never its key; the link for the program that asked, and not
-for one that approves.
+Risks: a response contains an access token or another person's data. So responses are built field by
+field. An account is described without its token, and only the program that asked a question
+receives the link, not a key that approves.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,14 +26,14 @@ UserName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=USER_CHARACTE
 RunName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]
 Whose: TypeAlias = Annotated[
     str | None, QueryParameter(min_length=1, max_length=USER_CHARACTERS)
-]  # a user of the program's
+]  # one of the program's users
 _AMOUNT_CHARACTERS: Final = 32
 _REASON_CHARACTERS: Final = 500
 _SECONDS_AT_MOST: Final = int(TIMEOUT_AT_MOST.total_seconds())
 
 
 class AskedKind(StrEnum):
-    """What can be asked without code of the program's here."""
+    """The kinds of questions that a program can ask over the HTTP API."""
 
     URL = "url"
     OAUTH = "oauth"
@@ -46,14 +46,16 @@ class AskedKind(StrEnum):
 class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A question to one of the program's users; which fields it has depends on its kind.
 
-    Without `user` it is for the person whose access token the header User-Access-Token brings.
+    Without `user`, the question goes to the person whose access token is in the header
+    User-Access-Token.
 
-    url: message, url. oauth: provider. payment: amount (as text, "9.00"), currency, what.
-    form: message. confirm: message. secret: message. The others may be left out.
+    A `url` question requires `message` and `url`. An `oauth` question requires `provider`. A
+    `payment` question requires `amount` (text, such as "9.00"), `currency` and `what`. The kinds
+    `form`, `confirm` and `secret` require `message`. All other fields are optional.
 
-    `run` names a piece of work of yours that asks several and is ended by `/api/runs/end`; `nth` is
-    how many equal questions it asked before this one. `key` makes it the same question in all of
-    your runs, and `elicitation_id` is an id of your own.
+    `run` names a unit of work that asks several questions and ends with `/api/runs/end`. `nth` is
+    the number of equal questions that the run asked before this one. Questions with the same `key`
+    are the same question in all your runs. `elicitation_id` is an id that you choose.
     """
 
     kind: AskedKind
@@ -79,7 +81,7 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     nth: Annotated[int, Meta(ge=0, lt=1000)] = 0
 
     def question(self) -> Question[Any]:
-        """As a tool would ask it. Raises InvalidQuestion."""
+        """Build the question that a tool would ask. Raises InvalidQuestion."""
         asked = _ASKED[self.kind]
         given = {name for name in _FIELDS if getattr(self, name) is not None}
         if missing := sorted(asked.needs - given):
@@ -97,10 +99,10 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class ToldAccount(Struct, frozen=True, kw_only=True):
-    """An account that the user connected, without its token.
+    """An account that the user connected, without its access token.
 
-    `status` is `connected`, or `lapsed`: then the user is to connect it again. `api` is where the
-    provider's API begins; null where it is declared here no more.
+    `status` is `connected`, or `lapsed` if the user has to connect the account again. `api` is the
+    base URL of the provider's API. It is null if this server no longer declares the provider.
     """
 
     id: str
@@ -113,15 +115,16 @@ class ToldAccount(Struct, frozen=True, kw_only=True):
 
 
 class AccountList(Struct, frozen=True, kw_only=True):
-    """What the user has connected and lets this program use."""
+    """The accounts that the user connected and shares with this program."""
 
     accounts: list[ToldAccount]
 
 
 class AccessToken(Struct, frozen=True, kw_only=True):
-    """The token of an account, which works now; `api` is where, and `api_hosts` are its hosts.
+    """A valid access token of an account. `api` is the base URL of the provider's API.
 
-    Without `expires_at` the provider has not said how long it works.
+    `api_hosts` are the hosts that accept the token. `expires_at` is null if the provider did not
+    say when the token expires.
     """
 
     access_token: str
@@ -132,11 +135,11 @@ class AccessToken(Struct, frozen=True, kw_only=True):
 
 
 class ToldDisconnection(Struct, frozen=True, kw_only=True):
-    """What became of an account.
+    """The result of disconnecting an account.
 
-    Not `ended`: others of your server use it too, so this program alone has lost it. `revoked` is
-    what the provider said; `null` where it takes nothing back. `manage` is where the user can
-    remove it by hand.
+    If `ended` is false, other programs or tools of your server still use the account, and only
+    this program lost access. `revoked` says whether the provider revoked the token; null means that
+    the provider has no way to revoke tokens. At `manage` the user can remove the access themselves.
     """
 
     ended: bool
@@ -145,12 +148,13 @@ class ToldDisconnection(Struct, frozen=True, kw_only=True):
 
 
 class ToldPayment(Struct, frozen=True, kw_only=True):
-    """A payment; amounts are in minor units of ISO 4217, and `refunded` is of it in all.
+    """A payment. Amounts are in minor units of ISO 4217; `refunded` is the total refunded so far.
 
-    `status` is `open`, `spent` once the answer is taken, `refunding`, `refunded`, or `disputed`
-    where a bank claims all of it. `is_refund_pending`: the provider has accepted a refund, which
-    can still fail; `owed` is what a refund that failed owes. `dispute` is how far a bank's claim
-    is: `inquiry`, `open`, `appealed`, `lost`, `lost again` or `gone`, and `disputed` how much.
+    `status` is `open`, `spent` after the answer was used, `refunding`, `refunded`, or `disputed`
+    if a bank disputes the full amount. `is_refund_pending` means that the provider accepted a
+    refund that can still fail. `owed` is the amount of failed refunds. `dispute` is the stage of a
+    bank dispute: `inquiry`, `open`, `appealed`, `lost`, `lost again` or `gone`. `disputed` is the
+    disputed amount.
     """
 
     id: str
@@ -171,17 +175,17 @@ class ToldPayment(Struct, frozen=True, kw_only=True):
 
 
 class PaymentPage(Struct, frozen=True, kw_only=True):
-    """Some of the payments, the oldest first; `after` goes on with more."""
+    """A page of payments, oldest first. Pass `after` to get the next page."""
 
     payments: list[ToldPayment]
     after: str | None = None
 
 
 class WantedRefund(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A refund of all, or of so much in all (`amount`, as text, "3.00").
+    """A full refund, or a refund up to a total of `amount` (text, such as "3.00").
 
-    `also_spent`: also of a payment whose answer was taken. `reason` is kept, and the provider is
-    told it. `run` is the run that refunds what it has in hand itself.
+    `also_spent` also refunds a payment whose answer was used. `reason` is stored and sent to the
+    provider. `run` is the run that refunds a payment it has claimed.
     """
 
     run: RunName | None = None
@@ -191,18 +195,18 @@ class WantedRefund(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class WebhookState(StrEnum):
-    """What became of a delivery."""
+    """The result of a webhook delivery."""
 
     APPLIED = "applied"
-    WAITING = "waiting"  # about what is not known here yet: the provider is asked
+    WAITING = "waiting"  # about an unknown payment: the provider is polled
     REPEATED = "repeated"
-    REFUSED = "refused"  # its `why` says which fact was another than asked
+    REFUSED = "refused"  # `why` names the fact that differs from the request
     UNKNOWN = "unknown"
-    IGNORED = "ignored"  # of a kind that nothing follows from
+    IGNORED = "ignored"  # a kind of event that has no effect
 
 
 class ToldWebhook(Struct, frozen=True, kw_only=True):
-    """A delivery of a payment provider's; its `body` is told by its id alone."""
+    """A webhook delivery of a payment provider. Only reading a single delivery returns `body`."""
 
     id: str
     provider: str
@@ -219,20 +223,21 @@ class ToldWebhook(Struct, frozen=True, kw_only=True):
 
 
 class WebhookPage(Struct, frozen=True, kw_only=True):
-    """Some of the deliveries; `after` goes on with more."""
+    """A page of webhook deliveries. Pass `after` to get the next page."""
 
     webhooks: list[ToldWebhook]
     after: str | None = None
 
 
 class QuestionState(Struct, frozen=True, kw_only=True):
-    """How a question stands.
+    """The current state of a question.
 
-    `url` is the link for the person, while there is something to do behind it. With `needs_code`
-    its page shows letters: ask your user for them, and send them on. `content` is what was
-    answered, until it is taken or wiped; an account and a payment have fields of their own.
-    `superseded_by` is the same question of before, which was paid late: ask again, and get that.
-    `user` is the id of the user who is asked; a person who signs in at an issuer has none.
+    `url` is the person's link, as long as the person can still act there. If `needs_code` is true,
+    the linked page shows a one-time code: ask your user for the code and send it to the server.
+    `content` is the answer until it is used or erased; an account and a payment have their own
+    fields. `superseded_by` is the id of an earlier, equal question that was paid late: ask again to
+    get that payment. `user` is the id of the user who is asked, or null for a person who signs in
+    at an issuer.
     """
 
     id: str | None
@@ -260,10 +265,10 @@ class QuestionState(Struct, frozen=True, kw_only=True):
 
 
 class QuestionPage(Struct, frozen=True, kw_only=True):
-    """Some of the questions; `after` goes on with more.
+    """A page of questions. Pass `after` to get the next page.
 
-    They are listed user by user, and those of one user in the order in which they were asked. With
-    `waiting`, the questions that nobody has opened come first.
+    Questions are listed user by user, and those of one user in the order they were asked. With
+    `waiting`, questions that have not been opened come first.
     """
 
     questions: list[QuestionState]
@@ -271,9 +276,9 @@ class QuestionPage(Struct, frozen=True, kw_only=True):
 
 
 class ToldApproval(Struct, frozen=True, kw_only=True):
-    """What a tool may do without asking again; without `arguments`, whatever those are.
+    """A permission for a tool to run without asking again. Null `arguments` means any arguments.
 
-    `client` is whose calls it is for; `null`: every client of the person's.
+    `client` is the client whose calls are allowed; null means every client of the person.
     """
 
     id: str
@@ -285,22 +290,23 @@ class ToldApproval(Struct, frozen=True, kw_only=True):
 
 
 class ApprovalPage(Struct, frozen=True, kw_only=True):
-    """All that are in force, the latest first."""
+    """The approvals in force, newest first."""
 
     approvals: list[ToldApproval]
 
 
 class Revoked(Struct, frozen=True, kw_only=True):
-    """How many are over now that were in force."""
+    """The number of approvals that were in force and have been revoked."""
 
     revoked: int
 
 
 class InboxRequest(Struct, frozen=True, kw_only=True):
-    """What somebody asks, and this approver may decide.
+    """A request for approval that this approver can decide.
 
-    `asked_by` is what was verified of whoever asked, `is_own` that this may be the approver, who
-    then cannot decide it. `decision` is waiting, approved, declined, withdrawn or expired.
+    `asked_by` is the verified identity of the person who asked. `is_own` is true if that person may
+    be the approver, who then cannot decide the request. `decision` is waiting, approved, declined,
+    withdrawn or expired.
     """
 
     id: str
@@ -321,39 +327,39 @@ class InboxRequest(Struct, frozen=True, kw_only=True):
 
 
 class InboxRequests(Struct, frozen=True, kw_only=True):
-    """Of one name, the latest first; `after` goes on with what is older."""
+    """A page of requests to one approver name, newest first. Pass `after` for older requests."""
 
     requests: list[InboxRequest]
     after: str | None = None
 
 
 class InboxAnswer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A yes, or a no with a reason for whoever asked."""
+    """An approval, or a refusal with a reason for the person who asked."""
 
     accepts: bool
     reason: Annotated[str, Meta(max_length=500)] | None = None
 
 
 class UserCode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The letters that the user read on the page, as they typed them."""
+    """The one-time code that the user read on the page, as they typed it."""
 
     code: Annotated[str, Meta(max_length=64)]
 
 
 class CodeTold(Struct, frozen=True, kw_only=True):
-    """What to tell the user; `null` if nothing more is to be typed."""
+    """The message to show to the user, or `null` if the user has nothing more to type."""
 
     says: str | None
 
 
 class Completed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the visit came to."""
+    """The result of a visit to a URL."""
 
     content: dict[str, Any] = {}
 
 
 class Resolution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A yes, with what a form asks for; or a no."""
+    """An acceptance with the fields of a form, or a decline."""
 
     accepts: bool
     content: dict[str, Any] = {}
@@ -361,7 +367,7 @@ class Resolution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """How one kind is asked: its fields, and its verb with them."""
+    """The fields of one kind of question, and the function that builds the question from them."""
 
     needs: frozenset[str]
     takes: frozenset[str] = frozenset()

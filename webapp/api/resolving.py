@@ -1,8 +1,8 @@
-"""What changes a question that stands: cancelled, completed, taken, its letters, its approval.
+"""The routes that change an open question: cancel, complete, use, check a code, approve.
 
-What could go wrong: a program that answers for the person it asks. So who asked may end a question,
-and say that a visit it sent somebody on is done, as trusted code may; a form or a confirmation is
-answered by a key that approves, for a user that it names, and that key can ask nothing.
+Risks: a program answers for the person whom it asks. So the program that asked may only cancel the
+question, or report that a visit has been completed, as trusted code may. Forms and confirmations
+are answered by a key that approves for the users it names, and such a key cannot ask questions.
 """
 
 from http import HTTPStatus
@@ -31,7 +31,7 @@ async def cancel_question(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> QuestionState:
-    """Nobody is to answer any more; what its provider holds open is closed. Again is no fault."""
+    """Cancel a question, and close what its provider holds open. Repeating it is not an error."""
     current = await question_of(service, requester, question_id)
     if current.status is not Status.CANCELLED:
         try:
@@ -41,7 +41,7 @@ async def cancel_question(
         except NotPossible as error:
             if error.status != Status.CANCELLED:
                 raise
-            current = await question_of(service, requester, question_id)  # this was sent twice
+            current = await question_of(service, requester, question_id)  # a repeated request
     return await told(service, requester, current)
 
 
@@ -52,7 +52,7 @@ async def complete_question(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> QuestionState:
-    """The visit that it sent somebody on is done: of the kind `url` alone."""
+    """Report that the person completed a visit. Only questions of kind `url` can be completed."""
     current = await question_of(service, requester, question_id)
     done = await service.completing.complete(current.id, data.content, by=requester.name)
     current = await question_of(service, requester, question_id)
@@ -66,9 +66,10 @@ async def take_answer(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> QuestionState:
-    """The program has used the answer: it is wiped here, and a payment is spent.
+    """Report that the program has used the answer, which is then erased, or the payment spent.
 
-    409 where its money has gone back meanwhile: give out nothing for it.
+    The response is 409 if the payment was refunded or disputed in the meantime. Then do not
+    deliver anything for it.
     """
     current = await question_of(service, requester, question_id)
     if current.status is not Status.ACCEPTED:
@@ -87,7 +88,7 @@ async def confirm_user_code(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> CodeTold:
-    """The letters of the page, which the user has typed in the program."""
+    """Check the one-time code of the page, which the user typed in the program."""
     current = await question_of(service, requester, question_id)
     if not current.is_by_code:
         raise NotAllowed("Its page shows no letters: the user's browser says who they are.")
@@ -101,10 +102,10 @@ async def answer_question(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> QuestionState:
-    """A yes or a no in place of the user, by a key that approves for them."""
+    """Accept or decline a question in place of the user, with a key that approves for them."""
     current = await question_of(service, requester, question_id)
     if not current.status.is_final and service.clock() >= current.expires_at:
-        # The sweeper is not there yet.
+        # The background sweep has not expired the question yet.
         current = await service.elicitations.end(current, Status.EXPIRED)
     if data.accepts:
         proof = ApprovedByKey(by=requester.name)

@@ -1,7 +1,7 @@
-"""All routes of the API, compiled once, with the document that tells of them (OpenAPI).
+"""The routes of the HTTP API, compiled once, with their OpenAPI document.
 
-What could go wrong: an answer that a browser would run or keep, or an error that says nothing. So
-each carries headers that forbid both, and each error is problem details (RFC 9457).
+Risks: a browser runs or stores a response, or an error does not say what to do. So every response
+has headers that forbid both, and every error is problem details (RFC 9457).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -65,7 +65,7 @@ _HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
-# What is the tool author's or the operator's fault elsewhere is the program's here.
+# Elsewhere these errors are the fault of the tool's author or the operator; here, the program's.
 _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfigured: 422}
 PATHS: Final = tuple(
     f"/api/{resource}"
@@ -77,7 +77,7 @@ PATHS: Final = tuple(
 
 
 class ApiRoutes:
-    """Answers below these paths; the rest is the application's, an author's own `/api` too."""
+    """Middleware that serves the API paths. Other requests, even below `/api`, go to the app."""
 
     def __init__(
         self,
@@ -89,9 +89,9 @@ class ApiRoutes:
         uses: TokenUses,
         root_path: str,
     ) -> None:
-        """`tokens` says whose an access token is; without it no program acts for a person.
+        """`tokens` verifies access tokens; without it, no program can act for a person.
 
-        `uses` says what such a token has to be made for.
+        `uses` are the audiences and scopes that such tokens must have.
         """
         self._app = app
         paces = Paces(clock=service.clock, observer=service.telemetry.observer)
@@ -111,7 +111,7 @@ class ApiRoutes:
 
 @cache
 def api() -> Litestar:
-    """Compiled once; each request brings the parts of the server that it came to."""
+    """Return the API application. It is compiled once; each request brings its server's parts."""
     answers_of: Callable[[AnyRequest], Answers] = part("answers")
 
     def details(request: AnyRequest, error: Exception) -> Response[Any]:
@@ -201,13 +201,13 @@ def api() -> Litestar:
 
 
 def _operation_id(handler: HTTPRouteHandler, method: Method, _: object) -> str:
-    """As the function is called, which a generated client calls it too."""
+    """Return the handler's function name, which generated clients use as their function name."""
     name = handler.handler_name
     return name if len(handler.http_methods) == 1 else f"{name}_{method.lower()}"
 
 
 def _problem(error: Exception) -> Response[Any] | None:
-    """What pages' routes have no words for; None: theirs do."""
+    """Return the problem response, or None for errors that the routes of pages handle."""
     match error:
         case TooOften():
             told = problem(error.http_status, detail=str(error), code=error.name)
@@ -223,9 +223,9 @@ def _problem(error: Exception) -> Response[Any] | None:
             told.headers["retry-after"] = str(RETRY_SECONDS)
         case ElicitError() if type(error) in _STATUS:
             told = problem(_STATUS[type(error)], detail=str(error), code=error.name)
-        case Failed() | ProviderFailed() | RefundNotDone():  # the other side's, not ours
+        case Failed() | ProviderFailed() | RefundNotDone():  # the provider's fault
             told = problem(error.http_status, detail=str(error), code=error.name)
-        case RecursionError():  # in whatever reads JSON
+        case RecursionError():  # raised by JSON decoders
             told = problem(400, detail="The body is nested too deeply.", code="INVALID_INPUT")
         case ValidationException():
             told = problem(error.status_code, detail=_faults_in(error), code="INVALID_INPUT")
@@ -238,7 +238,7 @@ def _problem(error: Exception) -> Response[Any] | None:
 
 
 def _facts(error: Exception) -> Mapping[str, Any]:
-    """What a program would otherwise read out of the sentence."""
+    """Return the error's facts, so that a program need not parse the error text."""
     match error:
         case NotConfigured():
             return {"missing": list(error.missing)}
@@ -249,7 +249,7 @@ def _facts(error: Exception) -> Mapping[str, Any]:
 
 
 def _faults_in(error: ValidationException) -> str:
-    """What is wrong, and where; the framework's own first sentence names our address."""
+    """Return the faults and their places. The framework's own first sentence contains our URL."""
     faults = cast("list[dict[str, str]]", error.extra if isinstance(error.extra, list) else [])
     said = [f"{fault.get('key', 'body')}: {fault.get('message')}" for fault in faults]
     return f"The request does not fit: {'; '.join(said) or 'its body'}. See /api/reference."

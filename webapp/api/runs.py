@@ -1,10 +1,10 @@
-"""Runs: a program's piece of work that asks several questions, and what it does once in it.
+"""Runs: a program's unit of work with several questions, and steps that are done once.
 
-What could go wrong: a program that dies between the end of its work and the last `taken`, so that
-half of what it used is asked again. So a run ends in one write, and what was used is used up in it;
-an answer that the program has not seen stays for the next run of this name. Or work that is done
-twice: it is claimed first, under the run, and its result is kept as long as the run is. What was
-paid for is done under its payment, which an error leaves for the next run.
+Risks: a program dies after its work and before its last `taken` request, and half of the answers
+that it used are asked again. So a run ends in one write, which also uses up the answers. An answer
+that the program has not seen stays for the next run with this name. Work could be done twice, so
+it is claimed first, under the run, and its result is stored as long as the run. Work that was paid
+for is done under its payment, and after an error the payment stays for the next run.
 """
 
 import json
@@ -57,16 +57,17 @@ from webapp.service import Service
 
 QUESTIONS_AT_MOST: Final = 1000
 _ASKERS = holds(KeyScope.ASK)
-_OPENED_AGAIN_BEFORE = timedelta(days=1)  # its time is not moved at every step
+_OPENED_AGAIN_BEFORE = timedelta(days=1)  # avoids a new expiry date at every step
 _Text = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]
 _Id = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class RunEnd(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A run that is over, and the questions whose answers it used.
+    """The end of a run, and the questions whose answers the run used.
 
-    After an error (`is_error`) what was paid stays for the next run of this name. With `again` the
-    next one is another wish at once; else, after a payment or `once`, two minutes later.
+    After an error (`is_error`), paid questions stay for the next run with this name. With `again`,
+    you can start a new run with this name immediately. Otherwise the name is free two minutes after
+    a run that used a payment or `once`.
     """
 
     user: UserName | None = None
@@ -77,15 +78,16 @@ class RunEnd(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class RunEnded(Struct, frozen=True, kw_only=True):
-    """The run is over; so is one that was over before."""
+    """A confirmation that the run has ended. Ending a run twice is not an error."""
 
     run: str
 
 
 class OnceStep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Work that is done once in a run; `by` is your process, in letters that no other one has.
+    """A step that is done once per run. `by` identifies your process and must be unique.
 
-    With `payment`, which the run has in hand, it is done once for that, whichever run has it later.
+    With `payment`, a payment that the run has claimed, the step is done once for that payment, even
+    if another run claims the payment later.
     """
 
     user: UserName | None = None
@@ -97,16 +99,16 @@ class OnceStep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class OnceClaim(OnceStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The work is about to be done, or still is: a claim holds for 30 seconds.
+    """A claim for a step that your process is about to do, or still does. It holds for 30 seconds.
 
-    So long nobody refunds what the run was told is paid.
+    While the claim holds, the run's payments are not refunded.
     """
 
     again: bool = False
 
 
 class OnceDone(OnceStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What became of it: a `result`, a `fault` for which that is not kept, or it `failed`."""
+    """The outcome of a step: a `result`, a `fault` why no result can be stored, or `failed`."""
 
     result: Any = None
     fault: str | None = None
@@ -114,9 +116,9 @@ class OnceDone(OnceStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class OnceState(Struct, frozen=True, kw_only=True):
-    """How it stands: `yours` to do, `busy` elsewhere, or `done`, with what came of it.
+    """The state of a step: `yours` to do, `busy` elsewhere, or `done` with a `result`.
 
-    Pass `idempotency_key` on to whom the work calls: it is the same each time.
+    Send `idempotency_key` to the services that the step calls. It is the same for every attempt.
     """
 
     status: str
@@ -126,7 +128,7 @@ class OnceState(Struct, frozen=True, kw_only=True):
 
 
 class RunSpending(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A payment that the run has in hand, to be spent before something that cannot be undone."""
+    """A claimed payment that the run spends before it does something that cannot be undone."""
 
     user: UserName | None = None
     run: RunName
@@ -137,9 +139,10 @@ class RunSpending(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 async def end_run(
     data: JSONBody[RunEnd], requester: NamedDependency[Requester], service: NamedDependency[Service]
 ) -> RunEnded:
-    """All that it used is wiped here, or spent, in one write. Say so when you kept what you got.
+    """End the run. Its used answers are erased and its used payments are spent in one write.
 
-    409 where a payment among it was refunded or disputed meanwhile, or used by another run.
+    Send this after you have saved your results. The response is 409 if one of the payments was
+    refunded, disputed or used by another run in the meantime.
     """
     try:
         async with _at_work(service, requester, user=data.user, run=data.run) as call:
@@ -147,12 +150,12 @@ async def end_run(
             for asked in run.asked:
                 if asked.elicitation_id in data.questions:
                     await _end_with(service, call, run, asked.elicitation_id, data=data)
-            call.used.has_known = True  # the program says that it is over, whatever it got
+            call.used.has_known = True  # the program ended the run, whether or not it got answers
             if data.again:
                 call.used.note_use(again=True)
             await service.elicitations.whole(call.end(is_error=data.is_error))
     except AlreadyDone:
-        pass  # by this request, when its answer was lost
+        pass  # ended by an earlier copy of this request whose response was lost
     return RunEnded(run=data.run)
 
 
@@ -162,7 +165,7 @@ async def spend_payment(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> None:
-    """It is used up, while the run goes on: it is not refunded any more, and the run may see it."""
+    """Spend the payment before the run ends. It is then no longer refunded automatically."""
     async with _at_work(service, requester, user=data.user, run=data.run) as call:
         run = await call.the_run()
         await _hold(service, call, run, payment=data.payment)
@@ -176,7 +179,7 @@ async def claim_once(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> OnceState:
-    """Before the work: whether it is yours to do. Sent again within 30 seconds it stays yours."""
+    """Claim a step before doing it. The same claim, sent again within 30 seconds, stays yours."""
     async with _at_work(service, requester, user=data.user, run=data.run) as call:
         await call.the_run()
         await call.run.change(lambda run: _kept_open(service, run, again=data.again))
@@ -204,11 +207,11 @@ async def keep_once(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> OnceState:
-    """After the work: its result is kept under the run. Of two results the first one is."""
+    """Store the result of a step under the run. If there are two results, the first is stored."""
     elicitations = service.elicitations
     async with _at_work(service, requester, user=data.user, run=data.run) as call:
         await call.the_run()
-        with suppress(QuestionBusy, PaymentGone):  # what was done is kept in any case
+        with suppress(QuestionBusy, PaymentGone):  # store the result of finished work in any case
             await _hold(service, call, call.run.value, payment=data.payment)
         place = await _place(requester.program, call, data)
         idempotency_key = place.idempotency_key(elicitations)
@@ -228,7 +231,7 @@ async def forget_secret(
     service: NamedDependency[Service],
     user: Whose = None,
 ) -> None:
-    """What a user typed under this name is wiped. 404: there was nothing."""
+    """Erase what a user typed under this name. The response is 404 if nothing was stored."""
     owner = owner_for(service, requester, user)
     forgotten = await service.kinds.secrets.forget(
         owner=owner, server=application_of(service), name=own_name(requester, name)
@@ -241,7 +244,12 @@ async def forget_secret(
 async def _at_work(
     service: Service, requester: Requester, *, user: str | None, run: str
 ) -> AsyncGenerator[Call]:
-    """A leg of the run. Raises AlreadyDone where that is over, NotAllowed for other users."""
+    """Yield the call of the run.
+
+    Raises:
+        AlreadyDone: The run has ended.
+        NotAllowed: The key is for other users.
+    """
     caller = caller_of(service, requester, user)
     call = run_call_of(service, requester.program, caller, run=run)
     with service.bodies.at_work(call):
@@ -256,7 +264,7 @@ async def _at_work(
 
 
 async def _use(service: Service, call: Call, run: Run, current: Elicitation) -> None:
-    """Have the run use an answer that is there. Raises QuestionBusy, PaymentGone."""
+    """Let the run use an available answer. Raises QuestionBusy or PaymentGone."""
     is_payment = traits_of(current.kind).gives == "receipt"
     if current.delivered_at is not None:
         if is_payment:
@@ -284,10 +292,12 @@ async def _end_with(service: Service, call: Call, run: Run, id: str, *, data: Ru
 
 
 async def _hold(service: Service, call: Call, run: Run, *, payment: str | None) -> None:
-    """Have in hand what the run was told is paid, for as long as a tool's call without renewal.
+    """Claim the run's payments for as long as a tool call holds a claim without renewing it.
 
-    Raises NoSuchQuestion where it was not told of `payment`, QuestionBusy where another run has
-    that in hand, and PaymentGone where its money has gone back, or another run has used it.
+    Raises:
+        NoSuchQuestion: `payment` is not a payment of this run.
+        QuestionBusy: Another run has claimed `payment`.
+        PaymentGone: `payment` was refunded or disputed, or another run used it.
     """
     is_known = payment is None
     for asked in run.asked:
@@ -314,7 +324,7 @@ async def _gave_back(service: Service, run: Run, current: Elicitation) -> bool:
 
 
 def _kept_open(service: Service, run: Run, *, again: bool) -> Run:
-    """As long as what is done in it is kept."""
+    """Extend the run's lifetime to that of the results stored in it."""
     until = service.clock() + KEPT_UNDER_A_RECEIPT
     if run.open_until < until - _OPENED_AGAIN_BEFORE:
         run = runs.keep_open(run, until=until)

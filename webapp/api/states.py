@@ -1,7 +1,7 @@
-"""How a question stands, as a key may read it: written field by field.
+"""The state of a question, built field by field for the key that reads it.
 
-What could go wrong: the key of an account in an answer, or an answer in what one that approves
-reads. So of an account its name is told, and an answer to the program that asked alone.
+Risks: a response contains an account's access token, or an approver's API key can read a user's
+answer. So an account is shown by its name, and only the program that asked receives the answer.
 """
 
 from collections.abc import Mapping
@@ -25,9 +25,10 @@ from webapp.service import Service
 async def told(
     service: Service, requester: Requester, current: Elicitation, *, with_answer: bool = True
 ) -> QuestionState:
-    """The link is for who asked, and for the person; the answer for who asked alone.
+    """Return the question's state as the requester may see it.
 
-    A key that approves sees what to decide on.
+    Only the program that asked and the person receive the link. Only the program receives the
+    answer. A key that approves sees the form or the arguments to decide on.
     """
     has_link = requester.asks or requester.key is None
     is_open = not current.status.is_final and service.clock() < current.expires_at
@@ -67,7 +68,7 @@ async def told(
 
 
 async def _successor(service: Service, current: Elicitation) -> str | None:
-    """What it made way for, if that answers the same question."""
+    """Return the id of the elicitation that superseded this one, if it has the same question."""
     if current.status is not Status.SUPERSEDED:
         return None
     held = await service.elicitations.find(owner=current.owner, join=current.join)
@@ -75,7 +76,7 @@ async def _successor(service: Service, current: Elicitation) -> str | None:
 
 
 async def told_known(service: Service, known: Known) -> QuestionState:
-    """What was there already: no question stands for it."""
+    """Return the state for an answer that was already known, without a stored question."""
     kind, content = known.question.request.kind, known.content
     status = Status.ACCEPTED.value
     state = QuestionState(id=None, kind=kind, status=status, message=known.question.message)
@@ -90,7 +91,7 @@ async def told_known(service: Service, known: Known) -> QuestionState:
 
 
 async def _account(service: Service, id: str) -> ToldAccount | None:
-    """None where it was disconnected meanwhile, or its answer was taken."""
+    """Return the account, or None if it was disconnected or its answer was already used."""
     found = await service.elicitations.read(Connection, owner=owner_of(id), id=id)
     if found is None or not found.is_connected:
         return None

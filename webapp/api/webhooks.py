@@ -1,8 +1,8 @@
-"""The routes of the webhook log: what payment providers sent, and taking it once more.
+"""The routes of the webhook log: list the deliveries of payment providers, and replay one.
 
-What could go wrong: somebody's address in a list. So a list says what came and what became of it;
-the body, which may name who paid, stands in what is asked for by its id alone. And a replay that
-pays twice: it goes the way of the delivery itself, which does nothing that was done.
+Risks: a list shows a payer's address. So a list says only which delivery came and what its result
+was; the body, which may name the payer, is returned only for a single id. A replay could apply a
+payment twice, so it runs the same code as the delivery, which skips changes already made.
 """
 
 from http import HTTPStatus
@@ -27,7 +27,7 @@ _WORD_CHARACTERS: Final = 64
 
 
 class NoSuchWebhook(ElicitError):
-    """An id that is none of a delivery which is kept."""
+    """The delivery id is unknown, or the delivery has been erased."""
 
     name = "NO_SUCH_WEBHOOK"
     http_status = 404
@@ -48,9 +48,9 @@ async def list_webhooks(
     after: After = None,
     limit: Limit = LISTED_AT_MOST,
 ) -> WebhookPage:
-    """What was verified in the last 30 days, without its bodies; `after` goes on behind a page.
+    """List the deliveries verified in the last 30 days, without bodies. `after` gets the next page.
 
-    In the order of the store: each payer's by time. For a key with the scope `operate`.
+    The order is that of the store: by payer, then by time. The key needs the scope `operate`.
     """
     found, last = await page_of(
         service,
@@ -66,7 +66,7 @@ async def list_webhooks(
 
 @get("/api/webhooks/{webhook_id:str}", guards=_OPERATORS)
 async def read_webhook(webhook_id: FromPath[str], service: NamedDependency[Service]) -> ToldWebhook:
-    """One delivery, with its body as it came, until that is erased."""
+    """Return a delivery. It includes the original body until the body is erased."""
     hook = await _hook(service, webhook_id)
     return _told(hook, body=hook.body)
 
@@ -75,7 +75,7 @@ async def read_webhook(webhook_id: FromPath[str], service: NamedDependency[Servi
 async def replay_webhook(
     webhook_id: FromPath[str], service: NamedDependency[Service]
 ) -> ToldWebhook:
-    """Take it as if it came now; what it did, it does not do again."""
+    """Process a delivery again. Changes that it already made are not repeated."""
     return _told(await service.hooks.replay(await _hook(service, webhook_id)))
 
 

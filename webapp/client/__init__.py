@@ -1,23 +1,22 @@
-"""The client: the verbs in any Python process, over the HTTP API of a server.
+"""The client: asks questions from any Python process, over the HTTP API of a server.
 
-An agent loop, a job or a notebook opens `Elicit` for one run: a piece of work for one user, which
-has a name. Within it `await elicit.oauth(...)` is a request to the server, a link that the program
-shows, and a wait. It is an Asker, as a tool's call is one.
+An agent loop, a job or a notebook opens `Elicit` for one run: a named unit of work for one user.
+Inside the block, `await elicit.oauth(...)` sends a request to the server, shows a link, and waits.
+`Elicit` is an Asker, like the asker of a tool call.
 
-What could go wrong: either side dies, and somebody is asked or pays twice. So a question has its
-place in the run (its kind, what it asks, how many equal ones came before), and the server has the
-answers: the same program, started again under the same name, asks the same and is told what is
-there. The server keeps all of it until the run is ended, which is one request, at the end of the
-block and not before: until then nothing is used up, and from then on the name is free for another
-wish. A program that dies between its last line and that request goes through its lines once more;
-what must not be done again stands in `once`, whose result the server keeps under the run.
+Risks: either side dies, and a person is asked or pays twice. So a question has a place in its run:
+its kind, its content, and the number of equal questions before it. The server stores the answers.
+If the program starts again under the same name and asks the same questions, it gets the same
+answers. The server stores them until the run is ended by one request at the end of the block.
+Until then nothing is used up; afterwards the name is free for another run. If the program dies
+before that request, it repeats its work from the start. Put work that must not be repeated in
+`once`, whose result the server stores under the run.
 
-`elicit` has Elicit, `requests` sends what it asks and tries again where nobody answers, `answers`
-makes accounts and receipts of what is told, which reach their providers through the server: no key
-of an account's has to leave it.
+`elicit` has Elicit. `requests` sends HTTP requests and retries them. `answers` builds accounts and
+receipts, which call their providers through the server, so no access token has to leave the server.
 
-Imports `flows`, httpx and what is light: no framework, no protocol library, no store. A test holds
-it to that. Stands after `calls`, of which it takes the link and the count of what was not asked.
+Imports only `flows`, httpx and small modules: no framework, no protocol library and no store, which
+a test checks. From `calls` it imports the shown link and the check for questions never asked.
 """
 
 from webapp.client.elicit import Elicit

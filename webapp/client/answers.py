@@ -1,7 +1,7 @@
-"""What a program gets of an answer: an account and a receipt that reach out through the server.
+"""Answers for a program: accounts and receipts that work through the server.
 
-What could go wrong: the key of an account in a program that needs none. So an account's client goes
-by the server's proxy, which adds the key there; the program has it only where it asked for that.
+Risks: a program that needs no access token has one anyway. So an account's client sends requests
+through the server's proxy, which adds the token. The program gets a token only if it asks for one.
 """
 
 from collections.abc import Coroutine, Mapping
@@ -24,7 +24,7 @@ from webapp.client.requests import Requests
 
 T = TypeVar("T")
 _TOLD_AS: Final = {"account": "account", "receipt": "payment"}
-# Of the server's own: the provider gets what the account has there.
+# Headers for the server itself. The provider gets the account's credentials from the server.
 _NOT_PASSED_ON = frozenset({"authorization", "cookie", "host"})
 _LOCATION = {b"elicit-location": b"location"}
 
@@ -32,7 +32,12 @@ _LOCATION = {b"elicit-location": b"location"}
 async def answer_of(
     question: Question[T], state: Mapping[str, Any], *, reach: "ServersReach", with_token: bool
 ) -> T:
-    """What the program gets. Raises Failed where it is not there any more, InvalidAnswer."""
+    """Return the answer that the program gets.
+
+    Raises:
+        Failed: The answer has been erased.
+        InvalidAnswer: The answer is not valid for the question.
+    """
     request: Request = question.request
     id = state["id"]
     told = state[_TOLD_AS.get(traits_of(request.kind).gives or "", "content")]
@@ -46,7 +51,7 @@ async def answer_of(
     try:
         return question.answer(told)
     except Refused as refused:
-        if traits_of(request.kind).is_secret:  # what a person typed is in nobody's words
+        if traits_of(request.kind).is_secret:  # no error text may contain what a person typed
             raise
         details = [(fault.path, fault.message) for fault in refused.faults]
         raise InvalidAnswer(details, elicitation_id=id) from None
@@ -69,7 +74,7 @@ def processing(question: Question[T], state: Mapping[str, Any]) -> Outcome[T]:
 
 
 class AccountThroughServer(Account):
-    """An account whose provider is called by the server."""
+    """An account whose provider is called through the server."""
 
     __slots__ = ("_connection", "_requests")
 
@@ -80,7 +85,7 @@ class AccountThroughServer(Account):
 
     @property
     def access_token(self) -> str:
-        """The key, where the run was opened with `access_tokens=True`. Raises NotAllowed."""
+        """The access token. Raises NotAllowed if the run has no `access_tokens=True`."""
         if not self._content.access_token:
             raise NotAllowed(
                 "This program was not given the key of the account: account.client() needs none. "
@@ -90,7 +95,7 @@ class AccountThroughServer(Account):
         return self._content.access_token
 
     def client(self) -> httpx.AsyncClient:
-        """Make a client for the provider's API, which the server calls for it."""
+        """Make a client for the provider's API. The server sends its requests."""
         transport = _Proxy(self._requests, self._connection)
         return httpx.AsyncClient(
             base_url=self.api, transport=transport, timeout=self._requests.client.timeout
@@ -98,7 +103,7 @@ class AccountThroughServer(Account):
 
 
 class ServersReach:
-    """Implements flows.question.Resources for one run."""
+    """The implementation of flows.question.Resources for one run."""
 
     def __init__(self, requests: Requests, *, run: str) -> None:
         self.requests = requests
@@ -124,7 +129,7 @@ class ServersReach:
         return await self.requests.post("/api/runs/spend", body)
 
     async def refund(self, receipt_id: str, *, reason: str | None) -> Json:
-        """As `refund_of` reads it."""
+        """Refund the payment. Return the data that `refund_of` reads."""
         body = {"run": self._run} | ({} if reason is None else {"reason": reason})
         path = f"/api/payments/{receipt_id}/refund"
         told = await self.requests.post(path, body, self.requests.whose)
@@ -135,7 +140,7 @@ class ServersReach:
 
 
 async def _account_of(told: Mapping[str, Any], *, reach: ServersReach, with_token: bool) -> Account:
-    """The account that an answer tells of, and its key if that is wanted."""
+    """Return the account of an answer, with its access token if `with_token` is set."""
     id, key = str(told["id"]), dict[str, Any]()
     if with_token:
         requests = reach.requests
@@ -153,7 +158,7 @@ async def _account_of(told: Mapping[str, Any], *, reach: ServersReach, with_toke
 
 
 def _receipt_of(told: Mapping[str, Any], *, elicitation_id: str, reach: ServersReach) -> Receipt:
-    """The receipt that an answer tells of: what the ledger has besides stays there."""
+    """Return the receipt of an answer. Ledger fields that the server does not send are empty."""
     paid = Payment(
         id=told["id"],
         owner="",
@@ -175,7 +180,7 @@ def _receipt_of(told: Mapping[str, Any], *, elicitation_id: str, reach: ServersR
 
 
 class _Proxy(httpx.AsyncBaseTransport):
-    """By way of the server's proxy to the provider of one account."""
+    """An httpx transport through the server's proxy, for one account."""
 
     def __init__(self, requests: Requests, connection: str) -> None:
         self._requests = requests
@@ -194,6 +199,6 @@ class _Proxy(httpx.AsyncBaseTransport):
             extensions=request.extensions,
         )
         reply = await client.send(passed_on, stream=True, follow_redirects=False)
-        # A redirect of this client's comes this way again, and takes no credential elsewhere.
+        # A redirect that this client follows is sent through the proxy again, without credentials.
         told = [(_LOCATION.get(name.lower(), name), value) for name, value in reply.headers.raw]
         return httpx.Response(reply.status_code, headers=told, stream=reply.stream, request=request)

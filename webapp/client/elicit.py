@@ -1,7 +1,7 @@
-"""Elicit: who asks for a program, over the HTTP API of a server.
+"""The Elicit class: the asker of a Python program, over the HTTP API of a server.
 
-What could go wrong: an answer that is used up before the program has kept what came of it. So
-nothing is said of it until the block ends; see the theory of operation.
+Risks: an answer is used up before the program has saved its results. So the program reports
+nothing as used until the block ends; see the theory of operation.
 """
 
 import asyncio
@@ -44,32 +44,41 @@ from webapp.printing import tell
 
 T = TypeVar("T")
 NAME_CHARACTERS: Final = 255
-RESULT_LETTERS_AT_MOST: Final = 60 * 1024  # of what `once` keeps, as JSON
-_ON_ITS_WAY_SECONDS: Final = 5  # between two looks for a payment that is not waited for
+RESULT_LETTERS_AT_MOST: Final = 60 * 1024  # characters of JSON that `once` stores
+_ON_ITS_WAY_SECONDS: Final = 5  # between two polls for a payment that is not waited for
 _CLAIMED_AGAIN_SECONDS: Final = 10.0
 _BUSY_SECONDS: Final = 1.0
-_WORD: Final = re.compile(r"[A-Za-z0-9._~-]{1,128}")  # what is an id, or the name of a secret
+_WORD: Final = re.compile(r"[A-Za-z0-9._~-]{1,128}")  # a valid id or name of a secret
 
 
 class Elicit:
-    """Within the block verbs ask the user `user`, by the server at `url`, as an application does.
+    """A context manager in which questions go to the user `user`, through the server at `url`.
 
-    `run` names the piece of work, for this user: the same program started again under it goes on
-    with the same questions, with what was paid, and with what `once` did. `show` is given each link
-    when it waits already, and may be async; it is cancelled when there is nothing more to show, and
-    what it raises, the await raises. Without it a link is printed. `access_token` stands in place
-    of `user`: the person's own, or a function that gives it. With `access_tokens` an account has
-    its key, for which the API key needs the scope `tokens`. `on_notice` is given what `notify`
-    tells.
+    Args:
+        url: The address of the server.
+        api_key: The program's API key.
+        run: The name of the unit of work, for this user. If the program starts again with the same
+            name, it continues with the same questions, payments and results of `once`.
+        user: The program's own id of the user.
+        access_token: The person's access token, or a function that returns it, instead of `user`.
+        show: A function that receives each link once the server is waiting for the answer. It may
+            be async. It is cancelled when the link is no longer needed, and its exceptions are
+            raised by the await. By default the link is printed.
+        on_notice: A function that receives the messages of `notify`.
+        access_tokens: Give accounts their access token. The API key needs the scope `tokens`.
+        patience: How long to retry while the server does not respond. Waiting for an answer is
+            retried longer if the question's own timeout is longer.
+        transport: An httpx transport, for example with your own certificates.
 
-    What the block got is used up when it ends without an error. One that says what the person did
-    (NotAccepted) ends the run too; after any other all of it is there for the same run. A server
-    that does not answer is waited for `patience`, and a question's own time if that is longer.
-    `transport` is another way to it than the network, as for certificates of your own.
+    Answers are used up when the block ends without an error. An error that reports the person's
+    decision (NotAccepted, but not Cancelled or Processing) also ends the run. After any other
+    error, all answers stay available to the same run.
 
-    Raises InvalidQuestion, here and for a question that cannot travel, ServerUnreachable,
-    ServerRefused, and AlreadyDone where the run ended less than two minutes ago and had used a
-    payment or `once`.
+    Raises:
+        InvalidQuestion: An argument is not valid, or the HTTP API cannot ask the question.
+        ServerUnreachable: The server did not respond in time.
+        ServerRefused: The server refused a request.
+        AlreadyDone: The run ended less than two minutes ago, and used a payment or `once`.
     """
 
     def __init__(
@@ -111,13 +120,13 @@ class Elicit:
         self._begin()
 
     def _begin(self) -> None:
-        self._by = secrets.token_urlsafe(12)  # this block, where work is claimed
+        self._by = secrets.token_urlsafe(12)  # identifies this block when it claims work
         self._asked = Counter[tuple[str, str]]()
-        self._ids: dict[str, int] = {}  # of its questions, and how many equal ones came before
+        self._ids: dict[str, int] = {}  # ids of its questions, with their `nth`
         self._shown = set[str]()
-        self._over: dict[str, None] = {}  # the questions whose outcome the program has
-        self._receipt: str | None = None  # what was paid last, and not for good
-        self._is_begun = False  # there is something to end
+        self._over: dict[str, None] = {}  # the questions whose outcome the program received
+        self._receipt: str | None = None  # the last payment, unless it was a permanent purchase
+        self._is_begun = False  # whether there is a run to end
         self._again = False
 
     async def __aenter__(self) -> Self:
@@ -139,7 +148,7 @@ class Elicit:
                 await all_were_asked(self._unasked, tool="the program")
                 await self._end(is_error=False)
             elif isinstance(error, NotAccepted) and not isinstance(error, Cancelled | Processing):
-                with suppress(ElicitError):  # the no is on its way
+                with suppress(ElicitError):  # the person's refusal is being raised
                     await self._end(is_error=True)
 
     @property
@@ -170,7 +179,7 @@ class Elicit:
             raise group.exceptions[0] from None
         outcomes = tuple(task.result() for task in asking)
         for question, outcome in zip(questions, outcomes, strict=True):
-            self._has(question, outcome)  # in their order: a run that starts again has the same
+            self._has(question, outcome)  # in order, as a restarted run does
         return outcomes
 
     async def once(
@@ -181,7 +190,7 @@ class Elicit:
         key: str | int | None,
         again: bool,
     ) -> Json:
-        """Kept under the run, until that is ended, or under what was paid last in it.
+        """Do the work once. Store its result under the run, or under the last payment in the run.
 
         The result has 60 KiB of JSON at most.
         """
@@ -190,7 +199,7 @@ class Elicit:
             return await self._once(name, work, key=key, again=again)
 
     async def forget(self, name: str) -> bool:
-        if not _is_plain(name):  # no secret is called so
+        if not _is_plain(name):  # no secret can have this name
             return False
         try:
             await self._requests.delete(f"/api/secrets/{name}")
@@ -207,16 +216,16 @@ class Elicit:
                 await heard
 
     async def cancel(self, elicitation_id: str) -> None:
-        """Nobody is to answer any more; whoever awaits it gets Cancelled.
+        """Cancel a question. Code that awaits the question gets Cancelled.
 
-        Raises InvalidQuestion for what is no id.
+        Raises InvalidQuestion if `elicitation_id` is no id.
         """
         if not _is_plain(elicitation_id):
             raise InvalidQuestion("This is no id of a link: use link.elicitation_id.")
         try:
             await self._requests.post(f"/api/questions/{elicitation_id}/cancel", {})
         except ServerRefused as refused:
-            if refused.problem != NotPossible.name:  # it is over
+            if refused.problem != NotPossible.name:  # the question has already ended
                 raise
 
     def can(self, mode: str) -> bool:
@@ -233,11 +242,11 @@ class Elicit:
     ) -> Completion:
         """Complete a visit that this program asked for, by the id of the link that was shown.
 
-        Raises NotSupported for `program` and `tool`: a program completes its own questions alone.
+        Raises NotSupported for `program` and `tool`: a program completes only its own questions.
         """
         if program is not None or tool is not None:
             _served_only("A program completes what it asked itself: leave program= and tool= out.")
-        if not _is_plain(elicitation_id):  # it may come from anybody
+        if not _is_plain(elicitation_id):  # the id may come from an untrusted source
             return Completion.UNKNOWN
         path = f"/api/questions/{elicitation_id}/complete"
         try:
@@ -260,7 +269,7 @@ class Elicit:
         _served_only("Tokens are read where tools are served.")
 
     def failed(self, error: ElicitError) -> None:
-        """Nobody is told: the program has the error itself."""
+        """Do nothing: the program has the error itself."""
 
     async def _ask(self, question: Question[T]) -> Outcome[T]:
         try:
@@ -273,14 +282,17 @@ class Elicit:
                 state = await self._waited(question, state)
             if state.get("superseded_by") is None:
                 return await self._outcome(question, state)
-            nth = self._ids[state["id"]]  # it was paid late where it was asked before: that is had
+            # An earlier, equal question was paid late: ask for that one.
+            nth = self._ids[state["id"]]
             state = await self._put(question, nth=nth)
             self._ids[str(state["id"])] = nth
 
     async def _stated(self, question: Question[Any]) -> dict[str, Any]:
-        """How it stands at its place: the next one where nobody of this block has the question.
+        """Ask the question at its place in the run. Return its state.
 
-        Two that look different here may be the same there, as with and without the only provider.
+        If this block already has the question at that place, use the next place. Questions that
+        differ here can be equal on the server, for example with and without the name of the only
+        provider.
         """
         fact = question.request.kind, question.digest
         while True:
@@ -298,7 +310,7 @@ class Elicit:
         return await self._requests.post("/api/questions", {**body_of(question), **place})
 
     def _has(self, question: Question[Any], outcome: Outcome[Any]) -> None:
-        """Note a receipt: what follows is done for it, once."""
+        """Remember a receipt: the work that follows is done once for that payment."""
         request, content = question.request, outcome.content
         if isinstance(request, PaymentRequest) and isinstance(content, Receipt):
             self._receipt = None if request.once else content.id
@@ -337,7 +349,7 @@ class Elicit:
         return cast("str | None", told["says"])
 
     async def _held(self, question: Question[Any], state: dict[str, Any]) -> dict[str, Any]:
-        """Until it is over, or on its way where that is enough."""
+        """Wait until the question has ended, or its payment is in progress if that suffices."""
         until = Deadline(question.timeout, ticks=asyncio.get_running_loop().time)
         seconds = WAIT_SECONDS if question.waits_for_money else _ON_ITS_WAY_SECONDS
         path = f"/api/questions/{state['id']}"
@@ -394,7 +406,7 @@ class Elicit:
                 given: Any = work(state["idempotency_key"])
                 done = _kept(await given if inspect.isawaitable(given) else given)
             except Exception:
-                with suppress(ElicitError):  # the work's own error is on its way
+                with suppress(ElicitError):  # the error of the work is being raised
                     await self._requests.post("/api/runs/once/done", {**step, "failed": True})
                 raise
             finally:
@@ -404,14 +416,14 @@ class Elicit:
         return cast("Json", state["result"])
 
     async def _renew(self, claim: Mapping[str, Any]) -> None:
-        """While the work lasts: whoever else comes by waits for it."""
+        """Renew the claim while the work lasts, so that other processes wait for its end."""
         while True:
             await self._requests.pause(_CLAIMED_AGAIN_SECONDS)
             with suppress(ElicitError):
                 await self._requests.post("/api/runs/once", claim)
 
     async def _end(self, *, is_error: bool) -> None:
-        """All that the program has is used up, in one write there."""
+        """End the run on the server. Its answers are used up in one write."""
         if not self._is_begun:
             return
         about = {"run": self.run, "questions": list(self._over), "is_error": is_error}
@@ -421,7 +433,7 @@ class Elicit:
 
 
 def _kept(given: object) -> dict[str, Any]:
-    """What the server is told of work that is done."""
+    """Return the fields that report the result of finished work to the server."""
     try:
         text = json.dumps(given, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -432,7 +444,7 @@ def _kept(given: object) -> dict[str, Any]:
 
 
 def _is_plain(word: str) -> bool:
-    """Whether it stays the one part of a path that it is put into."""
+    """Return True if the word is safe to use as one segment of a URL path."""
     return _WORD.fullmatch(word) is not None and word.strip(".") != ""
 
 

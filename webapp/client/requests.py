@@ -1,9 +1,9 @@
-"""Requests of a program to its server: written, sent, sent again where nobody answers, and read.
+"""HTTP requests of a program to its server: send, retry and read.
 
-What could go wrong: a server that is restarted at this very moment. So what was not answered is
-sent again, each time after a longer pause, as every request names what it is about and may come
-twice. Or an answer that is no answer of the server's, but of a proxy before it: only a problem with
-a code of ours is one.
+Risks: the server restarts during a request. So a request without a response is sent again, after a
+longer pause each time. This is safe because every request names its subject and may arrive twice. A
+response could also come from a proxy server in front of the server, so only a problem with one of
+the server's own codes counts as an error of the server.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from flows.question import Question
 from flows.requests import AccountRequest, PaymentRequest
 from webapp.deadline import Deadline
 
-WAIT_SECONDS: Final = 50  # of one request that waits; the API's own bound
+WAIT_SECONDS: Final = 50  # per long-polling request; the API's own limit
 _ANSWERED_WITHIN_SECONDS: Final = 20
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 10.0
@@ -71,7 +71,7 @@ PATIENCE: Final = timedelta(minutes=10)
 
 
 class ServerUnreachable(ElicitError):
-    """The server did not answer in time; the same run, started again, goes on where it was."""
+    """The server did not respond in time. Start the same run again to continue it."""
 
     name = "SERVER_UNREACHABLE"
     http_status = 503
@@ -85,7 +85,7 @@ class ServerUnreachable(ElicitError):
 
 
 class ServerRefused(ElicitError):
-    """The server refused a request; `problem` is its code for that, `status` that of HTTP."""
+    """The server refused a request. `problem` is the error's code, `status` the HTTP status."""
 
     name = "SERVER_REFUSED"
 
@@ -96,7 +96,7 @@ class ServerRefused(ElicitError):
 
 
 class Requests:
-    """Those of one run, of one program with its API key."""
+    """The HTTP client of one run of a program with its API key."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Requests:
         transport: httpx.AsyncBaseTransport | None,
         pause: Pause = asyncio.sleep,
     ) -> None:
-        """Raises InvalidQuestion for an address that a key must not be sent to."""
+        """Check the URL. Raises InvalidQuestion if an API key must not be sent to the URL."""
         origin_of(url)
         self._url = url.rstrip("/")
         self._user = user
@@ -134,12 +134,12 @@ class Requests:
 
     @property
     def client(self) -> httpx.AsyncClient:
-        assert self._client is not None  # within the block
+        assert self._client is not None  # inside the block
         return self._client
 
     @property
     def credentials(self) -> dict[str, str]:
-        """The key, and the person's own token as it is by now."""
+        """The API key, and the person's current access token."""
         found = {"authorization": f"Bearer {self._api_key}"}
         token = self._access_token
         if token is not None:
@@ -148,7 +148,7 @@ class Requests:
 
     @property
     def whose(self) -> dict[str, str]:
-        """What a request says of the user; a token says it by itself."""
+        """The request field that names the user, or {} if an access token names the person."""
         return {} if self._user is None else {"user": self._user}
 
     async def post(
@@ -170,16 +170,20 @@ class Requests:
     async def _send(
         self, method: str, path: str, *, until: Deadline | None = None, **about: Any
     ) -> dict[str, Any]:
-        """Until it is answered. Raises ServerUnreachable, later than `until`, and what it says.
+        """Send a request, with retries, and return the response body.
 
-        A person's token may be over by the time that a wait is: then it is sent once more with
-        what the function for it gives now.
+        If the person's token expired during a long wait, send the request once more with a new
+        token from the function.
+
+        Raises:
+            ServerUnreachable: No response came within the patience, nor before `until`.
+            ElicitError: The error that the server returned.
         """
         patience = Deadline(self._patience, ticks=asyncio.get_running_loop().time)
         limits = [patience] if until is None else [patience, until]
         longest, why, may_renew = _FIRST_PAUSE_SECONDS, "", callable(self._access_token)
         while True:
-            seconds = longest * (1 + random.random()) / 2  # noqa: S311 - that not all come at once
+            seconds = longest * (1 + random.random()) / 2  # noqa: S311 - spreads out retries
             try:
                 about["headers"] = self.credentials
                 reply = await self.client.request(method, path, **about)
@@ -203,8 +207,8 @@ class Requests:
 class ListedQuestion:
     """A question as a list shows it: without its answer.
 
-    `user` is who is asked, None for a person who signs in at an issuer. `url` is the link for that
-    person while the question is open, for the program that asked.
+    `user` is the id of the user who is asked, or None for a person who signs in at an issuer. `url`
+    is that person's link while the question is open, for the program that asked.
     """
 
     id: str
@@ -228,13 +232,13 @@ async def list_questions(
     patience: timedelta = PATIENCE,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> AsyncIterator[ListedQuestion]:
-    """Yield all that the key's program asked, or all that a key which approves may answer.
+    """Yield all questions of the key's program, or all that an approving key may answer.
 
-    With `user` or `access_token`, only what this person is asked; with `waiting`, only what is not
-    answered yet. A question that is opened in the meantime may come twice.
+    With `user` or `access_token`, yield only the questions to this person. With `waiting`, yield
+    only unanswered questions. A question that is opened in the meantime may appear twice.
 
     Raises:
-        InvalidQuestion: The address is one that a key must not be sent to.
+        InvalidQuestion: An API key must not be sent to this URL.
         ServerUnreachable: The server did not answer within `patience`.
         ServerRefused: The server refused the request.
     """
@@ -269,11 +273,11 @@ async def list_questions(
 
 
 def body_of(question: Question[Any]) -> dict[str, Any]:
-    """Return the question as it travels.
+    """Return the request body that asks the question.
 
     Raises:
-        InvalidQuestion: The HTTP API cannot ask it. That is a mistake in the program, so it is
-            raised also where a decline is `False` or `None`: those are a person's alone.
+        InvalidQuestion: The HTTP API cannot ask the question. This is an error of the program, so
+            it is raised even if the question returns `False` or `None` when a person declines.
     """
     match question.request:
         case Visit(url=str(url), waits=waits):
@@ -312,13 +316,13 @@ def body_of(question: Question[Any]) -> dict[str, Any]:
 
 
 def _is_no_answer(reply: httpx.Response) -> bool:
-    """Whether the same request may be answered a moment later."""
+    """Return True if repeating the same request later may get a proper response."""
     code = _problem_in(reply).get("code")
     return code in _AGAIN or (code is None and reply.status_code in _NOBODY)
 
 
 def _told(reply: httpx.Response) -> dict[str, Any]:
-    """What a good answer says; raises what a bad one does."""
+    """Return the body of a successful response, or raise the error of a failed one."""
     if reply.is_success:
         return cast("dict[str, Any]", reply.json()) if reply.content else {}
     problem = _problem_in(reply)
@@ -346,12 +350,12 @@ def _problem_in(reply: httpx.Response) -> dict[str, Any]:
 
 
 def _asked_to_wait(reply: httpx.Response) -> float:
-    """In seconds; a date is read as nothing."""
+    """Return the Retry-After header in seconds. A date counts as 0."""
     asked = reply.headers.get("retry-after", "")
     return min(float(asked), 60.0) if asked.isdecimal() else 0.0
 
 
 @cache
 def _trust() -> SSLContext:
-    """The certificate authorities, read once in a process: it takes a tenth of a second."""
+    """Return the TLS context. It is cached, because loading it takes a tenth of a second."""
     return httpx.create_ssl_context()

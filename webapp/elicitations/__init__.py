@@ -1,15 +1,16 @@
-"""The service of elicitations: start, open, settle, take; and who is waiting for them.
+"""The elicitation service: start, open, settle and claim questions, and wake their waiters.
 
-`service` is the one retry loop over `Store.write`: it applies a function of `flows.elicitation` to
-what is there, and a loser decides again. `complete` is the one door for an answer, in time or late.
-`waiters` hold the calls of this process that wait, `watcher` wakes them for what others write,
-`links` makes addresses, `aliases` keeps an author's own ids, `plugins` have a say at each stage.
+`service` has the only retry loop around `Store.write`. It applies a function of `flows.elicitation`
+to the current value, and decides again if another write was first. `complete` is the only way to
+accept an answer, in time or late. `waiters` are the waiting calls of this process, and `watcher`
+wakes them when other processes write. `links` builds URLs, `aliases` stores authors' own ids, and
+`plugins` runs hooks at each stage.
 
-The one path: a waiter is registered before the link leaves -> something settles the record -> the
-write is durable -> the waiter is woken, here or in another process -> it reads the store.
+The sequence: a waiter is registered before the link is sent -> something settles the record -> the
+write is durable -> the waiter is woken, here or in another process -> the waiter reads the store.
 
-Promised: a wake is a hint and the store the truth; settled once; first, duplicate, late and unknown
-are told apart.
+Guarantees: a wake-up is a hint and the store has the truth; a question is settled once; first,
+duplicate, late and unknown answers are distinguished.
 
-What could go wrong: everything between two awaits. The crash windows are in tests/crash.
+Risks: anything that can happen between two awaits. tests/crash covers the crash windows.
 """

@@ -1,13 +1,13 @@
 """Aliases: an author's own id for an elicitation, so that trusted code can complete it by that id.
 
-What could go wrong: an order completes the question of somebody else who uses the same id. So an id
-belongs to whoever gave it (an API program, or a tool or block of one server) and to the person who
-was asked. A completion that does not say which of these is meant finds a question only where one
-tool asked one person under the id, open or ended: a late or repeated completion must not finish
-another question. Questions of API programs are found by the name of the program alone.
+Risks: an order completes the question of another person with the same id. So an id belongs to the
+asker (an API program, or a tool or block of one server) and to the person who was asked. A
+completion that does not name both finds a question only if one tool asked one person under the id,
+whether open or ended: a late or repeated completion must not complete another question. Questions
+of API programs are found only by the name of the program.
 
-An id is one row for each of its questions, `name::home:owner:tool`. The home is a tag of the API
-program, or of the server whose tools and blocks ask. Rows of an earlier version are `name:owner`.
+Each question under an id has one row, `name::home:owner:tool`. `home` is a tag of the API program,
+or of the server whose tools and blocks ask. Rows of an earlier version are `name:owner`.
 """
 
 import logging
@@ -22,17 +22,17 @@ from webapp.records.owners import SERVICE
 from webapp.records.rows import ROWS_AT_ONCE
 from webapp.records.values import Alias
 
-_SEPARATOR = ":"  # neither an id of an author's nor a tag has it
-_BEHIND = ";"  # the sign that follows it
-_OWN, _PROGRAM = "s", "p"  # how a home begins
+_SEPARATOR = ":"  # occurs in no author's id and in no tag
+_BEHIND = ";"  # the character after the separator
+_OWN, _PROGRAM = "s", "p"  # the first character of a home
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskingParty:
-    """Who gave an id: an API program, or a tool of the server; None: any tool or block of it.
+    """The asker that gave an id: an API program or a tool. None for both: any tool or block.
 
-    Without `server` it may be any server of the store.
+    Without `server`, any server of the store matches.
     """
 
     server: str | None = None
@@ -48,9 +48,9 @@ class AskingParty:
 
 
 async def give_alias(elicitations: Elicitations, name: str, elicitation: Elicitation) -> None:
-    """Let `name` stand for this elicitation, among what its asker asks its owner.
+    """Make `name` an id of this elicitation, for its asker and its owner.
 
-    Raises InvalidQuestion if it stands for another question of these two that is still open.
+    Raises InvalidQuestion if the same asker and owner have another open question with this id.
     """
     id = _id(elicitations, name, elicitation)
 
@@ -77,9 +77,9 @@ async def give_alias(elicitations: Elicitations, name: str, elicitation: Elicita
 async def aliased(
     elicitations: Elicitations, name: str, *, owner: str | None, by: AskingParty
 ) -> Elicitation | None:
-    """Return the elicitation for which `by` gave this name, to this owner or to the only one.
+    """Return the elicitation with this id from `by`, for this owner or for the only one.
 
-    Raises OwnerNeeded where several people, or several tools, have one.
+    Raises OwnerNeeded if several people, or several tools, have a question with this id.
     """
     found: dict[tuple[str, str, str], Elicitation] = {}
     async for alias in _rows(elicitations, name, owner=owner, by=by):
@@ -106,7 +106,7 @@ async def _rows(
         old = await elicitations.read(Alias, owner=SERVICE, id=start + owner)
         if old is not None:
             yield old
-    else:  # rows of an earlier version stand on both sides of those of this one
+    else:  # rows of an earlier version sort before and after the current ones
         async for alias in _beginning(elicitations, start, without=_SEPARATOR):
             yield alias
     async for home in _homes(elicitations, name, by):
@@ -133,7 +133,7 @@ async def _homes(elicitations: Elicitations, name: str, by: AskingParty) -> Asyn
 async def _beginning(
     elicitations: Elicitations, start: str, *, without: str | None = None
 ) -> AsyncIterator[Alias]:
-    """Yield the rows whose id begins so, without those that go on with `without`."""
+    """Yield the rows whose id starts with `start`, but not with `start` and `without`."""
     after = start
     while True:
         page = await elicitations.store.list("alias", after=after, limit=ROWS_AT_ONCE)

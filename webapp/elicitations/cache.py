@@ -1,7 +1,7 @@
-"""What this process wrote last of each elicitation that nobody has used up, and which ones ended.
+"""A cache of the elicitations that this process wrote last and that are not used up.
 
-A change may be decided on it, since the compare-and-set has the last word; whoever needs the truth
-reads the store.
+A change may be decided on a cached copy, because the compare-and-set checks the version. Code that
+needs the current value reads the store.
 """
 
 from collections import OrderedDict
@@ -20,11 +20,11 @@ class Cache:
         return self._by_id.get(id)
 
     def has_ended(self, id: str) -> bool:
-        """Whether it is known to be over; what is, stays so."""
+        """Return True if the elicitation is known to have ended. Ended elicitations stay ended."""
         return id in self._ended
 
     def keep(self, value: Elicitation) -> bool:
-        """False for what was overtaken: there is newer news."""
+        """Store the value. Return False if the cache has a newer version."""
         if value.status.is_final:
             self._ended[value.id] = None
             if len(self._ended) > REMEMBERED_AT_MOST:
@@ -45,6 +45,6 @@ class Cache:
         self._by_id.pop(id, None)
 
     def clear(self) -> None:
-        """Forget all of it, also what ended: a store that has stepped back may not know of it."""
+        """Remove everything, also what ended: a store that stepped back may have lost it."""
         self._by_id.clear()
         self._ended.clear()

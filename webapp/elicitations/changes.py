@@ -1,7 +1,7 @@
-"""News of what stays with people beyond a call: accounts, purchases, named secrets.
+"""Changes of data that outlives a call: accounts, purchases and named secrets.
 
-What could go wrong: a change that nobody hears of. What this process writes comes by here, and what
-it sees others write; where something may have been missed, everybody's may have changed.
+Risks: a change goes unnoticed. So this process's writes and the writes it sees of other processes
+are reported here. If a write may have been missed, the data of every owner counts as changed.
 """
 
 import asyncio
@@ -16,25 +16,25 @@ KEPT: Final = (Connection, Payment, KeptSecret)
 
 
 class Changes:
-    """Whose accounts, purchases or named secrets have changed since somebody asked."""
+    """The owners whose accounts, purchases or named secrets changed since the last call."""
 
     def __init__(self) -> None:
-        self._owners: set[str | None] = set()  # None: anybody's
+        self._owners: set[str | None] = set()  # None: any owner
         self._arrived = asyncio.Event()
         self._is_wanted = False
 
     def tell(self, owner: str | None) -> None:
-        """Something of this owner's has changed; None: something may have been missed."""
+        """Report a change of this owner's data; None means that a change may have been missed."""
         if self._is_wanted:
             self._owners.add(owner)
             self._arrived.set()
 
     def want(self) -> None:
-        """From now on it is noted."""
+        """Start recording changes."""
         self._is_wanted = True
 
     async def owners(self) -> Collection[str | None]:
-        """Wait until there is news."""
+        """Wait for changes and return their owners."""
         await self._arrived.wait()
         self._arrived.clear()
         owners, self._owners = self._owners, set()

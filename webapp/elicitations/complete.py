@@ -1,9 +1,9 @@
-"""`complete_elicitation`: the one door for an answer, in time or late.
+"""`complete_elicitation`: the only function that accepts an answer, in time or late.
 
-OAuth and payment callbacks, webhooks, pages, client forms and trusted code all end here, each with
-the proof of what it verified. What could go wrong: a yes that came for nothing, or one that answers
-two questions. A late one is kept for the same question; if somebody asks that at the moment, the
-newer elicitation makes way, and its waiter gets the answer.
+OAuth and payment callbacks, webhooks, pages, client forms and trusted code all call it, each with
+the proof of what it verified. Risks: an answer is lost, or answers two questions. So a late answer
+is stored for the same question. If that question is open again, the newer elicitation is
+superseded, and its waiter gets the answer.
 """
 
 from collections.abc import Sequence
@@ -30,11 +30,12 @@ async def complete_elicitation(
     first: Sequence[Value] | None = None,
     answers_others: str | None = None,
 ) -> Completion:
-    """Settle as accepted, with what `also` gives written beside; goes on when cancelled.
+    """Accept an answer, and store the values of `also` in the same write.
 
-    `first` is tried before `also` is asked, where the answer is in time. `answers_others` is the
-    id of what answers every question for the same thing: a late answer does not supersede an open
-    question then, it answers that question as well.
+    Cancelling the caller does not stop the work. If the answer is in time, the values `first` are
+    tried before `also` is called. `answers_others` is the id of a thing that answers every question
+    about the same thing. With `answers_others`, a late answer also answers an open question instead
+    of superseding it.
     """
     work = _complete(
         elicitations,
@@ -63,7 +64,7 @@ async def _complete(
     except KeyError:
         return Completion.UNKNOWN
     except NotPossible:
-        pass  # it has ended: what is left is to keep a late yes
+        pass  # the elicitation has ended, but a late answer may still be stored
     else:
         if ended.status is Status.ACCEPTED:
             return Completion.ACCEPTED
@@ -83,7 +84,10 @@ async def _keep_late(
     also: Also,
     answers_others: str | None,
 ) -> Completion:
-    """Keep a late yes for the same question; a newer elicitation of it makes way."""
+    """Store an answer that arrived after the question ended.
+
+    Supersede a newer elicitation of the same question.
+    """
     moved: list[Elicitation] = []
 
     async def kept() -> Sequence[Value]:
@@ -116,7 +120,7 @@ async def _keep_late(
 
 
 def _made_way(holder: Elicitation, *, now: datetime) -> list[Elicitation]:
-    """The holder of a question without its hold on it; empty if it has a better right to it."""
+    """Return the holder of the question without its hold; empty if it must not be superseded."""
     if holder.status is Status.ACCEPTED:
         return []
     if holder.status.is_final:
@@ -130,7 +134,7 @@ def _made_way(holder: Elicitation, *, now: datetime) -> list[Elicitation]:
 def _answered(
     holder: Elicitation, answer: Json, proof: Proof, *, by: str, now: datetime
 ) -> list[Elicitation]:
-    """Return the open question as it ends with the same answer; empty if its time is over."""
+    """Return the open question, ended with the same answer; empty if the question has expired."""
     if holder.status.is_final:
         return []
     ended = states.accept(holder, proof, now=now, content=answer)

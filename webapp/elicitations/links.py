@@ -1,4 +1,4 @@
-"""Links: every address that leaves the process with a token in it."""
+"""Links: the URLs and tokens that this server sends out."""
 
 from datetime import datetime, timedelta
 from functools import partial
@@ -12,19 +12,19 @@ from webapp.records.ids import owner_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-# The pages of a link outlive the elicitation, to say what became of it.
+# The pages of a link outlive the elicitation, to show its outcome.
 LINK_OUTLIVES = timedelta(days=1)
 _PAGE_LASTS = timedelta(days=1)
 
 
 async def _is_always_ours() -> None:
-    """This process has the port itself."""
+    """Do nothing: this process owns the port."""
 
 
 class Links:
-    """Addresses under one public URL.
+    """The URLs under one public URL.
 
-    `prove` raises where that is not ours at the moment; it is awaited before a link leaves.
+    `prove` raises if this process does not own the public URL now. Await it before sending a link.
     """
 
     def __init__(self, *, tokens: Tokens, public_url: str) -> None:
@@ -33,11 +33,11 @@ class Links:
         self.public_url = public_url.rstrip("/")
 
     def of(self, elicitation: Elicitation, *, now: datetime) -> str:
-        """Where the person goes first."""
+        """Return the link that the person opens first."""
         return f"{self.public_url}/e/{self._mint(Purpose.LINK, elicitation, now=now)}"
 
     def for_author(self, *, elicitation_id: str, expires_at: datetime, now: datetime) -> Link:
-        """What the author's own service gets, to come back."""
+        """Return the link data with which the author's own service returns to this server."""
 
         def mint(purpose: Purpose) -> str:
             claims = Claims(
@@ -54,25 +54,25 @@ class Links:
         )
 
     def author_token(self, elicitation_id: str, *, expires_at: datetime, now: datetime) -> str:
-        """What an author sends through a service of his own: no route of ours takes it."""
+        """Return a token for the author's own service. No route of this server accepts it."""
         claims = Claims(purpose=Purpose.AUTHOR, id=elicitation_id, expires_at=expires_at)
         return self._tokens.mint(claims, now=now)
 
     def read(self, text: str, *, purpose: Purpose, now: datetime) -> Claims:
-        """Raises InvalidToken."""
+        """Return the claims of a token. Raises InvalidToken."""
         return self._tokens.read(text, purpose=purpose, now=now)
 
     def run(self, *, run_id: str, rest: str, expires_at: datetime, now: datetime) -> str:
-        """The token that carries a run from one leg to the next."""
+        """Return the token that carries a run from one request of a call to the next."""
         claims = Claims(purpose=Purpose.RUN, id=run_id, expires_at=expires_at, rest=rest)
         return self._tokens.mint(claims, now=now)
 
     def state(self, claims: Claims, *, now: datetime) -> str:
-        """What a provider sends back with the browser."""
+        """Return the OAuth state that the provider sends back with the browser."""
         return self._tokens.mint(claims, now=now)
 
     def page(self, *, last: str, rest: str, now: datetime) -> str:
-        """Return where a page of a list ended; only this server can read it.
+        """Return the position where a page of a list ended, as a token only this server can read.
 
         The last row that was read may be another program's, and its id names its owner.
         """

@@ -1,13 +1,12 @@
-"""Plugins: an operator's own objects, whose hooks run as questions are asked and settled.
+"""Plugins: the operator's own objects, whose hooks run as questions are asked and settled.
 
-Before something is written, a hook that raises, or takes too long, refuses it, and nothing stands.
-What comes after a write can undo nothing, so what it raises is logged and harms nobody; it runs at
-most once, and not at all where the process dies in between.
+A hook before a write can refuse it: if the hook raises or takes too long, nothing is written. Hooks
+that run after a write cannot undo it: their exceptions are logged and ignored. They run at most
+once, and not at all if the process dies after the write.
 
-What could go wrong: a hook that has the stage on its way, and swallows what a guard has raised, or
-never asks it, or asks it twice. So what a stage did is remembered here, whatever a hook makes of
-it. Or one that changes what is in a value: so each has a copy of its own, and what it hands on is
-copied again and checked.
+Risks: a hook around a stage hides the error of a check, skips the stage, or runs it twice. So this
+module records what the stage did, whatever the hook returns. A hook could change a value in place,
+so each hook gets a copy, and the value that it returns is copied and checked.
 """
 
 import asyncio
@@ -46,7 +45,7 @@ from webapp.importing import imported
 T = TypeVar("T")
 ValueT = TypeVar("ValueT", bound=HookFacts)
 PATIENCE: Final = timedelta(seconds=5)
-TOLD_AT_ONCE: Final = 1000  # settled questions whose hooks are at work
+TOLD_AT_ONCE: Final = 1000  # settled questions whose hooks are running
 NOT_ASKED: Final = (
     "Nobody was asked: a rule of whoever runs this server could not be applied. Calling it again "
     "helps once that is mended; whoever runs the server finds the reason in its log."
@@ -61,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 
 class Plugins:
-    """Those of one process; the first of them is asked first, and told last.
+    """The plugins of one process. The first runs first before a stage, and last after it.
 
     Raises BadPlugin.
     """
@@ -97,9 +96,13 @@ class Plugins:
         is_for_user: bool,
         admit: Callable[[], Awaitable[T]],
     ) -> tuple[Question[Any], T]:
-        """The question as it is to be asked, and what `admit` gave, the guard itself.
+        """Run the hooks for a question. Return the question to ask, and the result of `admit`.
 
-        Raises HookRefused, and what `admit` raises.
+        `admit` is the check that the question may be asked.
+
+        Raises:
+            HookRefused: A hook refused the question, or failed.
+            ElicitError: An error of `admit`.
         """
         request, admitted = question.request, list[T]()
         proposed = ProposedQuestion(
@@ -136,7 +139,7 @@ class Plugins:
         return _worded(question, proposed), admitted[0]
 
     async def started(self, elicitation: Elicitation) -> None:
-        """It stands, and nobody has seen its link; what a hook raises is logged."""
+        """Run the hooks for a stored question, before its link is shown. Errors are logged."""
         question = StartedQuestion(
             **_facts_of(elicitation),
             id=elicitation.id,
@@ -154,9 +157,13 @@ class Plugins:
         schema: Schema[Any],
         verify: Callable[[Json], Awaitable[None]],
     ) -> Json:
-        """What is left of an answer; `verify` is the guard, which is asked again of a change.
+        """Run the hooks for an answer. Return the answer, which hooks may have shortened.
 
-        Raises HookRefused, and what `verify` raises.
+        `verify` checks the answer, and checks it again if a hook changed it.
+
+        Raises:
+            HookRefused: A hook refused the answer, or failed.
+            ElicitError: An error of `verify`.
         """
         given = GivenAnswer(
             **_facts_of(elicitation),
@@ -183,7 +190,7 @@ class Plugins:
         return given.content
 
     def settled(self, elicitation: Elicitation) -> None:
-        """It is over, and that is written; nobody waits for the hooks that are told."""
+        """Start the hooks for a settled and stored question, without waiting for them."""
         if len(self._telling) >= TOLD_AT_ONCE:
             _log.error("hook.failed", extra={"id": elicitation.id, "why": "too many are at work"})
             return
@@ -204,7 +211,7 @@ class Plugins:
         task.add_done_callback(self._telling.discard)
 
     async def aclose(self) -> None:
-        """Whoever is being told is told to the end, each within its time."""
+        """Wait for the running hooks, each within its time limit."""
         if self._telling:
             await asyncio.wait(tuple(self._telling))
 
@@ -245,7 +252,7 @@ class Plugins:
     async def _hand(
         self, hook: PluginHook[ValueT], value: ValueT, check: _Checks[ValueT] | None = None
     ) -> ValueT:
-        """Let the hook have it; what goes on. Raises HookRefused."""
+        """Call the hook with a copy of the value. Return the next value. Raises HookRefused."""
         with _blamed(hook):
             if not hook.is_for(deepcopy(value)):
                 return value
@@ -257,12 +264,12 @@ class Plugins:
 
     async def _tell(self, value: HookFacts, stage: str) -> None:
         for hook in reversed(self._hooks["after", stage]):
-            with suppress(HookRefused):  # it is written
+            with suppress(HookRefused):  # the write cannot be undone
                 await self._hand(hook, value)
 
 
 class _Onward(Generic[ValueT]):
-    """Implements flows.hooks.CallOn, and remembers how the stage went."""
+    """The implementation of flows.hooks.CallOn. It records what the stage did."""
 
     def __init__(
         self,
@@ -291,7 +298,7 @@ class _Onward(Generic[ValueT]):
         return deepcopy(came_to)
 
     def passed(self) -> ValueT:
-        """What the stage gave. Raises what that raised, and HookMisused."""
+        """Return the result of the stage. Raises the stage's error, or HookMisused."""
         if self.failed is not None:
             raise self.failed
         self._must_be_once()
@@ -305,7 +312,7 @@ class _Onward(Generic[ValueT]):
 
     @contextmanager
     def _stopped(self) -> Generator[None]:
-        """What the stage takes is not counted as the hook's own time."""
+        """Stop the hook's time limit while the stage runs."""
         limit, loop = self.limit, asyncio.get_running_loop()
         until = None if limit is None else limit.when()
         if limit is None or until is None:
@@ -316,18 +323,18 @@ class _Onward(Generic[ValueT]):
         try:
             yield
         finally:
-            with suppress(RuntimeError):  # the hook has not waited, and is over
+            with suppress(RuntimeError):  # the hook did not await the stage, and has returned
                 limit.reschedule(loop.time() + left)
 
 
 def is_heard(kind: str) -> bool:
-    """Whether hooks hear the answer before it is written: what a client's own form may ask."""
+    """Return True if hooks see answers of this kind: those that a client's form may ask for."""
     traits = traits_of(kind)
     return traits.fits_client_form and not traits.is_secret
 
 
 def plugin_named(name: str) -> object:
-    """The object that `module:object` names. Raises BadPlugin."""
+    """Return the object that `module:object` names. Raises BadPlugin."""
     module_name, _, attribute = name.partition(":")
     try:
         module = imported(module_name)
@@ -353,19 +360,19 @@ def plugin_named(name: str) -> object:
 
 
 def _worded(question: Question[Any], proposed: ProposedQuestion) -> Question[Any]:
-    """The question in those words. Raises InvalidQuestion."""
+    """Return the question with the proposed message and timeout. Raises InvalidQuestion."""
     message, timeout = proposed.message, proposed.timeout
     if (message, timeout) == (question.message, question.timeout):
         return question
     worded = replace(question, message=message, timeout=timeout)
-    worded.discard()  # it stands for the one that was made, and is asked
+    worded.discard()  # the tool's own question object stays the one that counts as asked
     return worded
 
 
 def _handed_on(
     hook: PluginHook[ValueT], value: ValueT, given: object, check: _Checks[ValueT] | None
 ) -> ValueT:
-    """Raises what `check` does, and HookMisused."""
+    """Return the value that a hook passes on. Raises HookMisused, or the error of `check`."""
     handed = hook.handed_on(value, given)
     if handed is value:
         return value
@@ -393,7 +400,7 @@ def _facts_of(elicitation: Elicitation) -> dict[str, Any]:
 
 @contextmanager
 def _blamed(hook: PluginHook[Any], onward: _Onward[Any] | None = None) -> Generator[None]:
-    """What is raised within is the hook's, unless the stage that it stands around raised it."""
+    """Convert errors in the block to HookRefused, except errors of the stage inside the hook."""
     try:
         yield
     except (Exception, SystemExit) as error:  # a hook must not end the server

@@ -1,4 +1,4 @@
-"""What the service must know of one kind of question; each kind is a module of its own."""
+"""The interface of a kind of question; each kind is implemented in its own module."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,69 +12,69 @@ from webapp.records.values import Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedBy:
-    """Who asks: the owner, and the tool of the served server that asks for them.
+    """The asker: the owner, and the tool of the server that asks for the owner.
 
-    `client` is the one that called it; None: the owner on a page, or one that is not known.
+    `client` is the client that called the tool. It is None for an owner on a page, or if unknown.
     """
 
     owner: str
     server: str
     tool: str
-    version: str | None = None  # of the tool, if it has one
+    version: str | None = None  # the version of the tool
     client: CallingClient | None = None
-    asker: str | None = None  # what was verified of the owner, for whoever decides for them
-    account: str | None = None  # that this call's body has got for the same question
-    is_later_leg: bool = False  # than the one in which the body got it
+    asker: str | None = None  # verified identity of the owner, for an approver
+    account: str | None = None  # the account that this call already received for the question
+    is_later_leg: bool = False  # whether an earlier request of the call received the account
 
 
 class QuestionKind(Protocol):
     @property
     def flow(self) -> Flow | None:
-        """What leads elsewhere; None where our own page takes the answer."""
+        """The flow that leads to another site; None if this server's page accepts the answer."""
         ...
 
     @property
     def holds_open(self) -> bool:
-        """Whether an attempt leaves something at the provider that must end with the question."""
+        """True if an attempt leaves something open at the provider that must be closed."""
         ...
 
     @property
     def may_know(self) -> bool:
-        """Whether there may be an answer that nobody has to be asked for."""
+        """True if an answer may be known without asking the person."""
         ...
 
     @property
     def outlives_errors(self) -> bool:
-        """Whether a tool that fails leaves the answer to the same call made again."""
+        """True if the answer stays available to the same call after the tool fails."""
         ...
 
     def facts(self, request: Any) -> Json:
-        """What makes two questions the same, the server's own settings included.
+        """Return the facts that identify equal questions, including the server's own settings.
 
         Raises NotConfigured.
         """
         ...
 
     async def known(self, request: Any, by: AskedBy) -> Json | None:
-        """What `Question.answer` takes, where nobody has to be asked."""
+        """Return the argument for `Question.answer` if no person has to be asked, else None."""
         ...
 
     async def asked(self, request: Any, asked: Asked, *, link: Link, by: AskedBy) -> Asked:
-        """With what this kind shows and needs."""
+        """Return `asked` with the data that this kind shows and needs."""
         ...
 
     async def answer(self, taken: Elicitation) -> Json:
-        """What `Question.answer` takes, of an accepted elicitation."""
+        """Return the argument for `Question.answer` from an accepted elicitation."""
         ...
 
     def return_path(self, elicitation: Elicitation) -> str:
-        """Where a provider sends the browser back to; empty where none does."""
+        """Return the path to which a provider sends the browser back, or "" if no provider does."""
         ...
 
     def label(self, elicitation: Elicitation) -> str:
-        """What people call the provider that it leads to; nothing where it is not known here."""
+        """Return the provider's name for people, or "" if the provider is not known here."""
         ...
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
-        """What else is written when the result that used it went out."""
+        """Return more values to write when the result that used the answer was delivered."""
         ...

@@ -1,12 +1,13 @@
-"""Readiness: whether a call that arrived now could be stored, as `/ready` answers it.
+"""Readiness: whether a new call could be stored now, for the response of `/ready`.
 
-A store that is slow is not gone. If every instance left the proxy while the store is slow, a slow
-service would be down. So an instance stays ready while its last acknowledged write is recent, and
-`/ready` answers within two seconds, before the probe itself gives up. A store that refuses at once
-(its disk is full, it is fenced, its file was deleted, nobody listens) makes it unready at once.
+A slow store is not an unavailable store. If every instance left the load balancer while the store
+is slow, a slow service would become an outage. So an instance stays ready while its last successful
+write is recent, and `/ready` responds within two seconds, before the probe itself times out. A
+store that refuses at once (full disk, fenced, deleted file, connection refused) makes the instance
+unready at once.
 
-Risks: a store that reads and cannot write looks healthy, and probes keep the disk busy. So a check
-writes, only one runs at a time, and one a second writes.
+Risks: a store that can read but not write looks healthy, and probes keep the disk busy. So a check
+writes, only one check runs at a time, and at most one per second writes.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from flows.errors import StoreUnavailable
 from webapp.records.owners import SERVICE
 from webapp.stores import Store
 
-ANSWER_SECONDS = 2.0  # a check that fails later than this is one of a slow or a silent store
+ANSWER_SECONDS = 2.0  # a check that fails later than this means a slow or silent store
 PATIENCE_SECONDS = 20.0
 GONE_SECONDS = 30.0
 _FRESH_SECONDS = 1.0
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Readiness:
-    """The readiness of one store; `now` is in seconds, of a monotonic clock."""
+    """The readiness of one store; `now` returns seconds of a monotonic clock."""
 
     def __init__(self, store: Store, *, now: Callable[[], float] | None = None) -> None:
         self._store = store
@@ -36,22 +37,22 @@ class Readiness:
         self._is_ready = False
 
     async def is_ready(self) -> bool:
-        """Return whether the store takes writes and has room for more; the log says why not."""
+        """Return True if the store accepts writes and has space. The reason for False is logged."""
         if self._check is None or self._check.done():
             is_fresh = self._now() - self._checked_at < _FRESH_SECONDS
             if is_fresh and not self._is_ready:
                 return False
-            # A deleted file and a fence are noticed by a read, at once.
+            # A read notices a deleted file or a fence at once.
             self._check = asyncio.create_task(self._look(writes=not is_fresh))
         check = self._check
         done, _ = await asyncio.wait([check], timeout=ANSWER_SECONDS)
         if not done:
             return self._wrote_lately()
-        check.result()  # it raises what is no answer of the store
+        check.result()  # raises unexpected errors
         return self._is_ready
 
     async def aclose(self) -> None:
-        """End the check that is under way."""
+        """Cancel the running check."""
         if self._check is not None:
             self._check.cancel()
             await asyncio.wait([self._check])

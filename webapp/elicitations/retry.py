@@ -1,7 +1,7 @@
-"""Trying again: what was decided on a row that somebody else has changed is decided anew.
+"""Retries: a change of a row that another process has changed is decided again.
 
-What could go wrong: fifty at once who all try again at once, and a slow process among them that
-never wins. So whoever has lost often waits a little, and longer each time, before the next try.
+Risks: fifty writers all retry at once, and a slow process never wins. So a writer that has lost
+several times waits before the next attempt, longer each time.
 """
 
 import asyncio
@@ -16,16 +16,16 @@ LONGEST_SECONDS = 0.05
 
 
 class Contended(StoreUnavailable):
-    """A hundred writers in a row were first: something is wrong, not busy."""
+    """A hundred other writers in a row were first, which points to an error and not to load."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{TRIES_AT_MOST} writers in a row changed {what} first")
 
 
 class Erased(ElicitError, KeyError):
-    """A record of a call, a run or a question is not in the store any more.
+    """The record of a call, a run or a question is no longer in the store.
 
-    It was purged, or the store has stepped back.
+    The record was purged, or the store has stepped back.
     """
 
     name = "ELICITATION_ERASED"
@@ -45,7 +45,7 @@ class Erased(ElicitError, KeyError):
 
 
 async def pause(number: int) -> None:
-    """Before the next try; `number` is how many were lost before this one."""
+    """Wait before the next attempt; `number` is the number of lost attempts before the last one."""
     if number < AT_ONCE:
         return
     longest = min(LONGER_SECONDS * number, LONGEST_SECONDS)

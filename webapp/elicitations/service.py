@@ -1,7 +1,8 @@
-"""The service: every change of an elicitation or a run goes through here and the store.
+"""The elicitation service: every change of an elicitation or a run is made and stored here.
 
-Start, open, settle, take, deliver, complete. There is one retry loop over Store.write (`change`);
-what a change means is decided in `flows`, on values, and a loser sees what won.
+The operations are start, open, settle, claim, deliver and complete. `change` is the only retry loop
+around Store.write. Functions in `flows` decide what a change does to a value. If another process
+wrote first, the change is decided again on the new value.
 """
 
 import asyncio
@@ -35,13 +36,13 @@ from webapp.telemetry.telemetry import NONE, Telemetry
 from webapp.telemetry.work import note
 
 T = TypeVar("T")
-# What is written together with the change of an elicitation, read afresh for each try.
+# Values to write together with a changed elicitation. They are read again for each attempt.
 Also: TypeAlias = Callable[[Elicitation], Awaitable[Sequence[Value]]]
 _log = logging.getLogger(__name__)
 
 
 class Elicitations:
-    """What every part that starts, settles or waits shares; one for a process."""
+    """The state shared by all code that starts, settles or awaits questions; one per process."""
 
     def __init__(
         self,
@@ -67,16 +68,16 @@ class Elicitations:
         self.read, self.holder, self.all = rows.read, rows.holder, rows.all
         self.recent = Cache()
         self.news = Changes()
-        self.hearers: list[Callable[[Record], Awaitable[None]]] = []  # of other processes' writes
-        self.followed: set[str] = set()  # kinds of which they hear all, who may wait or not
-        # Told when some of those may have been missed, or the store may have changed unheard.
+        self.hearers: list[Callable[[Record], Awaitable[None]]] = []  # get other processes' writes
+        self.followed: set[str] = set()  # kinds for which hearers get every write
+        # Called when writes may have been missed, or the store may have changed unnoticed.
         self.missed: list[Callable[[], None]] = [self.high_water.reconnected, rows.forget]
         self.plugins = plugins or Plugins()
         self._works: set[asyncio.Task[Any]] = set()
-        self.doing: dict[str, asyncio.Future[None]] = {}  # what `once` is at work on
+        self.doing: dict[str, asyncio.Future[None]] = {}  # steps of `once` in progress
 
     def new_id(self, owner: str) -> str:
-        """An id that nobody can guess."""
+        """Return a new id that cannot be guessed."""
         return self.rows.new_id(owner, now=self.clock())
 
     async def get(self, id: str) -> Elicitation | None:
@@ -86,7 +87,10 @@ class Elicitations:
         return found
 
     async def as_remembered(self, id: str) -> Elicitation | None:
-        """While it goes on, as this process wrote it last, if it did: a write has to follow."""
+        """Return an open elicitation as this process last wrote it, else read it from the store.
+
+        The cached version may be stale, so use it only before a write, which checks the version.
+        """
         known = self.recent.get(id)
         if known is None or known.status.is_final:
             return await self.get(id)
@@ -97,12 +101,12 @@ class Elicitations:
         return await self.read(Run, owner=owner, id=id)
 
     async def find(self, *, owner: str, join: str) -> Elicitation | None:
-        """The elicitation that stands for this question, if any."""
+        """Return the current elicitation of this question, or None."""
         return await self.holder(Elicitation, owner=owner, key=join)
 
     async def open_of(self, owner: str | None = None) -> list[Elicitation]:
-        """What this owner is asked, or everybody is, and has not answered; the latest first."""
-        found = {  # by id: one that is opened meanwhile is found twice
+        """Return the unanswered questions of this owner, or of everyone, newest first."""
+        found = {  # by id, because one that is opened in the meantime is found twice
             one.id: one
             for status in (Status.PENDING, Status.OPENED)
             for one in await self.all(
@@ -119,7 +123,7 @@ class Elicitations:
         return await self.read(DoneOnce, owner=owner, id=id)
 
     async def write(self, *values: Value) -> Sequence[Value]:
-        """Write all or none, then wake whoever waits for them; see `Rows.write`."""
+        """Write all values or none, then wake the waiters for them; see `Rows.write`."""
         try:
             written = await self.rows.write(*values)
         except Conflict:
@@ -142,9 +146,10 @@ class Elicitations:
     async def write_afresh(
         self, values: Callable[[], Awaitable[Sequence[Value]]]
     ) -> Sequence[Value]:
-        """Write what `values` decides on, which is asked again where somebody was first.
+        """Write the values that `values` returns; call `values` again if another write was first.
 
-        Returns what was written, as it was given; nothing to write is done at once.
+        Return the written values, with their old versions. If `values` returns none, do nothing.
+        Raises Contended if other writers were first too many times.
         """
         for number in range(TRIES_AT_MOST):
             rows = await values()
@@ -166,10 +171,13 @@ class Elicitations:
         also: Also | None = None,
         known: Elicitation | None = None,
     ) -> Elicitation:
-        """Change one elicitation: read, decide, compare-and-set, and again if somebody was first.
+        """Change one elicitation: read, decide, compare-and-set; repeat if another write was first.
 
-        `known` was read already. Raises what `change` or `also` raises, Erased if there is no
-        such elicitation.
+        `known` is a copy that was already read. Errors of `change` and `also` are raised unchanged.
+
+        Raises:
+            Erased: The elicitation does not exist.
+            Contended: Other writers were first too many times.
         """
         current = known or self.recent.get(id)
         is_read = current is None
@@ -184,7 +192,7 @@ class Elicitations:
             except ElicitError:
                 if is_read:
                     raise
-                is_read = True  # it was refused by what we remembered: ask the store
+                is_read = True  # refused based on the cached copy: decide on the stored one
                 continue
             if changed == current:
                 return current
@@ -200,12 +208,12 @@ class Elicitations:
         raise Contended(id)
 
     def have_moved(self, *changed: Elicitation) -> None:
-        """Their status was written, and is another than before."""
+        """Log and report the elicitations, whose new status has been written."""
         for each in changed:
             self._moved(each)
 
     async def open_attempt(self, id: str, *, browser: str) -> Elicitation:
-        """For what leads to no provider of ours."""
+        """Open an attempt that leads to no provider, for example to a page of this server."""
         return await self.change(
             id, lambda e: attempts.open_attempt(e, browser=browser, now=self.clock())
         )
@@ -220,14 +228,12 @@ class Elicitations:
         proof: Proof | None = None,
         also: Also | None = None,
     ) -> Elicitation:
-        """End it without an answer; the first end wins.
+        """End the elicitation without an answer. The first end wins.
 
-        `by` is told by the audit; `proof` is for a no of somebody else's.
-
-        If its leg waits here, the same write hands it the outcome.
-
-        Goes on to its end when cancelled: whoever waits must hear of what was written.
-        Raises NotPossible when it has ended already.
+        If a request of the waiting call is in this process, the same write claims the outcome for
+        that request. Cancelling the caller does not stop the work, because waiters must be woken
+        after a write. `by` is the name for the audit log, and `proof` the proof of a refusal by
+        another person. Raises NotPossible if the elicitation has already ended.
         """
         assert status is not Status.ACCEPTED, "an answer goes through complete_elicitation"
         return await self.whole(
@@ -247,7 +253,7 @@ class Elicitations:
         also: Also,
         first: Sequence[Value] | None = None,
     ) -> Elicitation:
-        """The same, with an answer, or expired: for `complete_elicitation` alone."""
+        """End the elicitation with an answer, or as expired. Only for `complete_elicitation`."""
 
         async def rows(ended: Elicitation) -> Sequence[Value]:
             nonlocal first
@@ -261,22 +267,22 @@ class Elicitations:
     async def end(
         self, current: Elicitation, status: Status, *, why: str | None = None
     ) -> Elicitation:
-        """End it, or see what ended it first."""
+        """End the elicitation, or return it as another write ended it first."""
         try:
             return await self.settle(current.id, status, why=why)
         except NotPossible:
             return await self.get(current.id) or current
 
     async def newest(self, current: Elicitation, changes: list[Changed]) -> Elicitation:
-        """The latest of what a wake brought; read again where a wake brought nothing.
+        """Return the newest version of the elicitation.
 
-        Raises Erased.
+        Read the store if a wake came without a value. Raises Erased.
         """
         if None in changes:
             if (found := await self.get(current.id)) is None:
                 raise Erased(current.id)
             return found
-        for changed in changes:  # answers may overtake each other
+        for changed in changes:  # changes may arrive out of order
             if (
                 isinstance(changed, Elicitation)
                 and changed.id == current.id
@@ -288,7 +294,7 @@ class Elicitations:
     async def take(
         self, id: str, *, run: str, leg: str, known: Elicitation | None = None
     ) -> Elicitation:
-        """Raises NotPossible if another leg uses the outcome."""
+        """Claim the outcome for a request. Raises NotPossible if another request has claimed it."""
         former: Lease | None = None
 
         def free(current: Elicitation) -> Elicitation:
@@ -309,19 +315,22 @@ class Elicitations:
         return taken
 
     def is_held(self, current: Elicitation) -> bool:
-        """Return True while the lease on its outcome lasts, by the time of day alone."""
+        """Return True while the lease on the outcome lasts, by the time of day alone."""
         return current.take is not None and self.clock() < current.take.until
 
     def is_taken(self, current: Elicitation) -> bool:
-        """Whether a body may be using its outcome, and will have renewed its lease if it is."""
+        """Return True if a tool may be using the outcome.
+
+        This includes a lease that only looks expired because the clock changed recently.
+        """
         is_doubtful = current.take is not None and self._is_unsure(current.take)
         return self.is_held(current) or is_doubtful
 
     async def is_in_hand(self, current: Elicitation) -> bool:
-        """Return True if a run uses its outcome, for whoever would take that away.
+        """Return True if a run uses the outcome, for callers that want to revoke the outcome.
 
-        A process that has just begun cannot tell a lease that ran out from one that is about to be
-        renewed. It waits until it can: a command's process is always that young.
+        A process that has just started cannot tell an expired lease from one that is about to be
+        renewed, so it waits until it can. The process of a command has always just started.
         """
         while self.is_taken(current):
             if self.is_held(current):
@@ -332,7 +341,7 @@ class Elicitations:
         return False
 
     def _is_unsure(self, lease: Lease) -> bool:
-        """Whether it may be out by this clock alone."""
+        """Return True if the lease may look expired only because the clock changed recently."""
         return not lease.is_ended and self.steps.is_recent
 
     async def each(
@@ -340,13 +349,13 @@ class Elicitations:
         ids: list[str],
         change: Callable[[Elicitation], Elicitation],
     ) -> None:
-        """Change several elicitations of one owner in one write; skip where it is not possible."""
+        """Change several elicitations of one owner in one write. Skip those that cannot change."""
         await self.write_afresh(lambda: self.possible(ids, change))
 
     async def possible(
         self, ids: list[str], change: Callable[[Elicitation], Elicitation]
     ) -> list[Elicitation]:
-        """The changed values of those elicitations that can change so, not yet written."""
+        """Return the changed elicitations, without those that cannot change. Nothing is written."""
         changed: list[Elicitation] = []
         for id in ids:
             for known in (self.recent.get(id), None):
@@ -359,24 +368,24 @@ class Elicitations:
         return changed
 
     async def aclose(self) -> None:
-        """Finish what was begun and whose caller has left."""
+        """Finish the work whose callers have been cancelled, and close the plugins."""
         if self._works:
             await asyncio.wait(tuple(self._works))
         await self.plugins.aclose()
 
     async def whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it to its end, also when the caller is cancelled meanwhile."""
+        """Run the work to completion, even if the caller is cancelled in the meantime."""
         if asyncio.current_task() in self._works:
-            return await work  # a part of what is done to its end already
+            return await work  # part of work that already runs to completion
         task = asyncio.create_task(work)
         self._works.add(task)
         task.add_done_callback(self._forget)
         return await asyncio.shield(task)
 
     async def uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
-        """As `whole`, in a task that nothing but the end of the process cancels, and at less cost.
+        """Run the work like `whole`, at less cost, in a task that only the process's end cancels.
 
-        A server goes on with a request whose client has left.
+        The server continues a request whose client has disconnected.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -425,12 +434,12 @@ class Elicitations:
         if waiter is not None and waiter.taker is not None:
             leg = waiter.leg
             if not waiter.taker.was_prefetched(settled):
-                # It ended while the write was under way: the next one need not wait for the lease.
+                # The request ended during the write. Release its claim for the next request.
                 await self.each([id], lambda e: states.release(e, leg=leg))
         return settled
 
 
 def _told(elicitation: Elicitation) -> dict[str, str]:
-    """What the log says of it, and the call that waits, whoever ends it."""
+    """Return the log fields of the elicitation, with the waiting call if there is one."""
     about = {"id": elicitation.id, "kind": elicitation.kind}
     return about if elicitation.waiter is None else {**about, "call": elicitation.waiter}

@@ -1,7 +1,7 @@
-"""Lists of tools that depend on what a person has: who was shown one, and hears when it changes.
+"""Tool lists that depend on the person's data: notify each client when its list changes.
 
-What could go wrong: one client that cannot be told keeps the others from hearing. Each is told for
-itself, and what goes wrong with it is logged.
+Risks: a client that cannot be notified delays the others. So each client is notified on its own,
+and errors are logged.
 """
 
 import asyncio
@@ -15,17 +15,17 @@ _log = logging.getLogger(__name__)
 
 
 class Listing(Protocol):
-    """A list as one client was shown it."""
+    """A tool list as it was shown to one client."""
 
     @property
     def owner(self) -> str: ...
     async def look_again(self) -> None:
-        """Tell the client if it would be shown another one now."""
+        """Notify the client if its list would be different now."""
         ...
 
 
 class ToolLists:
-    """The listings are held weakly: each ends with its client's connection."""
+    """The listings shown to clients, held weakly: each ends with its client's connection."""
 
     def __init__(self, news: Changes) -> None:
         self._news = news
@@ -36,7 +36,7 @@ class ToolLists:
         self._listings.add(listing)
 
     async def tell_changes(self) -> None:
-        """Let each look again whose owner's things have changed; runs until cancelled."""
+        """Check the listings whose owner's data has changed. Runs until cancelled."""
         while True:
             owners = await self._news.owners()
             told = [one for one in self._listings if one.owner in owners or None in owners]
@@ -46,5 +46,5 @@ class ToolLists:
 async def _look(listing: Listing) -> None:
     try:
         await listing.look_again()
-    except Exception:  # noqa: BLE001 - a task's edge
+    except Exception:  # noqa: BLE001 - one listing must not stop the others
         _log.exception("tools.look_failed")

@@ -1,7 +1,7 @@
-"""Waiters: a future and a timer for each, woken with what changed.
+"""Waiters: each has a future and a timer, and is woken with the changed value.
 
-A wake is a hint, the store is the truth. Register first, then read, then sleep: what is written
-between the read and the sleep wakes the future that stands already.
+A wake-up is a hint, and the store has the truth. Register a waiter, then read the store, then wait:
+a write between the read and the wait wakes the future that is already registered.
 """
 
 import asyncio
@@ -17,21 +17,21 @@ Changed: TypeAlias = Elicitation | Run | None
 
 
 class Taker(Protocol):
-    """The leg behind a waiter, whom the write that settles an outcome may hand it to."""
+    """The request behind a waiter. A settling write can claim the outcome for the request."""
 
     @property
     def is_over(self) -> bool: ...
 
     def was_prefetched(self, settled: Elicitation) -> bool:
-        """The write took it for this leg; False if the leg is over and never had it."""
+        """Note the claim. Return False if the request ended before the claim was made."""
         ...
 
 
 class Waiter:
-    """One leg's wait for one or more rows.
+    """The wait of one request for one or more rows.
 
-    It stands as long as its `with` block lasts. Many stand at once, so it holds little: tuples
-    where sets would take four times the room, and no generator behind the `with`.
+    The waiter is registered until its `with` block ends. There are many at once, so it uses little
+    memory: tuples where sets would use four times as much, and no generator for `with`.
     """
 
     __slots__ = ("_arrived", "_future", "_standing", "ids", "leg", "run", "sees_all", "taker")
@@ -71,9 +71,9 @@ class Waiter:
             self._future.set_result(None)
 
     async def changes(self, *, until: datetime, now: datetime) -> list[Changed]:
-        """What has changed since the last look; an empty list when the time is up.
+        """Wait for changes since the last call. Return an empty list when the time is up.
 
-        A None among them means that something may have been missed: read again.
+        None in the list means that a change may have been missed: read the store.
         """
         if not self._arrived:
             seconds = (until - now).total_seconds()
@@ -92,10 +92,10 @@ class Waiter:
 
 
 class Waiters:
-    """Every waiter of this process, by the id of the row that it waits for."""
+    """The waiters of this process, by the id of the row that each waits for."""
 
     def __init__(self) -> None:
-        self.is_draining = False  # the process ends: nobody is to be kept waiting any more
+        self.is_draining = False  # the process is ending, so no call may wait any longer
         self.at_drain = list[Callable[[], object]]()
         self._by_id: dict[str, tuple[Waiter, ...]] = {}
 
@@ -110,7 +110,7 @@ class Waiters:
         taker: Taker | None = None,
         sees_all: bool = False,
     ) -> Waiter:
-        """A waiter that stands from now on; enter it, so that it leaves."""
+        """Register and return a waiter. Use it in a `with` block, which removes the waiter."""
         waiter = Waiter(self, leg=leg, run=run, taker=taker, sees_all=sees_all)
         for id in ids:
             self.add(waiter, id)
@@ -134,7 +134,7 @@ class Waiters:
         return id in self._by_id
 
     def of_leg(self, id: str, leg: str | None) -> Waiter | None:
-        """The waiter whose leg may have the outcome in the very write that settles it."""
+        """Return the waiter of this `leg` if a settling write may claim the outcome for it."""
         for waiter in self._by_id.get(id, ()):
             if waiter.leg == leg and waiter.taker is not None and not waiter.taker.is_over:
                 return waiter
@@ -146,21 +146,21 @@ class Waiters:
                 waiter.wake(changed)
 
     def drain(self) -> None:
-        """Whoever waits is told to come again."""
+        """Wake all waiters and stop waiting, because the process ends. Clients call again."""
         self.is_draining = True
         self.wake_all()
         for also in self.at_drain:
             also()
 
     def wake_all(self) -> None:
-        """Something may have been missed: everybody looks again."""
+        """Wake all waiters to read the store again, because a change may have been missed."""
         for standing in tuple(self._by_id.values()):
             for waiter in standing:
                 waiter.wake(None)
 
 
 def _matters(changed: Elicitation | Run, waiter: Waiter) -> bool:
-    # `opened` wakes nobody: only an end, or another leg that took the wait over, does.
+    # `opened` wakes no waiter. Only an end does, or another request that took over the wait.
     if isinstance(changed, Run):
         return changed.finished_at is not None
     return changed.status.is_final or changed.waiter != waiter.leg

@@ -1,4 +1,4 @@
-"""Listening: the waiters of this process are woken for what other processes write."""
+"""The watcher: wakes the waiters of this process when other processes write."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 async def listen(elicitations: Elicitations) -> None:
-    """Runs until it is cancelled, or the store is closed."""
+    """Process the writes of other processes until cancelled, or until the store is closed."""
     while True:
         try:
             watch = elicitations.store.watch()
@@ -39,9 +39,10 @@ async def listen(elicitations: Elicitations) -> None:
 
 
 def _is_wanted(elicitations: Elicitations, kind: str, id: str) -> bool:
-    """Questions and runs are many, and nearly all of them are of no use here; the audit is of none.
+    """Return True if this process needs writes of this row.
 
-    Whoever begins to wait for one of them reads it after that, and so misses nothing.
+    There are many writes to questions and runs, and most are of no use here. Audit records never
+    are. A caller that begins to wait for a row reads the row afterwards, and so misses nothing.
     """
     if kind == AUDIT:
         return False
@@ -52,8 +53,9 @@ def _is_wanted(elicitations: Elicitations, kind: str, id: str) -> bool:
 
 async def _hear(elicitations: Elicitations, record: Record | Look | None) -> None:
     if not isinstance(record, Record):
-        # Nobody may wait for ever, nor seal under a data key that was destroyed, because of one
-        # message. What else is remembered, a write is decided on that may be refused.
+        # After a missed message no waiter may wait forever, and no row may be sealed under a
+        # destroyed data key. Other caches can stay: a write that is based on a stale copy is
+        # refused by its version check.
         elicitations.news.tell(None)
         elicitations.owners.forget(None)
         elicitations.waiters.wake_all()
@@ -61,7 +63,7 @@ async def _hear(elicitations: Elicitations, record: Record | Look | None) -> Non
             elicitations.recent.clear()
             for tell in elicitations.missed:
                 tell()
-            with suppress(StoreUnavailable):  # else the sweeper compares it
+            with suppress(StoreUnavailable):  # then the sweeper compares the mark later
                 await elicitations.high_water.look()
         return
     if record.kind == MARK:

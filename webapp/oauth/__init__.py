@@ -1,9 +1,9 @@
-"""Accounts, acted out: the code is redeemed, the account kept, refreshed and given back.
+"""OAuth accounts: redeems codes, stores accounts, refreshes tokens and revokes them.
 
-`code_exchange` is the one place where a code is redeemed, `accounts` the kind `oauth`,
-`connections` what is kept, `access_tokens` hands out a token and refreshes it once across
-processes, `avatars` fetches pictures, `clients` has our registrations.
+`code_exchange` is the only place that redeems a code. `accounts` is the kind `oauth`, and
+`connections` stores accounts. `access_tokens` returns a token and refreshes it once across
+processes. `avatars` fetches pictures, and `clients` has this server's registrations.
 
-Promised: a refresh that two processes want happens once; an account is shared with the tool and the
-client that the person allowed, and no other; a dead provider costs one call, not all.
+Guarantees: if two processes want a refresh, it happens once; an account is shared only with the
+tool and the client that the person allowed; an unreachable provider costs one call, not all.
 """

@@ -1,8 +1,8 @@
-"""Accounts (the kind `oauth`): what is asked, and which account answers it.
+"""Accounts (the kind `oauth`): asks for an account, and finds the account that answers.
 
-What could go wrong: one person's account handed to another. So an account is found only by its
-owner, the served server and the very provider that it came from, and a tool that did not ask for
-it asks the person once. An account is not used up, so nothing of it is wiped on delivery.
+Risks: one person's account is handed to another. So an account is found only by its owner, the
+server that asks and the provider that it came from. A tool that did not ask for the account has to
+ask the person once. An account is not used up, so nothing is erased when it is delivered.
 """
 
 import dataclasses
@@ -32,9 +32,9 @@ from webapp.records.values import RefusedRegistration, Value
 
 
 class Accounts:
-    """Implements webapp.elicitations.question_kind.Kind for requests of type AccountRequest.
+    """The implementation of webapp.elicitations.question_kind.QuestionKind for AccountRequest.
 
-    `credentials` are our client ids and secrets by the provider's name.
+    `credentials` are this server's client ids and secrets, by the provider's name.
     """
 
     holds_open = False
@@ -75,10 +75,14 @@ class Accounts:
         return {**_mapping(request.facts()), "client": client.client_id, "at": place_of(client)}
 
     async def known(self, request: AccountRequest, by: AskedBy) -> Json | None:
-        """The one in use; for a body that has got one already, that one, whatever is in use by now.
+        """Return the content of the account in use, or None if the person must be asked.
 
-        Raises Failed where its key is over and the provider does not renew it now, and where a body
-        that has got one would get another, or in a later leg none.
+        If a body of this call already received an account, return that one, whichever is in use
+        now.
+
+        Raises:
+            Failed: The provider could not renew an expired token now, or the call already received
+                an account and would now get another one or (in a later request) none.
         """
         client = self._registrations.of(request.provider)
         key = self.connections.key(client, server=by.server)
@@ -99,7 +103,7 @@ class Accounts:
         if not self.connections.is_enough(found, request.scopes, client):
             return None
         working = await self.keys.working(found)
-        # What was renewed may do less than before, and the person may have spoken meanwhile.
+        # The renewed token may allow less, and the person may have stopped sharing since.
         if working is None or not working.is_shared(by.tool, by.client):
             return None
         if not self.connections.is_enough(working, request.scopes, client):
@@ -108,7 +112,7 @@ class Accounts:
         return self.connections.content(working)
 
     async def is_connected(self, request: AccountRequest, by: AskedBy) -> bool:
-        """Whether it is connected with enough scopes, for whichever tool; nothing is renewed."""
+        """Return True if any tool has the account with enough scopes. Renews nothing."""
         client = self._registrations.of(request.provider)
         key = self.connections.key(client, server=by.server)
         found = await self.connections.find(by.owner, key, account=request.account)
@@ -117,7 +121,11 @@ class Accounts:
     async def asked(
         self, request: AccountRequest, asked: Asked, *, link: Link, by: AskedBy
     ) -> Asked:
-        """Raises TokenRefused while the provider refuses our registration: nobody is asked then."""
+        """Return `asked` with the terms of the account request.
+
+        Raises TokenRefused while the provider refuses this server's registration: the person is
+        then not asked.
+        """
         client = self._registrations.of(request.provider)
         await self.failures.check(client, owner=by.owner)
         key = self.connections.key(client, server=by.server)
@@ -131,7 +139,7 @@ class Accounts:
             reason=request.reason,
             declared=self._registrations.declared(client),
         )
-        # A name that the operator declares is called there what people know it by.
+        # For a provider that the operator declares, use the label that people know.
         message = dataclasses.replace(request, provider=client.provider).message
         return replace(
             asked,
@@ -141,9 +149,9 @@ class Accounts:
         )
 
     async def answer(self, taken: Elicitation) -> Json:
-        """It as it stands now: what the person has said since their yes holds too.
+        """Return the account's current content, with changes the person made after accepting.
 
-        Raises Failed where nothing is left for the tool; the next call asks anew.
+        Raises Failed if no account is left for the tool; the next call asks again.
         """
         asked, found = taken.asked, await self._answered_with(taken)
         tool, client = asked.tool, asked.calling_client
@@ -153,12 +161,12 @@ class Accounts:
             raise Failed(why, elicitation_id=taken.id)
         if not working.is_shared(tool, client):
             raise Failed(NOT_SHARED, elicitation_id=taken.id)
-        # The yes itself may have been to less than was asked for; what was renewed, to less still.
+        # The person may have granted less than requested, and the renewed token even less.
         if self._is_enough(found, taken) and not self._is_enough(working, taken):
             why = "The account may do less by now; call again to ask for more."
             raise Failed(why, elicitation_id=taken.id)
         noted = await self.connections.note_begun(taken, working)
-        if begun_with(noted) not in (None, working.id):  # another leg of the call was first
+        if begun_with(noted) not in (None, working.id):  # another request of the call was first
             return await self.answer(noted)
         await self.connections.note_use(working, tool, client)
         return self.connections.content(working)
@@ -175,11 +183,11 @@ class Accounts:
         return terms
 
     def client_for(self, elicitation: Elicitation) -> Client | None:
-        """Ours at the provider that it is about; None if that is not configured any more."""
+        """Return this server's OAuth client at the question's provider; None if not configured."""
         return self._registrations.get(self.terms(elicitation).provider)
 
     async def connected(self, elicitation: Elicitation) -> Connection | None:
-        """What it led to; also when it was delivered."""
+        """Return the account that the question led to, also after its delivery."""
         id = _mapping(elicitation.content).get("account")
         if isinstance(id, str):
             return await self.connections.read(elicitation.owner, id)
@@ -190,23 +198,23 @@ class Accounts:
         account = self.terms(elicitation).account
         found = await self.connections.find(elicitation.owner, key, account=account)
         if found is None or found.connected_at > settled_at:
-            return None  # another one by now, perhaps another person's
+            return None  # connected later, perhaps with another person's account
         return found
 
     async def former(self, elicitation: Elicitation, connected: Connection) -> Connection | None:
-        """Whose place it took, if the exchange brought another person than the time before."""
+        """Return the account that the new one replaced, if it belongs to another person."""
         if connected.former is None or connected.came_by != elicitation.id:
             return None
         return await self.connections.read(elicitation.owner, connected.former)
 
     async def offers(self, elicitation: Elicitation) -> tuple[Connection, ...]:
-        """What is connected for this server and would do for this question.
+        """Return the connected accounts of this server that would answer the question.
 
-        The one in use comes first. A key that is over is renewed when one is chosen: nothing is
-        changed by looking.
+        The account in use comes first. An expired token is renewed only when its account is chosen,
+        so listing the accounts changes nothing.
         """
         terms, client = self.terms(elicitation), self.client_for(elicitation)
-        if client is None or not elicitation.asked.tool:  # the person asks, not a tool
+        if client is None or not elicitation.asked.tool:  # the person asks on a page, not a tool
             return ()
         key = self.connections.key(client, server=elicitation.asked.server)
         return tuple(
@@ -219,11 +227,11 @@ class Accounts:
         )
 
     async def refused_registrations(self) -> Sequence[RefusedRegistration]:
-        """Return what providers refuse of this server's registrations, for its operator."""
+        """Return the registrations of this server that providers refuse, for the operator."""
         return await self.failures.standing(tuple(self._registrations.clients.values()))
 
     def label_of(self, provider: str) -> str:
-        """Return what people call the provider of this name."""
+        """Return the name that people know the provider by."""
         declared = self._registrations.provider(provider)
         return provider if declared is None else declared.label
 
@@ -232,12 +240,13 @@ class Accounts:
         return "" if client is None else client.provider.label
 
     async def share(self, elicitation: Elicitation, *, account: str) -> None:
-        """The person allows the tool that asks to use what is connected already.
+        """Let the tool that asks use an account that is already connected.
 
-        `account` is the end of the id of what was shown. Does nothing if that is not there any
-        more, or the question is over: a press here is no provider's proof, so it is never late.
-        Once an exchange has brought another person than the time before, it is the way back.
-        Raises Failed where its key is over and the provider does not renew it now.
+        `account` is the end of the id of the account shown on the page. Do nothing if that account
+        no longer exists or the question has ended. Pressing the button is no provider's proof, so
+        it is never accepted late. After an exchange that connected another person's account, this
+        switches back to the earlier account. Raises Failed if the provider could not renew an
+        expired token now.
         """
         if elicitation.status is Status.ACCEPTED:
             await self._switch_back(elicitation, account=account)
@@ -252,7 +261,7 @@ class Accounts:
         if working is None or client is None:
             return
         if not self.connections.is_enough(working, scopes, client):
-            return  # renewed with less: the page shows how it stands
+            return  # renewed with fewer scopes: the page shows the current state
         is_named = self.terms(elicitation).account is not None
 
         async def also(_: Elicitation) -> Sequence[Value]:
@@ -262,9 +271,10 @@ class Accounts:
         await complete_elicitation(self._elicitations, elicitation.id, answer, proof, also=also)
 
     async def _answered_with(self, taken: Elicitation) -> Connection:
-        """What the person said yes to, or what they have put in use instead since then.
+        """Return the account that the person allowed, or the one they put in use since then.
 
-        A call that has got one already goes on with that: its body may have begun to act there.
+        A call that already received an account continues with that one, because its tool may have
+        acted there.
         """
         begun = begun_with(taken)
         id = begun or str(_mapping(taken.content).get("account"))
@@ -287,7 +297,7 @@ class Accounts:
         return client is not None and self.connections.is_enough(found, scopes, client)
 
     async def _switch_back(self, elicitation: Elicitation, *, account: str) -> None:
-        """The person wants the one from before in use again; does nothing for any other."""
+        """Put the earlier account in use again; do nothing for any other account."""
         connected = await self.connected(elicitation)
         if elicitation.status is not Status.ACCEPTED or connected is None:
             return

@@ -1,9 +1,9 @@
-"""Pictures: what a provider shows of a person, fetched here, so that no browser asks the provider.
+"""Avatars: fetches a provider's pictures of people, so that no browser contacts the provider.
 
-What could go wrong: an address that leads into our own network, a reply without an end, a page or
-a drawing that runs scripts, and a request to somebody each time that a person looks. So Outbound
-looks at each address, the bytes must be a picture's, and what came, or that nothing came, is kept
-for a while: in this process's memory only, which is bounded.
+Risks: a URL leads into the server's own network, a response never ends, or a page or drawing runs
+scripts. The provider could also receive a request whenever a person opens a page. So Outbound
+checks each URL, the bytes must be those of a picture, and the picture, or the fact that there is
+none, is cached for a while in this process's memory, which has a limit.
 """
 
 import asyncio
@@ -24,19 +24,19 @@ from webapp.http.client import Outbound
 from webapp.http.rate_limit import Rates
 
 PICTURE_BYTES_AT_MOST = 256 * 1024
-SECONDS_AT_MOST = 5.0  # for all that one picture takes
-REQUESTS_AT_MOST = 3  # for one picture: two redirects
+SECONDS_AT_MOST = 5.0  # for one picture, with its redirects
+REQUESTS_AT_MOST = 3  # for one picture, so two redirects
 KEPT_FOR = timedelta(hours=1)
 NOT_ASKED_AGAIN_FOR = timedelta(minutes=10)
 KEPT_BYTES_AT_MOST = 16 * 1024 * 1024
-# What an address costs without its picture, so that there are 4096 at most.
+# The cost of an entry without its picture, which limits the cache to 4096 entries.
 ENTRY_BYTES = 4096
 FETCHES_AT_ONCE = 16
-# Of one owner: all that a page of connected accounts shows is fetched at once.
+# Per owner: a page of connected accounts fetches all its pictures at once.
 PICTURES_AT_ONCE = 20
 BETWEEN_PICTURES = timedelta(seconds=10)
 
-# No drawing (SVG): it is a document, and can run scripts.
+# Not SVG: an SVG is a document and can run scripts.
 _STARTS = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Avatar:
     content: bytes
-    media_type: str  # as its bytes say, whatever it came as
+    media_type: str  # according to its bytes, not to the response header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,24 +68,24 @@ class _Kept:
 
 
 class Avatars:
-    """Fetches each once and remembers it, and where there was none."""
+    """A cache of pictures, and of URLs without a picture. It fetches each URL once."""
 
     def __init__(self, *, outbound: Outbound, clock: Clock) -> None:
         self._outbound = outbound
         self._clock = clock
         self._kept: OrderedDict[_Place, _Kept] = OrderedDict()
         self._kept_bytes = 0
-        # Whoever comes while one is fetched waits for it; a lock is gone with the last of them.
+        # Concurrent requests for one picture wait for its lock, which disappears with the last of
+        # them.
         self._under_way: WeakValueDictionary[_Place, asyncio.Lock] = WeakValueDictionary()
         self._at_once = asyncio.Semaphore(FETCHES_AT_ONCE)
         self._paces = Rates(burst=PICTURES_AT_ONCE, every=BETWEEN_PICTURES, clock=clock)
 
     async def get(self, address: str, *, provider: str | None, owner: str) -> Avatar | None:
-        """What is there, if it is a picture that may be shown.
+        """Return the picture at the URL, or None.
 
-        `provider` is the origin of the provider that named the address: the one that may be on this
-        machine, and on a port of its own. `owner` is counted, whose pictures are fetched slowly
-        after many.
+        `provider` is the origin of the provider that named the URL. Only that origin may be on this
+        machine or have a port. `owner` has a rate limit for fetching pictures.
         """
         place = (address, provider)
         async with self._under_way.setdefault(place, asyncio.Lock()):
@@ -105,13 +105,13 @@ class Avatars:
             async with asyncio.timeout(SECONDS_AT_MOST):
                 return _read(await self._reply(address, provider))
         except (Failed, httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError) as error:
-            # Without the address, which may be whose picture it is.
+            # Without the URL, which may identify the person.
             why = error if isinstance(error, Failed) else type(error).__name__
             _log.info("picture.not_fetched", extra={"why": why})
             return None
 
     async def _reply(self, address: str, provider: str | None) -> httpx.Response:
-        """Where the address leads to in the end; each one on the way is looked at as the first."""
+        """Fetch the URL and follow redirects. Each URL on the way is checked like the first."""
         url = httpx.URL(address)
         for _ in range(REQUESTS_AT_MOST):
             is_theirs = origin_of(str(url)) == provider
@@ -128,7 +128,7 @@ class Avatars:
         raise Failed("The picture's address leads on and on.")
 
     def forget(self, address: str) -> None:
-        """Whoever it is of is connected no more."""
+        """Remove the pictures of this URL from the cache, because the account was disconnected."""
         for place in [place for place in self._kept if place[0] == address]:
             self._kept_bytes -= self._kept.pop(place).size
 
@@ -143,7 +143,7 @@ class Avatars:
 
 
 def _read(reply: httpx.Response) -> Avatar:
-    """Raises Failed unless it is a picture of a kind that can do nothing."""
+    """Return the picture of a response. Raises Failed if it is not in an allowed format."""
     if reply.status_code != 200:
         raise Failed(f"Where the picture should be is none (HTTP {reply.status_code}).")
     content = reply.content

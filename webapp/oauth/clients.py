@@ -1,7 +1,7 @@
-"""Registrations: who we are at each provider.
+"""Registrations: this server's OAuth clients at each provider.
 
-What could go wrong: a key that goes to a provider of the same name at another place, such as a
-sandbox. So what is kept is found by the place and our own id as well.
+Risks: a token is sent to a provider of the same name at another origin, such as a sandbox. So
+stored accounts are found by the origin and the client id as well.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from webapp.missing_table import missing_table
 
 
 class Clients:
-    """`credentials` are our client ids and secrets by the provider's name."""
+    """The OAuth clients by provider. `credentials` are client ids and secrets by provider name."""
 
     def __init__(
         self,
@@ -26,22 +26,22 @@ class Clients:
         credentials: Mapping[str, tuple[str, str]],
         config: str,
     ) -> None:
-        """`config` is how errors call the file that declares providers."""
+        """`config` is the name of the file that declares providers, for errors."""
         self._config = config
         self._providers = providers
         self._credentials = credentials
         self.clients: dict[str, Client] = {}
-        self._learned: set[str] = set()  # as they were once; a tool that runs knows better
+        self._learned: set[str] = set()  # maybe outdated: a running tool may replace them
         for provider in providers.values():
             with suppress(NotConfigured):
                 self._register(provider)
 
     def get(self, name: str) -> Client | None:
-        """None if it is not configured any more."""
+        """Return the client, or None if it is no longer configured."""
         return self.clients.get(name)
 
     def learn(self, declared: Json) -> None:
-        """A provider that a tool's code has declared in another process, or before a restart."""
+        """Register a provider that a tool declared in another process, or before a restart."""
         name = declared.get("name") if isinstance(declared, Mapping) else None
         if isinstance(name, str) and name not in self.clients and name not in self._providers:
             with suppress(NotConfigured, InvalidQuestion, msgspec.ValidationError):
@@ -49,17 +49,22 @@ class Clients:
                 self._learned.add(name)
 
     def declared(self, client: Client) -> Json:
-        """Its declaration, where not every process has it."""
+        """Return the provider's declaration, or None if it is in every process's configuration."""
         known = self._providers.get(client.provider.name)
         return None if known == client.provider else as_data(client.provider)
 
     def provider(self, name: str) -> Provider | None:
-        """As it is declared, whether or not we are registered there."""
+        """Return the declared provider, whether or not this server is registered there."""
         client = self.clients.get(name)
         return self._providers.get(name) if client is None else client.provider
 
     def of(self, provider: Provider | str) -> Client:
-        """Raises NotConfigured, or Failed where two providers have one name."""
+        """Return the client at the provider.
+
+        Raises:
+            NotConfigured: The provider or the client's credentials are not configured.
+            Failed: Two providers have the same name.
+        """
         if isinstance(provider, Provider):
             return self._register(self._providers.get(provider.name, provider))
         if provider not in self._providers:
@@ -93,11 +98,11 @@ class Clients:
 
 
 def place_of(client: Client) -> str:
-    """The origin that the person is sent to, or by which it is found."""
+    """Return the origin that people are sent to, or else the issuer's origin."""
     parts = urlsplit(client.provider.authorize or client.provider.issuer or "")
     return f"{parts.scheme}://{parts.netloc}"
 
 
 def is_at_sandbox(client_id: str) -> bool:
-    """Whether we are called so at a sandbox; an address on this machine may be anybody's."""
+    """Return True if the client id is a sandbox's. An origin on this machine proves nothing."""
     return client_id.startswith("elicit-sandbox-")

@@ -1,8 +1,8 @@
-"""Grants: the exchange of a code, and what is kept of it.
+"""The exchange of an authorization code, and the storage of the granted account.
 
-What could go wrong: a code exchanged twice, or for a question that is over; an account that answers
-for another than was asked for. The state is used up before the exchange, and what was granted too
-late for its question is kept for the next one.
+Risks: a code is exchanged twice or for a question that has ended, or a different account than
+requested answers. So the state is used up before the exchange. An account that was granted too late
+for its question is stored for the next one.
 """
 
 import logging
@@ -52,14 +52,15 @@ class CodeExchange:
         self._flow = flow
 
     async def connect(self, elicitation: Elicitation, *, state: str, code: str) -> None:
-        """Exchange the code, once, and settle; goes on to its end when cancelled.
+        """Exchange the code once, and settle the question.
 
-        Raises NotPossible if the state was used.
+        Cancelling the caller does not stop the work. Raises NotPossible if the state was already
+        used.
         """
         await self._elicitations.whole(self._connect(elicitation, state=state, code=code))
 
     async def refuse(self, elicitation: Elicitation, error: NotAccepted) -> None:
-        """The provider answered no, or that it cannot."""
+        """Settle the question as denied or failed, as the provider answered."""
         status = Status.DENIED if isinstance(error, Denied) else Status.FAILED
         with suppress(NotPossible):
             await self._elicitations.settle(elicitation.id, status, why=_why(error))
@@ -72,7 +73,7 @@ class CodeExchange:
         await self._exchange(exchanging, code, now=now)
 
     async def callback_refused(self, elicitation: Elicitation, error: Denied | Failed) -> None:
-        """The browser came back with an error instead of a code."""
+        """Settle the question after the browser came back with an error instead of a code."""
         if isinstance(error, Failed):
             await self._note(elicitation, error, step="callback")
         await self.refuse(elicitation, error)
@@ -84,7 +85,7 @@ class CodeExchange:
         try:
             client = self._registrations.get(self._terms(current).provider)
             grant = await self._outbound.run(talk, to=client)
-        except Exception as error:  # noqa: BLE001 - the edge of a task
+        except Exception as error:  # noqa: BLE001 - any error of the exchange settles the question
             await self._note(current, error, step="exchange", hidden=(code, kept.verifier))
             if not isinstance(error, Denied | Failed):
                 error = Failed("The provider's answer could not be understood.")
@@ -95,9 +96,10 @@ class CodeExchange:
     async def take(
         self, current: Elicitation, grant: Grant, *, token: str | None, client_auth: str
     ) -> bool:
-        """Keep what was granted, and settle; False if it is another account than was asked for.
+        """Store the granted account, and settle the question.
 
-        `token` is where the exchange was made, `client_auth` how we said there who we are.
+        Return False if the account is not the one that was asked for. `token` is the token endpoint
+        of the exchange, and `client_auth` how this server authenticated there.
         """
         terms = self._terms(current)
         connection = self._connection(current, grant, token=token, client_auth=client_auth)
@@ -105,7 +107,7 @@ class CodeExchange:
         await self._failures.clear(client, owner=current.owner)
         if not terms.wants(grant.person):
             other = Failed("Another account than the one that was asked for was connected.")
-            await self._note(current, other, step="exchange")  # without anybody's name
+            await self._note(current, other, step="exchange")  # without the names of people
             await self.refuse(current, Failed(why_not(terms, grant.person)))
             await self._revoke(connection)
             return False
@@ -113,7 +115,7 @@ class CodeExchange:
         stored = connection
 
         async def placed() -> Sequence[Value]:
-            nonlocal stored  # with the tools that it had before
+            nonlocal stored  # keeps the tools that the account had before
             is_named = terms.account is not None
             *others, stored = await self._connections.placed(connection, is_named=is_named)
             return (*others, stored)
@@ -124,7 +126,7 @@ class CodeExchange:
         proof, answer = Exchanged(account=connection.id), {"account": connection.id}
         done = await complete_elicitation(self._elicitations, current.id, answer, proof, also=also)
         if done in (Completion.ALREADY_SETTLED, Completion.UNKNOWN):
-            # Too late for the question; the account is there all the same, for the next one.
+            # Too late for this question: store the account for the next one.
             await self._elicitations.write_afresh(placed)
         _log.info("account.connected", extra={"id": current.id, "provider": connection.provider})
         await self._answer_alike(stored)
@@ -143,14 +145,14 @@ class CodeExchange:
         )
 
     async def revoke_grant(self, current: Elicitation, grant: Grant, code: DeviceCode) -> None:
-        """Keep nothing of what was granted, here or, where that is possible, at the provider."""
+        """Discard a grant, and revoke it at the provider if possible."""
         await self._revoke(
             self._connection(current, grant, token=code.token, client_auth=code.client_auth)
         )
 
     async def _revoke(self, refused: Connection) -> None:
         if await self._connections.read(refused.owner, refused.id) is not None:
-            return  # kept already: many a provider ends all that the person granted us with one key
+            return  # already connected: many providers revoke all grants of the person together
         with suppress(Failed):
             client = self._registrations.clients[refused.provider]
             await self._outbound.run(revoke(client, refused), to=client)
@@ -159,9 +161,9 @@ class CodeExchange:
         return msgspec.convert(elicitation.asked.terms, AccountTerms)
 
     async def _answer_alike(self, connection: Connection) -> None:
-        """One account answers all that wait for it: a person is not asked once for each call.
+        """Settle all waiting questions that this account answers, to ask the person only once.
 
-        But not where the person is on their way already, perhaps with another account.
+        Questions that the person has already opened are left alone, perhaps for another account.
         """
         content: Json = {"account": connection.id}
         owner, elicitations = connection.owner, self._elicitations
@@ -219,9 +221,9 @@ class CodeExchange:
 def why_not(
     terms: AccountTerms, person: Person, *, shows: Callable[[str], str] = lambda name: name
 ) -> str:
-    """Why this person's account is not the one that was asked for, without a full stop."""
+    """Return why this person's account is not the one asked for, without a period."""
     label, account = shows(person.label), shows(terms.account or "")
-    # Asked for by its person's id, and somebody else is called so by now.
+    # The account was asked for by its id, and another account has its name now.
     if terms.account is not None and person.is_called(terms.account):
         return f"Another account is called {account} now than the one that was connected"
     return f"{label} was connected, and {account} was asked for"

@@ -1,7 +1,7 @@
-"""Connections: the accounts that people have connected, kept and found.
+"""Connections: stores and finds the accounts that people have connected.
 
-What could go wrong: one person's account handed to another. So one is found only by its owner, the
-served server and the very provider that it came from.
+Risks: one person's account is handed to another. So an account is found only by its owner, the
+server that asked and the provider that it came from.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,7 +32,7 @@ from webapp.records.values import Value
 from webapp.stores import Conflict
 
 NOT_SHARED = "The account is not shared with this tool any more; call again to ask for one."
-BEGUN_AT_MOST = 16  # calls that share one answer, as far as each one's account is remembered
+BEGUN_AT_MOST = 16  # calls that share one answer and whose accounts are remembered
 
 
 class Connections:
@@ -41,13 +41,13 @@ class Connections:
         self._registrations = registrations
 
     def key(self, client: Client, *, server: str) -> str:
-        """What is the same for all accounts of one server at one provider."""
-        # A sandbox's account of the same provider name lives at another place.
+        """Return the key that all accounts of one server at one provider share."""
+        # A sandbox's account has the same provider name but another origin.
         parts = (server, client.provider.name, place_of(client), client.client_id)
         return self._elicitations.owners.pepper.tag("connected", *parts, size=18)
 
     def client(self, connection: Connection) -> Client | None:
-        """Ours where it came from; None if we are known there no more, or as somebody else."""
+        """Return the OAuth client that this account came from; None if removed or replaced."""
         self._registrations.learn(connection.declared)
         client = self._registrations.get(connection.provider)
         if client is None or self.key(client, server=connection.server) != connection.key:
@@ -55,17 +55,17 @@ class Connections:
         return client
 
     def provider(self, connection: Connection) -> Provider | None:
-        """As it is declared today."""
+        """Return the provider as it is declared now, or None."""
         self._registrations.learn(connection.declared)
         return self._registrations.provider(connection.provider)
 
     async def read(self, owner: str, id: str) -> Connection | None:
-        """As it stands; None for one that was disconnected."""
+        """Return the stored account, or None if it was disconnected."""
         found = await self._elicitations.read(Connection, owner=owner, id=id)
         return None if found is None or found.ended_at is not None else found
 
     async def still_of(self, id: str, by: AskedBy) -> Connection:
-        """One that a body of the tool has got. Raises Failed if the person has taken it away."""
+        """Return the account that the tool already received. Raises Failed if it was taken away."""
         found = await self.read(by.owner, id)
         if found is None:
             raise Failed("The account was disconnected meanwhile; call again to connect one.")
@@ -74,18 +74,18 @@ class Connections:
         return found
 
     async def all_of(self, owner: str) -> tuple[Connection, ...]:
-        """All that this owner has connected, those that have lapsed too."""
+        """Return all accounts of this owner, also lapsed ones."""
         rows = await self._elicitations.all(Connection, owner=owner)
         found = [one for one in rows if one.ended_at is None]
         found.sort(key=lambda one: (one.server, one.provider, not one.holds_key, one.label, one.id))
         return tuple(found)
 
     async def of_key(self, owner: str, key: str) -> tuple[Connection, ...]:
-        """All that are connected for one server at one provider; the one in use first."""
+        """Return all accounts of one server at one provider, the one in use first."""
         return tuple([one for one in await self.all_of(owner) if one.key == key])
 
     async def find(self, owner: str, key: str, *, account: str | None) -> Connection | None:
-        """The one in use; with a name, the one of that name, whether it is in use or not."""
+        """Return the account in use; with a name, the account of that name, in use or not."""
         held = await self._elicitations.holder(Connection, owner=owner, key=key)
         if account is None or (held is not None and held.is_wanted(account)):
             return held
@@ -93,14 +93,14 @@ class Connections:
         return next((one for one in kept if one.is_wanted(account)), None)
 
     def is_enough(self, connection: Connection, scopes: Sequence[str], client: Client) -> bool:
-        """Whether its key works, or can be renewed, and was granted all of this."""
+        """Return True if the token is valid or renewable, and grants all these scopes."""
         if not connection.is_usable(now=self._elicitations.clock()):
             return False
         asks = client.provider.asks(tuple(scopes))
         return not client.provider.missing(asks, granted=connection.scopes)
 
     def content(self, connection: Connection) -> Json:
-        """It as a tool is given it."""
+        """Return the account data that a tool receives, including the access token."""
         provider = self._registrations.clients[connection.provider].provider
         content: Json = msgspec.to_builtins(
             Content(
@@ -119,9 +119,9 @@ class Connections:
         return content
 
     async def placed(self, new: Connection, *, is_named: bool) -> list[Connection]:
-        """The new one last, after the one whose place it takes; neither is written yet.
+        """Return the rows that connect a new account: the replaced account, if any, then the new.
 
-        An account that was asked for by name takes no other's place.
+        Nothing is written. An account that was asked for by name replaces no other.
         """
         holder = await self._elicitations.holder(Connection, owner=new.owner, key=new.key)
         same = await self._elicitations.read(Connection, owner=new.owner, id=new.id)
@@ -134,7 +134,10 @@ class Connections:
         return [put_in_use(new)]
 
     async def chosen(self, connection: Connection, asked: Asked, *, is_named: bool) -> list[Value]:
-        """With tool and client allowed, and in use unless it was asked for by name; not written."""
+        """Return the rows that allow the tool and its client to use the account.
+
+        Nothing is written. The account is also put in use, unless it was asked for by name.
+        """
         current = await self.read(connection.owner, connection.id)
         if current is None:
             return []
@@ -142,11 +145,11 @@ class Connections:
         return [allowed] if is_named else await self._in_use(allowed)
 
     async def unshare(self, owner: str, id: str, tool: str) -> None:
-        """The tool loses it and must ask again."""
+        """Stop sharing the account with the tool, which must ask again."""
         await self._change(owner, id, lambda current: forbid(current, tool))
 
     async def keep_to(self, owner: str, id: str, clients: Collection[str] | None) -> None:
-        """Only these clients, by their keys, may use it; the others must ask. None: all may."""
+        """Let only clients with these keys use the account (None: any client). Others must ask."""
         await self._change(owner, id, lambda current: keep_to(current, clients))
 
     async def _change(
@@ -160,14 +163,15 @@ class Connections:
         await self._elicitations.write_afresh(changed)
 
     async def switch(self, owner: str, id: str) -> Connection | None:
-        """It is the one in use from now on; None if there is none such."""
+        """Put the account in use. Return the account, or None if it does not exist."""
 
         async def switched() -> list[Value]:
             current = await self.read(owner, id)
             if current is None or current.holds_key:
                 return []
             now, kept = self._elicitations.clock(), await self.of_key(owner, current.key)
-            # Also those that stood back before: a yes to one of them may lie unfetched.
+            # Also accounts not in use before: an acceptance of one of them may not be delivered
+            # yet.
             aside = [put_aside(one, now=now) for one in kept if one.id != id]
             return [*aside, put_in_use(current)]
 
@@ -177,22 +181,23 @@ class Connections:
     async def note_use(
         self, connection: Connection, tool: str, client: CallingClient | None
     ) -> None:
-        """Once a minute at most, and for each new client; whoever was first may have it so."""
+        """Record the use, at most once a minute or for a new client. Ignore a failed write."""
         noted = use(connection, tool, client, now=self._elicitations.clock())
         if noted != connection:
             with suppress(Conflict, StoreUnavailable):
                 await self._elicitations.write(noted)
 
     async def note_begun(self, taken: Elicitation, given: Connection) -> Elicitation:
-        """The call has begun with this account, unless another leg of it has with another one.
+        """Record that the call received this account, unless it already received another one.
 
-        It is durable before the body has it, so that the legs after a crash get the same.
+        The record is stored before the tool gets the account, so that after a crash the next
+        requests of the call get the same account.
         """
 
         def note(current: Elicitation) -> Elicitation:
             content, take = current.content, taken.take
             if take is None or not isinstance(content, Mapping):
-                return current  # it was used up meanwhile
+                return current  # the answer was used up in the meantime
             begun = _begun(content)
             if take.run in begun:
                 return current
@@ -212,7 +217,7 @@ class Connections:
 
 
 def begun_with(taken: Elicitation) -> str | None:
-    """The account that a body of the call which has taken this has got already, if one has."""
+    """Return the id of the account that the tool already received in this run, or None."""
     account = None if taken.take is None else _begun(taken.content).get(taken.take.run)
     return None if account is None else str(account)
 

@@ -1,17 +1,17 @@
-"""The one door to a store: values go in at the version that was read, and come out at the next.
+"""Records: the only access to a store. Values are written at the version that was read.
 
-`values` has what is kept, beside those of `flows`; `rows` the one `write`, with what reads;
-`owners` makes the tag that a person's rows begin with and the key that seals them, `ids` the ids,
-of which none can be guessed, and `seal` binds each record to its row. What a write changes is told
-in its owner's `chain`, beside it: what is told says `entries`; `heads` signs how far all chains
-have come, and `verification` holds them against that. `high_water` notices a store that has lost
-what it had acknowledged.
+`values` defines stored values, next to those of `flows`. `rows` has the only `write`, and the
+reads. `owners` makes the tag that a person's rows start with, and the key that seals them. `ids`
+makes ids that cannot be guessed. `seal` binds each record to its row. Every write records its
+changes in its owner's `chain`; `entries` defines what is recorded. `heads` signs the current end of
+all chains, and `verification` compares the chains with heads. `high_water` detects a store that has
+lost acknowledged writes.
 
-The one path: `Rows.write` -> the owner's data key -> sealed -> with an entry of the chain -> the
+The sequence: `Rows.write` -> the owner's data key -> sealed -> with an entry of the chain -> the
 store's compare-and-set -> the values with their new versions, or Conflict.
 
-Promised: every look-up is by owner and id; an owner's tag cannot be enumerated; a record's table,
-id, owner, kind and version are sealed with it, so that no row stands in for another.
+Guarantees: every look-up is by owner and id; an owner's tag cannot be enumerated; a record's table,
+id, owner, kind and version are sealed with it, so no row can replace another.
 
-May be called by everything that keeps something; imports `flows` and `webapp.stores`.
+Any code that stores values may call this package. It imports `flows` and `webapp.stores`.
 """

@@ -1,20 +1,21 @@
-"""The audit: each owner's chain of entries, written with the change that each tells of.
+"""The audit log: each owner's chain of entries, written together with the changes it records.
 
-A chain is a row of blocks. A block has up to 32 entries, each sealed under the owner's data key,
-and the link before the first of them: how many there were, until when the last of them is kept, and
-a keyed hash over all that was stored till then. So it is held together by what is stored, and also
-verifies where nobody can open it any more. The newest block holds the key `head`.
+A chain is a sequence of blocks. A block has up to 32 entries, each sealed under the owner's data
+key, and the link to the entries before the block: their number, the time until which the last of
+them is stored, and a keyed hash of everything stored so far. The hash covers the stored bytes, so a
+chain can be verified even if its entries can no longer be decrypted. The newest block has the key
+`head`.
 
-An entry and what it tells of are one write of the store. Two writers at once would both append to
-the same block, and the store lets one of them: so the other reads the new head and appends to that,
-while its own rows stand as they were. Within a process they need not race: what comes for an owner
-while a write of that owner is under way goes with all else that came, in the next one. A hundred
-answers at once are two or three commits, with two or three rows more.
+An entry and the change that it records are one write of the store. If two processes append to the
+same block, the store accepts one write. The other process reads the new head and appends to that,
+with its own rows unchanged. Within a process there is no such race: writes for an owner that arrive
+during a write of that owner are combined in the next one. A hundred answers at once are two or
+three commits, with two or three more rows.
 
-What could go wrong: one of those gathered has lost its own race, and the others fail with it. So it
-alone is told, and the others are written without it. Whoever can write to the store can take the
-end away, and the chain does not know: heads that are kept elsewhere do (`heads`). Where the newest
-block is missing and others are there, the chain goes on, and an entry says so.
+Risks: one of the combined writes has lost a race, and the others fail with it. So only that one
+gets the error, and the others are written without it. An attacker with write access to the store
+can remove the end of a chain unnoticed; heads stored elsewhere show it (`heads`). If the newest
+block is missing and earlier ones exist, the chain continues, and an entry records the gap.
 """
 
 import asyncio
@@ -45,22 +46,22 @@ HASH_BYTES: Final = 32
 COUNT_DIGITS: Final = 12
 AUDIT_KEPT: Final = timedelta(days=365)
 _FULL: Final = "full"
-_FULL_FROM: Final = 16  # entries; what comes at once may go on to the limit
+_FULL_FROM: Final = 16  # entries; a single write may still fill the block up to the limit
 _ENTRIES_AT_MOST: Final = 32
-_FULL_BYTES: Final = 32 * 1024  # and one more entry is far from the store's limit
+_FULL_BYTES: Final = 32 * 1024  # leaves room for one more entry below the store's limit
 _DAY_SECONDS: Final = 24 * 60 * 60
 _MISSING, _DAMAGED = "its newest block was missing", "its newest block was damaged"
 _WRITES_AT_ONCE: Final = 100
-_RECORDS_AT_ONCE: Final = 400  # the blocks come besides, and a write holds 500
+_RECORDS_AT_ONCE: Final = 400  # without the blocks; a write holds 500 records
 _OWNERS_AT_MOST: Final = 5_000
 _PAGE: Final = 100
-_TRIES_AT_MOST: Final = 1_000  # others are first that often only where something is wrong
+_TRIES_AT_MOST: Final = 1_000  # losing that often means an error
 _log = logging.getLogger(__name__)
-_Until: TypeAlias = Annotated[int, Meta(ge=0, lt=2**37)]  # what a datetime can hold
+_Until: TypeAlias = Annotated[int, Meta(ge=0, lt=2**37)]  # the range of a datetime
 
 
 class ChainLink(Struct, frozen=True, array_like=True):
-    """How far a chain has come: the hash of `count` entries, kept until then, in Unix seconds."""
+    """A position in a chain: the hash of `count` entries, stored until `until` (Unix seconds)."""
 
     count: Annotated[int, Meta(ge=0, lt=10**COUNT_DIGITS)] = 0
     until: _Until = 0
@@ -75,13 +76,13 @@ class Stored(Struct, frozen=True, array_like=True):
 class Block(Struct, frozen=True, array_like=True):
     before: ChainLink
     entries: tuple[Stored, ...] = ()
-    end: bytes = b""  # the hash after the last of them
+    end: bytes = b""  # the hash after the last entry
 
 
 class _Job(Struct, eq=False):
     records: tuple[Record, ...]
     entries: tuple[Entry, ...]
-    done: "asyncio.Future[None] | None" = None  # none where its caller is at it itself
+    done: "asyncio.Future[None] | None" = None  # None if the caller writes the job itself
     error: BaseException | None = None
 
 
@@ -92,7 +93,7 @@ _entry = msgspec.msgpack.Decoder(Entry).decode
 
 
 def block_of(record: Record) -> Block:
-    """Raises Unreadable for what is none."""
+    """Decode the block of a record. Raises Unreadable."""
     try:
         return _block(record.sealed)
     except msgspec.MsgspecError:
@@ -100,24 +101,24 @@ def block_of(record: Record) -> Block:
 
 
 def id_of(owner: str, link: ChainLink) -> str:
-    """Of the block that begins after that link: in the order of the chain."""
+    """Return the id of the block that begins after this link. Ids sort in the chain's order."""
     return f"{owner}{link.count:0{COUNT_DIGITS}d}"
 
 
 def begins_after(record: Record) -> int:
-    """How many entries are before a block, by its id alone."""
+    """Return the number of entries before a block, from its id alone."""
     tail = record.id.removeprefix(record.owner)
     return int(tail) if tail.isascii() and tail.isdecimal() else 0
 
 
 class Linking:
-    """What links the entries of one owner: a keyed hash of the one before and what is stored."""
+    """The links between one owner's entries: keyed hashes of the previous link and an entry."""
 
     def __init__(self, pepper: Pepper, owner: str) -> None:
         self._begun = pepper.hashing(b"audit", owner.encode(), size=HASH_BYTES)
 
     def after(self, before: ChainLink, stored: Stored) -> ChainLink:
-        """The link after one more entry."""
+        """Return the link after one more entry."""
         count, until = before.count + 1, stored.until
         hashing = self._begun.copy()
         hashing.update(before.hash.ljust(HASH_BYTES, b"\0"))
@@ -126,7 +127,7 @@ class Linking:
         return ChainLink(count=count, until=until, hash=hashing.digest())
 
     def end_of(self, block: Block) -> ChainLink:
-        """The link after its last entry. Raises Unreadable if it is not what was written."""
+        """Return the link after the last entry. Raises Unreadable if the block was altered."""
         link = block.before
         for stored in block.entries:
             link = self.after(link, stored)
@@ -136,34 +137,37 @@ class Linking:
 
 
 def opened(locker: Locker, owner: str, number: int, sealed: bytes) -> Entry:
-    """The entry of that number, from 1. Raises Unreadable."""
+    """Decrypt the entry with this number; the first is 1. Raises Unreadable."""
     return _entry(locker.open(_row(owner, number), sealed))
 
 
 class AuditChain:
-    """Writes rows together with entries; one for a process."""
+    """A writer of rows together with audit entries; one per process."""
 
     def __init__(self, owners: Owners, *, clock: Clock, kept: timedelta = AUDIT_KEPT) -> None:
         self.owners = owners
         self.clock = clock
         self.kept = kept
-        self.by = "service"  # who makes the changes of this process
-        self.mended: Callable[[str, str], None] = _log_mended  # an owner, and what was wrong
+        self.by = "service"  # the author of this process's changes, for the audit log
+        self.mended: Callable[[str, str], None] = _log_mended  # called with an owner and the fault
         self._of = OrderedDict[str, _OwnersChain]()
 
     async def write(self, owner: str, records: tuple[Record, ...], *entries: Entry) -> None:
-        """All or none, of one owner. Raises Conflict, which is about one of these records."""
+        """Write all rows of one owner and their entries, or none.
+
+        Raises Conflict if another write of one of these rows was first.
+        """
         chain = self._of.get(owner)
         if chain is None:
             chain = self._of[owner] = _OwnersChain(self, owner)
             if len(self._of) > _OWNERS_AT_MOST:
-                self._of.popitem(last=False)  # what it has under way it ends
+                self._of.popitem(last=False)  # it still finishes its running writes
         else:
             self._of.move_to_end(owner)
         await chain.write(records, entries)
 
     def forget(self) -> None:
-        """Read each chain's end again: in a store that has stepped back it is another one."""
+        """Read the end of each chain again, because a store that stepped back has an older end."""
         self._of.clear()
 
 
@@ -177,11 +181,11 @@ class _OwnersChain:
         self._owner = owner
         self._linking = Linking(chain.owners.pepper, owner)
         self._head: Record | None = None
-        self._block = Block(before=ChainLink())  # what is in it
+        self._block = Block(before=ChainLink())  # the content of the head
         self._end = self._block.before
-        self._is_known = False  # what the head is, as far as this process has heard
-        self._mends: str | None = None  # what is wrong with the end that was found
-        self._is_busy = False  # several came at once, and the next ones will
+        self._is_known = False  # whether the head's state is known
+        self._mends: str | None = None  # the fault of the chain's end
+        self._is_busy = False  # several writes came at once, so more are expected
         self._lanes: Lanes[_Job] = Lanes(self._write, fit=_fit)
 
     async def write(self, records: tuple[Record, ...], entries: tuple[Entry, ...]) -> None:
@@ -191,7 +195,7 @@ class _OwnersChain:
             self._lanes.put(job)
             await job.done
             return
-        self._lanes.hold()  # alone, which takes no task and no turn of the loop
+        self._lanes.hold()  # a single write needs no task
         try:
             await self._write_all([job])
         except BaseException:
@@ -214,7 +218,7 @@ class _OwnersChain:
                 raise
 
     async def _write_all(self, jobs: list[_Job]) -> None:
-        """Together, but for those that lose a race of their own."""
+        """Write the jobs together. A job that loses a race of its own gets the error."""
         left = _TRIES_AT_MOST
         while jobs:
             if not left:
@@ -240,7 +244,7 @@ class _OwnersChain:
                 return
 
     async def _losers(self, conflict: Conflict, jobs: list[_Job]) -> list[_Job]:
-        """Whose own rows somebody was first at; nobody's, where it was only the chain."""
+        """Return the jobs whose own rows others wrote first; none if only the chain was written."""
         found = conflict.found
         if found is not None and found.kind == AUDIT:
             if found.key == HEAD:
@@ -250,13 +254,13 @@ class _OwnersChain:
             return []
         if found is not None:
             return [job for job in jobs if _is_about(found, job)]
-        # A row is gone: of one of them, or the head itself, whose time was over.
+        # A row is gone: a row of one of the jobs, or the head itself, because it expired.
         former = self._head
         await self._find_head()
         return [] if self._head != former else await self._gone(jobs)
 
     async def _gone(self, jobs: list[_Job]) -> list[_Job]:
-        """Those of which a row that was read before is there no more."""
+        """Return the first job with a row that no longer exists."""
         read = self._chain.owners.store.read
         return [
             job
@@ -266,7 +270,7 @@ class _OwnersChain:
         ][:1]
 
     async def _find_head(self, *, is_in_the_way: bool = False) -> None:
-        """Or what to go on from without one; also behind it, where a block stands in the way."""
+        """Read the head, or find where to continue without one or behind a block in the way."""
         store = self._chain.owners.store
         head = await store.find(self._owner, AUDIT, HEAD)
         last = head
@@ -293,7 +297,7 @@ class _OwnersChain:
                 self._go_on_after(head)
 
     def _go_on_after(self, damaged: Record) -> None:
-        """In a block of its own, behind all that this one can have held."""
+        """Continue in a new block, after all entries that the damaged block can have held."""
         count = begins_after(damaged) + _ENTRIES_AT_MOST
         until = 0 if damaged.erase_at is None else int(damaged.erase_at.timestamp())
         parts = (b"audit damaged", damaged.id.encode(), damaged.sealed)
@@ -302,7 +306,7 @@ class _OwnersChain:
         self._end = ChainLink(count=count, until=until, hash=mac)
 
     async def _appended(self, entries: list[Entry]) -> tuple[list[Record], Block, ChainLink]:
-        """The blocks that change, the newest last; what is in that, and the link after it."""
+        """Return the changed blocks, newest last, with the newest block and the link after it."""
         owners, owner = self._chain.owners, self._owner
         locker = owners.cached(owner) or await owners.locker(owner)
         now = self._chain.clock()
@@ -312,7 +316,7 @@ class _OwnersChain:
             entries = [Entry(kind=AUDIT, what="mended", about="", why=self._mends), *entries]
         before, told = self._block.before, list(self._block.entries)
         if record is not None and self._mends == _DAMAGED:
-            blocks.append(replace(record, status=_FULL, key=None))  # as it was found
+            blocks.append(replace(record, status=_FULL, key=None))  # content unchanged
             record, before, told = None, link, []
         size = 0 if record is None else len(record.sealed)
         for number, entry in enumerate(entries):
@@ -335,7 +339,7 @@ class _OwnersChain:
 
 
 def _kept_until(until: datetime) -> int:
-    """To the end of that day: most writes leave the time as it is, and its index alone."""
+    """Round up to the end of the day, so that most writes leave the time and its index alone."""
     return ceil(until.timestamp() / _DAY_SECONDS) * _DAY_SECONDS
 
 
@@ -377,7 +381,7 @@ def _is_about(found: Record, job: _Job) -> bool:
 
 def _tell(job: _Job, error: BaseException | None) -> None:
     job.error = error
-    if job.done is None or job.done.done():  # its caller has left
+    if job.done is None or job.done.done():  # the caller has been cancelled
         return
     if error is None:
         job.done.set_result(None)
@@ -386,7 +390,10 @@ def _tell(job: _Job, error: BaseException | None) -> None:
 
 
 def _fit(jobs: Sequence[_Job]) -> tuple[list[_Job], list[_Job]]:
-    """What goes together: no two that touch one row or ask for one key, in the order they came."""
+    """Split the jobs into those to write now and the rest.
+
+    No two jobs of a write touch the same row or key, and the order is preserved.
+    """
     batch, behind, touched, records = list[_Job](), list[_Job](), set[tuple[str, ...]](), 0
     for job in jobs:
         names = {(each.kind, each.id) for each in job.records} | {
@@ -398,5 +405,5 @@ def _fit(jobs: Sequence[_Job]) -> tuple[list[_Job], list[_Job]]:
             behind.append(job)
         else:
             batch.append(job)
-        touched |= names  # also of those behind: their order stays
+        touched |= names  # also for the rest, to preserve the order
     return batch, behind

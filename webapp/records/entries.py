@@ -1,8 +1,7 @@
-"""Entries of the audit: what each change of a row tells, in few words and without the answer.
+"""Audit entries: the short record of each change of a row, without the answer.
 
-What could go wrong: a change that is told of twice or not at all. So what a row stands at is one
-word, and an entry is made where a write gives it another word than it had. What is only a lease, a
-refresh or a note changes no word.
+Risks: a change is recorded twice or not at all. So each row has a state word, and an entry is made
+when a write changes the word. Leases, token refreshes and notes do not change the word.
 """
 
 from collections import OrderedDict
@@ -20,11 +19,11 @@ from flows.payments.receipt import Payment
 from webapp.records.owners import SERVICE
 
 REMEMBERED_AT_MOST = 10_000
-_CHARACTERS_AT_MOST: Final = 100  # of each word that somebody else chose
+_CHARACTERS_AT_MOST: Final = 100  # of each text that other people chose
 AUDITED: Final = frozenset({"elicitation", "payment", "account", "approval", "secret"})
-_OF_SERVICE: Final = "registration"  # which only events tell of
+_OF_SERVICE: Final = "registration"  # reported only as events
 _ASKED = "asked"
-# An exchange is a part of what began when the link was opened, a use one of what was paid.
+# An exchange belongs to the opened link, so it has the same word.
 _WORDS: Final[Mapping[str, str]] = {
     Status.PENDING: _ASKED,
     Status.EXCHANGING: Status.OPENED.value,
@@ -32,29 +31,29 @@ _WORDS: Final[Mapping[str, str]] = {
 
 
 class Entry(Struct, frozen=True, array_like=True):
-    """What happened to one row of an owner's; `about` is its id without the owner's tag.
+    """A change of one row of an owner. `about` is the row's id without the owner's tag.
 
-    `proof` is what an answer was believed for, `digest` that of all the person was shown. `by` is
-    the operator, whose commands did it, or who decided it for the owner.
+    `proof` is the proof of the answer, and `digest` the hash of everything the person was shown.
+    `by` is the operator whose command made the change, or the person who decided for the owner.
     """
 
     kind: str
     what: str
     about: str
-    at: datetime | None = None  # when it was written
-    by: str | None = None  # a key or a person over the API, or else `operator` or `service`
+    at: datetime | None = None  # the time of the write
+    by: str | None = None  # an API key or a person over the API, else `operator` or `service`
     proof: str | None = None
     why: str | None = None
     server: str | None = None
     tool: str | None = None
     client: str | None = None
-    asks: str | None = None  # its kind of question
+    asks: str | None = None  # the kind of question
     digest: str | None = None
     amount: str | None = None
 
 
 class Audited(Protocol):
-    """A row that may be told of."""
+    """A row whose changes may be recorded."""
 
     @property
     def id(self) -> str: ...
@@ -68,7 +67,7 @@ AuditedT = TypeVar("AuditedT", bound=Audited)
 
 
 class Move(NamedTuple, Generic[AuditedT]):
-    """A row comes to another word than `former`, by being written with this value."""
+    """A change of a row's word, from `former`, by a write of this value."""
 
     value: AuditedT
     former: str | None
@@ -76,7 +75,7 @@ class Move(NamedTuple, Generic[AuditedT]):
 
 
 class Words(Generic[AuditedT]):
-    """At which word and version this process knew rows last."""
+    """The last known word and version of each row, in this process."""
 
     def __init__(
         self,
@@ -84,13 +83,13 @@ class Words(Generic[AuditedT]):
         *,
         stored: Callable[[AuditedT], Awaitable[AuditedT | None]],
     ) -> None:
-        """`stored` reads a row that this process knew long ago."""
+        """`stored` reads a row from the store if this process no longer remembers it."""
         self._kinds = kinds
         self._stored = stored
         self._known: OrderedDict[tuple[str, str], tuple[int, str]] = OrderedDict()
 
     async def moved(self, values: Sequence[AuditedT]) -> list[Move[AuditedT]]:
-        """Those that come to another word by being written."""
+        """Return the changes for the values whose word differs from the stored row's word."""
         found = list[Move[AuditedT]]()
         for value in values:
             kind = self._kinds[cast("type[Struct]", type(value))]
@@ -133,7 +132,7 @@ class Words(Generic[AuditedT]):
 
 
 def word_of(kind: str, value: object) -> str | None:
-    """At which word a row of such a kind stands."""
+    """Return the state word of a row of this kind."""
     if isinstance(value, Elicitation):
         if value.delivered_at is not None:
             return "delivered"
@@ -149,7 +148,7 @@ def word_of(kind: str, value: object) -> str | None:
 
 
 def _entry(value: object, entry: Entry) -> Entry:
-    """The entry with what is told of such a row."""
+    """Return the entry with the facts recorded for such a row."""
     if isinstance(value, Elicitation):
         by = None
         if value.delivered_at is None:
@@ -167,7 +166,7 @@ def _entry(value: object, entry: Entry) -> Entry:
             digest=asked.digest,
         )
     if isinstance(value, Payment):
-        refund = entry.what.startswith("refund")  # else it is a bank's word, or nobody's
+        refund = entry.what.startswith("refund")  # otherwise a bank made the change, or no one
         return replace(
             entry,
             by=value.refund_asked_by if refund else None,

@@ -1,13 +1,13 @@
-"""Heads: how far every owner's chain had come at one moment, in one signed document.
+"""Heads: signed documents that record the length and hash of every owner's audit chain.
 
-A chain alone cannot show that its end was taken away, nor that a whole owner was, nor that all of
-the store is as it was yesterday. A head that somebody keeps elsewhere does. One is made each day,
-by whichever process is first to write the next number; it is in the store, each in the hash of the
-next, with the list of owners for the newest ones only. Its signature is Ed25519 (RFC 8032), by a
-key from the ring, so that a stranger who has the public key can check it.
+A chain alone cannot show that its end was removed, that an owner's chain was deleted, or that the
+store was reset to an older state. A head that is stored elsewhere shows it. Once a day, the first
+process to write the next number makes a head. Heads are in the store, and each contains the hash of
+the one before. Only the newest heads still have their list of owners. The signature is Ed25519 (RFC
+8032) with a key derived from the ring, so anyone with the public key can verify it.
 
-What could go wrong: a document that was made up. So it counts only if its list has the hash that it
-signs, and its signature is by a key of this ring, or by one that the operator names.
+Risks: someone forges a document. So a document is accepted only if its list has the signed hash,
+and if its signature is by a key of this ring or by a key that the operator names.
 """
 
 import asyncio
@@ -46,11 +46,11 @@ _log = logging.getLogger(__name__)
 
 
 class BadHead(ElicitError):
-    """A document that is no head, or is not as it was signed."""
+    """The document is not a head, or differs from what was signed."""
 
 
 class OwnersHead(Struct, frozen=True, array_like=True):
-    """How far one owner's chain had come; its last entry is kept until then, in Unix seconds."""
+    """The end of one owner's chain. Its last entry is stored until `until`, in Unix seconds."""
 
     owner: str
     count: int
@@ -59,14 +59,14 @@ class OwnersHead(Struct, frozen=True, array_like=True):
 
 
 class SignedHead(Struct, frozen=True, kw_only=True):
-    """What is signed of a head: the hash of its list stands for the list."""
+    """The signed part of a head. It contains the hash of the owners' list instead of the list."""
 
     number: int
     at: datetime
     owners: int
     entries: int
     digest: bytes  # SHA-256 of the list
-    former: bytes  # SHA-256 of the head before it; empty for the first
+    former: bytes  # SHA-256 of the previous head; empty for the first
     key: bytes
     signature: bytes = b""
 
@@ -79,7 +79,7 @@ class HeadDocument(Struct, frozen=True, kw_only=True):
 
 
 class StoredHeads(Struct, frozen=True, kw_only=True):
-    """The heads of a store, the oldest first, with the lists that are still stored."""
+    """The heads of a store, oldest first, with the lists that are still stored."""
 
     heads: tuple[SignedHead, ...]
     documents: tuple[HeadDocument, ...]
@@ -87,31 +87,35 @@ class StoredHeads(Struct, frozen=True, kw_only=True):
 
 
 class Heads:
-    """Makes, keeps and reads heads; one for a process."""
+    """The maker and reader of heads; one per process."""
 
     def __init__(
         self, owners: Owners, ring: Ring, chain: AuditChain, *, folders: Sequence[Path] = ()
     ) -> None:
-        """`folders` get the document of each day."""
+        """`folders` are the folders that each day's document is written to."""
         self._owners = owners
         self._store = owners.store
         self._ring = ring
         self._chain = chain
         self._folders = folders
-        self._look_at: datetime | None = None  # before that there is no use in looking
+        self._look_at: datetime | None = None  # the time of the next check
 
     @property
     def public_keys(self) -> tuple[bytes, ...]:
-        """Of each secret, the newest first, 32 bytes each."""
+        """The public keys of all secrets, newest first, 32 bytes each."""
         return tuple(
             Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
             for seed in self._ring.derive_all("audit head")
         )
 
     async def make_in_time(self) -> None:
-        """The one of today, unless somebody has made it; and its document, in each folder.
+        """Make today's head if there is none, and write its document to each folder.
 
-        Raises BadHead, and OSError where a folder takes none: an hour later it tries again.
+        Retries an hour after an error.
+
+        Raises:
+            BadHead: The stored head is damaged.
+            OSError: A folder is not writable.
         """
         now = self._chain.clock()
         if self._look_at is not None and now < self._look_at:
@@ -119,14 +123,14 @@ class Heads:
         self._look_at = now + _TRIED_AGAIN
         newest = await self.newest()
         if newest is None or newest.at + EVERY <= now:
-            with suppress(Conflict):  # another process is at it
+            with suppress(Conflict):  # another process makes the head
                 newest = (await self.make()).elicit_audit_head
                 _log.info("audit.head_made", extra={"number": newest.number})
         await self._export()
         self._look_at = now + EVERY if newest is None else newest.at + EVERY
 
     async def make(self) -> HeadDocument:
-        """One of now. Raises Conflict if another process makes it at this moment."""
+        """Make a head now. Raises Conflict if another process makes one at the same time."""
         found = await self._store.find(SERVICE, HEAD_KIND, NEWEST)
         former = None if found is None else _signed(found)
         now = self._chain.clock()
@@ -143,7 +147,7 @@ class Heads:
         signer = Ed25519PrivateKey.from_private_bytes(self._ring.derive_all("audit head")[0])
         signed = replace(unsigned, signature=signer.sign(_encode(unsigned)))
         for start in range(0, len(chains), _OWNERS_A_ROW):
-            with suppress(Conflict):  # half of one that was cut off; what is signed decides
+            with suppress(Conflict):  # left by an interrupted attempt; the signed hash decides
                 await self._store.write(
                     _record(
                         OWNERS_KIND,
@@ -167,10 +171,10 @@ class Heads:
         return None if found is None else _signed(found)
 
     async def stored(self, *, key: bytes | None = None) -> "StoredHeads":
-        """Return the heads of the store, the lists that are still stored, and what is wrong.
+        """Return the heads of the store, the lists that are still stored, and the faults found.
 
-        The newest head must be signed by a key of this ring, or by `key`. Each head before it must
-        be the one whose hash the next head has, so no older secret is needed.
+        The newest head must be signed by a key of this ring, or by `key`. Each earlier head must
+        match the hash in the next head, so no older secret is needed.
         """
         found, wrong = list[SignedHead](), list[str]()
         after, has_newest = None, True
@@ -197,7 +201,7 @@ class Heads:
         return StoredHeads(heads=tuple(found), documents=tuple(documents), faults=tuple(wrong))
 
     def _between(self, earlier: SignedHead, later: SignedHead) -> Sequence[str]:
-        """Check the link between two heads; those that have expired may be missing between them."""
+        """Return the faults between two heads. Expired heads may be missing between them."""
         if later.number == earlier.number + 1:
             if later.former == hashlib.sha256(_encode(earlier)).digest():
                 return ()
@@ -213,10 +217,10 @@ class Heads:
     def compare(
         self, document: HeadDocument, stored: "StoredHeads", *, key: bytes | None = None
     ) -> Sequence[str]:
-        """Return what is wrong with the store, by a head from elsewhere. Raises BadHead.
+        """Return the faults of the store, according to a head from elsewhere. Raises BadHead.
 
-        The head is genuine if its signature is, or if the store has the same one and nothing is
-        wrong with the heads of the store.
+        The head is genuine if its signature is valid, or if the store has the same head and no
+        faults.
         """
         signed = document.elicit_audit_head
         same = [head for head in stored.heads if head.number == signed.number]
@@ -229,7 +233,7 @@ class Heads:
         return [f"Head {signed.number} of {signed.at.isoformat()} {is_there} the store."]
 
     async def in_folders(self) -> list[tuple[Path, list[HeadDocument | BadHead]]]:
-        """Return each folder of ELICIT_AUDIT_HEADS with the heads in it. Raises OSError."""
+        """Return each folder of ELICIT_AUDIT_HEADS with the heads in the folder. Raises OSError."""
         return [(each, await asyncio.to_thread(_documents_in, each)) for each in self._folders]
 
     async def _document(self, signed: SignedHead) -> HeadDocument:
@@ -246,7 +250,7 @@ class Heads:
         return document
 
     async def _export(self) -> None:
-        """Where another process has done so, or its list is no more, there is nothing to do."""
+        """Write the newest head to the folders, if its list is still stored."""
         newest = await self.newest() if self._folders else None
         if newest is None or newest.at + _LISTS_KEPT <= self._chain.clock():
             return
@@ -256,7 +260,7 @@ class Heads:
             await asyncio.to_thread(_put_in, folder, document)
 
     def must_be_signed(self, document: HeadDocument, *, key: bytes | None = None) -> None:
-        """Verify the signature with `key`, or with one of this ring's keys. Raises BadHead."""
+        """Verify the signature with one of this ring's keys, or with `key`. Raises BadHead."""
         signers = self.public_keys if key is None else (key,)
         _must_be_signed(document.elicit_audit_head, signers)
         _must_have_its_list(document)
@@ -267,7 +271,7 @@ class Heads:
             for record in page:
                 try:
                     end = Linking(self._owners.pepper, record.owner).end_of(block_of(record))
-                except Unreadable:  # verification tells of it, and the heads before
+                except Unreadable:  # verification reports the fault, and so do the earlier heads
                     _log.exception("record.unreadable", extra={"kind": record.kind})
                     continue
                 found.append(
@@ -278,14 +282,14 @@ class Heads:
 
 
 def written_document(document: HeadDocument) -> str:
-    """As a file has it: JSON, an owner a line."""
+    """Return the document as file content: JSON, with one owner per line."""
     head = msgspec.json.encode(document.elicit_audit_head).decode()
     lines = ",\n".join(msgspec.json.encode(each).decode() for each in document.chains)
     return f'{{"elicit_audit_head":{head},\n"chains":[\n{lines}\n]}}\n'
 
 
 def _put_in(folder: Path, document: HeadDocument) -> None:
-    """Whole or not at all, and never over another one."""
+    """Write the document to the folder atomically. Never overwrite an existing file."""
     head = document.elicit_audit_head
     path = folder / f"head-{head.at:%Y%m%dT%H%M%SZ}-{head.number}.json"
     if path.exists():
@@ -302,7 +306,7 @@ def _put_in(folder: Path, document: HeadDocument) -> None:
 
 
 def _documents_in(folder: Path) -> list[HeadDocument | BadHead]:
-    """Read every head in the folder, the oldest first. Raises OSError."""
+    """Read all heads in the folder, oldest first. Raises OSError."""
     found = list[HeadDocument | BadHead]()
     for path in sorted(each for each in folder.iterdir() if each.match("head-*.json")):
         try:
@@ -313,7 +317,7 @@ def _documents_in(folder: Path) -> list[HeadDocument | BadHead]:
 
 
 def read_document(text: bytes) -> HeadDocument:
-    """Raises BadHead, also for a document with more in it than was signed."""
+    """Parse a document. Raises BadHead, also if the document has more content than was signed."""
     with suppress(msgspec.MsgspecError):
         found = msgspec.json.decode(text, type=HeadDocument)
         if msgspec.json.decode(text) == msgspec.json.decode(written_document(found)):
@@ -322,7 +326,7 @@ def read_document(text: bytes) -> HeadDocument:
 
 
 def _must_be_signed(signed: SignedHead, keys: Sequence[bytes]) -> None:
-    """Verify the signature of a head by one of these keys. Raises BadHead."""
+    """Verify the signature of a head with one of these keys. Raises BadHead."""
     if signed.key not in keys:
         raise BadHead(
             "That head is signed by another key: name the key that it was signed by with --key."

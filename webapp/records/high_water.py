@@ -1,18 +1,18 @@
-"""The high-water mark: whether the store still holds what this process has seen in it.
+"""The high-water mark: detects that the store has lost data that this process has seen.
 
-A store can step back. A standby takes over that lacks the last seconds, a primary that was replaced
-comes back, a backup or an older copy of a file is put in its place. Nothing in such a store looks
-wrong: what it acknowledged since is gone, and money that was paid then is on no list. So the store
-holds a mark. While records are written, a new mark is made every few seconds. Each has a nonce, and
-lists the nonces of the marks before it. A process compares that list with the last mark that it
-saw, and once its connection was lost, the versions of the records that it wrote or read last. A new
-process compares the mark with a copy of it outside of the store, in a folder of this machine.
+A store can step back: a standby without the last seconds takes over, a replaced primary comes back,
+or a backup or an older copy of a file is restored. Such a store looks intact, but acknowledged
+writes are missing, and a payment made since then is on no list. So the store holds a mark. While
+records are written, a new mark is made every few seconds. Each mark has a nonce and lists the
+nonces of the marks before it. A process compares that list with the last mark that it saw. After a
+lost connection, the process also compares the versions of the records that it wrote or read last. A
+new process compares the mark with a copy outside the store, in a folder of this machine.
 
-Two things could go wrong. Another process makes marks in a store that has stepped back, until their
-number is as high as before: their nonces differ. Or a record is missing because its time was over,
-or because its owner was purged. A record past its time is no proof. A purge in the seconds before a
-connection is lost can be taken for a step back; what follows from that, a comparison with the
-payment providers, changes nothing.
+Risks: another process makes marks in a store that has stepped back, until their number is as high
+as before; but their nonces differ. A record can be missing because it expired or its owner was
+purged. An expired record is no evidence. A purge in the seconds before a lost connection can be
+mistaken for a step back. That only causes a comparison with the payment providers, which changes
+nothing.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from webapp.stores import Conflict, Record, Store
 MARK: Final = "store mark"
 STEP_BACK: Final = "step back"
 MARKED_EVERY: Final = timedelta(seconds=5)
-# So long a record is compared also after the next mark: parts of a cluster do not fail together.
+# Compare a record for this long, also after the next mark: parts of a cluster fail separately.
 _COMPARED_SECONDS: Final = 15.0
 _RECORDS_AT_MOST: Final = 64
 _MARKS_LISTED: Final = 32
@@ -49,20 +49,20 @@ _Remembered: TypeAlias = OrderedDict[_Name, tuple[Record, float]]
 
 
 class MadeMark(Struct, frozen=True, array_like=True):
-    """One mark. What was acknowledged before `at` was in the store when it was made."""
+    """A mark. Writes acknowledged before `at` were in the store when the mark was made."""
 
     nonce: bytes
     at: datetime
 
 
 class Mark(Struct, frozen=True, kw_only=True):
-    """The newest marks of a store, the last one last; its number is the record's version.
+    """The newest marks of a store, the newest last. The number is the record's version.
 
-    `store` is a random name, which copies of the store have too.
+    `store` is a random name, which copies of the store share.
     """
 
     number: int
-    store: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]  # it names a file
+    store: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]  # used as a file name
     made: Annotated[tuple[MadeMark, ...], Meta(min_length=1)]
 
     @property
@@ -70,23 +70,23 @@ class Mark(Struct, frozen=True, kw_only=True):
         return self.made[-1].at
 
     def has_lost(self, before: "Mark") -> bool:
-        """Return whether `before` was made earlier, and this mark does not go back to it."""
+        """Return True if `before` is older and is not among the marks that this mark follows."""
         back = self.number - before.number
         if back < 0:
             return True
         return back < len(self.made) and self.made[-1 - back] != before.made[-1]
 
     def common_with(self, other: "Mark") -> datetime | None:
-        """Return when the newest mark was made that both list."""
-        both = {*self.made} & {*other.made}  # of which no nonce was made twice
+        """Return the time of the newest mark that both list, or None."""
+        both = {*self.made} & {*other.made}  # nonces are unique
         return max((each.at for each in both), default=None)
 
 
 class StepBack(Struct, frozen=True, kw_only=True):
-    """When it was noticed last that the store had stepped back, and up to when nothing was lost.
+    """The last time that the store was found to have stepped back, and since when data is missing.
 
-    Or when a backup was restored, which is the same for the payments since. `is_handled`: what has
-    to follow was done.
+    `survived` is the time up to which nothing was lost. A restored backup is recorded in the same
+    way. `is_handled` means that the necessary checks were done.
     """
 
     noticed_at: datetime
@@ -97,10 +97,10 @@ class StepBack(Struct, frozen=True, kw_only=True):
 
 
 class HighWater:
-    """The marks of a store that one process knows, and those that it makes there for others."""
+    """The store's marks as one process knows them, and the marks that it makes."""
 
     def __init__(self, store: Store, *, clock: Clock, folder: Path | None = None) -> None:
-        """`folder` gets a copy of each mark, and has those of the processes before this one."""
+        """`folder` gets a copy of each mark, and has the copies of earlier processes."""
         self._store = store
         self._clock = clock
         self._ticks = ticks_of(clock)
@@ -109,12 +109,12 @@ class HighWater:
         self._copied: Mark | None = None
         self._has_looked_outside = False
         self._has_reconnected = False
-        # The newest records that were written here or read, and when.
+        # The newest records that were written or read here, with the time.
         self._written, self._read = _Remembered(), _Remembered()
         self._lock = asyncio.Lock()
 
     def wrote(self, records: Iterable[Record]) -> None:
-        """Remember what was acknowledged; each record has the version that the writer had read."""
+        """Remember acknowledged writes. Each record has the version that its writer had read."""
         for record in records:
             self._remember(self._written, record, version=record.version + 1)
 
@@ -123,20 +123,22 @@ class HighWater:
         self._remember(self._read, record, version=record.version)
 
     def hear(self, record: Record) -> None:
-        """Another process has made a mark."""
+        """Use a mark that another process has made."""
         found, known = mark_of(record), self._known
         if found is not None and known is not None and not found.has_lost(known):
             self._known = found
 
     def reconnected(self) -> None:
-        """The store was not reached for a while: compare the records too, at the next look."""
+        """Compare the records too at the next check, because the connection was lost."""
         self._has_reconnected = True
 
     async def look(self) -> bool:
-        """Compare the store with what is known; return whether it has stepped back since.
+        """Compare the store with the known mark. Return True if the store has stepped back.
 
-        A step back is logged, and noted in the store for the process that acts on it. Raises
-        StoreUnavailable.
+        A step back is logged, and recorded in the store for the process that acts on it.
+
+        Raises:
+            StoreUnavailable: The store cannot be reached.
         """
         async with self._lock:
             found = await self._found()
@@ -167,7 +169,7 @@ class HighWater:
             if self._known is not None:
                 is_time = self._known.at + MARKED_EVERY <= self._clock()
             if self._written and is_time:
-                with suppress(Conflict):  # another process makes one at this moment
+                with suppress(Conflict):  # another process makes a mark at the same time
                     await self._write(await self._read_mark())
                 for names in (self._written, self._read):
                     for name, (_, since) in tuple(names.items()):
@@ -176,16 +178,16 @@ class HighWater:
         await self._copy_outside()
 
     async def step_back(self) -> StepBack | None:
-        """Return the last one that is noted in the store."""
+        """Return the last step back that is recorded in the store."""
         return step_back_of(await self._store.read(SERVICE, STEP_BACK, SERVICE))
 
     async def settle(self, record: Record, back: StepBack) -> None:
-        """Note that what has to follow from this step back was done. Raises Conflict."""
+        """Record that the checks after this step back were done. Raises Conflict."""
         done = replace(back, is_handled=True)
         await self._store.write(_step_back_record(done, version=record.version))
 
     async def why_older(self) -> str | None:
-        """Return why the store is older than the copy of its mark, for who changes nothing."""
+        """Return why the store is older than the copy of its mark, or None. Changes nothing."""
         found = await self._found()
         before = await self._outside(found)
         has_lost = before is not None and found is not None and found.has_lost(before)
@@ -224,7 +226,7 @@ class HighWater:
         return mark_of(await self._read_mark())
 
     async def _lost(self) -> list[datetime]:
-        """When each of those records was written or read that the store does not have any more."""
+        """Return when the records that the store has lost were written or read."""
         now, ticks = self._clock(), self._ticks()
         remembered = {**self._read, **self._written}.values()
         compared = [each for each in remembered if not _is_over(each[0], now)]
@@ -256,12 +258,12 @@ class HighWater:
         self._copied = known
         try:
             await asyncio.to_thread(_write_copy, _copy_of(known, self._folder), known)
-        except OSError as error:  # what a later process could have noticed, it does not
+        except OSError as error:  # a later process then cannot detect a step back
             _log.warning("store.mark_not_copied", extra={"why": str(error)})
 
 
 def next_mark(record: Record | None, *, at: datetime) -> Record:
-    """Return the record of the mark that follows this one, to be written in its place."""
+    """Return the record of the next mark, to be written in place of `record`."""
     before = mark_of(record)
     number = 0 if record is None else record.version
     made = (*(before.made if before else ()), MadeMark(secrets.token_bytes(_NONCE_BYTES), at))
@@ -274,9 +276,9 @@ def next_mark(record: Record | None, *, at: datetime) -> Record:
 
 
 def restored(record: Record | None, *, made_at: datetime, now: datetime) -> tuple[Record, Record]:
-    """Return what to load after a backup was copied, so that a process acts on what is missing.
+    """Return the records to load after restoring a backup, so that a process checks for lost data.
 
-    `record` is the mark in the backup, `made_at` when that was made.
+    `record` is the mark in the backup, and `made_at` the time of the backup.
     """
     mark = next_mark(record, at=now)
     before = mark_of(record)
@@ -288,7 +290,7 @@ def restored(record: Record | None, *, made_at: datetime, now: datetime) -> tupl
 
 
 def mark_of(record: Record | None) -> Mark | None:
-    """Return None also for what somebody else has written there: then the mark is missing."""
+    """Return the record's mark, or None if the record is missing or has foreign content."""
     return None if record is None else _decoded(record, Mark)
 
 

@@ -1,7 +1,7 @@
-"""Ids: whose row it is can be read off it, and rows of one moment stand together in the store.
+"""Row ids: they start with the owner's tag, and ids of the same time sort together.
 
-What could go wrong: an id that can be guessed, or rows strewn over the store's pages, each of which
-is written anew at every commit.
+Risks: ids can be guessed, or rows are spread over all pages of the store, and each commit rewrites
+many pages.
 """
 
 import base64
@@ -13,7 +13,7 @@ OWNER_TAG_CHARACTERS: Final = 20
 RANDOM_BYTES: Final = 12
 _TIME_BYTES = 6
 _TIME_CHARACTERS = 8
-_TIME_END = 1 << 47  # in milliseconds; its digits are never fewer than twelve till then
+_TIME_END = 1 << 47  # in milliseconds; has twelve hexadecimal digits until then
 
 
 class Owned(Protocol):
@@ -24,13 +24,13 @@ class Owned(Protocol):
 
 
 def fresh_id(owner: str, *, now: datetime, random: bytes) -> str:
-    """The owner's tag, the time in milliseconds, and what nobody can guess."""
+    """Return the owner's tag, the time in milliseconds, and random characters."""
     time = int(now.timestamp() * 1000).to_bytes(_TIME_BYTES, "big")
     return owner + base64.urlsafe_b64encode(time + random).decode()
 
 
 def beside(id: str, tag: str) -> str:
-    """The id of what belongs to another: of the same owner, and standing near it."""
+    """Return the id of a related row: of the same owner, and sorted next to `id`."""
     return id[: OWNER_TAG_CHARACTERS + _TIME_CHARACTERS] + tag
 
 
@@ -39,12 +39,12 @@ def owner_of(id: str) -> str:
 
 
 def tail_of(row: Owned) -> str:
-    """What is shown of its id: not whose it is."""
+    """Return the part of the row's id that may be shown, without the owner's tag."""
     return row.id.removeprefix(row.owner)
 
 
 def made_at(id: str) -> datetime | None:
-    """When an id that `fresh_id` made was made; None for what is no such id."""
+    """Return when `fresh_id` made this id, or None if it is not such an id."""
     rest = id[OWNER_TAG_CHARACTERS:]
     try:
         made = base64.b64decode(rest, altchars=b"-_", validate=True)
@@ -56,7 +56,7 @@ def made_at(id: str) -> datetime | None:
 
 
 class Pepper:
-    """A secret of the installation that makes owners and join keys impossible to enumerate."""
+    """The installation's secret key, which makes owners and join keys impossible to enumerate."""
 
     __slots__ = ("_key",)
 
@@ -64,7 +64,7 @@ class Pepper:
         self._key = key
 
     def tag(self, purpose: str, *parts: str, size: int = 15) -> str:
-        """A keyed hash (BLAKE2b, RFC 7693) of the parts, `size` bytes of it as base64url.
+        """Return a keyed hash (BLAKE2b, RFC 7693) of the parts, `size` bytes as base64url.
 
         A multiple of 3 needs no padding.
         """
@@ -72,11 +72,11 @@ class Pepper:
         return base64.urlsafe_b64encode(self.mac(*encoded, size=size)).decode()
 
     def mac(self, *parts: bytes, size: int) -> bytes:
-        """The keyed hash itself; the first part says what it is for."""
+        """Return the raw keyed hash. The first part names its purpose."""
         return self.hashing(*parts, size=size).digest()
 
     def hashing(self, *parts: bytes, size: int) -> "hashlib.blake2b":
-        """One that was begun with these parts, and goes on with what is put in."""
+        """Return a hash object that starts with these parts and can be updated."""
         message = bytearray()
         for part in parts:
             message += len(part).to_bytes(8, "big") + part
@@ -84,7 +84,7 @@ class Pepper:
 
 
 class RowIds:
-    """The ids of rows that are found by what they are about."""
+    """The ids of rows that are derived from the row's subject."""
 
     def __init__(self, pepper: Pepper) -> None:
         self._tag = pepper.tag
@@ -103,15 +103,15 @@ class RowIds:
         return beside(reference if is_about else owner, tag)
 
     def approver(self, name: str) -> str:
-        """The owner of what waits for them: nobody's tag."""
+        """Return the owner tag of the requests to this approver. No person has this tag."""
         return self._tag("approver", name)
 
     def inbox(self, owner: str, *, now: datetime, random: bytes) -> str:
-        """The newest first, as lists are in the order of the ids."""
+        """Return an id that sorts newest first, because lists are in the order of ids."""
         return self.inbox_moment(owner, now=now) + base64.urlsafe_b64encode(random).decode()
 
     def inbox_moment(self, owner: str, *, now: datetime) -> str:
-        """How the ids begin of what came then."""
+        """Return the prefix of inbox ids made at this time."""
         left = _TIME_END - int(now.timestamp() * 1000)
         return f"{owner}{left:012x}"
 

@@ -1,11 +1,11 @@
-"""Owners: whose rows are whose, and the key that each owner's rows are sealed under.
+"""Owners: the tags that assign rows to people, and the data key that seals each owner's rows.
 
-An owner is a keyed hash of issuer and subject that nobody can enumerate. The key of that hash (the
-pepper) and each owner's data key are random, made once, and kept wrapped under the ring.
+An owner is a keyed hash of issuer and subject, so owners cannot be enumerated. The hash key (the
+pepper) and each owner's data key are random, made once, and stored wrapped under the ring.
 
-What could go wrong: a data key is lost with the secret that it was wrapped under, and with it all
-that its owner has. So a rotation wraps each anew, by compare-and-set, and nothing is ever made up
-in place of a key that does not open.
+Risks: a data key is lost together with the secret that wraps it, and with it all of the owner's
+data. So a rotation wraps each key again by compare-and-set, and a key that cannot be unwrapped is
+never replaced by a new one.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from webapp.records.ids import Pepper
 from webapp.records.seal import Locker, Randomness
 from webapp.stores import Conflict, Record, Store
 
-SERVICE = "~"  # owner of what belongs to nobody in particular: the pepper, aliases
+SERVICE = "~"  # the owner of rows that belong to no person: the pepper, aliases
 CACHED_AT_MOST = 10_000
 DATA_KEY = "data key"
 _PEPPER, _SERVED, _BACKUP = "pepper", "served secret", "backup"
@@ -36,18 +36,18 @@ _PAGE = 100
 
 
 class DataKeys(Struct, frozen=True, kw_only=True):
-    """What an owner's rows are sealed under, the newest first; the older ones only open.
+    """An owner's data keys, newest first. Older keys only open rows.
 
-    `made_under` names the secret of which it is known that it was the newest then. `since` is from
-    when the older ones seal nothing any more, but for a process that has not heard of it yet.
-    `is_purged`: what they sealed is being erased.
+    `made_under` names a secret that was the newest when the keys were made. Since `since`, the
+    older keys seal nothing, except in a process that does not know the new key yet. `is_purged`:
+    the rows sealed under the older keys are being erased.
     """
 
     keys: tuple[bytes, ...]
     made_under: bytes = b""
     since: datetime | None = None
     is_purged: bool = False
-    former: tuple[bytes, ...] = ()  # what the audit of before is sealed under, not sealed anew
+    former: tuple[bytes, ...] = ()  # seal the audit from before, which is not sealed again
 
     def __repr__(self) -> str:
         return f"DataKeys({len(self.keys)} ***)"
@@ -59,7 +59,7 @@ def fresh_data_keys(ring: Ring) -> DataKeys:
 
 
 def unwrapped(ring: Ring, record: Record) -> DataKeys:
-    """Raises Unreadable."""
+    """Unwrap the data keys of a record. Raises Unreadable."""
     return _decoded(ring.unwrap(_name(record), record.sealed))
 
 
@@ -68,7 +68,7 @@ def wrapped(ring: Ring, record: Record, data_keys: DataKeys) -> Record:
 
 
 class Owners:
-    """Made by `open_owners`; one for a store and a ring."""
+    """The owners of one store and ring; made by `open_owners`."""
 
     def __init__(self, *, store: Store, ring: Ring, pepper: Pepper) -> None:
         self.store = store
@@ -76,20 +76,20 @@ class Owners:
         self.pepper = pepper
         self._lockers: OrderedDict[str, Locker] = OrderedDict()
         self.random = Randomness()
-        self._forgotten = 0  # how often: what was read before is not kept after
+        self._forgotten = 0  # a counter: keys read before an increment are not cached
 
     def tag(self, *, issuer: str, subject: str) -> str:
         return self.pepper.tag("owner", issuer, subject)
 
     def tag_of_user(self, user: str, *, application: str) -> str:
-        """Of an application's own user, who is nobody of any issuer's, whatever that says."""
+        """Return the tag of an application's own user. No issuer's subject can have this tag."""
         return self.pepper.tag("user", application, user)
 
     def cached(self, owner: str) -> Locker | None:
         return self._lockers.get(owner)
 
     async def locker(self, owner: str) -> Locker:
-        """The owner's locker; the owner's data key is made at first use.
+        """Return the owner's locker. The data key is made at first use.
 
         Raises Unreadable if the data key was wrapped under a secret that the ring lacks.
         """
@@ -112,7 +112,7 @@ class Owners:
         return found
 
     async def reader(self, owner: str) -> Locker | None:
-        """What opens the owner's audit, also that of before a leak; None for who was erased."""
+        """Return the locker for the owner's audit, with keys from before a leak; None if erased."""
         found = await self.store.read(owner, DATA_KEY, owner)
         if found is None:
             return None
@@ -120,7 +120,7 @@ class Owners:
         return Locker(*data_keys.keys, *data_keys.former)
 
     def forget(self, owner: str | None) -> None:
-        """Another process may have made new data keys, for this owner or for anybody (None)."""
+        """Forget cached data keys, because others may have made new ones. None: of all owners."""
         self._forgotten += 1
         if owner is None:
             self._lockers.clear()
@@ -128,14 +128,14 @@ class Owners:
             self._lockers.pop(owner, None)
 
     async def knows(self, owner: str) -> bool:
-        """Whether anything was ever kept for this owner."""
+        """Return True if data was ever stored for this owner."""
         if owner in self._lockers:
             return True
         return await self.store.read(owner, DATA_KEY, owner) is not None
 
 
 async def open_owners(*, store: Store, ring: Ring) -> Owners:
-    """Raises Unreadable if the store was made under secrets that the ring lacks."""
+    """Open the owners of a store. Raises Unreadable if the ring lacks the store's secrets."""
     fresh = partial(secrets.token_bytes, _DATA_KEY_BYTES)
     pepper = Pepper(await _secret(store, ring, owner=SERVICE, kind=_PEPPER, fresh=fresh))
     await _note_served(store, ring)
@@ -144,7 +144,7 @@ async def open_owners(*, store: Store, ring: Ring) -> Owners:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrapped:
-    """What a rotation did: keys wrapped anew, and keys that no secret here opens."""
+    """The result of a rotation: the number of keys wrapped again, and of keys that are lost."""
 
     done: int
     lost: int
@@ -153,15 +153,17 @@ class Rewrapped:
 async def rewrap(*, store: Store, ring: Ring) -> Rewrapped:
     """Wrap the pepper and every data key under the newest secret.
 
-    It may be interrupted and begun again, and several may do it at once. Raises Unreadable, before
-    anything is changed, if the pepper does not open: it is the store of other secrets.
+    A rotation can be interrupted and restarted, and several processes can run one.
+
+    Raises:
+        Unreadable: The pepper does not open, because the store has other secrets. Nothing changed.
     """
     done = 0
     while True:
         newest = ring.newest
         lost = 0
         async for page in pages(store, _PEPPER, DATA_KEY):
-            # All at once: the store gathers them in one commit.
+            # All at once, so that the store combines the writes in one commit.
             outcomes = await asyncio.gather(
                 *(_rewrap(store, ring, record) for record in page), return_exceptions=True
             )
@@ -177,7 +179,7 @@ async def rewrap(*, store: Store, ring: Ring) -> Rewrapped:
 
 
 async def must_be_opened(pages: AsyncIterator[Sequence[Record]], ring: Ring) -> None:
-    """Raises Unreadable if these are the records of a store of other secrets."""
+    """Check that the ring opens these records. Raises Unreadable if they have other secrets."""
     async for page in pages:
         for record in page:
             if record.kind == _PEPPER:
@@ -185,7 +187,7 @@ async def must_be_opened(pages: AsyncIterator[Sequence[Record]], ring: Ring) -> 
 
 
 async def count_wrapped(store: Store) -> Counter[bytes]:
-    """How many keys are wrapped under each secret, by its fingerprint."""
+    """Return the number of keys that are wrapped under each secret, by the secret's fingerprint."""
     counted = Counter[bytes]()
     async for page in pages(store, _PEPPER, DATA_KEY):
         counted.update(wrapped_under(record.sealed) for record in page)
@@ -193,19 +195,21 @@ async def count_wrapped(store: Store) -> Counter[bytes]:
 
 
 async def must_be_servable(store: Store, ring: Ring) -> None:
-    """Raises Unreadable if a secret that was taken out of the ring still wraps somebody's key.
+    """Check that this process may serve the store.
 
-    Raises StoreUnavailable if nobody may write, as it has moved elsewhere.
+    Raises:
+        Unreadable: A secret that was removed from the ring still wraps a key.
+        StoreUnavailable: The store was moved elsewhere and accepts no writes.
     """
     if (why := await store.fenced()) is not None:
         raise StoreUnavailable(why)
     for fingerprint in set(await count_wrapped(store)) - set(ring.fingerprints):
-        if await was_served(store, fingerprint):  # else it is damage, which no secret mends
+        if await was_served(store, fingerprint):  # otherwise the record is damaged beyond repair
             raise Unreadable
 
 
 async def was_served(store: Store, fingerprint: bytes) -> bool:
-    """Whether a process that opened this store has ever had that secret in its ring."""
+    """Return True if a process that opened this store ever had that secret in its ring."""
     pepper = await store.read(SERVICE, _PEPPER, SERVICE)
     return (
         pepper is None
@@ -215,7 +219,7 @@ async def was_served(store: Store, fingerprint: bytes) -> bool:
 
 
 async def note_backup(store: Store, now: datetime) -> None:
-    """Keep when all that was there then was copied."""
+    """Store the time of a complete backup."""
     found = await store.read(SERVICE, _BACKUP, SERVICE)
     made = Record(
         owner=SERVICE,
@@ -228,28 +232,31 @@ async def note_backup(store: Store, now: datetime) -> None:
         version=0 if found is None else found.version,
         sealed=now.isoformat().encode(),
     )
-    with suppress(Conflict):  # of another backup, a moment ago
+    with suppress(Conflict):  # another backup was recorded at the same time
         await store.write(made)
 
 
 async def last_backup(store: Store) -> datetime | None:
-    """When that was; None for never."""
+    """Return the time of the last backup, or None."""
     found = await store.read(SERVICE, _BACKUP, SERVICE)
     return None if found is None else datetime.fromisoformat(found.sealed.decode())
 
 
 async def _note_served(store: Store, ring: Ring) -> None:
-    """Once there are several: what is known of the pepper's secret is gone when that is wrapped."""
+    """Record the ring's secrets as served, if there are several.
+
+    A single secret is known from the wrapped pepper.
+    """
     if len(ring.fingerprints) == 1:
         return
     for fingerprint in ring.fingerprints:
         if await store.read(SERVICE, _SERVED, fingerprint.hex()) is None:
-            with suppress(Conflict):  # another process has just noted it
+            with suppress(Conflict):  # another process has just recorded the secret
                 await store.write(_record(SERVICE, _SERVED, fingerprint.hex(), sealed=b""))
 
 
 async def pages(store: Store, *kinds: str) -> AsyncIterator[Sequence[Record]]:
-    """Every record of these kinds, a hundred at a time."""
+    """Yield the records of these kinds, a hundred at a time."""
     for kind in kinds:
         after = None
         while page := await store.list(kind, after=after, limit=_PAGE):
@@ -258,14 +265,14 @@ async def pages(store: Store, *kinds: str) -> AsyncIterator[Sequence[Record]]:
 
 
 async def _rewrap(store: Store, ring: Ring, record: Record) -> int:
-    """1 if this call wrapped the record anew, 0 if there was nothing to do. Raises Unreadable."""
+    """Wrap the record again. Return 1, or 0 if nothing was to do. Raises Unreadable."""
     while wrapped_under(record.sealed) != ring.newest:
         name = _name(record)
         fresh = ring.wrap(name, ring.unwrap(name, record.sealed))
         try:
             await store.write(replace(record, sealed=fresh))
         except Conflict as conflict:
-            if conflict.found is None:  # the owner was erased meanwhile
+            if conflict.found is None:  # the owner was erased in the meantime
                 return 0
             record = conflict.found
         else:
@@ -296,7 +303,7 @@ def _encode(data_keys: DataKeys) -> bytes:
 
 
 def _decoded(plain: bytes) -> DataKeys:
-    if len(plain) == _DATA_KEY_BYTES:  # as they were kept before there could be several
+    if len(plain) == _DATA_KEY_BYTES:  # the format from before there could be several keys
         return DataKeys(keys=(plain,))
     return msgspec.msgpack.decode(plain, type=DataKeys)
 
@@ -304,7 +311,7 @@ def _decoded(plain: bytes) -> DataKeys:
 async def _secret(
     store: Store, ring: Ring, *, owner: str, kind: str, fresh: Callable[[], bytes]
 ) -> bytes:
-    """Read it, or make it; of several processes that make it at once, one is first."""
+    """Read the key, or make and store it. If several processes make it, the first one wins."""
     found = await store.read(owner, kind, owner)
     if found is None:
         plain = fresh()
@@ -317,7 +324,7 @@ async def _secret(
                 raise
             found = conflict.found
         else:
-            # A rotation may have passed by between the wrapping and the write, without seeing it.
+            # A rotation may have run between the wrapping and the write, and missed this record.
             await _rewrap(store, ring, made)
             return plain
     return ring.unwrap(_name(found), found.sealed)

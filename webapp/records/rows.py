@@ -1,6 +1,6 @@
-"""Rows: values as sealed records, written and read back: the one door to a store.
+"""Rows: write values as sealed records, and read them back. The only access to a store.
 
-The whole value is inside the seal, its status too, so that a changed column is noticed.
+The seal covers the complete value with its status, so a changed column is detected.
 """
 
 import logging
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 
 class Outbox(Protocol):
-    """What makes events out of changes."""
+    """The outbox: makes outgoing events from changes."""
 
     def events(self, moved: Sequence[Move[Value]], *, at_most: int) -> Sequence[Value]:
-        """What is written beside these, of the same owner; no more than so many."""
+        """Return at most `at_most` events of the same owner, to write together with the changes."""
         ...
 
     def wrote(self, values: Sequence[Value]) -> None:
-        """These were written, as they now stand."""
+        """Note the written values, with their new versions."""
         ...
 
 
 ROWS_AT_ONCE = 100
-_AT_MOST = 400  # of one write with what it tells; the chain comes besides, and a store takes 500
+_AT_MOST = 400  # records per write with events; chain blocks come on top, and a store allows 500
 _log = logging.getLogger(__name__)
 
 
@@ -51,33 +51,33 @@ _decoders: Mapping[type[Struct], msgspec.json.Decoder[Any]] = {
 
 
 class Rows:
-    """Values in, values out: data keys, seals and records stay in here."""
+    """Reading and writing of values. Data keys, seals and records are hidden in this class."""
 
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
         self._store = owners.store
-        self.chain: AuditChain | None = None  # where changes are told of, if they are
-        self.high_water: HighWater | None = None  # what remembers the newest records
-        self.outbox: Outbox | None = None  # what tells others of them, if there are any
+        self.chain: AuditChain | None = None  # the audit log, if there is one
+        self.high_water: HighWater | None = None  # remembers the newest records
+        self.outbox: Outbox | None = None  # makes outgoing events, if any are configured
         self._words = Words[Value](KINDS, stored=self._stored)
         self.ids = RowIds(owners.pepper)
-        self.longer: Mapping[type[Struct], timedelta] = {}  # than by itself is kept, or less
-        self.left_out: list[Record] | None = None  # a list, where whoever asks is told of them
+        self.longer: Mapping[type[Struct], timedelta] = {}  # changes to the default retention
+        self.left_out: list[Record] | None = None  # collects unreadable records if it is a list
 
     @property
     def _is_told(self) -> bool:
-        """Whether anybody hears of what changes."""
+        """True if changes are recorded in the audit log or sent as events."""
         return self.chain is not None or self.outbox is not None
 
     def new_id(self, owner: str, *, now: datetime) -> str:
-        """An id that nobody can guess."""
+        """Return a new id that cannot be guessed."""
         return fresh_id(owner, now=now, random=self._owners.random(RANDOM_BYTES))
 
     async def write(self, *values: Value) -> Sequence[Value]:
-        """Write values of one owner, all or none; returns them with their new versions.
+        """Write values of one owner, all or none. Return the values with their new versions.
 
-        Each is written at its version, which is the one that was read; 0: neither its id nor its
-        key is taken. Raises Conflict.
+        Each value has the version that was read. Version 0 means that neither the id nor the key
+        may exist. Raises Conflict.
         """
         moved = await self._words.moved(values) if self._is_told else ()
         asked = len(values)
@@ -90,7 +90,7 @@ class Rows:
                 kind=KINDS[type(value)],
                 id=value.id,
                 status=value.status,
-                key=getattr(value, "row_key", None),  # most are found by their id alone
+                key=getattr(value, "row_key", None),  # most rows are found only by id
                 due_at=value.due_at,
                 erase_at=self._erase_at(value),
                 version=value.version,
@@ -117,7 +117,7 @@ class Rows:
         longer = self.longer.get(type(value))
         if longer is None or value.erase_at is None:
             return value.erase_at
-        if isinstance(value, Elicitation):  # a late answer finds it, where one counts
+        if isinstance(value, Elicitation):  # stored for a late answer, if the kind accepts one
             longer = max(longer, traits_of(value.kind).kept - RECORD_KEPT)
         return value.erase_at + longer
 
@@ -126,7 +126,7 @@ class Rows:
         return None if found is None else await self.open(found, kind)
 
     async def holder(self, kind: type[ValueT], *, owner: str, key: str) -> ValueT | None:
-        """The row of this kind that holds the key."""
+        """Return the row of this kind that has the key, or None."""
         found = await self._store.find(owner, KINDS[kind], key)
         return None if found is None else await self.open(found, kind)
 
@@ -138,9 +138,10 @@ class Rows:
         status: str | None = None,
         skips_unreadable: bool = False,
     ) -> list[ValueT]:
-        """Every row of this kind, of one owner or of all, in the order of their ids.
+        """Return all rows of this kind, of one owner or of all, in the order of their ids.
 
-        Raises Unreadable, unless such a row is only left out: and logged, or noted in `left_out`.
+        An unreadable row is added to `left_out` if that is a list, or logged with
+        `skips_unreadable`. Otherwise Unreadable is raised.
         """
         found, after = list[ValueT](), None
         while True:
@@ -162,14 +163,14 @@ class Rows:
             after = page[-1].id
 
     async def open(self, record: Record, kind: type[ValueT]) -> ValueT:
-        """Raises Unreadable if the row is not what was sealed, or cannot be opened."""
+        """Open a record. Raises Unreadable if it was altered or cannot be decrypted."""
         if self.high_water is not None:
             self.high_water.saw(record)
         locker = self._owners.cached(record.owner) or await self._owners.locker(record.owner)
         row = Row(owner=record.owner, kind=record.kind, id=record.id, version=record.version)
         try:
             plain = locker.open(row, record.sealed)
-        except Unreadable:  # it may be sealed under a data key that was made a moment ago
+        except Unreadable:  # possibly sealed under a data key that was just made
             self._owners.forget(record.owner)
             plain = (await self._owners.locker(record.owner)).open(row, record.sealed)
         value = cast("ValueT", _decoders[kind].decode(plain))
@@ -180,13 +181,13 @@ class Rows:
         return replace(value, version=record.version)
 
     def forget(self) -> None:
-        """Read again what was remembered of rows and chains: the store may have changed unheard."""
+        """Forget cached rows and chains, because the store may have changed unnoticed."""
         self._words.forget()
         if self.chain is not None:
             self.chain.forget()
 
     async def tell(self, owner: str, what: str) -> None:
-        """Let the owner's chain say what was done with all of it."""
+        """Add an entry to the owner's chain about an action on all of the owner's data."""
         if self.chain is not None:
             await self.chain.write(owner, (), Entry(kind="owner", what=what, about=""))
 

@@ -1,10 +1,10 @@
-"""Seals: records bound to their row, under their owner's data key.
+"""Seals: records encrypted under their owner's data key, and bound to their row.
 
-What could go wrong: bytes copied from one row to another, from one owner to another, or from an
-older version under the number of a newer one. Each is part of the associated data, so none of them
-opens. Not stopped: a whole row put back as it was, its number too. Whoever can write the store's
-file can do that, and it opens, as nothing outside the row says how far it had come. Nor may a
-nonce come twice: a forked child would repeat its parent's, so it begins afresh.
+Risks: bytes are copied from one row to another, from one owner to another, or from an older version
+to a newer one. Row, owner and version are associated data, so such bytes do not open. An attacker
+who can write the store's file can still restore a complete row with its old version; that opens,
+because nothing outside the row records its version. A nonce must not repeat either. A forked child
+would repeat its parent's nonces, so it starts with a new pool.
 """
 
 import os
@@ -23,7 +23,7 @@ _POOL_BYTES = 12 * 1024
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """Where sealed bytes stand; they open nowhere else."""
+    """The row of sealed bytes. The bytes open for no other row."""
 
     owner: str
     kind: str
@@ -35,9 +35,9 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class Locker:
-    """Seals one owner's records under the newest of that owner's data keys; each of them opens.
+    """A cipher for one owner's records. It seals with the newest data key and opens with any.
 
-    There are several only while everything is sealed anew, as one of them may be known.
+    There are several keys only while all rows are sealed again, because a key may have leaked.
     """
 
     __slots__ = ("_ciphers", "_random")
@@ -56,7 +56,7 @@ class Locker:
         return self._open(row, sealed)[0]
 
     def sealed_anew(self, row: Row, sealed: bytes) -> bytes | None:
-        """The same for the row's next version; None if the newest data key opens it."""
+        """Return the bytes sealed for the row's next version; None if the newest key opens them."""
         plain, is_newest = self._open(row, sealed)
         return None if is_newest else self.seal(replace(row, version=row.version + 1), plain)
 
@@ -73,7 +73,7 @@ class Locker:
 class Randomness:
     """`secrets.token_bytes` from a pool; for one thread.
 
-    Asking the system lets other threads run, and the event loop then waits for them at every seal.
+    A system call lets other threads run, and the event loop would then wait for them at every seal.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,9 @@
-"""Whether the chains are whole, by what is stored alone: also those that nobody can open any more.
+"""Verification: checks that audit chains are complete, from the stored bytes alone.
 
-What could go wrong: what time has erased is taken for what somebody has, or the other way round. So
-each link says until when the entries before it are kept, and only what is past that may be missing.
+Chains whose entries can no longer be decrypted are verified as well.
+
+Risks: expired entries are reported as removed, or removed entries as expired. So each link says
+until when the entries before it are stored, and only expired entries may be missing.
 """
 
 from collections import defaultdict
@@ -22,7 +24,7 @@ _PAGE: Final = 100
 
 
 class ChainFault(Struct, frozen=True, kw_only=True):
-    """What is wrong with one owner's chain, as a sentence without a name."""
+    """A fault of one owner's chain, as a sentence without a name."""
 
     owner: str
     says: str
@@ -37,10 +39,10 @@ class VerifiedChains(Struct, frozen=True, kw_only=True):
 async def verify(
     owners: Owners, *, now: datetime, against: Iterable[OwnersHead] = ()
 ) -> VerifiedChains:
-    """Check every chain, and all that heads say of it; one block at a time is in memory."""
+    """Check every chain, and compare the chains with heads. Holds one block at a time in memory."""
     seconds = int(now.timestamp())
     heads = defaultdict[str, list[OwnersHead]](list)
-    # Several heads often say the same of one chain.
+    # Several heads often describe the same state of a chain.
     for each in {(each.owner, each.count, each.hash): each for each in against}.values():
         if each.until > seconds:
             heads[each.owner].append(each)
@@ -64,7 +66,7 @@ async def verify(
 
 
 class _Walk:
-    """Over one chain, from its first entry that is still kept."""
+    """The walk through one chain, from its first stored entry."""
 
     def __init__(
         self, owners: Owners, owner: str, *, seconds: int, heads: Sequence[OwnersHead]
@@ -76,13 +78,13 @@ class _Walk:
         self._hashes = defaultdict[int, set[bytes]](set)
         for each in heads:
             self._hashes[each.count].add(each.hash)
-        self._link: ChainLink | None = None  # unknown behind what is damaged
+        self._link: ChainLink | None = None  # None after a damaged block
         self._is_first = True
         self._has_newest = False
         self._faults = list[ChainFault]()
 
     def on(self, record: Record) -> int:
-        """To the next block; returns how many entries it has."""
+        """Check the next block. Return its number of entries."""
         self._has_newest = record.key == HEAD
         is_first, self._is_first = self._is_first, False
         try:
@@ -104,7 +106,7 @@ class _Walk:
         return len(block.entries)
 
     def over(self) -> list[ChainFault]:
-        """All that was wrong, at its end."""
+        """End the walk and return all faults."""
         if not self._has_newest:
             self._find("its newest block is missing")
         self._end(self._link)
