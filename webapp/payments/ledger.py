@@ -122,11 +122,20 @@ class Ledger:
             if paid is None:
                 return replace(payment, join=self._product_key(payment))
         else:
-            is_answered = elicitation.status is Status.ACCEPTED
-            paid = await self.paid(elicitation) if is_answered else None
+            paid = await self._paid_for_the_same(elicitation)
         if paid is None or paid.is_over or paid.session == payment.session:
             return payment
         return receipts.as_surplus(payment, self._elicitations.clock(), to=paid.id)
+
+    async def _paid_for_the_same(self, elicitation: Elicitation) -> Payment | None:
+        """Return the payment that answers the question, or the question that replaced it."""
+        holder = await self._elicitations.find(owner=elicitation.owner, join=elicitation.join)
+        for asked in (elicitation, holder):
+            if asked is not None and asked.status is Status.ACCEPTED:
+                paid = await self.paid(asked)
+                if paid is not None:
+                    return paid
+        return None
 
     async def mark_perhaps_used(self, back: StepBack) -> None:
         """Mark the payments that a call may have used in what the store lost."""
