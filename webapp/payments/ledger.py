@@ -133,7 +133,7 @@ class Ledger:
         for asked in (elicitation, holder):
             if asked is not None and asked.status is Status.ACCEPTED:
                 paid = await self.paid(asked)
-                if paid is not None:
+                if paid is not None and not paid.is_over:
                     return paid
         return None
 
