@@ -115,7 +115,7 @@ class Ledger:
         payment has paid already is a surplus.
         """
         back = await self._elicitations.high_water.step_back()
-        if back is not None and began_before(elicitation, payment.session, back.noticed_at):
+        if back is not None and began_before(elicitation, payment.session, back.unsure_until):
             payment = receipts.perhaps_used(payment, back.noticed_at)
         if payment.once:
             paid = await self.product(payment)
@@ -148,7 +148,7 @@ class Ledger:
 
     def _perhaps_used(self, payment: Payment, back: StepBack) -> Payment:
         """Return the payment as marked if it could be used before the loss was noticed."""
-        is_later = payment.paid_at > back.noticed_at
+        is_later = payment.paid_at > back.unsure_until
         return payment if is_later else receipts.perhaps_used(payment, back.noticed_at)
 
     def unused_until(self, payment: Payment) -> datetime | None:
