@@ -128,13 +128,21 @@ class Ledger:
         return receipts.as_surplus(payment, self._elicitations.clock(), to=paid.id)
 
     async def _paid_for_the_same(self, elicitation: Elicitation) -> Payment | None:
-        """Return the payment that answers the question, or the question that replaced it."""
-        holder = await self._elicitations.find(owner=elicitation.owner, join=elicitation.join)
-        for asked in (elicitation, holder):
-            if asked is not None and asked.status is Status.ACCEPTED:
-                paid = await self.paid(asked)
-                if paid is not None and not paid.is_over:
-                    return paid
+        """Return the payment that answers the question, or a question that replaced it.
+
+        After a question has ended its page may still be open, and the same may have been asked
+        again, and paid, since this question was asked.
+        """
+        if not elicitation.status.is_final:
+            return None
+        paid = await self.paid(elicitation) if elicitation.status is Status.ACCEPTED else None
+        if paid is not None and not paid.is_over:
+            return paid
+        for other in await self.all(owner=elicitation.owner):
+            is_same = other.asked == elicitation.join and other.elicitation_id != elicitation.id
+            is_since = other.paid_at >= elicitation.created_at
+            if is_same and is_since and not other.is_over and other.surplus_to is None:
+                return other
         return None
 
     async def mark_perhaps_used(self, back: StepBack) -> None:
