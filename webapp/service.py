@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -66,7 +66,7 @@ from webapp.payments.webhook_log import WebhookLog
 from webapp.payments.webhooks import Webhooks
 from webapp.records.chain import AuditChain
 from webapp.records.heads import Heads
-from webapp.records.high_water import HighWater
+from webapp.records.high_water import HighWater, StepBack
 from webapp.records.owners import open_owners
 from webapp.records.values import Approval, StoredWebhook, TurnedAway
 from webapp.settings.identity import IdentitySettings
@@ -155,13 +155,14 @@ class Service:
             leg=leg,
         )
 
-    async def store_stepped_back(self, since: datetime) -> None:
+    async def store_stepped_back(self, back: StepBack) -> None:
         """Act on what the store may have lost: a standby without the last seconds, a backup.
 
-        Everything that was acknowledged before `since` is there, by the clock of the process that
-        acknowledged it. One process calls this, and again until it returns.
+        Everything that was acknowledged before `back.survived` is there, by the clock of the
+        process that acknowledged it. One process calls this, and again until it returns.
         """
-        await self.kinds.payments.reconciling.reconcile(since)
+        await self.kinds.payments.ledger.mark_perhaps_used(back)
+        await self.kinds.payments.reconciling.reconcile(back.survived)
 
     async def drain(self, *, within: timedelta) -> None:
         """Before the process ends: whoever waits is told to come again, what works may finish."""

@@ -125,7 +125,7 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
         InboxItem: service.kinds.decisions.fall_due,
     }
     if record.kind == STEP_BACK and (back := step_back_of(record)) is not None:
-        await service.store_stepped_back(back.survived)
+        await service.store_stepped_back(back)
         await service.elicitations.high_water.settle(record, back)
     for value, act in acts.items():
         if record.kind == KINDS[value]:

@@ -163,6 +163,8 @@ class Payment(Struct, frozen=True, kw_only=True):
     spent_at: datetime | None = None
     made_at: datetime | None = None  # when a result that uses it was about to go out
     worked_at: datetime | None = None  # when `once` had done work for it
+    # When the store was noticed to lack writes, of which one may have used this payment.
+    perhaps_used_at: datetime | None = None
     refunded_at: datetime | None = None
     refund_id: str | None = None
     reason: str | None = None
@@ -252,7 +254,13 @@ class Payment(Struct, frozen=True, kw_only=True):
     @property
     def is_made(self) -> bool:
         """Return True if a result that uses it may have arrived, which nobody noted."""
-        return self.status is ReceiptStatus.OPEN and self.made_at is not None
+        is_made = self.made_at is not None or self.is_perhaps_used
+        return self.status is ReceiptStatus.OPEN and is_made
+
+    @property
+    def is_perhaps_used(self) -> bool:
+        """Return True if the store may have lost that it was used; a surplus is never used."""
+        return self.perhaps_used_at is not None and self.surplus_to is None
 
     @property
     def may_be_delivered(self) -> bool:
@@ -321,6 +329,13 @@ def made(payment: Payment, now: datetime, *, by_once: bool = False) -> Payment:
     if by_once:
         return replace(payment, worked_at=payment.worked_at or now)
     return replace(payment, made_at=payment.made_at or now)
+
+
+def perhaps_used(payment: Payment, at: datetime) -> Payment:
+    """Mark a payment that a call may have used in what the store was noticed at `at` to lack."""
+    if payment.spent_at is not None or payment.status is ReceiptStatus.REFUNDED:
+        return payment
+    return replace(payment, perhaps_used_at=payment.perhaps_used_at or at)
 
 
 def in_vain(payment: Payment) -> Payment:

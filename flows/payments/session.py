@@ -4,6 +4,7 @@ Risks: another party's paid session, or a payment link with our reference, is tr
 sessions of an elicitation are therefore only those stored in its attempts.
 """
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -111,3 +112,13 @@ def sessions_of(elicitation: Elicitation) -> tuple[str, ...]:
         for attempt in attempts
         if (kept := kept_of(attempt)) is not None and kept.session is not None
     )
+
+
+def began_before(elicitation: Elicitation, session: str, moment: datetime) -> bool:
+    """Return True if an attempt began this session before `moment`, or the store had lost it."""
+    for attempt in (elicitation.attempt, *elicitation.former):
+        kept = kept_of(attempt)
+        if attempt is None or kept is None or kept.session != session:
+            continue
+        return attempt.started_at <= moment or not kept.request
+    return elicitation.created_at <= moment

@@ -1,6 +1,7 @@
 """The ways to hold a payment, each over the door that it comes by: MCP, a block, the HTTP API."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,8 +14,10 @@ from flows.elicitation.tool_call import ToolCall
 from flows.errors import ElicitError
 from flows.payments.receipt import Payment
 from flows.question import asking
-from tests.support.api_program import Program, program_at
+from tests.support import signing
+from tests.support.api_program import PAYMENT, Program, program_at
 from tests.support.asking_env import AskingEnv, asking_env
+from tests.support.disputes import claim
 from tests.support.living import living
 from tests.support.mcp_sandbox import Guest
 from tests.support.mcp_server import (
@@ -38,6 +41,7 @@ from webapp.calls.call import Call
 from webapp.calls.verbs import Verbs
 from webapp.client import Elicit, ServerRefused
 from webapp.identity.api_keys import KeyScope
+from webapp.sweeper import fall_due
 
 NINE, WHAT = Money("9.00", "EUR"), "Premium report"
 STEP = {"user": "ann", "run": "order 8", "name": "book", "by": "a-process"}
@@ -67,6 +71,14 @@ class World:
         (payment,) = await self.here.service.kinds.payments.ledger.all()
         return payment
 
+    async def tell(self, event: dict[str, Any]) -> None:
+        """Deliver an event, signed as by the provider."""
+        body, secret = json.dumps(event).encode(), self.here.sandbox.webhook_secret
+        headers = signing.stripe(body, secret=secret, now=self.here.clock())
+        async with httpx.AsyncClient(verify=TLS, base_url=self.here.url) as provider:
+            answer = await provider.post("/webhooks/stripe", content=body, headers=headers)
+            assert answer.status_code == 200, answer.text
+
     async def calm(self) -> None:
         """Wait until no call is at work, and its end is stored."""
         bodies = self.here.service.bodies
@@ -82,6 +94,21 @@ class Held:
     finish: Callable[[], Awaitable[str]]
     cancel: Callable[[], Awaitable[str]]
     renew: Callable[[], Awaitable[object]]
+    came_to: str | None = None
+
+    async def end(self) -> str:
+        """Finish, once."""
+        if self.came_to is None:
+            self.came_to = await self.finish()
+        return self.came_to
+
+    async def look(self) -> None:
+        """Let the sweeper look at what is due, while leases are renewed."""
+        for _ in range(3):
+            self.world.here.clock.tick(seconds=15)
+            if self.came_to is None:
+                await self.renew()
+            await fall_due(self.world.here.service)
 
 
 Holds = Callable[[World], AbstractAsyncContextManager[Held]]
@@ -345,6 +372,38 @@ async def _run(call: Call) -> str:
     return "delivered"
 
 
+def _asked_again(body: dict[str, Any], *names: str) -> Holds:
+    """A question that is open because a bank has claimed what was paid for the same."""
+
+    @asynccontextmanager
+    async def held(world: World) -> AsyncGenerator[Held]:
+        first, second = names
+        told, person = (await world.till.ask(body, name=first)).json(), await world.here.browser()
+        await Guest(person).pay(told["url"])
+        asked: dict[str, Any] = {}
+
+        async def finish() -> str:
+            state = await world.till.read(asked["id"])
+            if state["status"] != "accepted":
+                return "to be paid" if state["status"] == "pending" else str(state["status"])
+            taken = await world.till.post(asked["id"], "taken")
+            return "delivered" if taken.status_code == 200 else f"{taken.status_code}"
+
+        async def cancel() -> str:
+            cancelled = await world.till.post(asked["id"], "cancel")
+            return "cancelled" if cancelled.status_code == 200 else f"{cancelled.status_code}"
+
+        held = Held(world=world, person=person, finish=finish, cancel=cancel, renew=_nobody)
+        await world.tell(claim(await world.payment()))
+        await held.look()
+        for _ in range(2):  # the first time it is told what became of the payment
+            asked = (await world.till.ask(body, name=second)).json()
+        assert asked["url"], asked
+        yield held
+
+    return held
+
+
 async def _nobody() -> str:
     return "nobody"
 
@@ -362,4 +421,8 @@ HOLDS: Mapping[str, Holds] = {
     "an answer over the API, told and not `taken`": _question,
     "the lease of a process that died": _dead(is_made=False),
     "a result that may have arrived": _dead(is_made=True),
+    "an open question for the same": _asked_again(PAYMENT, "one", "one"),
+    "an open question for a permanent purchase": _asked_again(
+        {**PAYMENT, "once": True}, "one", "two"
+    ),
 }

@@ -1,18 +1,16 @@
 """Ways to take a payment back against ways to have it in hand, and the end of each pair.
 
-A cell says what whoever takes it is told, then what the holder comes to, and how the payment
-stands in the end. A cell that begins with `(` is not tried yet; it names the finding it belongs to.
+A cell says what the way to take it back comes to, then what the holder comes to, and how the
+payment stands in the end. Each cell is tried.
 """
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.held.holds import HOLDS
-from tests.held.takes import TAKES
 
 FILE = Path(__file__).parents[2] / "docs" / "payment-outcomes.md"
 BEGIN, END = "<!-- held: begin -->", "<!-- held: end -->"
-PENDING = "("
 
 _AT_WORK = {
     "the person's page": "no button; delivered, spent",
@@ -25,12 +23,34 @@ _AT_WORK = {
     "a cancel": "cancelled; work done, open",
     "the question's end": "expired; delivered, spent",
     "a store that fails over": "goes on; delivered, spent",
+    "a store that lost the last seconds": "goes on; delivered, spent",
+    "a store that lost the delivery": "on the operator's list; delivered, open",
+    "an inquiry of a bank": "open; delivered, spent",
+    "a refund that fails later": "refund failed; delivered, refunding",
 }
 _CANCELLED = {"a cancel": "cancelled; stopped, open"}
 _TASK = {
     **_AT_WORK,
     **_CANCELLED,
     "a bank's claim": "disputed; no such task, disputed",
+    "a refund that fails later": "refund failed; no such task, refunding",
+}
+# What was paid is claimed by a bank, so that the same is to be paid again.
+_OPEN_QUESTION = {
+    "the person's page": "no button; to be paid, disputed",
+    "`elicit payments refund`": "refuses; to be paid, disputed",
+    "the API": "409; to be paid, disputed",
+    "the clock": "leaves it; to be paid, disputed",
+    "`elicit purge`": "erases the rest; cancelled, disputed",
+    "a bank's claim": "disputed; to be paid, disputed",
+    "a claim that is won": "open; delivered, spent",
+    "a cancel": "cancelled; stopped, disputed",
+    "the question's end": "expired; expired, disputed",
+    "a store that fails over": "goes on; to be paid, disputed",
+    "a store that lost the last seconds": "goes on; to be paid, disputed",
+    "a store that lost the delivery": "disputed; to be paid, disputed",
+    "an inquiry of a bank": "disputed; to be paid, disputed",
+    "a refund that fails later": "disputed; to be paid, disputed",
 }
 TABLE: Mapping[str, Mapping[str, str]] = {
     "a tool call, 2025-11-25": {**_AT_WORK, **_CANCELLED},
@@ -46,6 +66,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         **_CANCELLED,
         "the API": "409; delivered, spent",
         "a bank's claim": "disputed; raises, disputed",
+        "a refund that fails later": "refund failed; raises, refunding",
     },
     "an answer over the API, told and not `taken`": {
         **_AT_WORK,
@@ -56,6 +77,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "the clock": "refunds; 409, refunded",
         "`elicit purge`": "erases the rest; delivered, spent",
         "a bank's claim": "disputed; 409, disputed",
+        "a refund that fails later": "refund failed; 409, refunding",
         "a cancel": "409; stopped, open",
     },
     "the lease of a process that died": {
@@ -66,6 +88,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "the clock": "refunds; told so, refunded",
         "`elicit purge`": "erases the rest; delivered, spent",
         "a bank's claim": "disputed; told so, disputed",
+        "a refund that fails later": "refund failed; told so, refunding",
         "a cancel": "nobody; stopped, open",
     },
     "a result that may have arrived": {
@@ -74,34 +97,27 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "`elicit payments refund`": "refunds; asked again, refunded",
         "`elicit purge`": "erases the rest; delivered, spent",
         "a bank's claim": "disputed; told so, disputed",
+        "a refund that fails later": "refund failed; told so, refunding",
         "a cancel": "nobody; stopped, open",
     },
-    "an open question for the same": dict.fromkeys(TAKES, "(XM5)"),
-    "an open question for a permanent purchase": dict.fromkeys(TAKES, "(XM1)"),
-}
-# Ways to take it back that are not tried yet.
-LATER: Mapping[str, str] = {
-    "a store that lost the last seconds": "(XV2)",
-    "an inquiry of a bank": "(XM4)",
-    "a refund that fails later": "(XM6)",
+    "an open question for the same": _OPEN_QUESTION,
+    "an open question for a permanent purchase": _OPEN_QUESTION,
 }
 
 
 def cells() -> Iterator[tuple[str, str]]:
-    """Each pair that is tried."""
+    """Each pair."""
     for hold in HOLDS:
-        for take in TAKES:
-            if not TABLE[hold][take].startswith(PENDING):
-                yield hold, take
+        for take in TABLE[hold]:
+            yield hold, take
 
 
 def rendered() -> str:
     """The table as it stands in the document."""
-    takes = [*TAKES, *LATER]
+    takes = [*_AT_WORK]
     lines = [f"| in hand | {' | '.join(takes)} |", f"|---|{'---|' * len(takes)}"]
     for hold, row in TABLE.items():
-        said = [row[take] if take in row else LATER[take] for take in takes]
-        lines.append(f"| {hold} | {' | '.join(said)} |")
+        lines.append(f"| {hold} | {' | '.join(row[take] for take in takes)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,7 @@
 """The ways to take a payment back, each by its own door, and what that says."""
 
-import json
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -9,14 +9,20 @@ import httpx
 from msgspec.structs import replace
 
 from flows.errors import StoreUnavailable
+from flows.payments.claims import state_of
+from flows.payments.receipt import Payment
 from tests.held.holds import Held
-from tests.support import signing
+from tests.support.api_program import CONFIRM
 from tests.support.disputes import CLOSED, claim
-from tests.support.mcp_server import TLS
+from tests.support.mcp_server import PATIENCE_SECONDS, TLS
+from tests.support.records import go_back, scanned
 from tests.support.shop_env import AWAY
-from webapp.cli.payments import refund_payment
+from webapp.cli.payments import list_payments, refund_payment
 from webapp.cli.purge import purge_owner
 from webapp.command import CommandRefused
+from webapp.demo.walker import Page as Forms
+from webapp.elicitations.watcher import _hear
+from webapp.stores import Record
 from webapp.sweeper import fall_due
 
 Takes = Callable[[Held], Awaitable[str]]
@@ -75,19 +81,45 @@ async def _won(held: Held) -> str:
     return await _told(held, claim(await held.world.payment(), CLOSED, status="won"))
 
 
+async def _inquiry(held: Held) -> str:
+    about = {"id": "dp_2", "status": "warning_needs_response"}
+    return await _told(held, claim(await held.world.payment(), **about))
+
+
 async def _told(held: Held, event: dict[str, Any]) -> str:
     """How the payment stands once its provider has told an event, and that was looked into."""
-    here = held.world.here
-    body = json.dumps(event).encode()
-    headers = signing.stripe(body, secret=here.sandbox.webhook_secret, now=here.clock())
-    async with httpx.AsyncClient(verify=TLS, base_url=here.url) as provider:
-        answer = await provider.post("/webhooks/stripe", content=body, headers=headers)
-        assert answer.status_code == 200, answer.text
-    for _ in range(3):
-        here.clock.tick(seconds=15)
-        await held.renew()
-        await fall_due(here.service)
+    await held.world.tell(event)
+    await held.look()
     return (await held.world.payment()).status.value
+
+
+async def _failed_refund(held: Held) -> str:
+    """Somebody refunds it at the provider, which says days later that this failed."""
+    payment, sandbox = await held.world.payment(), held.world.here.sandbox
+    page = f"{sandbox.url}/pay/{payment.session}"
+    headers = {"authorization": f"Bearer {sandbox.stripe_key}"}
+    form = {"payment_intent": payment.payment_intent}
+    async with httpx.AsyncClient(verify=TLS, base_url=sandbox.url) as provider:
+        await _press_at_provider(provider, page, "slow")
+        made = await provider.post("/stripe/v1/refunds", headers=headers, data=form)
+        assert made.status_code == 200, made.text
+        await _becomes(held, lambda one: one.refunded == one.amount)
+        await _press_at_provider(provider, page, "refund_fails")
+    await _becomes(held, lambda one: bool(one.failed_refunds))
+    await held.look()
+    return state_of(await held.world.payment())
+
+
+async def _press_at_provider(provider: httpx.AsyncClient, page: str, button: str) -> None:
+    forms = Forms((await provider.get(page)).text).forms
+    (form,) = (one for one in forms if one.action.endswith(f"/{button}"))
+    assert (await provider.post(form.action, data=form.fields)).status_code == 303
+
+
+async def _becomes(held: Held, condition: Callable[[Payment], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition(await held.world.payment()):  # noqa: ASYNC110 - told by the sandbox
+            await asyncio.sleep(0)
 
 
 async def _cancel(held: Held) -> str:
@@ -117,6 +149,50 @@ async def _failover(held: Held) -> str:
     return "goes on"
 
 
+async def _step_back(held: Held) -> str:
+    """The store loses the last seconds, while the work goes on."""
+    copies = await _marked(held)
+    await _loses(held, copies)
+    return "goes on"
+
+
+async def _lost_delivery(held: Held) -> str:
+    """The store loses that the result was delivered; how it is listed more than a week later."""
+    copies = await _marked(held)
+    await held.end()
+    await _loses(held, copies)
+    held.world.here.clock.tick(days=8)
+    await held.look()
+    (row,) = (await list_payments(held.world.here.service, only_open=True)).rows
+    return "on the operator's list" if row.standing == "made" else row.standing
+
+
+async def _marked(held: Held) -> list[Record]:
+    """The records of the store, whose newest mark is of this moment."""
+    here = held.world.here
+    here.clock.tick(seconds=6)
+    await held.renew()
+    await here.service.elicitations.high_water.make_mark()
+    return await scanned(held.world.store)
+
+
+async def _loses(held: Held, copies: Sequence[Record]) -> None:
+    """The store steps back to the copies, which its process notices and acts on."""
+    here, payment = held.world.here, await held.world.payment()
+    high_water = here.service.elicitations.high_water
+    here.clock.tick(seconds=6)
+    if held.came_to is None:
+        await held.renew()
+    await held.world.till.asked(CONFIRM, user="bob")  # others write, too
+    await high_water.make_mark()
+    await go_back(held.world.store, copies, newer=[payment.owner])
+    await _hear(here.service.elicitations, None)
+    await held.look()
+    back = await high_water.step_back()
+    assert back is not None
+    assert back.is_handled
+
+
 TAKES: Mapping[str, Takes] = {
     "the person's page": _page,
     "`elicit payments refund`": _command,
@@ -128,4 +204,8 @@ TAKES: Mapping[str, Takes] = {
     "a cancel": _cancel,
     "the question's end": _expiry,
     "a store that fails over": _failover,
+    "a store that lost the last seconds": _step_back,
+    "a store that lost the delivery": _lost_delivery,
+    "an inquiry of a bank": _inquiry,
+    "a refund that fails later": _failed_refund,
 }

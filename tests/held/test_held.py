@@ -4,12 +4,12 @@ import pytest
 
 from flows.payments.receipt import ReceiptStatus
 from tests.held.holds import HOLDS, task_of, world
-from tests.held.table import FILE, PENDING, TABLE, cells, with_table
+from tests.held.table import FILE, TABLE, cells, with_table
 from tests.held.takes import TAKES
 from tests.support.mcp_server import LEGACY, MODERN
 from webapp.cli.purge import _erase
 
-# finding: XD1, XD2, XD3, XV1
+# finding: XD1, XD2, XD3, XM1, XM4, XM5, XM6, XV1, XV2
 
 
 @pytest.mark.parametrize(("hold", "take"), [*cells()])
@@ -19,7 +19,7 @@ async def test_payment_in_hand_comes_to_what_the_table_says(hold: str, take: str
         if take == "a cancel":
             end = "work done" if at.made else "stopped"
         else:
-            end = await held.finish()
+            end = await held.end()
         payment = await at.payment()
         assert f"{door}; {end}, {payment.status.value}" == TABLE[hold][take]
 
@@ -66,7 +66,6 @@ def test_document_has_the_table() -> None:
 
 
 def test_table_has_a_cell_for_each_pair() -> None:
-    assert set(HOLDS) <= set(TABLE)
+    assert set(HOLDS) == set(TABLE)
     for hold, row in TABLE.items():
         assert set(row) == set(TAKES), hold
-        assert hold in HOLDS or all(cell.startswith(PENDING) for cell in row.values()), hold

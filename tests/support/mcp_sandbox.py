@@ -75,7 +75,13 @@ class Guest:
         return await acts[kind](link)
 
     async def press_at_checkout(self, link: str, button: str) -> Page:
-        page = await self.person.browser.get(await self.person.go_on(link))
+        return await self.press_there(await self.at_checkout(link), button)
+
+    async def at_checkout(self, link: str) -> httpx.Response:
+        """The page of the checkout, where nothing is pressed yet."""
+        return await self.person.browser.get(await self.person.go_on(link))
+
+    async def press_there(self, page: httpx.Response, button: str) -> Page:
         (form,) = (f for f in Forms(page.text).forms if f.action.endswith(f"/{button}"))
         return await self._send(str(page.url), form.action, form.fields)
 

@@ -173,6 +173,9 @@ async def taken(service: Service, requester: Requester, current: Elicitation) ->
             "This question is one of a run, which ends as a whole: send POST /api/runs/end, with "
             "the name of the run and the questions that it used."
         )
+    elif all(asked.elicitation_id != current.id for asked in run.asked):
+        # It was answered late: under this Idempotency-Key the question was asked again.
+        await elicitations.whole(_used_up(service, current))
     else:
         key, arguments = requester.program, run.called.arguments
         await _taken_by(service, key, current, run=run.id, arguments=arguments)

@@ -65,9 +65,10 @@ _Id = Annotated[str, Meta(min_length=1, max_length=128)]
 class RunEnd(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The end of a run, and the questions whose answers the run used.
 
-    After an error (`is_error`), paid questions stay for the next run with this name. With `again`,
-    you can start a new run with this name immediately. Otherwise the name is free two minutes after
-    a run that used a payment or `once`.
+    A payment for which `once` did work is used, even if its question is not named. After an error
+    (`is_error`), paid questions stay for the next run with this name. With `again`, you can start a
+    new run with this name immediately. Otherwise the name is free two minutes after a run that used
+    a payment or `once`.
     """
 
     user: UserName | None = None
@@ -148,8 +149,7 @@ async def end_run(
         async with _at_work(service, requester, user=data.user, run=data.run) as call:
             run = await call.the_run()
             for asked in run.asked:
-                if asked.elicitation_id in data.questions:
-                    await _end_with(service, call, run, asked.elicitation_id, data=data)
+                await _end_with(service, call, run, asked.elicitation_id, data=data)
             call.used.has_known = True  # the program ended the run, whether or not it got answers
             if data.again:
                 call.used.note_use(again=True)
@@ -281,8 +281,13 @@ async def _use(service: Service, call: Call, run: Run, current: Elicitation) -> 
 
 
 async def _end_with(service: Service, call: Call, run: Run, id: str, *, data: RunEnd) -> None:
+    """Have the run use the answer, if the request names it or `once` did work for the payment."""
+    if data.is_error and id not in data.questions:
+        return
     current = await service.elicitations.get(id)
     if current is None or not current.status.is_final:
+        return
+    if id not in data.questions and not await _is_worked_for(service, current):
         return
     try:
         await _use(service, call, run, current)
@@ -315,6 +320,14 @@ async def _hold(service: Service, call: Call, run: Run, *, payment: str | None) 
                 raise
     if not is_known:
         raise NoSuchQuestion
+
+
+async def _is_worked_for(service: Service, current: Elicitation) -> bool:
+    """Return True if `once` did work for the payment, and no run has spent it."""
+    if traits_of(current.kind).gives != "receipt":
+        return False
+    paid = await service.kinds.payments.paid(current)
+    return paid is not None and paid.worked_at is not None and paid.spent_at is None
 
 
 async def _gave_back(service: Service, run: Run, current: Elicitation) -> bool:

@@ -235,11 +235,16 @@ class Questions:
         self, run: Run, known: AskedStep | None, join: str
     ) -> tuple[Elicitation | None, Sequence[Elicitation]]:
         """Return the elicitation to join, or else the ended ones that own the question's key."""
-        if known is not None:
-            current = await self._elicitations.get(known.elicitation_id)
-            if current is not None and self._is_still_asked(current):
-                return current, ()
+        current = None if known is None else await self._elicitations.get(known.elicitation_id)
+        if current is not None and not self._is_still_asked(current):
+            current = None
+        is_answered = current is not None and current.status is Status.ACCEPTED
+        if current is not None and (current.holds_key or not is_answered):
+            return current, ()
         held = await self._elicitations.find(owner=run.owner, join=join)
+        # An answer that came late, when another question had one, does not count.
+        if current is not None and (held is None or held.status is not Status.ACCEPTED):
+            return current, ()
         if held is None:
             return None, ()
         if not held.status.is_final and self._elicitations.clock() >= held.expires_at:

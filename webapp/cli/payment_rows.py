@@ -152,9 +152,8 @@ def _note(payment: Payment, *, is_taken: bool) -> str | None:
     if payment.status is ReceiptStatus.OPEN and payment.surplus_to is not None:
         words.append("paid twice: refunded as soon as the provider shows both")
     elif payment.may_be_delivered:
-        what = "result made" if payment.is_made else "work done by once()"
         if not is_taken:
-            words.append(f"{what}, arrival not noted: refund it, or payments done")
+            words.append(_why_not_by_itself(payment))
     elif payment.status is ReceiptStatus.OPEN and payment.refund_at is not None:
         words.append(f"refunded by itself on {payment.refund_at:%Y-%m-%d}")
     elif payment.status is ReceiptStatus.REFUNDING and not (payment.refund_at or payment.owed):
@@ -171,6 +170,14 @@ def _note(payment: Payment, *, is_taken: bool) -> str | None:
         words.append("the provider has not confirmed a refund yet")
     words += _of_claims(payment)
     return ", ".join(words) or None
+
+
+def _why_not_by_itself(payment: Payment) -> str:
+    """Return why the clock does not refund a payment that nobody is known to have used."""
+    if payment.made_at is None and payment.is_perhaps_used:
+        return "may have been used in what the store lost: look, then refund it, or payments done"
+    what = "result made" if payment.made_at is not None else "work done by once()"
+    return f"{what}, arrival not noted: refund it, or payments done"
 
 
 def _of_claims(payment: Payment) -> list[str]:

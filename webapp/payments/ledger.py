@@ -8,12 +8,17 @@ Or one thing that is paid twice. A product (`once=True`) has one key, which one 
 payment that becomes usable answers the open question for the same thing in the write that changes
 the payment (`usable_again`). A payment for something that another payment has paid is a surplus:
 it is refunded at once, and no question is answered with it.
+
+Or a refund of something that was delivered: a store that stepped back may have lost that a payment
+was used. The clock refunds no payment that was there to be used then; the operator looks at it.
 """
 
 import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -25,10 +30,17 @@ from flows.payments import receipt as receipts
 from flows.payments import refunds
 from flows.payments.gateway import ProviderSession
 from flows.payments.receipt import Payment, ReceiptStatus, Refund
-from flows.payments.session import CheckoutTerms, is_for_good, sessions_of, terms_of
+from flows.payments.session import (
+    CheckoutTerms,
+    began_before,
+    is_for_good,
+    sessions_of,
+    terms_of,
+)
 from webapp.elicitations.retry import Erased
 from webapp.elicitations.service import Elicitations
 from webapp.payments.usable_again import ChangedPayment, UsableAgain
+from webapp.records.high_water import StepBack
 from webapp.records.ids import owner_of
 from webapp.records.values import StoredWebhook, Value
 
@@ -102,16 +114,50 @@ class Ledger:
         The first payment for a product gets the key of the product. A payment for what another
         payment has paid already is a surplus.
         """
+        back = await self._elicitations.high_water.step_back()
+        if back is not None and began_before(elicitation, payment.session, back.unsure_until):
+            payment = receipts.perhaps_used(payment, back.noticed_at)
         if payment.once:
             paid = await self.product(payment)
             if paid is None:
                 return replace(payment, join=self._product_key(payment))
         else:
-            is_answered = elicitation.status is Status.ACCEPTED
-            paid = await self.paid(elicitation) if is_answered else None
+            paid = await self._paid_for_the_same(elicitation)
         if paid is None or paid.is_over or paid.session == payment.session:
             return payment
         return receipts.as_surplus(payment, self._elicitations.clock(), to=paid.id)
+
+    async def _paid_for_the_same(self, elicitation: Elicitation) -> Payment | None:
+        """Return the payment that answers the question, or a question that replaced it.
+
+        After a question has ended its page may still be open, and the same may have been asked
+        again, and paid, since this question was asked.
+        """
+        if not elicitation.status.is_final:
+            return None
+        paid = await self.paid(elicitation) if elicitation.status is Status.ACCEPTED else None
+        if paid is not None and not paid.is_over:
+            return paid
+        for other in await self.all(owner=elicitation.owner):
+            is_same = other.asked == elicitation.join and other.elicitation_id != elicitation.id
+            is_since = other.paid_at >= elicitation.created_at
+            if is_same and is_since and not other.is_over and other.surplus_to is None:
+                return other
+        return None
+
+    async def mark_perhaps_used(self, back: StepBack) -> None:
+        """Mark the payments that a call may have used in what the store lost."""
+        for payment in await self.all():
+            marked = self._perhaps_used(payment, back)
+            if marked != payment:
+                with suppress(Erased):
+                    change = partial(self._perhaps_used, back=back)
+                    await self.change(payment.owner, payment.id, change)
+
+    def _perhaps_used(self, payment: Payment, back: StepBack) -> Payment:
+        """Return the payment as marked if it could be used before the loss was noticed."""
+        is_later = payment.paid_at > back.unsure_until
+        return payment if is_later else receipts.perhaps_used(payment, back.noticed_at)
 
     def unused_until(self, payment: Payment) -> datetime | None:
         """When it is given back by itself, if nobody uses it."""
@@ -209,7 +255,7 @@ class Ledger:
             if current.status in (ReceiptStatus.REFUNDED, ReceiptStatus.REFUNDING):
                 return []
             due_at = current.refund_due_at
-            if only_due and (due_at is None or now < due_at):
+            if only_due and (due_at is None or now < due_at or await self._is_unsure(current)):
                 raise NotPossible(status=current.status, wanted=ReceiptStatus.REFUNDED)
             begun = refunds.begin(
                 current,
@@ -228,6 +274,14 @@ class Ledger:
         await self._elicitations.write_afresh(values)
         assert begun is not None
         return begun
+
+    async def _is_unsure(self, payment: Payment) -> bool:
+        """Return True until the payments that a call may have used are marked."""
+        back = await self._elicitations.high_water.step_back()
+        if back is None or back.is_handled:
+            return False
+        marked = self._perhaps_used(payment, back)
+        return marked.may_be_delivered
 
     async def begin_part(
         self,

@@ -29,7 +29,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from webapp.deadline import Clock, ticks_of
+from webapp.deadline import STEP, Clock, ticks_of
 from webapp.records.owners import SERVICE
 from webapp.stores import Conflict, Record, Store
 
@@ -94,6 +94,11 @@ class StepBack(Struct, frozen=True, kw_only=True):
     why: str
     was_restored: bool = False
     is_handled: bool = False
+
+    @property
+    def unsure_until(self) -> datetime:
+        """The time until which something may be from before, as clocks of processes differ."""
+        return self.noticed_at + STEP
 
 
 class HighWater:

@@ -219,6 +219,50 @@ async def test_run_refunds_what_it_has_in_hand_itself(here: AskingEnv, till: Pro
     assert (await send(till, "end", questions=[told["id"]])).status_code == 200
 
 
+@pytest.mark.parametrize("by", TAKES)
+async def test_payment_of_done_work_is_spent_at_the_end_of_a_run_that_names_no_question(
+    here: AskingEnv, till: Program, by: str
+) -> None:
+    payment = (await told_paid(here, till))["payment"]["id"]
+    await send(till, "once", **step(payment))
+    await send(till, "once/done", **step(payment, result="made"))
+    for _ in range(2):  # sent again, it is the same end
+        assert (await send(till, "end", questions=[])).status_code == 200
+        assert (await the_payment(here)).status == "spent"
+    here.clock.tick(days=8)
+    await TAKES[by][0](here, till, await the_payment(here))
+    assert (await the_payment(here)).status == "spent"
+
+
+async def test_payment_that_went_back_after_its_work_ends_the_run_in_words(
+    here: AskingEnv, till: Program
+) -> None:
+    payment = (await told_paid(here, till))["payment"]["id"]
+    await send(till, "once", **step(payment))
+    await send(till, "once/done", **step(payment, result="made"))
+    here.clock.tick(seconds=31)
+    await is_refunded(here, await the_payment(here))
+    ended = await send(till, "end", questions=[])
+    assert (ended.status_code, "refunded" in ended.json()["detail"]) == (409, True)
+    assert (await send(till, "end", questions=[], is_error=True)).status_code == 200
+
+
+async def test_error_leaves_the_payment_of_done_work_to_the_next_run(
+    here: AskingEnv, till: Program
+) -> None:
+    told = await told_paid(here, till)
+    payment = told["payment"]["id"]
+    await send(till, "once", **step(payment))
+    await send(till, "once/done", **step(payment, result="made"))
+    assert (await send(till, "end", questions=[], is_error=True)).status_code == 200
+    assert (await the_payment(here)).status == "open"
+    again = (await till.ask({**PAYMENT, "run": "order 8"})).json()
+    assert again["payment"]["id"] == payment
+    assert (await send(till, "once", **step(payment))).json()["result"] == "made"
+    assert (await send(till, "end")).status_code == 200
+    assert (await the_payment(here)).status == "spent"
+
+
 async def test_another_run_refunds_nothing_in_its_name(here: AskingEnv, till: Program) -> None:
     told = await told_paid(here, till)
     await send(till, "once", **step(told["payment"]["id"]))

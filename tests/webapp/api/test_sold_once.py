@@ -1,9 +1,12 @@
 """A product that a program or a block sells for good is sold once to each user."""
 
+import pytest
+
 from flows import elicit
 from flows.payments.money import Money
 from tests.support.api_program import PAYMENT, Program
 from tests.support.asking_env import AskingEnv
+from webapp.sweeper import fall_due
 
 FOR_GOOD = {**PAYMENT, "once": True}
 PRICE = Money("9.00", "EUR")
@@ -55,3 +58,37 @@ async def test_two_blocks_of_an_application_share_one_question(here: AskingEnv) 
 async def test_two_people_buy_each_for_themselves(here: AskingEnv, shop: Program) -> None:
     asked = [(await shop.ask(FOR_GOOD, user=user)).json() for user in ("ann", "bob")]
     assert asked[0]["id"] != asked[1]["id"]
+
+
+@pytest.mark.parametrize("is_for_good", [False, True])
+@pytest.mark.parametrize("is_taken", [False, True])
+@pytest.mark.parametrize("first", [0, 1])
+async def test_second_payment_for_one_wish_is_refunded_at_once(
+    here: AskingEnv, shop: Program, first: int, *, is_for_good: bool, is_taken: bool
+) -> None:
+    # finding: XM1, XM5
+    body, ledger = (FOR_GOOD if is_for_good else PAYMENT), here.service.kinds.payments.ledger
+    pages, asked = [], []
+    for _ in range(2):  # the question is cancelled while its checkout is open, and asked again
+        told = (await shop.ask(body, name="one")).json()
+        guest = await here.guest("ann")
+        pages.append((guest, await guest.at_checkout(told["url"])))
+        asked.append(told["id"])
+        if len(asked) == 1:
+            assert (await shop.post(told["id"], "cancel")).status_code == 200
+    assert asked[0] != asked[1]
+    for guest, page in (pages[first], pages[1 - first]):
+        await guest.press_there(page, "card")
+        if is_taken and len(await ledger.all()) == 1:
+            assert (await shop.post(asked[first], "taken")).status_code == 200
+    for _ in range(3):
+        here.clock.tick(seconds=31)
+        await fall_due(here.service)
+    rows = await ledger.all()
+    found = {(row.status, row.refunded) for row in rows}
+    assert found == {("spent" if is_taken else "open", 0), ("refunded", 900)}
+    (surplus,) = [row for row in rows if row.refunded]
+    assert (surplus.elicitation_id == asked[1 - first], surplus.reason) == (True, "paid twice")
+    if is_for_good or not is_taken:
+        again = (await shop.ask(body, name="one")).json()
+        assert (again["status"], again["payment"]["id"]) == ("accepted", surplus.surplus_to)

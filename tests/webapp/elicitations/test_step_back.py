@@ -13,7 +13,7 @@ from tests.support.records import go_back, scanned
 from tests.support.service_env import asked, process, question_in_store
 from webapp.elicitations.watcher import _hear
 from webapp.payments.webhook_rows import WebhookRows
-from webapp.records.high_water import STEP_BACK, step_back_of
+from webapp.records.high_water import STEP_BACK, StepBack, step_back_of
 from webapp.records.owners import SERVICE
 from webapp.records.values import StoredWebhook
 from webapp.service import Service
@@ -29,8 +29,8 @@ class Acting(Service):
     since: ClassVar[list[datetime]]
     failures: ClassVar[int]
 
-    async def store_stepped_back(self, since: datetime) -> None:
-        self.since.append(since)
+    async def store_stepped_back(self, back: StepBack) -> None:
+        self.since.append(back.survived)
         if len(self.since) <= self.failures:
             raise Failed("the provider does not answer")
 
