@@ -254,8 +254,12 @@ def must_be_listed(name: str, given: object) -> None:
 
 def must_be_elicitation_id(text: str) -> None:
     """Raise InvalidQuestion if `text` cannot be an author's `elicitation_id`."""
-    if not _ELICITATION_ID.fullmatch(text):
+    if not is_elicitation_id(text):
         raise InvalidQuestion("elicitation_id must be 1 to 128 letters, digits or . _ ~ -")
+
+
+def is_elicitation_id(text: str) -> bool:
+    return _ELICITATION_ID.fullmatch(text) is not None
 
 
 def digest_of(kind: str, facts: Json) -> str:

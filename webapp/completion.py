@@ -102,6 +102,7 @@ class Completing:
     ) -> Completion:
         """Complete an elicitation by its id, or by the id that `program` or `tool` gave it.
 
+        Where one of the two is named, only what it asked is found, also by the elicitation's id.
         The audit names `by`. Raises OwnerNeeded where several people or tools have that id.
         """
         asker = AskingParty(server=self._server, program=program, tool=tool)
@@ -172,6 +173,8 @@ class Completing:
     ) -> Completion:
         elicitations, proof = self._elicitations, TrustedCode(by=by)
         current = await elicitations.as_remembered(id)
+        if current is not None and asker is not None and asker.excludes(current.asked):
+            current = None
         if current is None and asker is not None:
             current = await aliased(elicitations, id, owner=owner, by=asker)
             proof = NamedByAuthor(by=by)

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 from flows import question as questions
 from flows.elicitation.states import Elicitation, Json
-from flows.elicitation.tool_call import ToolCall
+from flows.elicitation.tool_call import APPLICATION, ToolCall
 from flows.errors import (
     AlreadyDone,
     Cancelled,
@@ -42,7 +42,6 @@ from webapp.service import Service
 
 T = TypeVar("T")
 # Used as the name of the tool: an account is shared with the whole application.
-APPLICATION: Final = "the application"
 KEY_CHARACTERS = 256
 _LOOK_AGAIN = timedelta(minutes=1)
 _ENDING = timedelta(seconds=5)

@@ -1,10 +1,13 @@
 """The tool call that a question belongs to."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from flows.elicitation.calling_client import CallingClient
+from flows.errors import InvalidArguments
 
-_PROGRAM = " (API)"  # no program's name has parentheses
+APPLICATION: Final = "the application"  # what a block is called where a tool has its name
+_PROGRAM = " (API)"  # no program's name has parentheses, and no tool may have such a name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,21 @@ class ToolCall:
     def version_parts(self) -> tuple[str, ...]:
         """What the keys of its calls have besides: nothing where the tool has no version."""
         return () if self.version is None else ("version", self.version)
+
+
+def must_be_no_others_name(tool: str) -> None:
+    """Check that an MCP tool does not have the name of an API program or of a block.
+
+    Raises:
+        InvalidArguments: It has. Questions, secrets and accounts of the program would be its own.
+    """
+    name = "".join(tool.split()).casefold()
+    if name.endswith(_PROGRAM.strip().casefold()) or name == "".join(APPLICATION.split()):
+        raise InvalidArguments(
+            f"Nothing was run: a tool cannot be named {tool[:80]!r}. Names that end in "
+            f'"{_PROGRAM.strip()}" stand for API programs, and "{APPLICATION}" stands for blocks '
+            "`asking`. Rename the tool."
+        )
 
 
 def client_of(program: str) -> str:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from flows.elicitation.flow import Talk
-from flows.errors import ElicitError
+from flows.errors import ElicitError, Failed
 from flows.oauth.connection import Connection
 from flows.oauth.discovery import discover
 from flows.oauth.id_token import unsigned_claims
@@ -25,7 +25,7 @@ from flows.oauth.token_errors import (
     ENDED,
     Refusal,
     TokenRefused,
-    missing_token_in,
+    no_token_in,
     refusal_in,
     refused,
 )
@@ -79,14 +79,17 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
     values = {"grant_type": "refresh_token", "refresh_token": connection.refresh_token}
     request = post(client, place=place, values=values, client_auth=client_auth, body=provider.body)
     reply = yield from ask(request, provider)
-    refusal = refusal_in(reply, provider) or missing_token_in(reply, provider)
+    refusal = refusal_in(reply, provider)
     if refusal is not None:
         raise _no(refusal, provider)
     says = members_of(reply, provider)
     if provider.token_path and provider.token_path[0] not in says:
         # Slack: inside at first, on top from then on.
         provider = dataclasses.replace(provider, token_path=())
-    granted = read_token_reply(reply, provider, now=now)
+    try:
+        granted = read_token_reply(reply, provider, now=now)
+    except Failed:
+        raise _no(no_token_in(reply, provider), provider) from None
     if granted.id_token is not None and _is_anothers(granted.id_token, connection, provider):
         raise RefreshTokenGone(
             f"{provider.label} renewed this connection for another person than the one who "

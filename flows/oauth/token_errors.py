@@ -10,6 +10,9 @@ standard's. So the class of a refusal decides (`RefusalClass`), and words only m
 - `redirect`: the provider does not accept our redirect address, which is the operator's fault too.
 - `passing`: the provider, or something on the way to it, is out of order. It says nothing.
 - `unsure`: any other refusal. An account ends by it only with a proof (webapp.oauth.access_tokens).
+
+`unauthorized_client` is `unsure`: providers send it for one account that has ended as well as for
+our client (webapp.oauth.token_failures). A successful reply without a token is a refusal, too.
 """
 
 import re
@@ -38,7 +41,8 @@ ENDED: Final = frozenset(
     {"invalid_grant", "interaction_required", "login_required", "consent_required"}
 )
 _CLIENT: Final = frozenset({"invalid_client", "unsupported_grant_type"})  # RFC 6749, 5.2
-_CLIENT_IN_CALLBACK: Final = frozenset({"unauthorized_client", "unsupported_response_type"})
+UNAUTHORIZED_CLIENT: Final = "unauthorized_client"
+_CLIENT_IN_CALLBACK: Final = frozenset({UNAUTHORIZED_CLIENT, "unsupported_response_type"})
 _PASSING: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
 # Answers of proxies and of servers that are busy; a provider in order has other ones.
 _PASSING_STATUS: Final = frozenset(
@@ -51,8 +55,6 @@ _PASSING_STATUS: Final = frozenset(
     }
 )
 _DESCRIPTIONS: Final = ("error_description", "message", "error_message", "errmsg", "detail")
-_OF_A_TOKEN: Final = re.compile(r"token", re.IGNORECASE)
-_OF_A_GRANT_TYPE: Final = re.compile(r"grant[ _]?type", re.IGNORECASE)
 _OF_REDIRECT: Final = re.compile(r"redirect[ _]ur[il]", re.IGNORECASE)
 # A sentence that lists every reason there may be says nothing about the redirect address.
 _OF_OTHER_REASONS: Final = re.compile(r"expired|revoked|already", re.IGNORECASE)
@@ -63,8 +65,8 @@ class Refusal:
     """A refusal: its class, and the provider's error code, if the code can be shown.
 
     `sentence` is what the declaration has for people. `description` is the provider's own text, for
-    logs only. `is_readable`: the body was empty or in the provider's format, and no page of a proxy
-    or firewall.
+    logs only. `is_readable`: the body was in the provider's format, or an error without a body, and
+    no page of a proxy or firewall.
     """
 
     status: int
@@ -77,6 +79,11 @@ class Refusal:
     @property
     def is_passing(self) -> bool:
         return self.means == "passing"
+
+    @property
+    def is_page(self) -> bool:
+        """True for a redirect or a page, which names no error and holds no token."""
+        return not self.is_readable and self.status < HTTPStatus.BAD_REQUEST
 
     @property
     def shown(self) -> str:
@@ -101,16 +108,12 @@ def refusal_in(reply: httpx.Response, provider: Provider) -> Refusal | None:
     return _refusal(reply, provider, says) if is_one else None
 
 
-def missing_token_in(reply: httpx.Response, provider: Provider) -> Refusal | None:
-    """Return the refusal of a successful reply that has no token in it; None for any other reply.
+def no_token_in(reply: httpx.Response, provider: Provider) -> Refusal:
+    """Return the refusal in a reply that names no error and holds no token that can be used.
 
-    Some providers answer 200 and tell of an error in members of their own.
+    Some providers answer 200 and describe the error in members of their own.
     """
-    says = members_of(reply, provider)
-    inside = member_of(says, ".".join(provider.token_path)) if provider.token_path else None
-    has_token = "access_token" in says or (isinstance(inside, dict) and "access_token" in inside)
-    is_one = says and not has_token and reply.is_success
-    return _refusal(reply, provider, says) if is_one else None
+    return _refusal(reply, provider, members_of(reply, provider))
 
 
 def refusal_in_callback(error: str, description: str | None, provider: Provider) -> Refusal:
@@ -171,14 +174,15 @@ def tokens_in(reply: httpx.Response, provider: Provider, *, now: datetime) -> To
 
 
 def _refusal(reply: httpx.Response, provider: Provider, says: Mapping[str, Any]) -> Refusal:
-    is_busy = (
-        reply.is_server_error
-        or reply.status_code in _PASSING_STATUS
-        or "retry-after" in reply.headers
-    )
-    is_readable = bool(says) or not reply.content or object_in(reply) is not None
+    is_bare = reply.is_error and not reply.content
+    is_readable = bool(says) or is_bare or object_in(reply) is not None
     found = _read(says, provider, status=reply.status_code)
-    return replace(found, means="passing" if is_busy else found.means, is_readable=is_readable)
+    means = found.means
+    if reply.status_code == HTTPStatus.INTERNAL_SERVER_ERROR and means == "ended":
+        means = "unsure"  # some providers send the standard's word so
+    elif reply.is_server_error or reply.status_code in _PASSING_STATUS:
+        means = "passing"
+    return replace(found, means=means, is_readable=is_readable)
 
 
 def _read(says: Mapping[str, Any], provider: Provider, *, status: int) -> Refusal:
@@ -204,8 +208,7 @@ def _class_of(code: str | None, description: str) -> RefusalClass:
     """Return the class of a refusal by the standard's words."""
     if code in _PASSING:
         return "passing"
-    is_of_token = _OF_A_TOKEN.search(description) and not _OF_A_GRANT_TYPE.search(description)
-    if code in _CLIENT or (code == "unauthorized_client" and description and not is_of_token):
+    if code in _CLIENT:
         return "client"
     is_of_redirect = _OF_REDIRECT.search(description) and not _OF_OTHER_REASONS.search(description)
     if code == "redirect_uri_mismatch" or is_of_redirect:

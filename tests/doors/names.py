@@ -7,10 +7,20 @@ import pytest
 from flows.elicitation.states import Completion, Status
 from flows.errors import OwnerNeeded
 from tests.doors.rules import ANSWERING, ASKING, ENTERING, PROVIDERS, STORES, Door, Rule, every
-from tests.doors.world import ALICE, ANN, Asked, World
+from tests.doors.world import ALICE, ANN, Asked, Refused, World, world_tools
 from tests.support.mcp_sandbox import Guest
 
 CONTENT = {"paid by": "card"}
+RESERVED = ("other (API)", "Other  (api)", "the application")
+
+
+@world_tools
+def _named_as_others(server: Any) -> None:
+    for name in RESERVED:
+
+        @server.tool(name=name)
+        async def _(body: dict[str, Any]) -> str:
+            raise AssertionError(body)
 
 
 def visit(name: str) -> dict[str, Any]:
@@ -59,14 +69,47 @@ async def _is_given_once_more(world: World, door: Door) -> None:
             await service.elicitations.end(await world.state(other), Status.CANCELLED)
 
 
+async def _stands_for_no_other_question(world: World, door: Door) -> None:
+    # finding: XS1
+    await _is_given_once_more(world, door)
+    complete, owner = world.env.here.service.completing.complete, world.owner(door)
+    others = await _by_a_program(world, door, "other", f"order-{door.name}")
+    with pytest.raises(Refused, match="elicitation_id"):
+        await world.ask(door, visit(others.id))
+    for party in ({"program": "shop"}, {"tool": "ask"}, {"tool": "the application"}):
+        for name in (others.id, f"order-{door.name}:", f"order-{door.name}::"):
+            for whose in (owner, None):
+                done = await complete(name, CONTENT, owner=whose, **party)
+                assert done is Completion.UNKNOWN
+    assert (await world.state(others)).status is Status.PENDING
+    assert await complete(others.id, CONTENT, program="other") is Completion.ACCEPTED
+
+
+async def _nor_by_the_name_of_a_tool(world: World, door: Door) -> None:
+    # finding: XS1
+    await _stands_for_no_other_question(world, door)
+    for tool in RESERVED:
+        with pytest.raises(Refused, match="Rename the tool"):
+            await world.ask(door, visit(f"order-{door.name}"), tool=tool)
+
+
 async def _is_not_completed_by_another_name(world: World, _: Door) -> None:
     # finding: XS1
     complete = world.env.here.service.completing.complete
     others = await _by_a_program(world, Door.API, "other", "order-9")
     owner = world.owner(Door.API)
-    for party in ({}, {"program": "shop"}, {"tool": "ask"}, {"tool": "other (API)"}):
+    parties: tuple[dict[str, str], ...] = (
+        *({}, {"program": "shop"}, {"tool": "ask"}, {"tool": "other (API)"}),
+        *({"program": "other (API)"}, {"program": "Other"}),
+    )
+    for party in parties:
+        for name in ("order-9", others.id) if party else ("order-9",):
+            for whose in (owner, None):
+                done = await complete(name, CONTENT, owner=whose, **party)
+                assert done is Completion.UNKNOWN
+    for name in ("order-9:", "order-9::", "order-9 ", "ORDER-9", "order-", ":", ""):
         for whose in (owner, None):
-            done = await complete("order-9", CONTENT, owner=whose, **party)
+            done = await complete(name, CONTENT, owner=whose, program="other")
             assert done is Completion.UNKNOWN
     assert (await world.state(others)).status is Status.PENDING
     done = await complete("order-9", CONTENT, owner=owner, program="other")
@@ -135,7 +178,8 @@ RULES = [
         says="An `elicitation_id` belongs to the program, tool or block that gave it",
         source="promise 13",
         cells={
-            **every(ASKING, _is_given_once_more),
+            **every(ASKING, _stands_for_no_other_question),
+            **every((Door.TOOL_2025, Door.TOOL_2026, Door.TASK), _nor_by_the_name_of_a_tool),
             Door.TRUSTED_CODE: _is_not_completed_by_another_name,
             Door.HOOK: "a hook changes the words of a question, and not its name",
             **every(

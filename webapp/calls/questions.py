@@ -26,7 +26,7 @@ from flows.requests import is_for_good
 from flows.shown import must_be_tool_name
 from webapp.calls.presenter import PresentedQuestion, Prompts
 from webapp.calls.run import OPEN_AT_LEAST, CurrentRun
-from webapp.elicitations.aliases import give_alias
+from webapp.elicitations.aliases import give_alias, must_be_alias
 from webapp.elicitations.links import Links
 from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
@@ -87,6 +87,8 @@ class Questions:
         self, question: Question[Any], step: Step, waiter: Waiter, *, is_ordered: bool
     ) -> Elicitation:
         """Find, join or start the elicitation at this place, and wait for it in this request."""
+        if question.elicitation_id is not None:
+            must_be_alias(question.elicitation_id)
         async with self._lock, self._kinds.policies.turn(self._run.value.owner):
             if self._is_over():  # another question ended the request: this one would not be shown
                 raise CallOver

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from flows.elicitation.states import Asked, Elicitation
 from flows.elicitation.tool_call import client_of, program_of
 from flows.errors import InvalidQuestion, OwnerNeeded
+from flows.question import is_elicitation_id
 from webapp.elicitations.service import Elicitations
+from webapp.records.ids import made_at
 from webapp.records.owners import SERVICE
 from webapp.records.rows import ROWS_AT_ONCE
 from webapp.records.values import Alias
@@ -25,6 +27,7 @@ from webapp.records.values import Alias
 _SEPARATOR = ":"  # occurs in no author's id and in no tag
 _BEHIND = ";"  # the character after the separator
 _OWN, _PROGRAM = "s", "p"  # the first character of a home
+_LAST_YEAR = 2200  # our ids contain their time; other texts of their length have a later one
 _log = logging.getLogger(__name__)
 
 
@@ -45,6 +48,26 @@ class AskingParty:
         if self.program is not None:
             return asked.tool == client_of(self.program)
         return program_of(asked.tool) is None and self.tool in (None, asked.tool)
+
+    def excludes(self, asked: Asked) -> bool:
+        """Return True if this names a program or a tool, and another one asked."""
+        return (self.program, self.tool) != (None, None) and not self.has_asked(asked)
+
+
+def must_be_alias(name: str) -> None:
+    """Check that an author's own id of a question is not in the format of our ids.
+
+    Trusted code that completes by such a name would reach the question that has it as its id.
+
+    Raises:
+        InvalidQuestion: It is in that format.
+    """
+    made = made_at(name)
+    if made is not None and made.year <= _LAST_YEAR:
+        raise InvalidQuestion(
+            f"elicitation_id {name!r} has the format of the ids that this server makes. Use an id "
+            "of your own, such as the number of the order."
+        )
 
 
 async def give_alias(elicitations: Elicitations, name: str, elicitation: Elicitation) -> None:
@@ -82,6 +105,8 @@ async def aliased(
     Raises OwnerNeeded if several people, or several tools, have a question with this id.
     """
     found: dict[tuple[str, str, str], Elicitation] = {}
+    if not is_elicitation_id(name):
+        return None
     async for alias in _rows(elicitations, name, owner=owner, by=by):
         current = await elicitations.get(alias.elicitation_id)
         if current is None or not by.has_asked(current.asked):

@@ -18,7 +18,7 @@ from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
-from flows.elicitation.tool_call import ToolCall
+from flows.elicitation.tool_call import ToolCall, must_be_no_others_name
 from flows.errors import InvalidArguments, StoreUnavailable
 from flows.kinds.gate import arguments_text
 from webapp.calls.call import Call
@@ -220,9 +220,11 @@ class Middleware:
             links=service.links,
             now=service.clock(),
         )
+        name = str(params.get("name", ""))
+        must_be_no_others_name(name)
         tool = await tool_of(
             self._server,
-            str(params.get("name", "")),
+            name,
             meta=params.get("_meta"),
             context=context,
         )
@@ -245,7 +247,7 @@ class Middleware:
         call = self._call(
             caller,
             presenter,
-            str(params.get("name", "")),
+            name,
             arguments,
             version=version_of(tool, params),
             run_id=run_id,

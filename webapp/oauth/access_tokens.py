@@ -8,7 +8,8 @@ again, once.
 
 Or a good account is ended because its provider is out of order, or an ended one is tried for ever.
 A refusal that the standard or the declaration calls an end is one. Any other refusal needs a proof:
-the provider's API refuses the access token too, or the provider refuses again, two minutes later.
+the provider's API refuses the access token too, or the provider refuses again, two minutes later
+(an hour later if its answer is a page or a redirect instead of an error).
 """
 
 import asyncio
@@ -47,6 +48,8 @@ LOOK_FIRST = timedelta(milliseconds=50)
 LOOK_AT_MOST = timedelta(seconds=1)
 BACK_OFF = timedelta(seconds=10)
 REFUSED_AGAIN_AFTER = timedelta(minutes=2)
+# A page where a token should be may be that of a provider that is out of order for some minutes.
+PAGE_AGAIN_AFTER = timedelta(hours=1)
 # A key that was renewed just now and is refused is refused for something else.
 FRESH = timedelta(seconds=30)
 _log = logging.getLogger(__name__)
@@ -204,11 +207,11 @@ class AccessTokens:
         except RefreshTokenGone as gone:
             current = await self._lapse(claimed, reason=gone.reason, proof="the provider's word")
         except Exception as error:  # noqa: BLE001 - the edge of a task
-            await self._note(client, claimed, error)
-            current = await self._after_failure(client, claimed, error)
+            noted = await self._note(client, claimed, error)
+            current = await self._after_failure(client, claimed, noted)
             if current is None:
                 return None
-            return _as_it_is(current, refused=refused, now=self._now, error=error)
+            return _as_it_is(current, refused=refused, now=self._now, error=noted)
         else:
             current = await self._put(claimed, lambda c: _with(c, renewed, now=now))
             await self._failures.clear(client, owner=claimed.owner, refreshes=True)
@@ -228,13 +231,14 @@ class AccessTokens:
         now, first = self._now, claimed.refused_at
         if first is None or first > now:  # or it was noted before the clock was set back
             first = now
-        if now - first >= REFUSED_AGAIN_AFTER:
+        wait = PAGE_AGAIN_AFTER if refusal.is_page else REFUSED_AGAIN_AFTER
+        if now - first >= wait:
             return await self._lapse(claimed, reason=refusal.error, proof="refused twice")
         # The page of a firewall proves nothing beside an access token that has expired anyway.
         counts = refusal.is_readable or claimed.works(now=now)
         if counts and await self._is_refused_by_api(client, claimed):
             return await self._lapse(claimed, reason=refusal.error, proof="the provider's API")
-        again_at = first + REFUSED_AGAIN_AFTER
+        again_at = min(first + wait, now + REFUSED_AGAIN_AFTER)
         return await self._put(
             claimed, lambda c: replace(c, claim=None, refused_at=first, retry_at=again_at)
         )
@@ -261,8 +265,8 @@ class AccessTokens:
             _tell(error, "account.not_proven", claimed)
             return False
 
-    async def _note(self, client: Client, claimed: Connection, error: Exception) -> None:
-        await self._failures.note(
+    async def _note(self, client: Client, claimed: Connection, error: Exception) -> Exception:
+        return await self._failures.note(
             error,
             step="refresh",
             id=claimed.id,
@@ -379,12 +383,14 @@ def _not_now(current: Connection, *, error: Exception | None = None) -> Failed:
     if current.refused_at is not None:
         minutes = f"{REFUSED_AGAIN_AFTER // timedelta(minutes=1)} minutes"
         return Failed(
-            f"The provider refuses to renew the key to {current.label}.{why} If it refuses again "
-            f"in {minutes}, the account has to be connected again: call this again then, and the "
+            f"The provider refuses to renew the key to {current.label}.{why} If it goes on to "
+            f"refuse, the account has to be connected again: call this again in {minutes}, and the "
             "person is asked to do so."
         )
-    says = f"The key to {current.label} could not be renewed just now; try again in a moment."
-    return Failed(f"{says}{why}")
+    return Failed(
+        f"The key to {current.label} could not be renewed just now; try again in a moment.{why} If "
+        'that goes on, the person can connect the account again under "Connected accounts".'
+    )
 
 
 def _with(current: Connection, renewed: Renewed, *, now: datetime) -> Connection:

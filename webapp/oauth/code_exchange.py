@@ -86,10 +86,11 @@ class CodeExchange:
             client = self._registrations.get(self._terms(current).provider)
             grant = await self._outbound.run(talk, to=client)
         except Exception as error:  # noqa: BLE001 - any error of the exchange settles the question
-            await self._note(current, error, step="exchange", hidden=(code, kept.verifier))
-            if not isinstance(error, Denied | Failed):
-                error = Failed("The provider's answer could not be understood.")
-            await self.refuse(current, error)
+            hidden = (code, kept.verifier)
+            noted = await self._note(current, error, step="exchange", hidden=hidden)
+            if not isinstance(noted, Denied | Failed):
+                noted = Failed("The provider's answer could not be understood.")
+            await self.refuse(current, noted)
             return
         await self.take(current, grant, token=kept.token, client_auth=kept.client_auth)
 
@@ -134,8 +135,8 @@ class CodeExchange:
 
     async def _note(
         self, current: Elicitation, error: Exception, *, step: Step, hidden: Collection[str] = ()
-    ) -> None:
-        await self._failures.note(
+    ) -> Exception:
+        return await self._failures.note(
             error,
             step=step,
             id=current.id,

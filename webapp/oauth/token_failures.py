@@ -8,8 +8,12 @@ there for as long as it stands: ten minutes, or until the client id or secret is
 Or one person stops all others. Nobody but the operator makes a token endpoint refuse our client id
 or secret, so that stands for everybody. A refused redirect address can be provoked with a code from
 elsewhere, and errors that come with a browser can be made up: those stand for that person alone.
+`unauthorized_client` says that our client may not do this, and providers send it for an account
+that has ended as well. It counts once a second person's account is refused so within a day, while
+nothing was accepted.
 """
 
+import dataclasses
 import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +25,7 @@ from msgspec.structs import replace
 
 from flows.errors import ElicitError
 from flows.oauth.provider import Client
-from flows.oauth.token_errors import Refusal, TokenRefused, refused
+from flows.oauth.token_errors import UNAUTHORIZED_CLIENT, Refusal, TokenRefused, refused
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import OTHER
 from webapp.logs.masking import MASK, masked_in_short
@@ -31,10 +35,11 @@ from webapp.records.owners import SERVICE
 from webapp.records.values import RefusedRegistration
 
 STANDS: Final = timedelta(minutes=10)
+SUSPECTED: Final = timedelta(days=1)
 KEPT: Final = timedelta(days=30)
 DESCRIPTION_AT_MOST: Final = 200
 # A client that may not refresh may still exchange codes, so people can go on connecting accounts.
-_NO_REFRESH: Final = frozenset({"unsupported_grant_type", "unauthorized_client"})
+_NO_REFRESH: Final = frozenset({"unsupported_grant_type", UNAUTHORIZED_CLIENT})
 # In what a provider says: addresses of people, pairs of a query, and what may be a token.
 _NO_WORD: Final = re.compile(r"\S*(?:[@=&%]|\?\S)\S*|[\w.~+/-]{24,}")
 _log = logging.getLogger(__name__)
@@ -61,8 +66,11 @@ class TokenFailures:
         owner: str,
         client: Client | None,
         hidden: Collection[str | None] = (),
-    ) -> None:
-        """Log and count the failure of a question or account; `hidden` is kept out of the line."""
+    ) -> Exception:
+        """Log and count the failure of a question or account; `hidden` is kept out of the line.
+
+        Return the error, as a fault of the client where it was believed to be one only now.
+        """
         refusal = error.refusal if isinstance(error, TokenRefused) else None
         about: dict[str, object] = {"id": id}
         if client is not None:
@@ -81,8 +89,18 @@ class TokenFailures:
             step=step,
             reason="other" if refusal is None else refusal.means,
         )
-        if client is not None and refusal is not None and refusal.means in ("client", "redirect"):
+        if client is None or refusal is None:
+            return error
+        if refusal.means in ("client", "redirect"):
             await self._remember(client, refusal, step=step, owner=owner)
+        elif (
+            (refusal.means, refusal.error) == ("unsure", UNAUTHORIZED_CLIENT)
+            and step != "callback"
+            and await self._remember(client, refusal, step=step, owner=owner)
+        ):
+            sure = dataclasses.replace(refusal, means="client")
+            return refused(sure, client.provider, otherwise="")
+        return error
 
     async def check(self, client: Client, *, owner: str, refreshes: bool = False) -> None:
         """Raise TokenRefused if nobody is to go, or nothing to be refreshed, at this provider."""
@@ -111,7 +129,8 @@ class TokenFailures:
         )
         return [row for row in rows if row.registration in known]
 
-    async def _remember(self, client: Client, refusal: Refusal, *, step: Step, owner: str) -> None:
+    async def _remember(self, client: Client, refusal: Refusal, *, step: Step, owner: str) -> bool:
+        """Store the refusal. Return False if it may be about this owner's account alone."""
         fault = "redirect" if refusal.means == "redirect" else "client"
         if step == "refresh" and refusal.error in _NO_REFRESH:
             fault = "refresh"
@@ -131,19 +150,36 @@ class TokenFailures:
             erase_at=now + KEPT,
         )
 
+        is_sure = refusal.means != "unsure"
+        by = self._elicitations.owners.pepper.tag("refused", owner)
+
         async def noted() -> Sequence[RefusedRegistration]:
+            nonlocal is_sure
             before = await self._read(id)
+            if refusal.means == "unsure":
+                is_sure = (
+                    before is not None
+                    and before.by not in (None, by)
+                    and timedelta() <= now - before.last_at < SUSPECTED
+                )
+            row = replace(fresh, by=by, status="refused" if is_sure else "suspected")
             if before is None:
-                return [fresh]
-            return [replace(fresh, count=before.count + 1, version=before.version)]
+                return [row]
+            return [replace(row, count=before.count + 1, version=before.version)]
 
         await self._elicitations.write_afresh(noted)
+        if not is_sure:
+            return False
         about = {"provider": client.provider.name, "fault": fault, "error": refusal.error}
         _log.error("registration.refused", extra=about)
+        return True
 
     async def _accepted(self, id: str) -> Sequence[RefusedRegistration]:
         found = await self._read(id)
-        return [replace(found, status="accepted")] if found is not None and found.is_refused else []
+        if found is None or (found.by is None and not found.is_refused):
+            return []
+        status = "accepted" if found.is_refused else found.status
+        return [replace(found, status=status, by=None)]
 
     async def _read(self, id: str) -> RefusedRegistration | None:
         return await self._elicitations.read(RefusedRegistration, owner=_owner_in(id), id=id)

@@ -359,7 +359,8 @@ class RefusedRegistration(Struct, frozen=True, kw_only=True):
 
     `registration` stands for the provider, its place, and our client id and secret there. `fault`
     is `client`, `refresh` (we may not use that grant type) or `redirect`. Until `until` nobody is
-    sent to the provider. `status` is `accepted` once the provider has accepted us again.
+    sent to the provider. `status` is `accepted` once the provider has accepted us again, and
+    `suspected` if the provider may have meant the account of `by` alone (a hash of its owner).
     """
 
     id: str
@@ -375,6 +376,7 @@ class RefusedRegistration(Struct, frozen=True, kw_only=True):
     count: int = 1
     version: int = 0
     status: str = "refused"
+    by: str | None = None
     due_at: None = None
 
     @property

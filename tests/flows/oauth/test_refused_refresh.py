@@ -13,7 +13,7 @@ from flows.providers import atlassian, github, slack
 from tests.support.account_life import PLAIN, a_client, a_connection, said
 from tests.support.clock import NOON
 from tests.support.oauth_flow import talked
-from tests.support.refusals import ENDED, OPERATORS, PASSING
+from tests.support.refusals import ENDED, OPERATORS, PAGES, PASSING
 
 
 def refused(reply: httpx.Response, provider: Provider = PLAIN) -> TokenRefused:
@@ -26,6 +26,20 @@ def refused(reply: httpx.Response, provider: Provider = PLAIN) -> TokenRefused:
 def test_refusal_in_other_words_is_a_refusal_without_proof(reply: httpx.Response) -> None:
     # finding: XO1
     assert refused(reply).refusal.means == "unsure"
+
+
+@pytest.mark.parametrize("reply", PAGES.values(), ids=PAGES)
+def test_page_in_place_of_a_token_is_a_refusal_without_proof(reply: httpx.Response) -> None:
+    # finding: XO1
+    refusal = refused(reply).refusal
+    assert (refusal.means, refusal.is_page) == ("unsure", True)
+
+
+def test_retry_after_changes_nothing_about_a_standard_word() -> None:
+    # finding: XO1
+    reply = httpx.Response(400, json={"error": "invalid_grant"}, headers={"retry-after": "0"})
+    with pytest.raises(RefreshTokenGone):
+        talked(refresh(a_client(), a_connection(), now=NOON), reply)
 
 
 @pytest.mark.parametrize("reply", OPERATORS.values(), ids=OPERATORS)

@@ -476,12 +476,40 @@ async def test_a_name_that_an_earlier_version_kept_is_found(here: Service, whose
         assert done is Completion.ALREADY_SETTLED
 
 
-async def test_an_id_of_the_authors_own_cannot_be_another_questions_id(here: Service) -> None:
-    victim, other = await asked(here, join="1"), await asked(here, join="2")
-    await give_alias(here.elicitations, victim.id, other)
-    assert await here.completing.complete(victim.id, {}) is Completion.ACCEPTED
-    assert (await now_of(here, victim)).status is Status.ACCEPTED
-    assert (await now_of(here, other)).status is Status.PENDING
+async def test_id_in_the_format_of_ours_is_refused_as_an_id_of_the_authors_own(
+    here: Service,
+) -> None:
+    # finding: XS1
+    victim = await asked(here)
+    presenter = Holding()
+    with (
+        pytest.raises(InvalidQuestion, match="elicitation_id"),
+        asking(Verbs(call_of(here, presenter=presenter))),
+    ):
+        await elicit.url("Please go there.", "https://example.com/", elicitation_id=victim.id)
+    assert presenter.holds is None
+    assert [one.id for one in await here.elicitations.open_of(victim.owner)] == [victim.id]
+
+
+async def test_id_of_a_question_is_found_only_for_the_party_that_asked_it(here: Service) -> None:
+    # finding: XS1
+    complete = here.completing.complete
+    victim = await named_by(here, "order-9", tool="other (API)")
+    ours = await named_by(here, victim.id, tool="shop (API)")  # by an earlier version
+    for party in ({"tool": "pay"}, {"tool": "other (API)"}, {"program": "third"}):
+        assert await complete(victim.id, {}, **party) is Completion.UNKNOWN
+    assert await complete(victim.id, {}, program="shop") is Completion.ACCEPTED
+    assert (await now_of(here, ours)).status is Status.ACCEPTED
+    assert (await now_of(here, victim)).status is Status.PENDING
+    assert await complete(victim.id, {}, program="other") is Completion.ACCEPTED
+
+
+@pytest.mark.parametrize("odd", ["order-9:", "order-9::", "order-9 ", ":", "", "order-9\n"])
+async def test_name_outside_the_pattern_finds_nothing(here: Service, odd: str) -> None:
+    # finding: XS1
+    named = await named_by(here, "order-9", tool="pay")
+    for owner in (None, named.owner):
+        assert await here.completing.complete(odd, {}, owner=owner) is Completion.UNKNOWN
 
 
 class Browsed:

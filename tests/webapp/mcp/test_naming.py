@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.mcp_server import new_server, server_env
+from tests.support.mcp_server import caller_of, new_server, server_env, text_of
 from webapp.app import create_app
 from webapp.mcp.attach import attach
 from webapp.mcp.naming import must_be_named
@@ -53,3 +53,17 @@ async def test_it_is_refused_wherever_it_would_be_served(library):
     settings = read_settings({"ELICIT_STORE": "memory:"}, host="127.0.0.1", port=8765)
     with pytest.raises(ValueError, match="has no name of its own"):
         create_app(settings, nameless(library))
+
+
+@pytest.mark.every_way
+@pytest.mark.parametrize("name", ["shop (API)", "shop  (api) ", "(API)", "The application"])
+async def test_tool_with_the_name_of_a_program_or_block_does_not_run(server, revision, name):
+    # finding: XS1
+    @server.tool(name=name)
+    async def pay() -> str:
+        raise AssertionError
+
+    async with caller_of(server, revision) as (_, caller):
+        result = await caller.result(name)
+        assert result.is_error
+        assert "Rename the tool" in text_of(result)

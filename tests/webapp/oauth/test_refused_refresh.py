@@ -16,9 +16,9 @@ from flows.oauth.provider import KnownRefusal
 from flows.providers import openid
 from tests.support.account_env import CREDENTIALS, Asking, connect, give_up, serving_accounts
 from tests.support.clock import Clock
-from tests.support.refusals import ENDED, OPERATORS, PASSING
+from tests.support.refusals import ENDED, OPERATORS, PAGES, PASSING
 from tests.support.renewing import HUB, Renewing, connected, the_one
-from webapp.oauth.access_tokens import REFUSED_AGAIN_AFTER
+from webapp.oauth.access_tokens import PAGE_AGAIN_AFTER, REFUSED_AGAIN_AFTER
 from webapp.service import Service
 from webapp.stores import open_store
 from webapp.stores.memory import MemoryStore
@@ -81,6 +81,34 @@ async def test_second_refusal_some_minutes_later_ends_the_account(
         clock.tick(seconds=SECOND_LOOK.total_seconds())
         assert await called(service, "later") == "asked"
         assert network.refreshes == 2
+
+
+@pytest.mark.parametrize("api", [200, 401, 500])
+@pytest.mark.parametrize("reply", PAGES.values(), ids=PAGES)
+async def test_page_in_place_of_a_token_ends_the_account_after_an_hour(
+    reply: httpx.Response, api: int
+) -> None:
+    # finding: XO1
+    async with connected(hours=2) as (service, network, clock):
+        answering(network, reply, api=api)
+        for _ in range(PAGE_AGAIN_AFTER // REFUSED_AGAIN_AFTER):
+            assert "has to be connected again" in await called(service, str(clock()))
+            clock.tick(seconds=REFUSED_AGAIN_AFTER.total_seconds())
+        assert (await the_one(service)).status == "connected"
+        await fall_due(service)
+        assert await called(service, "later") == "asked"
+
+
+async def test_account_outlives_a_provider_that_shows_a_page_for_some_minutes() -> None:
+    # finding: XO1
+    async with connected(hours=2) as (service, network, clock):
+        renews = network.renews
+        answering(network, PAGES["elsewhere"], api=500)
+        for _ in range(5):
+            await called(service, str(clock()))
+            clock.tick(seconds=SECOND_LOOK.total_seconds())
+        network.renews = renews
+        assert (await called(service, "again")).startswith("key-1.")
 
 
 async def test_sweeper_takes_the_second_look_where_nobody_calls() -> None:

@@ -1,7 +1,8 @@
 """A failed exchange is told: in the log, in the metrics, to the model, and to the operator."""
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,18 +19,20 @@ from tests.support.account_env import (
     give_up,
     opened,
     serving_accounts,
+    stored,
 )
 from tests.support.clock import Clock
 from tests.support.connections_page import press
 from tests.support.event_env import CRM
 from tests.support.oauth_env import OAuthEnv, decide, ends, oauth_env
-from tests.support.refusals import OPERATORS
+from tests.support.refusals import ENDED, OPERATORS
 from tests.support.renewing import Renewing
 from webapp.cli.doctor import examine_registrations
 from webapp.oauth.token_failures import STANDS
-from webapp.records.values import OutgoingEvent
+from webapp.records.values import OutgoingEvent, RefusedRegistration
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
+from webapp.sweeper import fall_due
 from webapp.telemetry.metrics import Metrics
 from webapp.telemetry.telemetry import Telemetry
 
@@ -199,6 +202,96 @@ async def test_refused_redirect_address_stops_the_person_who_brought_the_code_al
         network.token = works.token
         bob = service.elicitations.owners.tag(issuer="tests", subject="bob")
         assert (await connect(service, "repo", owner=bob)).label == "octocat"
+
+
+NOT_OURS = ENDED["not this grant"]
+
+
+async def test_unauthorized_client_at_an_exchange_counts_from_the_second_person_on() -> None:
+    # finding: XO1
+    network, clock = Network(), Clock()
+    refusing(network, NOT_OURS)
+    async with serving_accounts(network, clock=clock) as service:
+        for n in range(3):
+            assert "operator" not in await failed(service, arguments=n)
+        assert await examine_wrong(service) == []
+        bob = service.elicitations.owners.tag(issuer="tests", subject="bob")
+        assert "operator" in await failed(service, owner=bob)
+        assert "operator" in await unasked(service, arguments="all")
+        assert [one.error for one in await examine_wrong(service)] == ["unauthorized_client"]
+        clock.tick(seconds=STANDS.total_seconds())
+        assert "operator" not in await failed(service, owner=bob, arguments="bob's own")
+
+
+async def test_unauthorized_client_at_a_refresh_counts_from_the_second_person_on() -> None:
+    # finding: XO1
+    network, clock = Renewing(), Clock()
+    async with serving_accounts(network, clock=clock) as service:
+        people = await two_connected(service, network)
+        renews = network.renews
+        refusing_refresh(network, NOT_OURS)
+        network.api_status = 500
+        clock.tick(hours=2)
+        for n in range(3):
+            assert "operator" not in await unasked(service, owner=people[0], arguments=n)
+        assert await examine_wrong(service) == []
+        assert "operator" in await unasked(service, owner=people[1])
+        assert [one.fault for one in await examine_wrong(service)] == ["refresh"]
+        clock.tick(seconds=STANDS.total_seconds())
+        network.renews = renews
+        again = Asking(service, "repo", owner=people[1], arguments="again")
+        assert (await again.account()).label == "hubber-1"
+        assert await examine_wrong(service) == []
+
+
+async def test_two_people_whose_accounts_ended_are_both_asked_again() -> None:
+    # finding: XO1
+    network, clock = Renewing(), Clock()
+    async with serving_accounts(network, clock=clock) as service:
+        people = await two_connected(service, network)
+        refusing_refresh(network, NOT_OURS)
+        network.api_status = 500
+        clock.tick(hours=2)
+        for n in range(40):
+            for person in people:
+                asked = Asking(service, "repo", owner=person, arguments=n)
+                while not (asked.task.done() or asked.has_asked):  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                await give_up(asked)
+            await fall_due(service)
+            clock.tick(minutes=3)
+        assert {one.status for one in await stored(service)} == {"lapsed"}
+
+
+async def test_refresh_that_works_says_that_an_unauthorized_client_was_no_fault_of_ours() -> None:
+    # finding: XO1
+    network, clock = Renewing(), Clock()
+    async with serving_accounts(network, clock=clock, events=(CRM,)) as service:
+        for person in await two_connected(service, network):
+            clock.tick(hours=2)
+            renews = network.renews
+            refusing_refresh(network, NOT_OURS)
+            network.api_status = 500
+            assert "operator" not in await unasked(service, owner=person, arguments="refused")
+            network.renews, network.api_status = renews, 200
+            clock.tick(minutes=3)
+            again = Asking(service, "repo", owner=person, arguments="again")
+            assert (await again.account()).label.startswith("hubber-")
+        told = [event.type for event in await service.elicitations.all(OutgoingEvent)]
+        assert [each for each in told if each.startswith("registration.")] == []
+
+
+async def two_connected(service: Service, network: Renewing) -> list[str]:
+    """Connect an account of each of two people. Return their owner tags."""
+    people = [service.elicitations.owners.tag(issuer="tests", subject=n) for n in ("a", "b")]
+    for number, person in enumerate(people):
+        network.person = {**network.person, "id": number + 1, "login": f"hubber-{number}"}
+        await connect(service, "repo", owner=person)
+    return people
+
+
+async def examine_wrong(service: Service) -> Sequence[RefusedRegistration]:
+    return await service.kinds.accounts.refused_registrations()
 
 
 async def test_error_that_a_browser_made_up_stops_nobody_else() -> None:
