@@ -41,7 +41,6 @@ from webapp.identity.users import USER_ID_CHARACTERS, is_user_id
 from webapp.service import Service
 
 T = TypeVar("T")
-# Used as the name of the tool: an account is shared with the whole application.
 KEY_CHARACTERS = 256
 _LOOK_AGAIN = timedelta(minutes=1)
 _ENDING = timedelta(seconds=5)
