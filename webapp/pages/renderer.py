@@ -100,12 +100,12 @@ def _quoted(text: str, limit: int = _LONGEST_QUOTATION) -> str:
     return _cut(_message(text), limit)
 
 
-def _message(text: str) -> str:
+def _message(text: str, limit: int = MESSAGE_AT_MOST) -> str:
     """A message, all of it, with its line breaks, but not so many that it pushes the page away."""
     lines = [" ".join(line.split()) for line in str(_printable(text)).split("\n")]
     whole = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
     *first, last = whole.split("\n", _MOST_LINES - 1)
-    return _cut("\n".join([*first, " ".join(last.split())]), MESSAGE_AT_MOST)
+    return _cut("\n".join([*first, " ".join(last.split())]), limit)
 
 
 def _whole(text: str) -> Markup:
