@@ -8,6 +8,7 @@ its own line.
 
 import json
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -62,6 +63,16 @@ def arguments_of(arguments: object, *, in_a_line: bool = False) -> tuple[Argumen
         Argument(name=_name(name), value=_words(value, in_a_line=in_a_line))
         for name, value in cast("Mapping[str, object]", arguments).items()
     )
+
+
+def looks_of(text: str) -> str:
+    """Return the text as a page shows it in one line, without what cannot be seen.
+
+    Two texts that differ only in what cannot be seen have the same looks.
+    """
+    shown = PILED_MARKS.sub(r"\1", unicodedata.normalize("NFC", text))
+    seen = "".join(sign if sign.isprintable() else " " * sign.isspace() for sign in shown)
+    return " ".join(_UNSEEN.sub("", seen).split())
 
 
 def must_be_tool_name(name: str) -> None:

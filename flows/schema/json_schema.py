@@ -1,7 +1,8 @@
 """Reading a JSON Schema: the flat subset that a form can show, and nothing else.
 
 Whatever lies outside is refused with its JSON path, so that an author learns it where the question
-is written and a person never meets a form that asks something else than is checked.
+is written and a person never meets a form that asks something else than is checked. So is a text
+that stands on no page, or that a page would cut, and choices that look alike.
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import NoReturn, cast
 
 from flows.elicitation.states import Json
 from flows.errors import InvalidSchema
+from flows.question import MESSAGE_AT_MOST
 from flows.schema.fields import (
     FORMATS,
     TYPED,
@@ -22,10 +24,13 @@ from flows.schema.fields import (
     fault_in,
     why_no_pattern,
 )
+from flows.shown import looks_of
 
 FIELDS_AT_MOST = 50
 CHOICES_AT_MOST = 250
 SCHEMA_BYTES_AT_MOST = 16 * 1024
+# The title of a schema that a library has made of a class; a form does not show it.
+_CLASS = re.compile(r"[\w\[\],]{1,64}")
 _NAME = re.compile(r"[\w .:/@$-]{1,64}")
 # What changes nothing for the person who answers.
 _SILENT = {
@@ -33,6 +38,7 @@ _SILENT = {
     *("examples", "deprecated", "readOnly", "additionalProperties"),
 }
 _OF_ALL = {"type", "title", "description", "default"}
+_OF_CLASSES = {"title", "description"}
 _OF_CHOICES = {"enum", "enumNames", "oneOf", "anyOf", "const"}
 _OF_KIND: Mapping[Kind, set[str]] = {
     "string": {"minLength", "maxLength", "pattern", "format", "writeOnly", "x-visible"},
@@ -69,9 +75,11 @@ def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> SchemaRead
         refuse("$", "this is no JSON")
     if size > SCHEMA_BYTES_AT_MOST:
         refuse("$", f"this has {size} bytes, {SCHEMA_BYTES_AT_MOST} at most")
-    schema = json.loads(text)  # a copy that nobody else can change
+    copied = json.loads(text)  # so that nobody else can change it
+    schema = _without_class_texts(copied) if is_a_models else copied
     root = _inlined(schema, "$", schema)
-    _only(root, "$", {"type", "title", "description", "properties", "required"})
+    _must_say_nothing(root, "$", "")
+    _only(root, "$", {"type", "title", "properties", "required"})
     if root.get("type") != "object":
         refuse("$.type", "only an object has fields")
     properties = _mapping(root.get("properties", {}), "$.properties")
@@ -120,6 +128,9 @@ def _field(
 ) -> tuple[Field, Mapping[str, Json]]:
     kind = _kind(found, path)
     _only(found, path, _OF_ALL | _OF_KIND[kind])
+    description = _text(found, "description", path)
+    if description is not None and len(description) > MESSAGE_AT_MOST:
+        refuse(f"{path}.description", f"a page shows {MESSAGE_AT_MOST} characters at most")
     clean = {key: value for key, value in found.items() if key in _OF_ALL | _OF_KIND[kind]}
     clean["type"] = {"choice": "string", "choices": "array"}.get(kind, kind)
     if clean.get("default") is None:
@@ -131,7 +142,7 @@ def _field(
         clean.update(chosen)
     elif kind == "choices":
         items = _inlined(_mapping(found.get("items"), f"{path}.items"), f"{path}.items", root)
-        _only(items, f"{path}.items", {"type", "title", "description"} | _OF_CHOICES)
+        _only(items, f"{path}.items", {"type"} | _OF_CHOICES)
         if items.get("type", "string") != "string":
             refuse(f"{path}.items.type", "only texts can be chosen among")
         choices, chosen = _choices(items, f"{path}.items")
@@ -147,7 +158,7 @@ def _field(
     field = Field(
         name=name,
         title=title or name.replace("_", " ").strip().capitalize() or name,
-        description=_text(found, "description", path),
+        description=description,
         kind=kind,
         is_required=is_required,
         default=clean.get("default"),
@@ -223,7 +234,7 @@ def _choices(found: Mapping[str, Json], path: str) -> tuple[tuple[Option, ...], 
         for index, one in enumerate(listed):
             here = f"{path}.{key}[{index}]"
             option = _mapping(one, here)
-            _only(option, here, {"const", "title", "description", "type"})
+            _only(option, here, {"const", "title", "type"})
             value = option.get("const")
             if not isinstance(value, str):
                 refuse(here, "only `const` with a text, and its title, can be chosen among")
@@ -233,7 +244,10 @@ def _choices(found: Mapping[str, Json], path: str) -> tuple[tuple[Option, ...], 
     if not 0 < len(values) <= CHOICES_AT_MOST or len(set(values)) != len(values):
         refuse(f"{path}.{key}", f"it needs 1 to {CHOICES_AT_MOST} different texts")
     pairs = zip(values, names, strict=True)
-    return tuple(Option(value=value, title=name or value) for value, name in pairs), chosen
+    options = tuple(Option(value=value, title=name or value) for value, name in pairs)
+    if len({looks_of(option.title) or "(empty)" for option in options}) != len(options):
+        refuse(f"{path}.{key}", "two of the choices look alike: give each a title of its own")
+    return options, chosen
 
 
 def _limits(clean: Mapping[str, Json], path: str, kind: Kind) -> Limits:
@@ -272,6 +286,8 @@ def _without_null(
             refuse(f"{path}.anyOf", "a field has one type; it may be optional")
         inner = _inlined(_mapping(others[0], f"{path}.anyOf[0]"), f"{path}.anyOf[0]", root)
         outer = {key: value for key, value in found.items() if key != "anyOf"}
+        if "description" in inner and "description" in outer:
+            refuse(f"{path}.anyOf[0].description", "the field has another one: write one of them")
         return {**inner, **outer}, True
     return found, False
 
@@ -285,8 +301,30 @@ def _inlined(found: Mapping[str, Json], path: str, root: Mapping[str, Json]) -> 
     target = _mapping(root.get(place[1], {}), path).get(place[2]) if place else None
     if not isinstance(target, Mapping) or "$ref" in target:
         refuse(f"{path}.$ref", "it leads to nothing within this schema")
+    _must_say_nothing(target, path, ".$ref")
     own = {key: value for key, value in found.items() if key != "$ref"}
     return {k: v for k, v in target.items() if k not in {"title", "description"}} | own
+
+
+def _must_say_nothing(found: Mapping[str, Json], path: str, place: str) -> None:
+    """Refuse a title or description of a whole schema, which stands on no page."""
+    for key in ("title", "description"):
+        if key in found and (key == "description" or not _CLASS.fullmatch(str(found[key]))):
+            where = f"{path}{place or f'.{key}'}"
+            refuse(where, f"this {key} stands on no page: write it in the message or in a field")
+
+
+def _without_class_texts(schema: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Return the schema of a model without the names and docstrings of its classes."""
+    found = {key: value for key, value in schema.items() if key not in _OF_CLASSES}
+    defined = found.get("$defs")
+    if isinstance(defined, Mapping):
+        found["$defs"] = {
+            name: {key: value for key, value in one.items() if key not in _OF_CLASSES}
+            for name, one in defined.items()
+            if isinstance(one, Mapping)
+        }
+    return found
 
 
 def _only(found: Mapping[str, Json], path: str, known: set[str]) -> None:

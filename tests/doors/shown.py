@@ -95,6 +95,40 @@ async def _stands_whole_on_the_page(world: World, door: Door) -> None:
         await world.ask(door, {"kind": "confirm", "message": "m" * (MESSAGE_AT_MOST + 1)})
 
 
+def _schema(**field: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"choice": {"type": "string", **field}}}
+
+
+DROPPED: Mapping[str, Mapping[str, Any]] = {
+    "field": _schema(description="word " * 400 + ENDING),
+    "choice": _schema(oneOf=[{"const": "a", "description": ENDING}]),
+    "items": _schema(type="array", items={"enum": ["a"], "description": ENDING}),
+    "root": {**_schema(), "description": ENDING},
+    "title": {**_schema(), "title": ENDING},
+    "alike": _schema(oneOf=[{"const": str(n), "title": "Pay 1 EUR" + " " * n} for n in range(2)]),
+}
+
+
+async def _texts_of_a_schema_are_shown_or_refused(world: World, door: Door) -> None:
+    # finding: XS3
+    await _stands_whole_on_the_page(world, door)
+    for schema in DROPPED.values():
+        with pytest.raises(Refused, match="cannot be asked as a form"):
+            await world.ask(door, {"kind": "form", "message": "Which one?", "schema": schema})
+    longest = f"{'word ' * 395}{ENDING[:-1]}."[-MESSAGE_AT_MOST:].strip()
+    secret = {**_schema(description=longest, writeOnly=True)}
+    kinds: dict[str, dict[str, Any]] = {
+        "form": _schema(description=longest, format="date-time"),
+        "secret": secret,
+    }
+    for kind, schema in kinds.items():
+        asked = await world.ask(door, {"kind": kind, "message": "Which one?", "schema": schema})
+        page = words_of(await world.page(asked))
+        assert " ".join(longest.split()) in page, kind
+        assert "…" not in page, kind
+        await world.end_all()
+
+
 async def _is_refused_where_it_is_asked(world: World, door: Door) -> None:
     # finding: XS4
     for words, arguments in TOO_MUCH.items():
@@ -160,7 +194,7 @@ RULES = [
         says="What somebody decides is shown whole, or refused where it is asked",
         source="promise 13",
         cells={
-            **every(ASKING, _stands_whole_on_the_page),
+            **every(ASKING, _texts_of_a_schema_are_shown_or_refused),
             Door.PAGE: _stands_whole_on_the_page,
             Door.APPROVER: _approvers_see_all_of_it,
             Door.INBOX: _approvers_see_all_of_it,

@@ -27,6 +27,13 @@ async def choose(label: str) -> str:
     offered = [dict(const=title[-9:], title=title) for title in titles]
     schema = dict(type="object", properties=dict(one=dict(type="string", oneOf=offered)))
     return str(await elicit.form("Which one?", schema))
+
+@server.tool()
+async def describe(description: str, of_choice: bool) -> str:
+    choice = dict(const="a", title="a")
+    field = dict(type="string", oneOf=[choice])
+    (choice if of_choice else field)["description"] = description
+    return str(await elicit.form("Which one?", dict(type="object", properties=dict(one=field))))
 """
 URL_MODE = '{"url": {}}'
 
@@ -49,6 +56,11 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                     seen = await _page(browser, answer)
                     is_whole = f"{label} for 9,000 EUR" in seen
                     yield f"{library}: the end of a choice is on the page", is_whole
+                    for words, of_choice in ((f"{number} " + "w " * 1500, "false"), ("x", "true")):
+                        described = f'{{"description": "{words}", "of_choice": {of_choice}}}'
+                        answer = await call(described, modes=URL_MODE, tool="describe")
+                        is_refused = "cannot be asked as a form" in answer.text
+                        yield f"{library}: a text that no page shows whole is refused", is_refused
                     too_long = "w" * 2100
                     answer = await call(f'{{"note": "{too_long}"}}', modes=URL_MODE, tool="pay")
                     yield (

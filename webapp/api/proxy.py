@@ -67,6 +67,8 @@ _PASSED: Final = frozenset(
 )
 _PASSED_FAMILIES: Final = ("ratelimit-", "x-ratelimit-", "x-rate-limit-")
 _ADDRESSES: Final = ("location", "content-location")
+# Any other header that passes and is an address, such as a next page, is read as an address too.
+_AN_ADDRESS: Final = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*:)?[/\\]", re.IGNORECASE)
 FOLLOWED_BY_NOBODY: Final = "elicit-location"
 _LINK: Final = re.compile(  # RFC 8288, 3
     r"\s*<([^<>\s\"]*)>"
@@ -250,7 +252,10 @@ def _headers_told(
         for name, values in said.items()
         if name in _PASSED or name.startswith(_PASSED_FAMILIES)
     }
-    for name in _ADDRESSES:
+    named = [name for name, value in headers.items() if _AN_ADDRESS.match(value)]
+    for name in named:
+        del headers[name]
+    for name in (*_ADDRESSES, *named):
         values = said.get(name, [])
         found = _absolute(values[0], asked, ours=ours) if len(values) == 1 else None
         if found is not None:

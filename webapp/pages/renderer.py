@@ -103,12 +103,12 @@ def _quoted(text: str, limit: int = _LONGEST_QUOTATION) -> str:
     return _cut(_message(text), limit)
 
 
-def _message(text: str) -> str:
+def _message(text: str, limit: int = MESSAGE_AT_MOST) -> str:
     """Return a message in full, with its line breaks, but at most 12 lines."""
     lines = [" ".join(line.split()) for line in str(_printable(text)).split("\n")]
     whole = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
     *first, last = whole.split("\n", _MOST_LINES - 1)
-    return _cut("\n".join([*first, " ".join(last.split())]), MESSAGE_AT_MOST)
+    return _cut("\n".join([*first, " ".join(last.split())]), limit)
 
 
 def _whole(text: str) -> Markup:

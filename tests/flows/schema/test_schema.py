@@ -278,6 +278,35 @@ def test_a_schema_does_not_change_with_what_it_was_made_of() -> None:
         ({"enum": ["a"], "oneOf": []}, "$.properties.a"),
         ({"oneOf": [{"type": "string"}]}, "$.properties.a.oneOf[0]"),
         ({"oneOf": {}}, "$.properties.a.oneOf"),
+        # finding: XS3
+        ({"type": "string", "description": "x" * 2001}, "$.properties.a.description"),
+        ({"type": "boolean", "description": "x" * 2001}, "$.properties.a.description"),
+        ({"oneOf": [{"const": "a", "description": "x"}]}, "$.properties.a.oneOf[0].description"),
+        (
+            {"type": "array", "items": {"enum": ["a"], "description": "x"}},
+            "$.properties.a.items.description",
+        ),
+        ({"type": "array", "items": {"enum": ["a"], "title": "x"}}, "$.properties.a.items.title"),
+        ({"enum": ["a", "b"], "enumNames": ["Basic", "Basic"]}, "$.properties.a.enum"),
+        ({"enum": ["a", "a "]}, "$.properties.a.enum"),
+        ({"enum": ["a b", "a\u00a0 b"]}, "$.properties.a.enum"),
+        ({"enum": ["a", "a\u200b"]}, "$.properties.a.enum"),
+        ({"enum": ["a", "a\u200d"]}, "$.properties.a.enum"),
+        ({"enum": ["a", "a\u3164"]}, "$.properties.a.enum"),
+        ({"enum": ["\u00e9", "e\u0301"]}, "$.properties.a.enum"),
+        ({"enum": ["a\u0336\u0336\u0336", "a" + "\u0336" * 4]}, "$.properties.a.enum"),
+        ({"enum": ["", "(empty)"]}, "$.properties.a.enum"),
+        (
+            {"oneOf": [{"const": "a", "title": "x"}, {"const": "b", "title": "x "}]},
+            "$.properties.a.oneOf",
+        ),
+        (
+            {
+                "anyOf": [{"type": "string", "description": "x"}, {"type": "null"}],
+                "description": "y",
+            },
+            "$.properties.a.anyOf[0].description",
+        ),
     ],
 )
 def test_what_no_form_can_show_is_refused_with_its_path(found: Json, path: str) -> None:
@@ -299,6 +328,17 @@ def test_what_no_form_can_show_is_refused_with_its_path(found: Json, path: str) 
         ({"type": "object", "properties": {"a\u202e": {"type": "string"}}}, "$.properties.a\u202e"),
         ({"type": "object", "properties": {"": {"type": "string"}}}, "$.properties."),
         ({"type": "object", "description": "x" * 20_000}, "$"),
+        # finding: XS3
+        ({"type": "object", "description": "Pays 9,000 EUR."}, "$.description"),
+        ({"type": "object", "title": "Pays 9,000 EUR."}, "$.title"),
+        (
+            {
+                "type": "object",
+                "properties": {"a": {"$ref": "#/$defs/A"}},
+                "$defs": {"A": {"enum": ["a"], "description": "Pays 9,000 EUR."}},
+            },
+            "$.properties.a.$ref",
+        ),
         ({"type": "object", "x": math.nan}, "$"),
         ({"type": "object", "x": "\ud800"}, "$"),
         ({"type": "object", "x": object()}, "$"),
@@ -309,6 +349,29 @@ def test_what_is_no_flat_object_is_refused_with_its_path(found: Any, path: str) 
     with pytest.raises(InvalidQuestion) as error:
         schema_of(found)
     assert f" {path}: " in str(error.value)
+
+
+class Plan(StrEnum):
+    """Which plan."""
+
+    BASIC = "Basic"
+    OTHER = "Other"
+
+
+class Subscription(BaseModel):
+    """A subscription, in the words of whoever reads the code."""
+
+    plan: Plan
+    other_plans: list[Plan] = []
+    last: Plan | None = None
+
+
+def test_what_pydantic_adds_to_a_model_by_itself_is_no_text_for_a_person() -> None:
+    # finding: XS3
+    assert [field.description for field in schema_of(Subscription).fields] == [None] * 3
+    described = {**Order.model_json_schema(), "description": None}
+    assert described["title"] == "Order"
+    assert schema_of({k: v for k, v in described.items() if v}).fields == schema_of(Order).fields
 
 
 class Nested(BaseModel):
@@ -554,7 +617,10 @@ VALUES: dict[str, tuple[Json, st.SearchStrategy[Any]]] = {
     "count": ({"type": "integer"}, st.integers(-(10**39), 10**39)),
     "weight": ({"type": "number"}, st.floats(-1e39, 1e39)),
     "sure": ({"type": "boolean"}, st.booleans()),
-    "size": ({"enum": ["", "a\r", "\n", "0"]}, st.sampled_from(["", "a\r", "\n", "0"])),
+    "size": (
+        {"enum": ["", "a\r", "\n", "0"], "enumNames": ["none", "a", "a line", "zero"]},
+        st.sampled_from(["", "a\r", "\n", "0"]),
+    ),
     "extras": (
         {"type": "array", "items": {"enum": ["a", "b", "c"]}},
         st.lists(st.sampled_from("abc"), unique=True),
