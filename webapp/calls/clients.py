@@ -327,11 +327,6 @@ class AskedClient:
         if self.is_out(asked.id):
             self._put(asked, PutState.ANSWERED)
 
-    def is_asked_now(self, asked: Elicitation, now: datetime) -> bool:
-        """Return True if the client was asked too recently for a person to have read it."""
-        at = self.put_at(asked, is_again=True, now=now)
-        return self.is_out(asked.id) and self.is_too_soon((now - at).total_seconds())
-
     def put_at(self, asked: Elicitation, *, is_again: bool, now: datetime) -> datetime:
         """Return when the client was first asked, or `now` if no earlier request asked."""
         put = self._clients.puts.get(asked.id)

@@ -133,14 +133,8 @@ class OnStream:
     async def _by_link(
         self, call: Leg, shown: PresentedQuestion, waiter: Waiter
     ) -> Elicitation | None:
-        """Return the link in the result at once, or wait for a person who already has the link.
-
-        A call that comes before anybody can have read the question is one of several parallel calls
-        of a model. It waits for the client's answer and shows no link.
-        """
-        asked = shown.elicitation
-        is_asked_now = self._asks.is_open(asked.id) and self._client.is_asked_now(asked, call.now)
-        shown = replace(shown, is_again=is_asked_now or self._client.has_link(asked.id))
+        """Return the link in the result at once, or wait for a person who already has the link."""
+        shown = replace(shown, is_again=self._client.has_link(shown.elicitation.id))
         return await self._in_result.wait(call, shown, waiter)
 
     async def _silence(self, call: Leg, asked: Elicitation) -> Deadline | None:
