@@ -9,7 +9,7 @@ from sphinx.application import Sphinx
 HERE = Path(__file__).parent.resolve()
 
 project = "elicit-url"
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["*.py"]
 html_theme = "furo"
 pygments_dark_style = "github-dark"
