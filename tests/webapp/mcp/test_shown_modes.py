@@ -48,8 +48,8 @@ async def test_an_accept_of_a_link_is_no_yes_in_a_later_leg_that_declares_forms(
 ):
     # finding: S2
     async with (
-        caller_of(server, MODERN, declares=URL) as (env, links),
-        env.caller(MODERN, declares=declares) as forms,
+        caller_of(server, MODERN, declares=URL, name="an agent") as (env, links),
+        env.caller(MODERN, declares=declares, name="an agent") as forms,
     ):
         asked = await links.asked(tool)
         ((_, request),) = (asked.input_requests or {}).items()
@@ -67,8 +67,8 @@ async def test_an_accept_of_a_link_is_no_yes_in_a_later_leg_that_declares_forms(
 async def test_an_answer_to_a_form_is_one_in_a_later_leg_that_declares_links_alone(server, tool):
     # finding: S2
     async with (
-        caller_of(server, MODERN, declares=BOTH) as (env, forms),
-        env.caller(MODERN, declares=URL) as links,
+        caller_of(server, MODERN, declares=BOTH, name="an agent") as (env, forms),
+        env.caller(MODERN, declares=URL, name="an agent") as links,
     ):
         asked = await forms.asked(tool)
         assert text_of(answered_in(await soon(links.leg(tool, after=asked)))) == "done"
@@ -78,8 +78,8 @@ async def test_an_answer_to_a_form_is_one_in_a_later_leg_that_declares_links_alo
 async def test_a_form_that_nobody_answered_is_shown_again_as_the_leg_can(server):
     # finding: S2
     async with (
-        caller_of(server, MODERN, declares=BOTH) as (env, forms),
-        env.caller(MODERN, declares=URL) as links,
+        caller_of(server, MODERN, declares=BOTH, name="an agent") as (env, forms),
+        env.caller(MODERN, declares=URL, name="an agent") as links,
     ):
         asked = await forms.asked("gated")
         unanswered = asked.model_copy(update={"input_requests": {}})
@@ -97,8 +97,8 @@ async def test_a_form_that_nobody_answered_is_shown_again_as_the_leg_can(server)
 async def test_a_session_that_accepted_a_link_says_nothing_for_one_that_shows_a_form(server, tool):
     # finding: S2
     async with (
-        caller_of(server, LEGACY, declares=URL) as (env, links),
-        env.caller(LEGACY, declares=FORM, fills=["decline"]) as forms,
+        caller_of(server, LEGACY, declares=URL, name="an agent") as (env, links),
+        env.caller(LEGACY, declares=FORM, fills=["decline"], name="an agent") as forms,
     ):
         links.begin(tool)
         await links.link()
