@@ -359,7 +359,7 @@ class OwnerNeeded(ElicitError):
         )
 
 
-# What happened to a question, or to a payment, by its status.
+# The event behind each status of a question or a payment.
 _HAPPENED: Final[Mapping[str, str]] = {
     "pending": "The question is not answered yet",
     "opened": "The question is not answered yet",

@@ -35,7 +35,7 @@ _TASK = {
     "a bank's claim": "disputed; no such task, disputed",
     "a refund that fails later": "refund failed; no such task, refunding",
 }
-# What was paid is claimed by a bank, so that the same is to be paid again.
+# A bank has claimed the payment, so the same has to be paid again.
 _OPEN_QUESTION = {
     "the person's page": "no button; to be paid, disputed",
     "`elicit payments refund`": "refuses; to be paid, disputed",

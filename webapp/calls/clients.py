@@ -249,7 +249,7 @@ class AskedClient:
         # A program behaves differently from others with the same library name.
         mark = _PROXY if is_proxy else "" if apart is None else f" ({apart})"
         known_as = f"{name or ''}{mark}"
-        # Nothing is stored about an anonymous caller.
+        # An anonymous caller has no stored record.
         self._client = None if caller.owner is None else ClientName(caller.owner, known_as, release)
         self._is_proxy = is_proxy
         self._listed = clients.listed(name, release)

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from webapp.pages.views import AccountName, Scope, View
 from webapp.pages.views_openers import OwnPage
 
-# Whether tools receive the account. "over": its access token no longer works. "unused": it was made
+# The state of an account for tools. "over": its access token no longer works. "unused": it was made
 # for another client registration of ours.
 Standing = Literal["works", "over", "unused"]
 

@@ -115,7 +115,7 @@ class Values:
         ]
 
 
-# What is an option of `elicit serve`, by the name that a setting would have.
+# Options of `elicit serve`, by the names that settings would have.
 _OPTIONS: Final = {
     f"{PREFIX}{name.upper()}": f"--{name}" for name in ("port", "host", "workers", "reload")
 }
