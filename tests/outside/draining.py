@@ -8,8 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
+import httpx2
 from mcp import Client, MCPError
 from mcp.client import ClientRequestContext
+from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitRequestParams, ElicitResult
 
 from tests.support.cli import Server, ended, serving
@@ -82,7 +84,10 @@ async def _going_on(home: Path, revision: str, *, legs: int, number: int) -> lis
 async def _held(
     server: Server, revision: str, *, legs: int, number: int
 ) -> list[asyncio.Task[str]]:
-    """The calls, when each of them has shown its link and waits for its person."""
+    """Return the calls when each has shown its link, and the server has the client's answer.
+
+    The library's client ends all its calls when a server that has ended refuses its answer.
+    """
     shown = asyncio.Queue[None]()
     calls = [asyncio.create_task(_call(server.url, revision, one, shown)) for one in range(number)]
     for _ in range(number):
@@ -95,13 +100,30 @@ async def _held(
 
 
 async def _call(url: str, revision: str, number: int, shown: asyncio.Queue[None]) -> str:
+    has_shown = False
+
     async def show(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-        shown.put_nowait(None)
+        nonlocal has_shown
+        has_shown = True
+        if revision != "legacy":  # the answer is part of the next request
+            shown.put_nowait(None)
         return ElicitResult(action="accept")
+
+    async def arrived(response: httpx2.Response) -> None:
+        if has_shown and response.status_code == httpx2.codes.ACCEPTED:
+            shown.put_nowait(None)
 
     text = "no answer"
     with suppress(MCPError, httpx.HTTPError, ExceptionGroup):
-        async with Client(f"{url}/mcp", mode=revision, elicitation_callback=show) as client:
+        async with (
+            httpx2.AsyncClient(timeout=300, event_hooks={"response": [arrived]}) as http,
+            Client(
+                streamable_http_client(f"{url}/mcp", http_client=http),
+                mode=revision,
+                elicitation_callback=show,
+            ) as client,
+        ):
+            await client.list_tools()  # or the library lists them after the result arrived
             text = text_of(await client.call_tool("wait", {"number": number}))
     return text
 
