@@ -12,5 +12,10 @@ or that it survives, and why that may be.
     python -m tests.mutation --reach MAP         is each killed by any of those?
     python -m tests.mutation --tests PATH ...    is each killed by these files and folders?
 
-None of this is run by pytest: it takes minutes, and two tools that the tests need not have.
+The faults P001 and following, with the operator `Planted`, are written by people: each is a promise
+that no test held until a reviewer broke it. Add yours to faults.json with the next id, then record
+the test that kills it: `python -m tests.mutation --only P005 --tests PATH --write`. `draw` leaves
+them in the file, and pytest fails if one no longer has a place in the code.
+
+Nothing else of this is run by pytest: it takes minutes, and two tools that the tests need not have.
 """

@@ -16,7 +16,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Final
 
-from tests.mutation.fault import Fault, Location, sources_of
+from tests.mutation.fault import PLANTED, Fault, Location, sources_of
 from tests.mutation.subjects import SUBJECTS, modules_of
 
 SEED: Final = 20260301
@@ -142,11 +142,13 @@ def main() -> None:
     chance = random.Random(SEED)  # noqa: S311 -- to be drawn again, not to be secret
     drawn = [fault for subject in SUBJECTS for fault in draw_from(subject, chance)]
     faults = [replace(fault, id=f"F{number:03}") for number, fault in enumerate(drawn, 1)]
+    existing = json.loads(FAULTS.read_text())["faults"] if FAULTS.exists() else []
+    planted = [fault for fault in existing if fault["operator"] == PLANTED]
     frozen = {
         "seed": SEED,
         "tool": "cosmic-ray 8.7.0",
         "modules": {subject: modules_of(subject) for subject in SUBJECTS},
-        "faults": [fault.written() for fault in faults],
+        "faults": [*(fault.written() for fault in faults), *planted],
     }
     FAULTS.write_text(json.dumps(frozen, indent=1, ensure_ascii=False) + "\n", "utf-8")
     print(len(faults), "faults")  # noqa: T201 -- says what it did

@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 from tests.mutation.subjects import HOUSE
 
 PACKAGES: Final = ("flows", "webapp")
+PLANTED: Final = "Planted"  # the operator of a fault that a person wrote, not a tool
 _SAME_MODULE: Final = 0.5  # of a neighbour: of two places that are alike, the one at home
 
 

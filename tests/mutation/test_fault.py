@@ -1,8 +1,11 @@
 """A frozen fault is found again by its text, or said to be gone."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from tests.mutation.fault import Fault, Location
+from tests.mutation.fault import PLANTED, Fault, Location, sources_of
 
 FAULT = Fault(
     id="F000",
@@ -42,3 +45,15 @@ def test_it_takes_the_indentation_of_where_it_is() -> None:
     applied = FAULT.applied(LINES, Location(module="flows/a.py", start=2))
     assert applied == [*LINES[:2], "    if not lease.until < now:", *LINES[3:]]
     assert Fault.read(FAULT.written()) == FAULT
+
+
+# finding: XH1
+def test_each_planted_fault_still_has_a_place_and_a_test_that_kills_it() -> None:
+    here = Path(__file__).parent
+    faults = map(Fault.read, json.loads((here / "faults.json").read_text())["faults"])
+    outcomes = json.loads((here / "outcomes.json").read_text())
+    sources = sources_of()
+    planted = [fault for fault in faults if fault.operator == PLANTED]
+    lost = [fault.id for fault in planted if fault.place(sources) is None]
+    assert not lost, f"copy the changed lines of the code into faults.json, for {lost}"
+    assert [outcomes[fault.id]["outcome"] for fault in planted] == ["killed"] * len(planted)

@@ -166,6 +166,18 @@ class TestComingBack:
         back = arrived(code="c", iss="https://login.example")
         assert a_flow(provider).code_of(away, back) == "c"
 
+    def test_response_without_declared_issuer_is_refused_if_metadata_does_not_mention_it(
+        self,
+    ) -> None:
+        # finding: XH1
+        provider = openid("acme", ISSUER, sends_issuer=True)
+        assert provider.discovers
+        assert "authorization_response_iss_parameter_supported" not in METADATA
+        _, away = departed(provider, scopes=("email",))
+        with pytest.raises(Mixed):
+            a_flow(provider).code_of(away, arrived(code="c"))
+        assert a_flow(provider).code_of(away, arrived(code="c", iss=ISSUER)) == "c"
+
     def test_a_provider_that_names_no_issuer_may_begin_to(self) -> None:
         provider = replace(github, issuer=None, sends_issuer=False)
         _, away = departed(provider)

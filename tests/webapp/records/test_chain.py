@@ -20,6 +20,7 @@ from tests.support.shared_stores import STORES
 from webapp.cli.audit import export_chain
 from webapp.elicitations.complete import complete_elicitation
 from webapp.records.chain import AUDIT, HEAD, block_of
+from webapp.records.entries import Entry
 from webapp.service import Service
 from webapp.settings.quotas import PolicySettings
 from webapp.stores import Conflict, Record, Store, open_store
@@ -188,6 +189,37 @@ async def test_a_block_of_long_words_stays_far_below_what_a_store_takes(here: Se
     assert sum(len(block_of(each).entries) for each in blocks) == 100
     assert max(len(each.sealed) for each in blocks) < 40_000
     assert await faults_of(here) == []
+
+
+async def test_block_of_long_entries_ends_before_the_size_limit_of_the_store(
+    here: Service,
+) -> None:
+    # finding: XH3
+    chain = here.elicitations.rows.chain
+    assert chain is not None
+    long = Entry(kind="elicitation", what="declined", about="q", why="w" * 3_000)
+    await chain.write("owner", (), *[long] * 9)  # more than half of a block's bytes
+    await chain.write("owner", (), *[long] * 40)
+    blocks = await here.elicitations.store.list(AUDIT, owner="owner")
+    assert [len(block_of(each).entries) for each in blocks] == [11, 11, 11, 11, 5]
+    assert max(len(each.sealed) for each in blocks) < 36 * 1024  # 32 kB and one more entry
+
+
+async def test_entry_is_stored_as_long_as_the_entry_before_if_retention_was_shortened() -> None:
+    # finding: XH3
+    store, clock = MemoryStore(), Clock()
+    year = PolicySettings(audit=True, keep_audit=timedelta(days=365))
+    month = PolicySettings(audit=True, keep_audit=timedelta(days=30))
+    async with process(store, clock, policies=year) as service:
+        await asked(service, join="1")
+    async with process(store.sibling(), clock, policies=month) as service:
+        await asked(service, join="2")
+        (block,) = await store.list(AUDIT)
+        first, second = block_of(block).entries
+        assert second.until == first.until
+        clock.tick(days=364)
+        await store.erase(before=clock())
+        assert len(await store.list(AUDIT)) == 1
 
 
 async def test_whoever_gives_up_a_write_leaves_the_chain_to_the_others(here: Service) -> None:
