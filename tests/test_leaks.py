@@ -509,6 +509,7 @@ MAY_START = {
         "create_subprocess_exec": "a client, which ends by itself",
         "stdio_client": "the same",
     },
+    "support/cli.py": {"subprocess.run": "a shell that prints words, and nothing of ours"},
     "support/pinned.py": {"subprocess.run": "installs packages"},
     "deployment/versions.py": {"subprocess.run": "git, and nothing of ours"},
     "public/test_public_servers.py": {

@@ -11,13 +11,12 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from tests.deployment.tools import DEPLOY
-from tests.support.cli import HOUSE
+from tests.support.cli import HOUSE, procfile_words
 
 UNIT = (DEPLOY / "systemd" / "elicit.service").read_text("utf-8")
 NGINX = (DEPLOY / "nginx" / "elicit.conf").read_text("utf-8")
 CADDY = (DEPLOY / "caddy" / "Caddyfile").read_text("utf-8")
 DOCKERFILE = (DEPLOY / "container" / "Dockerfile").read_text("utf-8")
-PROCFILE = (HOUSE / "Procfile").read_text("utf-8")
 COMPOSE = str(DEPLOY / "container" / "compose.yaml")
 MANIFESTS = DEPLOY / "kubernetes" / "elicit.yaml"
 # What compose.yaml and the others leave to the operator.
@@ -66,7 +65,7 @@ def commands() -> Mapping[str, list[str]]:
     started = {
         "systemd": shlex.split(of_unit("ExecStart")),
         "Dockerfile": list(json.loads(of_dockerfile("CMD")[-1])),
-        "Procfile": shlex.split(re.findall(r"(?m)^web: (.*)$", PROCFILE)[0]),
+        "Procfile": procfile_words({"PORT": "$PORT"}),
     }
     return {where: command[command.index("serve") :] for where, command in started.items()}
 

@@ -8,6 +8,7 @@ import contextlib
 import io
 import logging
 import os
+import subprocess
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ __all__ = [
     "ended",
     "environment_of",
     "log_as_before",
+    "procfile_words",
     "run",
     "said_until",
     "serving",
@@ -151,6 +153,16 @@ def _status_of(arguments: Sequence[str]) -> int:
         return main(arguments)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 0
+
+
+def procfile_words(environment: Mapping[str, str]) -> list[str]:
+    """Return the words of the Procfile's command, as a shell with these variables passes them."""
+    (line,) = (line for line in (HOUSE / "Procfile").read_text().splitlines() if line[:1] != "#")
+    name, _, command = line.partition(": ")
+    assert name == "web"
+    shell = ["/bin/sh", "-c", f"printf '%s\\n' {command}"]
+    words = subprocess.run(shell, env=environment, check=True, capture_output=True, text=True)
+    return words.stdout.splitlines()
 
 
 @contextlib.asynccontextmanager

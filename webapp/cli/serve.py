@@ -7,6 +7,7 @@ import os
 import socket
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from webapp.cli.arguments import port
 from webapp.cli.plugins import add_plugins, with_plugins
@@ -35,7 +36,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="MODULE:ATTRIBUTE",
         help="where your server is, or the function that makes it, such as my_tools:mcp; a module "
-        "that has one server needs no :ATTRIBUTE; left out: the demo tools",
+        "that has one server needs no :ATTRIBUTE; left out: the server that ELICIT_SERVER names, "
+        "or the demo tools",
     )
     parser.add_argument("--host", default=DEFAULT_HOST, help="default: %(default)s")
     parser.add_argument(
@@ -92,9 +94,27 @@ def _run(options: argparse.Namespace) -> int:
         parent = None
         if options.parent_fd is not None:
             parent = stack.enter_context(Parent(options.parent_fd))
-        return _serve(
-            stack, options.server, settings, listener, has_sandbox=options.sandbox, parent=parent
-        )
+        return _serve(stack, options, settings, listener, parent=parent)
+
+
+def _name(options: argparse.Namespace, settings: Settings) -> str | None:
+    """Return the name of the author's server, or None if the demo is served."""
+    return settings.server if options.server is None else options.server
+
+
+def _load(options: argparse.Namespace, settings: Settings, runner: asyncio.Runner) -> Any:
+    """Return the server to serve: the author's, or the demo.
+
+    Raises CommandRefused. The message names ELICIT_SERVER if the name comes from that setting.
+    """
+    name = _name(options, settings)
+    try:
+        return demo_server(settings.url) if name is None else load(name, run=runner.run)
+    except CommandRefused as error:
+        if options.server is not None:
+            raise
+        sentences = (f"ELICIT_SERVER: {sentence}" for sentence in error.sentences)
+        raise CommandRefused(*sentences, status=error.status) from error
 
 
 def _bound(options: argparse.Namespace) -> socket.socket:
@@ -106,11 +126,10 @@ def _bound(options: argparse.Namespace) -> socket.socket:
     try:
         return bind(host, port)
     except PortUnusable as error:
-        url = settings_for(os.environ, host=host, port=port).url
+        settings = settings_for(os.environ, host=host, port=port)
         with asyncio.Runner() as runner:
-            if options.server is not None:
-                load(options.server, run=runner.run)
-            taken = runner.run(with_owner(error, host, port, url=url))
+            _load(options, settings, runner)
+            taken = runner.run(with_owner(error, host, port, url=settings.url))
         raise CommandRefused(str(taken)) from error
 
 
@@ -159,7 +178,7 @@ def _supervise(
     except PortUnusable as error:
         raise CommandRefused(str(error)) from error
     annex = None
-    if _has_sandbox(options.server, settings, asked=options.sandbox):
+    if _has_sandbox(options, settings):
         annex = stack.enter_context(annex_of(settings, listener))
     if settings.telemetry.metrics:
         from webapp.telemetry.metrics import counted_together  # noqa: PLC0415 - an optional dependency
@@ -173,26 +192,27 @@ def _supervise(
         )
 
 
-def _has_sandbox(name: str | None, settings: Settings, *, asked: bool) -> bool:
+def _has_sandbox(options: argparse.Namespace, settings: Settings) -> bool:
     """Return True if the server has a sandbox. The local demo always has one."""
-    return asked or settings.has_sandbox or (name is None and settings.is_local)
+    is_demo = _name(options, settings) is None
+    return options.sandbox or settings.has_sandbox or (is_demo and settings.is_local)
 
 
 def _serve(
     stack: contextlib.ExitStack,
-    name: str | None,
+    options: argparse.Namespace,
     settings: Settings,
     listener: socket.socket,
     *,
-    has_sandbox: bool,
     parent: Parent | None = None,
 ) -> int:
+    name = _name(options, settings)
     annex, sandbox = None, None if parent is None else parent.sandbox
-    if parent is None and _has_sandbox(name, settings, asked=has_sandbox):
+    if parent is None and _has_sandbox(options, settings):
         annex = stack.enter_context(annex_of(settings, listener))
         sandbox = annex.sandbox
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        server = demo_server(settings.url) if name is None else load(name, run=runner.run)
+        server = _load(options, settings, runner)
         quieten(log=settings.log)
         sandbox_url = None if sandbox is None else sandbox.url
         lines = announcement(settings, server.name, sandbox_url=sandbox_url)

@@ -126,6 +126,13 @@ class Settings:
         default_factory=dict[str, tuple[str, str]], repr=False
     )
     sellers: Mapping[str, MerchantAccount] = field(default_factory=dict[str, MerchantAccount])
+    server: str | None = setting(
+        "ELICIT_SERVER",
+        parse=lambda text: text or None,
+        otherwise="the demo tools",
+        says="the server that `elicit serve` without an argument serves, as `module:attribute`: "
+        "`my_tools:mcp`",
+    )
     store_listen: str = setting(
         "ELICIT_STORE_LISTEN",
         parse=str,

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from flows.crypto.vault import Ring
-from tests.support.cli import HOUSE, Server, called, ended, serving, start
+from tests.support.cli import Server, called, ended, procfile_words, serving, start
 from webapp.cli import main as cli
 from webapp.settings import settings
 
@@ -94,14 +94,16 @@ def sandbox_of(server: Server) -> str | None:
     return next((line[1] for line in lines if line[0] == "sandbox"), None)
 
 
-def test_the_procfile_is_a_command_that_there_is() -> None:
-    (line,) = (line for line in (HOUSE / "Procfile").read_text().splitlines() if line[:1] != "#")
-    name, _, command = line.partition(": elicit ")
-    words = command.replace("$PORT", "8000").split()
+@pytest.mark.parametrize(
+    ("url", "host"), [(None, "127.0.0.1"), ("https://tools.example.com", "0.0.0.0")]
+)
+def test_procfile_listens_on_all_addresses_only_if_url_is_set(url: str | None, host: str) -> None:
+    environment = {"PORT": "8000"} | ({} if url is None else {"ELICIT_URL": url})
+    command, *words = procfile_words(environment)
     options = cli.parser_for(words).parse_args(words)
-    # With a server of the author's there is no sandbox, which works on this machine alone.
-    assert (name, options.server, options.host) == ("web", "my_tools:mcp", "0.0.0.0")
-    assert not options.sandbox
+    assert (command, options.host, options.port) == ("elicit", host, 8000)
+    # ELICIT_SERVER names the server. The sandbox works on this machine only.
+    assert (options.server, options.sandbox) == (None, False)
 
 
 @pytest.mark.parametrize("what", [("payments", "list", "--json"), ("keys", "list")])

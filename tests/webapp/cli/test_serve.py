@@ -207,6 +207,45 @@ async def test_a_server_that_cannot_be_found_is_named_in_a_sentence(tmp_path, na
             assert ("Traceback" in end.err) == name.startswith(("broken", "unread"))
 
 
+@pytest.mark.parametrize("more", [(), ("--reload",), ("--workers", "2")])
+async def test_server_of_the_setting_is_served_without_an_argument(tmp_path, more):
+    author(tmp_path)
+    extra = {"ELICIT_SERVER": " my_tools:mcp"}
+    async with serving(*more, home=tmp_path, extra=extra) as server:
+        assert server.said.startswith("author's tools is served.")
+        assert "\n  sandbox " not in server.said  # only the demo always has one
+
+
+async def test_argument_names_the_server_instead_of_the_setting(tmp_path):
+    author(tmp_path)
+    extra = {"ELICIT_SERVER": "nowhere:mcp"}
+    async with serving("my_tools:mcp", home=tmp_path, extra=extra) as server:
+        assert server.said.startswith("author's tools is served.")
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("nowhere:mcp", "There is no module 'nowhere' in"),
+        ("my_tools.py", "'my_tools.py' does not name a server: write module:attribute, as in"),
+        ("my_tools:tools", "my_tools ({home}/my_tools.py) has no attribute 'tools'."),
+        ("broken:mcp", "broken:mcp could not be imported: ZeroDivisionError at {home}/broken.py:3"),
+    ],
+)
+async def test_bad_value_of_the_setting_is_refused_with_the_name_of_the_setting(
+    tmp_path, value, says
+):
+    author(tmp_path)
+    author(tmp_path, imports="1 / 0", name="broken.py")
+    with bound("127.0.0.1") as holder:
+        holder.listen()
+        for port in ("0", str(holder.getsockname()[1])):  # the setting comes before the port
+            extra = {"ELICIT_SERVER": value}
+            end = await called("serve", "--port", port, home=tmp_path, extra=extra)
+            assert end.status == 1
+            assert f"elicit: ELICIT_SERVER: {says.format(home=tmp_path)}" in end.err
+
+
 async def test_a_fastmcp_that_is_too_old_is_named_with_the_command_that_mends_it(tmp_path):
     # finding: XA3
     (tmp_path / "fastmcp").mkdir()
