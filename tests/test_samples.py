@@ -126,8 +126,9 @@ async def test_every_tool_in_the_samples_does_what_it_says(tmp_path, library, re
     assert said == ["Done", "Done", "accepted", "accepted"]
 
 
-async def test_the_two_commands_of_the_first_screen_call_the_tool_that_it_shows(tmp_path):
-    serve, demo = (line.partition("  #")[0].split() for line in _lines_of("README.md")[:2])
+async def test_two_commands_of_the_readme_call_the_tool_of_its_first_screen(tmp_path):
+    (block,) = (text for text in samples("README.md", "console") if "elicit serve" in text)
+    serve, demo = (line.partition("  #")[0].split() for line in block.splitlines())
     (tmp_path / "github_tools.py").write_text(samples("README.md", "python")[0])
     async with serving(*serve[2:], home=tmp_path) as server:
         at = ("--url", server.url, "--no-browser", "--mode", "legacy")
@@ -175,7 +176,7 @@ def test_every_client_that_is_told_of_us_starts_us():
                     assert each["command"].rpartition("/")[2] == "elicit", f"{page}: {text}"
                     assert _is_right(shlex.join(["elicit", *each["args"]])), f"{page}: {text}"
                     started += 1
-    assert started >= 2
+    assert started >= 1
 
 
 def test_every_table_for_an_operators_file_can_be_read():
@@ -206,7 +207,8 @@ def _commands(page: str) -> Iterator[str]:
 
 def _is_right(line: str) -> bool:
     words = shlex.split(line)
-    match words[0].rpartition("/")[2]:
+    program = words[0].removeprefix("$(which ").removesuffix(")")  # its full path
+    match program.rpartition("/")[2]:
         case "elicit":
             return _is_ours(words[1:])
         case "make":
