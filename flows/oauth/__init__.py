@@ -13,6 +13,4 @@ and `access_token` are about people and their callers at the server's own issuer
 Promised: state, PKCE, nonce, issuer and binding are checked here and never by a provider's
 declaration; a code is redeemed once; an account leaves with the scopes that were granted, not
 asked.
-
-May be called by `flows.requests` and webapp; knows no payment.
 """

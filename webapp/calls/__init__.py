@@ -14,6 +14,6 @@ that the result arrived.
 Guarantees: one outcome moves one run. Work in `once` is not repeated. After an outcome is claimed,
 a broken connection ends nothing. A refused caller reaches no side effect.
 
-Used by `webapp.mcp` and by `webapp.coroutines`, whose calls have no tool. This package knows
-presenters only as a protocol, and no protocol revision.
+This package knows presenters only as a protocol, and no protocol revision. Code of an application
+(`webapp.coroutines`) also makes calls; they have no tool.
 """

@@ -62,7 +62,7 @@ DOING = "doing"
 KEPT = timedelta(days=1)
 # Numbers are stored beyond the end of their day. After the day, new numbers are used.
 NUMBERS_KEPT = timedelta(days=2)
-# Longer than any call can still receive the receipt (flows.elicitation.states.KEPT).
+# Longer than any call can still receive the receipt (flows.elicitation.states.RECORD_KEPT).
 KEPT_UNDER_A_RECEIPT = timedelta(days=60)
 
 

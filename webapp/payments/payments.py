@@ -59,7 +59,7 @@ class PaymentGone(NotPossible):
 
 
 class Payments:
-    """Implements webapp.elicitations.question_kind.Kind for requests of type PaymentRequest."""
+    """The implementation of webapp.elicitations.question_kind.QuestionKind for PaymentRequest."""
 
     holds_open = True
     may_know = True

@@ -12,6 +12,4 @@ store's compare-and-set -> the values with their new versions, or Conflict.
 
 Guarantees: every look-up is by owner and id; an owner's tag cannot be enumerated; a record's table,
 id, owner, kind and version are sealed with it, so no row can replace another.
-
-Any code that stores values may call this package. It imports `flows` and `webapp.stores`.
 """

@@ -138,7 +138,7 @@ class Outgoing:
     async def send(self, item: SessionMessage, /) -> None:
         """Write a message.
 
-        Raises BrokenResourceError if the client no longer reads.
+        Raises anyio.BrokenResourceError if the client no longer reads.
 
         Cancelling does not undo a write.
         """

@@ -70,7 +70,7 @@ def commit_row(records: Sequence[Record], *, opening: int, remembered_commits: i
 
 
 def write_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
-    """Write all rows or none. Raises IntegrityError for a conflict of a version or a key."""
+    """Write all rows or none. Raises sqlite3.IntegrityError if a version or a key conflicts."""
     # Pad to a power of two: otherwise each number of rows would need its own compiled statement.
     size = 1 << (len(rows) - 1).bit_length()
     filled = chain(rows, (_NO_ROW for _ in range(size - len(rows))))

@@ -53,7 +53,10 @@ def put_fence(connection: sqlite3.Connection, why: str | None) -> None:
 
 
 def load_copies(connection: sqlite3.Connection, records: Sequence[Record]) -> None:
-    """Store copies within a transaction. Raises IntegrityError if another record holds a key."""
+    """Store copies within a transaction.
+
+    Raises sqlite3.IntegrityError if another record holds a key.
+    """
     is_fenced = fence_of(connection) is not None
     if is_fenced:
         connection.execute("UPDATE fence SET is_open = 1")
