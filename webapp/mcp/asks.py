@@ -42,9 +42,13 @@ Asking: TypeAlias = asyncio.Task[ClientAnswer | None]
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """A request that is still open at the client. It ends with its question."""
+    """A request that is still open at the client. It ends with its question.
+
+    `is_to_newer`: a newer identical call waits for its answer.
+    """
 
     asking: Asking
+    is_to_newer: bool
     end: asyncio.TimerHandle
     came: Callable[[Asking], None]  # callback for the answer
 
@@ -79,16 +83,23 @@ class ClientAsks:
         if self._open.get(id) is asking:
             del self._open[id]
 
-    def leave(self, id: str, asking: Asking, *, life: timedelta, late: Late) -> None:
+    def leave(
+        self, id: str, asking: Asking, *, life: timedelta, late: Late, is_to_newer: bool
+    ) -> None:
         """Leave the request open for the next call. `late` handles an answer that comes before."""
         end = asyncio.get_running_loop().call_later(life.total_seconds(), asking.cancel)
         came = partial(self._came, id, late)
-        self._left[id] = _Left(asking, end, came)
+        self._left[id] = _Left(asking, is_to_newer, end, came)
         self._untold.add(id)
         asking.add_done_callback(came)
 
     def has_left(self, id: str) -> bool:
         return id in self._left
+
+    def is_awaited(self, id: str) -> bool:
+        """Return True if the client was asked, and a call still waits for its answer."""
+        left = self._left.get(id)
+        return id in self._open and (left is None or left.is_to_newer)
 
     def accept(self, id: str) -> None:
         """Record that the client shows this link."""
