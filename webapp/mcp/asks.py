@@ -42,13 +42,9 @@ Asking: TypeAlias = asyncio.Task[ClientAnswer | None]
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """A request that is still open at the client. It ends with its question.
-
-    `is_to_newer`: a newer identical call waits for its answer.
-    """
+    """A request that is still open at the client. It ends with its question."""
 
     asking: Asking
-    is_to_newer: bool
     end: asyncio.TimerHandle
     came: Callable[[Asking], None]  # callback for the answer
 
@@ -60,11 +56,13 @@ class ClientAsks:
         self._left: dict[str, _Left] = {}
         self._open: dict[str, Asking] = {}
         self._accepted: set[str] = set()
+        self._given_up: set[str] = set()
         self._untold: set[str] = set()  # ids that a call left open
         self._works: set[asyncio.Task[None]] = set()
 
     def begin(self, id: str, ask: Callable[[], Coroutine[Any, Any, ClientAnswer | None]]) -> Asking:
         """Ask the client, or continue a request that an earlier call left open."""
+        self._given_up.discard(id)
         left = self._left.pop(id, None)
         if left is not None:
             left.end.cancel()
@@ -86,10 +84,15 @@ class ClientAsks:
     def leave(
         self, id: str, asking: Asking, *, life: timedelta, late: Late, is_to_newer: bool
     ) -> None:
-        """Leave the request open for the next call. `late` handles an answer that comes before."""
+        """Leave the request open for the next call. `late` handles an answer that comes before.
+
+        `is_to_newer`: a newer identical call waits for the answer already.
+        """
+        if not is_to_newer:
+            self.give_up(id)
         end = asyncio.get_running_loop().call_later(life.total_seconds(), asking.cancel)
         came = partial(self._came, id, late)
-        self._left[id] = _Left(asking, is_to_newer, end, came)
+        self._left[id] = _Left(asking, end, came)
         self._untold.add(id)
         asking.add_done_callback(came)
 
@@ -98,8 +101,14 @@ class ClientAsks:
 
     def is_awaited(self, id: str) -> bool:
         """Return True if the client was asked, and a call still waits for its answer."""
-        left = self._left.get(id)
-        return id in self._open and (left is None or left.is_to_newer)
+        return id in self._open and id not in self._given_up
+
+    def give_up(self, id: str) -> None:
+        """Record that no call waits for the client's answer, although the client can still give it.
+
+        The next call that asks the client waits for it again.
+        """
+        self._given_up.add(id)
 
     def accept(self, id: str) -> None:
         """Record that the client shows this link."""
@@ -119,6 +128,7 @@ class ClientAsks:
         """Drop a question that has ended and whose end the client knows."""
         self._untold.discard(id)
         self._accepted.discard(id)
+        self._given_up.discard(id)
         if (left := self._left.pop(id, None)) is not None:
             left.end.cancel()
             left.asking.cancel()

@@ -93,3 +93,20 @@ async def test_later_call_gets_the_link_of_a_form_that_nobody_answers(server: An
         it.clock.tick(seconds=2)
         assert is_link(await it.caller.result("book"))
         assert text_of(await soon(first)).startswith(BUSY)
+
+
+async def test_call_after_a_newer_one_was_given_up_gets_the_link_at_once(
+    server: Any, booked: list[str]
+) -> None:
+    # finding: XC8
+    async with here(server, LEGACY, declares=FORM) as it:
+        first = await it.asks("book")
+        second = it.caller.call("book")
+        assert text_of(await soon(first)).startswith(BUSY)
+        second.cancel()
+        await eventually(lambda: not len(it.env.service.bodies))
+        assert is_link(await it.caller.result("book"))
+        it.clock.tick(seconds=2)
+        await it.shows.says("accept", ANSWERS["book"])
+        assert await it.caller.text("book") == "booked"
+        assert booked == ["Ann"]

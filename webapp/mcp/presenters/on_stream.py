@@ -141,7 +141,12 @@ class OnStream:
         asked = shown.elicitation
         is_asked_now = self._asks.is_awaited(asked.id) and self._client.is_asked_now(asked)
         shown = replace(shown, is_again=is_asked_now or self._client.has_link(asked.id))
-        return await self._in_result.wait(call, shown, waiter)
+        try:
+            return await self._in_result.wait(call, shown, waiter)
+        except asyncio.CancelledError:
+            if self._is_given_up:
+                self._asks.give_up(asked.id)
+            raise
 
     async def _silence(self, call: Leg, asked: Elicitation) -> Deadline | None:
         """Return until when the client may stay silent. None if the client lets people answer.
