@@ -1,4 +1,4 @@
-"""A program that acts for a person by their access token, and a person for themselves."""
+"""Programs that act for a person with the person's access token, and people who act themselves."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -133,7 +133,7 @@ async def test_a_person_lists_and_ends_what_they_allowed_a_tool(
             theirs = f"/api/approvals/{given['id']}"
             stranger = await hal.send("DELETE", theirs)
             assert (stranger.status_code, stranger.json()["code"]) == (404, "NO_SUCH_APPROVAL")
-            # A program sees what was allowed to itself, and that was to a tool.
+            # A program sees the approvals given to itself. This one was given to a tool.
             acting = shop.acting_for(env.acting("gwen"))
             assert (await acting.send("GET", "/api/approvals")).json() == {"approvals": []}
             assert (await acting.send("DELETE", theirs)).status_code == 404

@@ -1,4 +1,4 @@
-"""Who owns the port of the pages: one of ours, another program, or nobody any more."""
+"""The owner of the pages' port: one of our processes, another program, or none any more."""
 
 import asyncio
 import socket

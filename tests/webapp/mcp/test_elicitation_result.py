@@ -439,7 +439,7 @@ async def test_what_is_settled_is_not_run_afresh(server, shop: Shop, revision):
         for no in ("decline", "cancel"):
             told = await gone_on(caller, shown, action=no)
             assert "It is over already: accepted" in text_of(told)
-        # a body starts before the server knows which run the call belongs to
+        # A body starts before the server knows which run the call belongs to.
         assert len(shop.began) == began + 1
         assert len(await env.elicitations()) == 1
 

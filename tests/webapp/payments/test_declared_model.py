@@ -81,7 +81,7 @@ class DeclaredBesideModel(RuleBasedStateMachine):
 
     @rule(is_told=st.booleans(), is_heard=st.booleans())
     def buy(self, is_told: bool, is_heard: bool) -> None:
-        """The usual way in one step, so that what comes after it is met more often."""
+        """Ask, go to the checkout and pay in one step, so that later states occur more often."""
         self.ask()
         made = len(self.acme.checkouts)
         self.go_on(len(self.asked) - 1, loses_reply=False)

@@ -1,4 +1,4 @@
-"""Before the first real payment: `docs/first-payment.md` is followed at the sandbox's Stripe."""
+"""Steps before the first real payment: `docs/first-payment.md`, run at the sandbox's Stripe."""
 
 import re
 from typing import TYPE_CHECKING, Any
