@@ -1,4 +1,4 @@
-"""What `elicit connect` says in a terminal before anything is done, and what it lets choose."""
+"""`elicit connect`: the text in the terminal before any action, and the choices of the user."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""`elicit doctor` on set-ups that are wrong: each is found, and told with what to set to what."""
+"""`elicit doctor` on wrong configurations: each problem is found, with the setting to change."""
 
 import json
 import re
