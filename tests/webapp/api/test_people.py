@@ -38,7 +38,7 @@ async def test_the_browser_that_signs_in_as_that_person_opens_the_link_and_no_ot
 ) -> None:
     asked = await shop.acting_for(env.acting("alice")).asked(CONFIRM)
     assert (asked["status"], asked["needs_code"]) == ("pending", False)
-    user = await env.here.browser("alice")  # of the application: another one of that name
+    user = await env.here.browser("alice")  # another person: an alice of the application itself
     assert "Delete it?" not in (await user.visit(asked["url"])).text
     bob = await env.signed_in("bob", asked["url"])
     assert "Delete it?" not in (await bob.visit(asked["url"])).text

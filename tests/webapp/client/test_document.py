@@ -25,7 +25,7 @@ NAMES: dict[str, Any] = {"Elicit": Elicit, "Money": Money, "elicit": elicit, "gi
 
 @dataclass
 class Reader:
-    """Whoever copied a sample, with what it takes for granted, and the person who is asked."""
+    """A reader who copied a sample, with the names that the sample assumes, and a person."""
 
     shop: Programs
     links: asyncio.Queue[ShownLink] = field(default_factory=asyncio.Queue)

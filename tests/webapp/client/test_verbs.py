@@ -1,4 +1,4 @@
-"""Each function of the client in a program, over the HTTP API, with its result."""
+"""The functions of the client in a program, over the HTTP API, with their results."""
 
 import sys
 from dataclasses import dataclass

@@ -351,8 +351,7 @@ async def test_one_persons_order_never_completes_another_persons_question(
         assert await here.completing.complete("order-8", {"n": 1}) is Completion.ACCEPTED
     if first == "expired":
         await here.elicitations.settle(anns.id, Status.EXPIRED)
-    # Bob's tool makes the same question, before or after hers. Neither question gets the other's
-    # id.
+    # Bob's tools ask with the same id. Neither person's question replaces the other's.
     bobs = anns
     for join in ("1", "2"):
         bobs = await asked(here, join=join, subject=f"bob-{join}")

@@ -65,7 +65,7 @@ class Modelled:
 
 
 class ServiceBesideModel(RuleBasedStateMachine):
-    """Rules in the order of an elicitation's life."""
+    """The service compared with the model. Rules follow the order of an elicitation's life."""
 
     ids = Bundle("ids")
 

@@ -218,7 +218,7 @@ async def answering(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def answered(arriving: Any, sent: Sent) -> bytes:
-    """Send a whole request on the connection, and return the bytes of its response."""
+    """Send a complete request on the connection, and return the bytes of its response."""
     before = len(sent.answer)
     arriving.data_received(WHOLE)
     while len(sent.answer) == before:  # noqa: ASYNC110 - the protocol tells nobody

@@ -190,7 +190,7 @@ def test_another_machine_or_none_at_all_is_not_local(changes: dict[str, Any]) ->
 def pair(
     host: str, *, listen: str = "", uid: int = ME
 ) -> Iterator[tuple[socket.socket, PeerConnection]]:
-    """A real connection that a user made: the client's socket, and what a server sees."""
+    """Open a real connection made by a user. Yield the client's socket and the server's view."""
     family = socket.AF_INET6 if ":" in (listen or host) else socket.AF_INET
     with socket.create_server(
         (listen or host, 0), family=family, dualstack_ipv6=listen == "::"

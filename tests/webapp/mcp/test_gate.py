@@ -568,7 +568,7 @@ async def test_what_a_search_calls_for_the_model_is_gated_by_its_own_name(
     inner: dict[str, Any] = {"name": "delete", "arguments": {}}
     fills = ["decline", {}, "decline"]
     async with caller_of(at, revision, declares=FORM, fills=fills) as (env, caller):
-        # accepting the inner call does not accept the outer one
+        # Accepting the inner call does not accept the outer one.
         for is_refused in (True, False, True):
             result = await caller.result(name, **inner)
             assert result.is_error == is_refused
@@ -612,7 +612,7 @@ async def test_what_a_client_calls_is_asked_once_however_it_comes_to_its_body(ra
     mounted = await outer.get_tool("in_wipe")
     assert mounted
     outer.add_tool(Tool.from_tool(mounted, name="again"))
-    for tool in ("in_wipe", "again", "in_wipe"):  # wrapped again each time
+    for tool in ("in_wipe", "again", "in_wipe"):  # attached again each time
         ran.clear()
         await _refused(outer, tool, says=f"Run {tool}?")
     for server in (inner, outer):

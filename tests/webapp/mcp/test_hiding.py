@@ -44,7 +44,7 @@ def server(server: Any) -> Any:
 
 
 def with_tools(server: Any) -> Any:
-    """Add the hidden tools, and next to each the tool that meets its need."""
+    """Add hidden tools, and tools that connect the account and store or delete the key."""
 
     @server.tool()
     async def link_account() -> str:

@@ -44,7 +44,7 @@ async def test_a_secret_with_a_name_is_asked_for_once_and_can_be_forgotten(serve
 
     async with caller_at_sandbox(server, revision) as (at, caller):
         assert text_of(await went_through(caller, "unlock", [at.guest.type])) == str(len(KEY))
-        # the secret belongs to the person on this server, not to one tool
+        # The secret belongs to the person on this server, not to one tool.
         for tool in ("unlock", "open_window"):
             assert await caller.text(tool) == str(len(KEY))
         assert not caller.has_links_left

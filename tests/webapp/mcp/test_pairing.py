@@ -29,7 +29,7 @@ from webapp.identity.pairing import address_of, key_of
 from webapp.limits import CallLimits
 from webapp.settings.identity import IdentitySettings
 
-# A proxy hides the program's user; the machine's connection tables do not show it.
+# A proxy hides the program's user, whom the machine's connection tables do not show either.
 RELAYED = {"x-forwarded-for": "127.0.0.1"}
 WORDS = "Only for whoever runs this"
 

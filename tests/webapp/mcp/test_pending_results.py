@@ -80,7 +80,7 @@ async def test_link_is_no_error_and_matches_the_listed_output_schema(server, rev
         schemas = await schemas_of(caller)
         tools = list(RETURNS) if declares is None else ["link"]
         for tool in tools:
-            # this client rejects results that do not match the schema
+            # This client rejects results that do not match the schema.
             told = await caller.result(tool)
             assert not told.is_error
             jsonschema.validate(told.structured_content, schemas[tool])

@@ -82,7 +82,7 @@ async def test_those_without_a_name_leave_room_for_everybody_else():
     assert statuses == [200, 200, 200, 429, 429]  # and all anonymous callers have a common one
     for number in (1, 2):
         assert (await library.send(person(number)))[0] == 200
-    # the remaining sessions are reserved for the owner
+    # The remaining sessions are reserved for the owner.
     assert (await library.send(person(3)))[0] == 429
     for _ in range(10):
         assert (await library.send(OWN))[0] == 200
@@ -101,7 +101,7 @@ async def test_a_persons_longest_unused_session_makes_room_for_their_next():
     listening = asyncio.create_task(library.send(OWN, ids[1], "GET", closed=closed))
     await asyncio.sleep(0)
     assert (await library.send(OWN))[0] == 200
-    # the older one has a listening stream, and the first was used since
+    # The older session has a listening stream, and the first one was used since.
     assert ids[2] not in library.open
     assert {ids[0], ids[1], ids[3]} < library.open
     closed.set()

@@ -233,7 +233,7 @@ async def test_a_tool_that_asks_nobody_is_a_task_where_its_client_says_so(server
     async with tasks_env(server) as env, task_client(env, LEGACY) as client:
         task = await client.task("plain")
         assert await client.status(task) == "working"
-        # repeating the call while it runs gives the same task
+        # Repeating the call while it runs gives the same task.
         assert await client.task("plain") == task
         shop.may_end.set()
         assert await client.text(task) == "done"

@@ -323,7 +323,7 @@ async def test_a_call_that_is_given_up_while_its_form_is_out_leads_to_the_link_a
 async def test_a_form_is_left_open_by_a_call_that_a_newer_same_one_takes_over(server):
     async with here(server, LEGACY) as it:
         older = await it.asks("name")
-        it.clock.tick(seconds=10)  # long enough that it counts as a new call
+        it.clock.tick(seconds=10)  # too late to count as the same turn
         assert is_link(await it.caller.result("name"))
         assert "Another call is waiting" in text_of(await soon(older))
         await it.shows.says("accept", {"response": "Ann"})

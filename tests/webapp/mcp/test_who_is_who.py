@@ -144,7 +144,7 @@ async def test_a_link_that_is_asked_for_without_end_is_held_back(revision):
 async def test_tools_are_named_to_those_only_who_signed_in():
     async with signed_in_env() as here:
         alice = await here.env.person()
-        # without this she counts as the local operator
+        # Without this header she counts as the local operator.
         alice.browser.headers["x-forwarded-for"] = "203.0.113.9"
         assert "visit" not in (await alice.visit(here.env.url)).text
         async with here.env.caller(MODERN, headers=here.bearer("alice")) as caller:

@@ -223,7 +223,7 @@ async def test_who_dies_at_the_provider_holds_the_others_up_for_a_minute_at_most
 
 
 class Suspending(MemoryStore):
-    """Whoever writes an account next, once `suspends` is set, goes on when it is woken."""
+    """A store that pauses the next write of an account, once `suspends` is set."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -75,7 +75,8 @@ async def test_a_yes_lets_one_more_client_use_what_is_kept_to_some() -> None:
                 await again.account()
                 assert not again.has_asked, client_id
         assert network.exchanges == 1
-        await connect(service, "repo", "gist", client_id="four")  # connecting again keeps the limit
+        # This client is added to the limit.
+        await connect(service, "repo", "gist", client_id="four")
         (found,) = await stored(service)
         assert found.only is not None
         assert len(found.only) == 3

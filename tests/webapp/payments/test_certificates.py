@@ -37,7 +37,7 @@ GATEWAY = PayPalGateway(paypal("an-id", "a-secret", is_live=False, webhook_ids=(
 
 
 class Host:
-    """The sender's host: the genuine certificate at one address, nothing at any other."""
+    """The sender's host, with the genuine certificate at one address and nothing at any other."""
 
     def __init__(self) -> None:
         self.clock = Clock()

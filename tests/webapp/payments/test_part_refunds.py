@@ -1,4 +1,4 @@
-"""Partial refunds at the same time: the requested total is kept, from any caller and process."""
+"""Simultaneous partial refunds: the total is as requested, from any caller and process."""
 
 import asyncio
 from collections.abc import AsyncIterator

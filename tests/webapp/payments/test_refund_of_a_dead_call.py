@@ -1,4 +1,4 @@
-"""Payments claimed by a call that died: a refund waits until the claim is certain to be dead."""
+"""Payments claimed by a call that died: refunded as soon as the claim has certainly expired."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Each owner's audit chain: every change is recorded in the same write, with any other writers."""
+"""The audit chain of an owner: every change is recorded in the write that makes the change."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

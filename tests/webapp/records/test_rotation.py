@@ -293,7 +293,7 @@ async def test_a_secret_that_no_process_had_yet_wraps_nothing(store, clock):
 
 
 async def test_the_order_of_steps_breaks_nothing_at_any_moment(store, clock):
-    """At each step, a process of the previous step runs next to one of the next step."""
+    """A process of each step runs next to one of the next step."""
     steps = [Ring([OLD]), Ring([OLD, NEW]), Ring([NEW, OLD])]
     tags = await people(store, steps[0], number=3)
     links: list[str] = []

@@ -160,7 +160,7 @@ async def test_what_the_person_takes_away_is_taken_from_a_call_that_has_begun(
 
 
 class TestAnAccountThatNobodyWasAskedFor:
-    """It was at hand when the call began, and what the person does then changes the next call."""
+    """An account that existed at the start: the person's later changes affect the next call."""
 
     async def test_it_stays_the_call_s_when_the_person_puts_another_in_use(self) -> None:
         async with shop(nothing, nothing, switch_to_hubot) as at:

@@ -445,7 +445,7 @@ async def test_an_answer_after_it_was_given_up_is_kept_for_the_next_call() -> No
         asked, person, link, held = await interrupted(here)
         with pytest.raises(Failed):
             await asked.account()
-        here.clock.tick(seconds=-30)  # or the sandbox's code would be too old
+        here.clock.tick(seconds=-30)  # otherwise the sandbox's code would be too old
         await here.release()
         await soon(held)
         assert (await person.visit(link)).heading == "This did not work"

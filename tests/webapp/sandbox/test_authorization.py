@@ -1,4 +1,4 @@
-"""The authorisation server as clients see it: codes, tokens, identity, three kinds of habits."""
+"""The sandbox's authorization server: codes, tokens, identity, and quirks of three providers."""
 
 import asyncio
 import base64

@@ -39,7 +39,7 @@ def program(tmp_path: Path) -> Path:
 async def one_worker(
     program: Path,
 ) -> AsyncGenerator[tuple[Workers, asyncio.Task[int], asyncio.Event]]:
-    """The workers, the end of their run, and whether the first of them serves."""
+    """Yield the workers, the task of their run, and an event for when the first one serves."""
     serves = asyncio.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         workers = Workers(

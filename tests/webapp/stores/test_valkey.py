@@ -828,7 +828,7 @@ def asked(node, *command):
 
 
 def begin_move(nodes, name):
-    """Begin to hand the key's slot to the next server; return what ends it."""
+    """Start to move the key's slot to the next server. Return a function that ends the move."""
     slot = asked(nodes[0], "KEYSLOT", name)
     ids = [asked(node, "MYID") for node in nodes]
     (giver,) = [n for n, node in enumerate(nodes) if asked(node, "COUNTKEYSINSLOT", slot)]

@@ -201,7 +201,7 @@ async def test_what_changes_while_the_store_is_read_through_is_as_it_was_written
 
 
 class Watched(MemoryStore):
-    """A store with one watch, to which a test can report what a server reports by itself."""
+    """A store with one watch, which a test can notify as the store's server would."""
 
     def watch(self) -> Watch:
         self.its_watch = super().watch()
@@ -226,7 +226,7 @@ async def test_a_look_as_every_15_seconds_has_calls_read_again_and_not_the_whole
 
 
 class Down(MemoryStore):
-    """A store that accepts no write."""
+    """A store whose check fails."""
 
     async def check(self) -> None:
         raise StoreUnavailable("full")

@@ -185,7 +185,7 @@ def test_the_token_stands_in_no_repr(tmp_path: Path) -> None:
 
 
 class Failing(MemoryStore):
-    """A store that raises `error` at the given operations."""
+    """A store whose operations raise `error`."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
