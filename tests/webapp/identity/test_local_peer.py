@@ -500,6 +500,6 @@ async def test_a_one_line_nginx_of_our_own_user_gives_itself_away_by_http_1_0(
 @ON_LINUX
 @WITH_NGINX
 async def test_a_relay_of_our_own_user_that_shows_nothing_passes_for_us(tmp_path: Path) -> None:
-    # locality.py documents this limitation. If this test fails, the limitation is gone: change the
-    # text there.
+    # The docstring of webapp/identity/local_peer.py documents this limitation. If this test fails,
+    # the limitation is gone: change the text there.
     assert await heard_through_nginx(tmp_path, user=MY_NAME, more="proxy_http_version 1.1;") is None
