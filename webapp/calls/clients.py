@@ -327,6 +327,13 @@ class AskedClient:
         if self.is_out(asked.id):
             self._put(asked, PutState.ANSWERED)
 
+    def is_asked_now(self, asked: Elicitation) -> bool:
+        """Return True if the client was asked so lately that nobody can have read the question."""
+        put = self._clients.puts.get(asked.id)
+        if put is None or put.state is not PutState.OUT:
+            return False
+        return self.is_too_soon((self._clients.now - put.at).total_seconds())
+
     def put_at(self, asked: Elicitation, *, is_again: bool, now: datetime) -> datetime:
         """Return when the client was first asked, or `now` if no earlier request asked."""
         put = self._clients.puts.get(asked.id)

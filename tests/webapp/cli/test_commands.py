@@ -1,4 +1,4 @@
-"""The small commands, and what the parser itself answers."""
+"""The small commands, and the errors of the parser itself."""
 
 import os
 from urllib.parse import urlsplit
@@ -99,14 +99,14 @@ def test_the_procfile_is_a_command_that_there_is() -> None:
     name, _, command = line.partition(": elicit ")
     words = command.replace("$PORT", "8000").split()
     options = cli.parser_for(words).parse_args(words)
-    # With a server of the author's there is no sandbox, which works on this machine alone.
+    # A server of the author's has no sandbox, because the sandbox works on this machine only.
     assert (name, options.server, options.host) == ("web", "my_tools:mcp", "0.0.0.0")
     assert not options.sandbox
 
 
 @pytest.mark.parametrize("what", [("payments", "list", "--json"), ("keys", "list")])
 async def test_a_list_that_nobody_reads_to_its_end_ends_quietly(what, tmp_path):
-    await called("payments", "list", home=tmp_path)  # the store is there from here on
+    await called("payments", "list", home=tmp_path)  # the store exists from here on
     reader, writer = os.pipe()
     os.close(reader)
     try:
