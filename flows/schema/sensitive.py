@@ -38,7 +38,7 @@ _PAIRS: Final = {
 }
 _APART: Final = {f"{first} {last}" for last, line in _PAIRS.items() for first in line.split()}
 _TOGETHER: Final = tuple(pair.replace(" ", "") for pair in _APART)
-# As the whole name of a text: `pass` beside `user`, and neither `boarding_pass` nor `frying_pan`.
+# As the whole name of a text: `pass` next to `user`, and neither `boarding_pass` nor `frying_pan`.
 _WHOLE: Final = (["pass"], ["pan"])
 # The word that follows if a name is about a secret without asking for it: `token_count`.
 _FOLLOWING: Final = (
