@@ -28,7 +28,7 @@ from webapp.records.values import StoredWebhook
 _log = logging.getLogger(__name__)
 AGAIN_AT_LEAST = timedelta(seconds=30)
 AGAIN_AT_MOST = timedelta(minutes=10)
-LATER_AT_MOST = timedelta(days=1)  # if the provider has to be asked
+LATER_AT_MOST = timedelta(days=1)  # where its provider would have to be asked
 
 
 class LateEvents:

@@ -22,7 +22,7 @@ from flows.payments.registry import Gateways
 from flows.payments.session import terms_of
 from webapp.deadline import Clock
 
-_LEAST_SECONDS = 0.05  # the shortest wait, as clocks differ a little
+_LEAST_SECONDS = 0.05  # of a wait: clocks may differ in what they call now
 
 
 class Turns:

@@ -183,7 +183,7 @@ class StoredWebhook(Struct, frozen=True, kw_only=True):
     why: str | None = None
     replayed_at: datetime | None = None
     said: Notice | None = None
-    again_at: datetime | None = None  # the next reconciliation while it is waiting
+    again_at: datetime | None = None  # when it is looked into again, if it waits on
     version: int = 0
 
     @property
