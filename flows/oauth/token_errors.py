@@ -129,7 +129,7 @@ def refusal_in_callback(error: str, description: str | None, provider: Provider)
 
 
 def refused(refusal: Refusal, provider: Provider, *, otherwise: str) -> TokenRefused:
-    """Return the error for a refusal; `otherwise` is what could not be had, for the plain case."""
+    """Return the error for a refusal; `otherwise` is the sentence for all other refusals."""
     label = provider.label
     match refusal.means:
         case "client":
@@ -180,7 +180,7 @@ def _refusal(reply: httpx.Response, provider: Provider, says: Mapping[str, Any])
     found = _read(says, provider, status=reply.status_code)
     means = found.means
     if reply.status_code == HTTPStatus.INTERNAL_SERVER_ERROR and means == "ended":
-        means = "unsure"  # some providers send the standard's word so
+        means = "unsure"  # some providers send the standard's error code with status 500
     elif reply.is_server_error or reply.status_code in _PASSING_STATUS:
         means = "passing"
     return replace(found, means=means, is_readable=is_readable)
@@ -206,7 +206,7 @@ def _read(says: Mapping[str, Any], provider: Provider, *, status: int) -> Refusa
 
 
 def _class_of(code: str | None, description: str) -> RefusalClass:
-    """Return the class of a refusal by the standard's words."""
+    """Return the class of a refusal by the standard's error codes."""
     if code in _PASSING:
         return "passing"
     if code in _CLIENT:

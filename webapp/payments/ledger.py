@@ -320,7 +320,7 @@ class Ledger:
         return begun
 
     async def is_in_hand(self, payment: Payment) -> bool:
-        """Return True if a run's claim on the payment is active, without refreshing anything."""
+        """Return True if a run's claim on the payment has not expired, for display only."""
         if payment.status not in (ReceiptStatus.OPEN, ReceiptStatus.TAKEN):
             return False
         asked = await self.leading_to(payment)

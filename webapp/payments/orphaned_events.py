@@ -28,7 +28,10 @@ class OrphanedEvents:
         self._rows = WebhookRows(elicitations)
 
     async def hear(self, seller: MerchantAccount, event: Notice, body: WebhookBody) -> str:
-        """Apply an event of a session whose question is not stored. Return its new status."""
+        """Apply an event of a session whose question is not stored.
+
+        Return the payment's new status, or the status of the stored webhook.
+        """
         payment = await self._of_session(event, seller=seller)
         hook = self._rows.of(SERVICE if payment is None else payment.owner, seller, event, body)
         done = await self._verified(hook, event, payment, seller=seller)

@@ -309,8 +309,9 @@ class ApiKey(Struct, frozen=True, kw_only=True):
 class OutgoingEvent(Struct, frozen=True, kw_only=True):
     """An outgoing event for one address, with `facts` about a question, payment or account.
 
-    `id` contains the position in the delivery order (`webapp.events.outbox`), and `webhook_id` is
-    the id that the receiver sees. While a process sends it, its claim expires at `next_at`.
+    Ids sort the events of one record for one address in order (`webapp.events.outbox`), and
+    `webhook_id` is the id that the receiver sees. While a process sends the event, that process's
+    claim expires at `next_at`.
     """
 
     id: str
