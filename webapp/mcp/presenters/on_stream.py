@@ -151,7 +151,7 @@ class OnStream:
     async def _silence(self, call: Leg, asked: Elicitation) -> Deadline | None:
         """Return until when the client may stay silent. None if the client lets people answer.
 
-        When that time is over, the result shows the link. A deadline therefore needs a page for
+        After that time the result shows the link. A deadline therefore needs a page for
         this kind, and a model that receives the result.
         """
         if self._task_id is not None:
