@@ -433,7 +433,7 @@ def overheard(app: ASGIApp, ears: Ears = EARS) -> ASGIApp:
 
 
 class _Exchange:
-    """One request and its response."""
+    """A request and its response."""
 
     def __init__(self, ears: Ears, scope: Scope) -> None:
         self._ears = ears

@@ -94,7 +94,7 @@ class Asking:
 
 @dataclass(slots=True, kw_only=True)
 class OAuthEnv:
-    """One process of the application, and the sandbox."""
+    """A process of the application, and the sandbox."""
 
     url: str
     service: Service
