@@ -7,7 +7,7 @@ again after lines have moved, even to another module. A fault that cannot be pla
 reported by its id. outcomes.json has, for each fault, the test that killed it when all tests that
 reach its line were run, or that it survives, and why it may.
 
-python -m tests.mutation                     is each still killed by the test that killed it?
+    python -m tests.mutation                     is each still killed by the test that killed it?
     python -m tests.mutation.reach MAP           which tests reach which line (minutes; coverage)
     python -m tests.mutation --reach MAP         is each killed by any of those?
     python -m tests.mutation --tests PATH ...    is each killed by these files and folders?

@@ -1,6 +1,6 @@
 """Check that the tests still kill the faults. The status is 1 if a killed fault survives now.
 
-python -m tests.mutation                          each by the test that killed it
+    python -m tests.mutation                          each by the test that killed it
     python -m tests.mutation --reach MAP              by the tests that reach its line
     python -m tests.mutation --tests tests/flows ...  by these files and folders
 
