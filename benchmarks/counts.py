@@ -1,9 +1,10 @@
 """Counts of the work that the server does for one operation, which no load of the machine changes.
 
-They count turns of the event loop, tasks, timers, and reads and commits of the store: for a call on
-each revision, custom and with elicit; for a paid webhook, bare and ours; for an OAuth callback; and
-for a settle without HTTP and without a second process. `python -m benchmarks.counts` prints only
-the table. The work of an idle server in the same time is counted too and subtracted.
+Turns of the event loop, tasks, timers, and reads and commits of the store are counted. The
+operations are a call on each revision (custom and with elicit), a paid webhook (bare and ours), an
+OAuth callback, and a settle without HTTP and without a second process. `python -m
+benchmarks.counts` prints only the table. The work of an idle server in the same time is counted too
+and subtracted.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Our side of the benchmarks below HTTP: the service on SQLite, as the application opens it."""
+"""The side of elicit in the benchmarks below HTTP: the service, as the application opens it."""
 
 import asyncio
 import os

@@ -45,7 +45,7 @@ _FIRST_SIGNAL: Final = 17
 
 
 class Side(Protocol):
-    """One system with its processes."""
+    """A measured system with its processes."""
 
     processes: Sequence[Process]
 

@@ -57,7 +57,7 @@ class StoreCosts:
     a_notice: float  # one round of notices
     a_listener: float  # a listener in that round
     a_look: float  # a query for due records
-    processors: int | None  # that the store can use; None: all of its machine
+    processors: int | None  # that the store can use, or None for all of its machine
     # A commit has one writer and up to `together` records.
     commit: float
     together: int

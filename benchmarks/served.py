@@ -1,4 +1,4 @@
-"""The same tool twice, served over HTTP: custom code on the SDK, and `elicit.url`.
+"""A tool that is written twice and served over HTTP: custom code on the SDK, and `elicit.url`.
 
 `python -m benchmarks.served by_hand` or `with_elicit` prints its address and serves until its
 standard input ends. In both, a GET of /done/{item} lets the tool continue.

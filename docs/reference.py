@@ -1,4 +1,4 @@
-"""`python -m docs.reference`: write the pages that come from the code: settings, commands, errors.
+"""`python -m docs.reference`: write the pages that come from the code, such as the settings.
 
 The pages are committed, so that they can be read anywhere. tests/test_docs.py compares them with
 the code.

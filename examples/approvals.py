@@ -13,7 +13,7 @@ from flows import elicit
 from flows.providers import github
 
 mcp = MCPServer("approvals")
-SENT = {"code": "314159"}  # stands in for the message that a bank sends to a phone
+SENT = {"code": "314159"}  # simulates the message that a bank sends to a phone
 
 
 class Deletion(BaseModel):

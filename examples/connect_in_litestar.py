@@ -106,6 +106,6 @@ async def report(request: Request[Any, Any, Any]) -> Redirect:
 app = Litestar(
     [login, sign_in, home, report, asgi("/", is_mount=True, copy_scope=True)(elicit_app)],
     lifespan=[lifespan],
-    logging_config=None,  # or Litestar configures the log of the whole process
+    logging_config=None,  # or Litestar configures the log of the complete process
     middleware=[CookieBackendConfig(secret=SESSION_SECRET, samesite="lax").middleware],
 )

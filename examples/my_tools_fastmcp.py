@@ -27,7 +27,7 @@ async def order_lunch() -> str:
     return f"The person would like {choice['dish']}."
 
 
-# The rest stands in for a service of yours: a page that a person fills in.
+# The rest simulates a service of yours: a page that a person fills in.
 MENU = """<!doctype html><html lang="en"><title>Lunch</title><h1>What would you like?</h1>
 <form method="post"><label>Dish <input name="dish" required></label><button>Order</button></form>"""
 

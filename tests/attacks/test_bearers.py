@@ -215,7 +215,7 @@ def test_an_expiry_that_is_no_number_does_not_last_for_ever():
     "claims", [{"nonce": "n"}, {"at_hash": "h"}, {"c_hash": "h"}, {"events": {}}]
 )
 def test_the_proof_of_a_sign_in_is_not_a_token_to_call_with(claims):
-    """If one registration serves both, an id_token can have our audience too."""
+    """Check an id_token with our audience, which one registration for both uses can cause."""
     one = Resource(url=HERE, issuer=ISSUER, audiences=("our id",))
     assert refusal(token(aud="our id", header={"typ": "JWT"}, **claims), one) == (
         "another kind of token"

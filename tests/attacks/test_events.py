@@ -1,4 +1,4 @@
-"""Attacks on outgoing events by their receivers, and by whoever controls an address's DNS name."""
+"""Attacks on outgoing events by their receivers, and by the owner of an address's DNS name."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta

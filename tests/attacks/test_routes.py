@@ -37,7 +37,7 @@ class Route:
     at: str
     names: Purpose | None = None  # the purpose of the token that the route reads
     body: str | None = None  # `{}` is in the body instead of the address
-    opens_by_itself: bool = False  # the token alone is the proof, whoever has it
+    opens_by_itself: bool = False  # the token alone is the proof, for any holder
     of_account: bool = False  # an object by its id, for its owner
     leads_back: bool = False  # redirects to the link's page, which decides
 

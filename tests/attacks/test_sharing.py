@@ -1,4 +1,4 @@
-"""Shared accounts: a tool must not keep an account that its person has taken away."""
+"""Shared accounts: a tool must lose an account that its person has taken away."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,8 +1,7 @@
 """Webhooks as a thief and a confused provider send them, and what the person notices.
 
-All are signed, because whoever sells through the same account can cause an authentic event. An
-event that differs from the request is stored with its reason, answered with 2xx, and settles
-nothing.
+All are signed, because every seller with the same account can cause an authentic event. An event
+that differs from the request is stored with its reason, answered with 2xx, and settles nothing.
 """
 
 import json

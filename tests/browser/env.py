@@ -38,7 +38,7 @@ SERVER = "Field notes"
 
 
 class Tape:
-    """Every address, header and body of the recorded applications' traffic."""
+    """The addresses, headers and bodies of the recorded applications' traffic."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[str, bytes]] = []
@@ -72,7 +72,7 @@ class Tape:
 
 
 class Post:
-    """Delivers the sandbox's webhooks, or keeps them back after `hold`."""
+    """Delivers the sandbox's webhooks, or holds them back after `hold`."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
@@ -89,7 +89,7 @@ class Post:
         self._goes.clear()
 
     async def arrive(self) -> list[str]:
-        """Deliver the webhooks that were kept back, and return the responses."""
+        """Deliver the webhooks that were held back, and return the responses."""
         self._goes.set()
         return [(await one).text for one in tuple(self._carried)]
 

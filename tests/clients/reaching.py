@@ -25,7 +25,7 @@ class Calls(Protocol):
 
 
 class Sees(StrEnum):
-    """Where a person can answer."""
+    """The places where a person can answer."""
 
     FORM = "a form of the client's"
     LINK = "the link, drawn by the client"

@@ -44,7 +44,7 @@ AGREES = Does(answers="accept", after_seconds=_AT_ONCE_SECONDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """What the model receives from a call."""
+    """The text and link that the model receives from a call."""
 
     text: str
     code: str | None = None
@@ -83,7 +83,7 @@ class ScriptedClient:
         shows_required: The client shows the link of -32042, instead of an error.
         calls_again_after_required: How often it then repeats the call when the person is done.
         replays: With each answer the client repeats the call from its first request, and sends its
-        earlier answers in the order of the rounds, as LangChain's adapter does in a LangGraph run.
+            earlier answers in the order of the rounds, as LangChain's adapter does in LangGraph.
     """
 
     name: str

@@ -80,7 +80,7 @@ class AccountEnv:
     sandbox: Sandbox
     store: Store
     outside: httpx.AsyncClient
-    address: str = ""  # the store's address; empty: a file in the folder
+    address: str = ""  # the store's address, or empty for a file in the folder
 
     def start(
         self,
@@ -147,15 +147,15 @@ class AccountEnv:
         return [one for one in noted if one["what"] == what]
 
     async def withhold(self, path: str) -> None:
-        """Keep back the reply to the next request to this path."""
+        """Withhold the reply to the next request to this path."""
         await self.outside.post("/withhold", params={"path": path})
 
     async def withheld(self) -> bytes:
-        """Return the kept reply, once its request was handled."""
+        """Return the withheld reply, once its request was handled."""
         return (await self.outside.get("/withheld")).content
 
     async def lose_reply(self, server: Server, press: asyncio.Task[Any]) -> bytes:
-        """Kill the server while it waits for the kept reply, and return that reply."""
+        """Kill the server while it waits for the withheld reply, and return that reply."""
         reply = await self.withheld()
         server.kill()
         with suppress(httpx.TransportError):

@@ -1,7 +1,7 @@
 """The child process for accounts, payments and secrets: a server that dies, and its sandbox.
 
 Run as a module, it forks two kinds of children: a server whose tools ask for the three, and the
-sandbox, which survives the server. The sandbox can keep a reply back, so that the reply is lost
+sandbox, which survives the server. The sandbox can withhold a reply, so that the reply is lost
 with the process that waited for it.
 """
 
@@ -239,7 +239,7 @@ class AccountStore(DyingStore):
 
 
 class Withholding:
-    """The sandbox, with its requests recorded and a way to keep one reply back forever.
+    """The sandbox, with its requests recorded and a way to withhold one reply forever.
 
     `POST /withhold?path=` sets the path of the reply. `GET /withheld` answers once that request was
     handled, with the body of the lost reply. `GET /asked` lists the requests. `POST /again` sends

@@ -28,7 +28,7 @@ async def agreed(account_env: AccountEnv) -> list[Payment]:
     events = [letter["event"] for letter in letters]
     acknowledged = {one["event"]["id"] for one in letters if one["is_acknowledged"]}
     assert acknowledged == {hook.event for hook in hooks}
-    # A checkout that nobody needs may expire at the end.
+    # An unused checkout may expire at the end.
     assert {one["type"] for one in events if one["id"] not in acknowledged} <= {EXPIRED}
     assert {hook.status for hook in hooks} <= {"applied", "repeated"}
 

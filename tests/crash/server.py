@@ -101,8 +101,8 @@ class Orders:
     die: str | None = None
     later: int = 0
     hangs: bool = False  # the tool's work never ends
-    store: str = ""  # the store's address; empty: a file in the folder
-    key: str = ""  # the API key of a program; empty: a server
+    store: str = ""  # the store's address, or empty for a file in the folder
+    key: str = ""  # the API key of a program, or empty for a server
 
 
 def settings_of(*, public_port: int, folder: str, store: str = "") -> Settings:

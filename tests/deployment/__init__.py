@@ -2,6 +2,6 @@
 
 Risks: a file was right only when it was written. A name is no longer a setting, a timeout is
 shorter than a call, a newer version refuses an option, or a log contains links. So no test uses a
-copy: each reads the file itself, and changes only what belongs to this machine: ports, folders and
+copy. Each reads the file itself, and changes only what belongs to this machine: ports, folders and
 the certificate.
 """

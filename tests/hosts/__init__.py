@@ -2,7 +2,7 @@
 
 A host is a row (`HOSTS` in `table.py`): an object that starts the host and has the line that an
 author writes (`host.py`). A promise is a column: a check (`checks.py`) that tests a served host
-from outside, only through HTTP, and returns a verdict: the promise holds, or the host is
+from outside, only through HTTP. Its verdict is that the promise holds or that the host is
 responsible. The tests run every check through every host and compare. `python -m tests.hosts`
 writes the expected table into docs/hosts.md, and a fast test compares the file.
 

@@ -184,7 +184,7 @@ async def delivery(at: Served) -> Verdict:
     async with _opened(at, at.key) as hers, at.person() as person:
         async with _asked(hers, "delivery") as (link, _):
             pass
-        await type_secret(person, _under(at, link))  # nobody is on the line
+        await type_secret(person, _under(at, link))  # the connection is closed
         told = set[str]()
         for _ in range(3):
             again = (await soon(hers.call("order", what="delivery"))).text

@@ -75,12 +75,12 @@ class Host(Protocol):
     def name(self) -> str: ...
     @property
     def says(self) -> str:
-        """How an author starts the host, as a line of Markdown."""
+        """The author's command or code to start the host, as a line of Markdown."""
         ...
 
     @property
     def own(self) -> Mapping[str, str]:
-        """For each promise that does not hold in this host, what to set or use instead."""
+        """The promises that do not hold in this host, with what to set or use instead."""
         ...
 
     def served(

@@ -46,7 +46,7 @@ def forget_the_tree() -> None:
 
 
 class Watch:
-    """A pytest plugin that tells coverage the running test and records each duration."""
+    """A pytest plugin that sets coverage's context to the running test and records durations."""
 
     def __init__(self, coverage: Any) -> None:
         self.coverage = coverage
@@ -117,7 +117,7 @@ def main() -> None:
     reached: dict[str, dict[str, list[str]]] = {}
     seconds: dict[str, float] = {}
     bad: list[str] = []
-    if where.exists():  # measure some files again, and keep the others
+    if where.exists():  # measure some files again, and use the stored results of the others
         before = json.loads(where.read_text())
         reached, seconds, bad = before["reached"], before["seconds"], before["bad"]
     with ThreadPoolExecutor(2) as pool:

@@ -1,4 +1,4 @@
-"""Our server together with a real provider, at which accounts are connected."""
+"""A server of this project with a real provider, at which accounts are connected."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -53,7 +53,7 @@ NEXT = {"kid": "two", "alg": "ES256"}
 
 @dataclass(slots=True)
 class Desk:
-    """Our side of the sign-in, and the verification of tokens that callers send."""
+    """A server's sign-in, and its verification of the tokens that callers send."""
 
     provider: OpenIdProvider
     http: httpx.AsyncClient

@@ -1,4 +1,4 @@
-"""paymcp: defects that no other test of ours covers."""
+"""paymcp: defects that no other test covers."""
 
 import json
 

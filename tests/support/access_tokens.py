@@ -21,8 +21,7 @@ ENTRA = ("oid", "tid")
 
 
 def claims_of(**changes: Any) -> dict[str, Any]:
-    """Return the claims of a valid token with `changes` applied. A value of None removes a claim.
-    """
+    """Return the claims of a valid token with `changes` applied. None removes a claim."""
     claims: dict[str, Any] = {
         "iss": ISSUER,
         "sub": "alice",

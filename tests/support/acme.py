@@ -123,8 +123,7 @@ class Acme:
 
 
 class Forgetful(Acme):
-    """An Acme that creates a new checkout for each request, and answers when the test opens a gate.
-    """
+    """An Acme that creates a checkout for each request, and answers when a gate is opened."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,8 +160,7 @@ async def tell(
 
 
 def declared(text: str, *, folder: Path) -> MerchantAccount:
-    """Return the merchant account that the settings read from this elicit.toml and its variables.
-    """
+    """Return the merchant account that the settings read from this elicit.toml."""
     (folder / "elicit.toml").write_text(text, "utf-8")
     settings = read_settings(
         {

@@ -8,7 +8,9 @@ from tests.support.oauth_env import Asking, OAuthEnv, approve
 
 
 async def sent_out(here: OAuthEnv, *scopes: str, **about: Any) -> tuple[Asking, Person, str, str]:
-    """Ask for an account and approve at the provider. Return call, person, link and callback URL.
+    """Ask for an account and approve at the provider.
+
+    Return the call, the person, the link and the callback URL.
     """
     asked, person = here.ask(*scopes or ("repo",), **about), await here.person()
     link = await asked.link()

@@ -28,8 +28,7 @@ async def told_of(service: Service, owner: str) -> list[Entry]:
 
 
 async def put(store: Store, *records: Record) -> None:
-    """Write records directly to the store and bypass every rule, as an attacker with access could.
-    """
+    """Write records directly to the store, past every rule, as an attacker could."""
     await store.fence("being changed")
     for start in range(0, len(records), RECORDS_AT_MOST):
         await store.load(*records[start : start + RECORDS_AT_MOST], behind="being changed")

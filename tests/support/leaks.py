@@ -254,7 +254,7 @@ class Ears:
         return [(name, "".join(texts)) for name, texts in shown.items()]
 
     def must_hear(self) -> None:
-        """Raise Deaf once if a logger of ours is disconnected."""
+        """Raise Deaf once if one of our loggers is disconnected."""
         loggers = [logging.getLogger(name) for name in ("", *OURS)]
         deaf = [logger.name for logger in loggers if not _is_heard(logger)]
         self._listen()
@@ -290,7 +290,7 @@ class Ears:
 class Written:
     """A file with a process's standard error, read while the process runs and when it has ended.
 
-    With `passes_on` the process runs this plugin too, and writes what it hears into the same file.
+    With `passes_on` the process runs this plugin too, and writes its results into the same file.
     """
 
     def __init__(self, name: str, *, ears: Ears, passes_on: bool) -> None:

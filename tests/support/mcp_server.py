@@ -232,7 +232,7 @@ class Caller:
     def call_leg(
         self, tool: str, *, after: types.InputRequiredResult
     ) -> "asyncio.Task[types.CallToolResult | types.InputRequiredResult]":
-        """Send one request in a task, because the server may keep it open."""
+        """Send one request in a task, because it can stay open."""
         task = asyncio.create_task(self.leg(tool, after=after))
         self._calls.add(cast("Any", task))
         return task
@@ -362,10 +362,9 @@ class ServerEnv:
     ) -> AsyncIterator[Caller]:
         """Connect a client. It answers with `answers` one by one, then with accept.
 
-        Args:
-            typed: Codes that somebody types into a form that asks for one.
-            fills: Answers to the tool's own forms: contents, or actions that do not accept.
-            slow: A coroutine that answers everything, whenever it returns.
+        `typed` has the codes that somebody types into a form that asks for one. `fills` has the
+        answers to the tool's own forms: contents, or actions that do not accept. `slow` is a
+        coroutine function that answers everything, whenever it returns.
         """
         shown: asyncio.Queue[str] = asyncio.Queue()
         completed: list[str] = []

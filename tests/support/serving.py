@@ -101,7 +101,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
             await super().startup(sockets)
-        except SystemExit:  # SystemExit would end the whole test run
+        except SystemExit:  # SystemExit would end the complete test run
             self.should_exit = True
             self.started_up.set_exception(RuntimeError("the app did not start; see the log"))
         else:

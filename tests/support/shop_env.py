@@ -237,7 +237,7 @@ class Shop:
         self.is_for_good = False
         self.is_bought_again = False
         self.processing: Literal["wait", "return"] = "wait"
-        self.provider: str | None = None  # the payment provider; None: the checkout
+        self.provider: str | None = None  # the payment provider, or None for the checkout
         self.body: Body = _told
         self.bodies = 0
         self.given: list[Receipt] = []

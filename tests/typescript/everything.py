@@ -219,7 +219,7 @@ def _add_verb_tools(server: MCPServer) -> None:
 
 
 def _add_input_tools(server: MCPServer) -> None:
-    """Add tools without verbs of ours: named requests, the client's model, roots and prompts."""
+    """Add tools for which elicit has no verbs, such as named requests, roots and prompts."""
     model = types.CreateMessageRequest(
         params=types.CreateMessageRequestParams(
             messages=[
