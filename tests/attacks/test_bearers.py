@@ -162,7 +162,7 @@ async def test_another_persons_session_of_the_protocol(library):
     ],
 )
 def test_a_token_that_was_given_to_another_server(audience):
-    """The operator of that server has the token, and could impersonate each of its users here."""
+    """Refuse the token, whose other server could otherwise impersonate each of its users here."""
     assert refusal(token(aud=audience)) == "audience"
 
 

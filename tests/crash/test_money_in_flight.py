@@ -148,7 +148,7 @@ async def test_a_checkout_whose_address_was_lost_is_the_one_that_the_next_press_
 async def test_a_sweeper_that_died_while_it_reconciled_is_followed_by_the_next(
     account_env: AccountEnv, customer: Customer, mode: str, die: str
 ) -> None:
-    """The sweeper first learns which session is ours, then that it is paid."""
+    """Check a sweeper that first learns which session is ours, then that it is paid."""
     _, made = await lost(account_env, customer, mode=mode)
     async with account_env.start(reads=COMPLETED, flying=PAID) as server:
         await pay(account_env, customer, made["url"])
@@ -169,7 +169,7 @@ async def test_a_sweeper_that_died_while_it_reconciled_is_followed_by_the_next(
 async def test_a_refund_that_was_asked_for_is_made_once_and_the_tool_goes_on(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
-    """The provider made the refund, but neither its reply nor its webhook was read."""
+    """Check a refund that the provider made while neither its reply nor webhook was read."""
     await refunded(account_env, customer, mode=mode, reads=NOTHING)
     assert await account_env.statuses("payment") == ["refunding"]
     async with (
@@ -189,7 +189,7 @@ async def test_a_refund_that_was_asked_for_is_made_once_and_the_tool_goes_on(
 async def test_a_tool_that_was_not_told_of_its_refund_hears_it_from_the_next_call(
     account_env: AccountEnv, customer: Customer, mode: str, reads: str
 ) -> None:
-    """The ledger has the refund, from the provider's reply or from its webhook."""
+    """Check a refund in the ledger, from the provider's reply or from its webhook."""
     await refunded(account_env, customer, mode=mode, reads=reads, die="refunded")
     assert await account_env.statuses("payment") == ["refunded"]
     async with account_env.start(later=LEASE_OVER) as server:
