@@ -1,4 +1,4 @@
-"""A platform that starts the Procfile, with a port of its own choosing."""
+"""A platform that starts the Procfile with a port that it chooses."""
 
 import asyncio
 import os
