@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: one table of what ours costs beside a baseline of the same run."""
+"""`python -m benchmarks`: a table of our costs, next to baselines measured in the same run."""
 
 import argparse
 import asyncio
@@ -16,7 +16,7 @@ from benchmarks.settling import lifecycles, settle_to_resumed
 from benchmarks.waiting import bytes_each, register_and_wake
 
 SECONDS = {"waking": 15.0, "settling": 25.0, "lifecycles": 35.0, "webhooks": 25.0, "calls": 50.0}
-_QUICK = 6  # so many times shorter
+_QUICK = 6  # divides the duration
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def measure(seconds: dict[str, float]) -> Iterator[Figure]:
-    """Each line as it is known; files live in a temporary folder."""
+    """Yield each line as it is measured. Files are in a temporary folder."""
     yield bytes_each()
     yield register_and_wake(seconds=seconds["waking"])
     with tempfile.TemporaryDirectory() as folder:

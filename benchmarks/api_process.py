@@ -1,6 +1,6 @@
-"""Our HTTP API in a process of its own, on SQLite with `synchronous=FULL`.
+"""The HTTP API in its own process, on SQLite with `synchronous=FULL`.
 
-`python -m benchmarks.api_process KEYS` prints its address and so many fresh API keys as JSON, and
+`python -m benchmarks.api_process KEYS` prints its address and this many new API keys as JSON, and
 serves until its standard input ends.
 """
 

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.audited`: what the audit adds to a question, in processor time.
+"""`python -m benchmarks.audited`: the processor time that the audit adds to a question.
 
-What could go wrong: a busy machine, where a wait for the disk takes longer than all that is
-compared. So both sides take turns, and what the process itself took is compared, on SQLite.
+Risks: on a busy machine, a wait for the disk takes longer than the compared work. So both sides
+alternate, and the processor time of this process is compared, on SQLite.
 """
 
 import argparse
@@ -20,7 +20,7 @@ _TIMES = 20
 
 
 async def audited(folder: Path, *, seconds: float, times: int = _TIMES) -> list[Figure]:
-    """One at a time, and many of one person at once."""
+    """Measure questions one by one, and many questions of one person at once."""
     figures, address = list[Figure](), f"sqlite:///{folder / 'audited.db'}"
     async with (
         open_elicitations(folder) as (without, owner),
@@ -44,7 +44,7 @@ async def audited(folder: Path, *, seconds: float, times: int = _TIMES) -> list[
             ),
         ):
             sides = partial(_processor, baseline), partial(_processor, ours)
-            await alternate(0, *sides, times=2)  # warm
+            await alternate(0, *sides, times=2)  # warm-up
             rounds = [await alternate(each, *sides, times=2) for each in in_rounds(seconds / 2)]
             figures.append(
                 summary(

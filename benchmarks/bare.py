@@ -1,8 +1,9 @@
-"""The baselines: the smallest durable writers that are honest, on SQLite with group commit.
+"""The baselines: the smallest durable writers on SQLite with group commit.
 
-A thread, a queue, a future for each write, the pragmas of our store. The bare one has no
-compare-and-set, no keys, no times, no seal; the sealing one seals each row and writes it over the
-version that it was made from. What our store costs is measured against them in the same run.
+A writer has a thread, a queue, a future for each write, and the pragmas of our store. The bare
+writer has no compare-and-set, keys, times or encryption. The sealing writer encrypts each row and
+updates only the version that it was made from. The cost of our store is measured against them in
+the same run.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ class BareWriter:
         self._thread.start()
 
     async def write(self, id: str, blob: bytes, version: int = 0) -> None:
-        """`version` is how many writes of it were before."""
+        """Write a row. `version` is the number of its earlier writes."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._writes.put((future, (id, blob, version)))
         await future
@@ -70,7 +71,7 @@ class BareWriter:
 
 
 class SealingWriter(BareWriter):
-    """As ours: each row sealed for its id and version, and set over the version before alone."""
+    """A writer that encrypts each row for its id and version, and compares versions."""
 
     _upsert = """
         INSERT INTO rows VALUES (?, ?, ?) ON CONFLICT (id)

@@ -1,7 +1,7 @@
 """A tool call over HTTP from start to result, with a person who is as quick as a program.
 
-Each server is a process of its own, built once; the client is the SDK's. The person opens nothing
-but the address that lets the tool go on, so both sides answer the same HTTP requests.
+Each server is a process that is started once. The client is the SDK's. The person opens only the
+address that lets the tool continue, so both sides answer the same HTTP requests.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 async def tool_calls(*, seconds: float, times: int = 10) -> list[Figure]:
-    """One line for each revision; `seconds` for all of them."""
+    """Return one line for each revision. `seconds` is for all of them together."""
     figures: list[Figure] = []
     async with serving("by_hand") as bare_url, serving("with_elicit") as our_url:
         for revision, mode in REVISIONS.items():
@@ -34,7 +34,7 @@ async def tool_calls(*, seconds: float, times: int = 10) -> list[Figure]:
                 Caller.connected(bare_url, mode=mode) as bare,
                 Caller.connected(our_url, mode=mode) as ours,
             ):
-                await alternate(0, bare.call, ours.call, times=5)  # warm
+                await alternate(0, bare.call, ours.call, times=5)  # warm-up
                 rounds = [
                     await alternate(number, bare.call, ours.call, times=times)
                     for number in in_rounds(seconds / len(REVISIONS))
@@ -52,7 +52,7 @@ async def tool_calls(*, seconds: float, times: int = 10) -> list[Figure]:
 
 @asynccontextmanager
 async def serving(which: str, *, module: str = "benchmarks.served") -> AsyncIterator[str]:
-    """The address of a server in a process that ends with this block, or with us."""
+    """Provide the address of a server process that ends with this block or this process."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -75,7 +75,7 @@ async def serving(which: str, *, module: str = "benchmarks.served") -> AsyncIter
 
 
 class Caller:
-    """A client with a browser that goes where it is sent at once."""
+    """A client with a browser that opens each link immediately."""
 
     def __init__(self, url: str, browser: httpx.AsyncClient) -> None:
         self._url = url
@@ -96,7 +96,7 @@ class Caller:
             yield caller
 
     async def call(self) -> float:
-        """Seconds from the call to its result."""
+        """Return the seconds from the call to its result."""
         assert self._client is not None
         self._item = next(self._items)
         start = perf_counter()

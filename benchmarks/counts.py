@@ -1,9 +1,10 @@
-"""What one piece of work takes in the server, counted: no noise of the machine touches a count.
+"""Counts of the work that the server does for one operation, which no load of the machine changes.
 
-Turns of the event loop, tasks, timers, and reads and commits of the store, each for one call by
-each revision, by hand and with us; for a paid webhook, bare and ours; for an OAuth callback; and
-for a settle, of which neither HTTP nor a second process is a part. `python -m benchmarks.counts`
-prints the table alone. What an idle server does in the same time is counted beside and taken off.
+Turns of the event loop, tasks, timers, and reads and commits of the store are counted. The
+operations are a call on each revision (custom and with elicit), a paid webhook (bare and ours), an
+OAuth callback, and a settle without HTTP and without a second process. `python -m
+benchmarks.counts` prints only the table. The work of an idle server in the same time is counted too
+and subtracted.
 """
 
 import asyncio
@@ -51,11 +52,11 @@ _CALLBACKS = 10
 NAMES = ("turns", "tasks", "timers", "reads", "commits")
 Counts: TypeAlias = Mapping[str, float]
 _counts: Counter[str] = Counter()
-_counted: list[bool] = []  # once a process
+_counted: list[bool] = []  # once for each process
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
-    """asyncio's own loop: uvloop's turns cannot be counted."""
+    """asyncio's own loop, because turns of uvloop cannot be counted."""
 
     def _run_once(self) -> None:
         _counts["turns"] += 1
@@ -71,7 +72,7 @@ class CountingLoop(asyncio.SelectorEventLoop):
 
 
 def counted(owner: type[Any], name: str, what: str) -> None:
-    """Count the calls of a method, in this process alone."""
+    """Count the calls of a method in this process."""
     method = getattr(owner, name)
 
     @wraps(method)
@@ -83,7 +84,7 @@ def counted(owner: type[Any], name: str, what: str) -> None:
 
 
 def telling(app: Any) -> Any:
-    """With an address that tells what was counted."""
+    """Wrap the app and add an address that returns the counts."""
 
     async def served(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"] == "/counts":
@@ -122,7 +123,7 @@ async def serve(which: str) -> None:
 
 
 def _connecting(base: str, folder: Path) -> AbstractAsyncContextManager[Any]:
-    """A tool that wants an account of the sandbox's, which is a process of its own."""
+    """Serve a tool that asks for an account of the sandbox, which runs in its own process."""
     server = MCPServer("accounts", log_level="WARNING")
 
     @server.tool()
@@ -133,7 +134,7 @@ def _connecting(base: str, folder: Path) -> AbstractAsyncContextManager[Any]:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         sandbox = new_sandbox(url=url, serves=base)
         command = (sys.executable, "-m", "benchmarks.counts", "sandbox", str(listener.fileno()))
-        subprocess.Popen(  # it ends with our end of its input
+        subprocess.Popen(  # ends when we close its input
             [*command, json.dumps(asdict(sandbox))],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -156,7 +157,7 @@ async def of_calls(which: str, mode: str, *, times: int = TIMES) -> Counts:
 
 
 async def of_webhooks(which: str, *, times: int = TIMES) -> Counts:
-    """One after the other; ours settles a question each time, and wakes who waits for it."""
+    """Deliver webhooks one by one. Ours settles a question each time and wakes its waiter."""
     async with at(f"webhook {which}") as url, httpx.AsyncClient(base_url=url, timeout=60) as http:
         many = _before(times) + times
         opened: list[tuple[str, str]] = [(secrets.token_urlsafe(36), "cs_bare")] * many
@@ -167,7 +168,7 @@ async def of_webhooks(which: str, *, times: int = TIMES) -> Counts:
 
 
 async def of_callbacks(*, times: int = _CALLBACKS) -> Counts:
-    """From the provider's redirect back to ours: each of a call, whose client goes on after it."""
+    """Count from the provider's redirect to ours, for callbacks of calls whose clients continue."""
     counts: Counter[str] = Counter()
     async with at("callback") as url, httpx.AsyncClient(timeout=60) as browser:
 
@@ -178,13 +179,13 @@ async def of_callbacks(*, times: int = _CALLBACKS) -> Counts:
             assert reply.has_redirect_location, reply.text
             third = await _tell(browser, url)
             counts.update(_done(second, third, rest))
-            counts.subtract(_done(first, second, rest))  # what the telling itself takes
+            counts.subtract(_done(first, second, rest))  # the cost of reading the counts
             return ElicitResult(action="accept")
 
         rest, _ = await _at_rest(browser, url, times=times * TIMES // _CALLBACKS)
         async with Client(f"{url}/mcp", mode="2026-07-28", elicitation_callback=answer) as client:
             for number in range(times + 1):
-                if number == 1:  # what happens once has happened
+                if number == 1:  # one-time work is done
                     counts.clear()
                 result = await client.call_tool("whose", {"scope": f"scope-{number}"})
                 assert not result.is_error, result
@@ -192,7 +193,7 @@ async def of_callbacks(*, times: int = _CALLBACKS) -> Counts:
 
 
 async def _until_callback(browser: httpx.AsyncClient, address: str, *, callback: str) -> str:
-    """Press every button until the provider sends the browser back; where to."""
+    """Press every button until the provider redirects back, and return the address."""
     method, fields = "GET", dict[str, str]()
     while not address.startswith(callback):
         data = fields if method == "POST" else None
@@ -206,7 +207,7 @@ async def _until_callback(browser: httpx.AsyncClient, address: str, *, callback:
 
 
 def of_settles(*, times: int = TIMES) -> Counts:
-    """Of a question for which nobody waits, in this process."""
+    """Count the settling of questions without waiters, in this process."""
 
     async def settle(folder: Path) -> Counts:
         async with open_elicitations(folder) as (elicitations, owner):
@@ -226,9 +227,9 @@ def of_settles(*, times: int = TIMES) -> Counts:
 
 
 async def _for_one(url: str, act: Callable[[], Awaitable[object]], *, times: int) -> Counts:
-    """Without what an idle server does meanwhile."""
+    """Return the counts for one call of `act`, without the work of an idle server."""
     async with httpx.AsyncClient() as http:
-        for _ in range(_before(times)):  # what happens once
+        for _ in range(_before(times)):  # one-time work
             await act()
         rest, before = await _at_rest(http, url, times=times)
         for _ in range(times):
@@ -238,7 +239,7 @@ async def _for_one(url: str, act: Callable[[], Awaitable[object]], *, times: int
 
 
 async def _at_rest(http: httpx.AsyncClient, url: str, *, times: int) -> tuple[Counts, Counts]:
-    """What an idle server does a second, and where its counts stand now."""
+    """Return an idle server's counts a second, and the current counts."""
     await _tell(http, url)
     before = await _tell(http, url)
     await asyncio.sleep(IDLE_SECONDS * min(times / TIMES, 1))
@@ -289,7 +290,7 @@ async def table() -> str:
 
 @contextmanager
 def counting() -> Generator[asyncio.Runner]:
-    """A loop of which everything is counted; the store's methods are, from now on."""
+    """Provide a runner whose loop is counted. The store's methods are counted from now on."""
     if not _counted:
         _counted.append(True)
         for name in ("read", "find", "list"):

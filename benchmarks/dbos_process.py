@@ -1,6 +1,6 @@
-"""DBOS in a process of its own: workflows that wait for a message, and senders of it.
+"""DBOS in its own process: workflows that wait for a message, and senders of the message.
 
-It says "ready", and after each line on its input how many it did a second.
+The process prints "ready", and after each line on its input the number of workflows a second.
 """
 
 import asyncio

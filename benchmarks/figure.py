@@ -1,7 +1,7 @@
 """A line of the table, and the rounds that it comes from.
 
-What could go wrong: on a shared machine two runs differ more than what is compared. So baseline
-and ours alternate within a round, and the ratio is the median of the rounds' own ratios.
+Risks: on a shared machine two runs differ more than the two sides. So baseline and ours alternate
+within a round, and the ratio is the median of the ratios of all rounds.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -20,13 +20,13 @@ class Figure:
     baseline: str
     ours: str
     ratio: float
-    target: str  # none, where it is only told
+    target: str  # empty if there is no target
     is_met: bool
     rounds: int = 1
 
 
 def in_rounds(seconds: float) -> Iterator[int]:
-    """Count rounds until the time is spent, three at least."""
+    """Count rounds until the time is spent, at least three."""
     start = perf_counter()
     number = 0
     while number < ROUNDS_AT_LEAST or perf_counter() - start < seconds:
@@ -41,7 +41,7 @@ async def alternate(
     *,
     times: int = 1,
 ) -> Round:
-    """One round: each side `times` times in turn, the other one first in every second round."""
+    """Run one round: each side `times` times in turn. Every second round starts with ours."""
     bare: list[float] = []
     own: list[float] = []
     for time in range(times):
@@ -62,7 +62,7 @@ def summary(
     at_most: float | None = None,
     at_least: float | None = None,
 ) -> Figure:
-    """The line for these rounds; the target is a bound of the ratio of ours to the baseline."""
+    """Return the line for these rounds. The target limits the ratio of ours to the baseline."""
     ratio = median(ours / baseline for baseline, ours in rounds)
     target = "" if at_least is None else f">= {at_least}"
     return Figure(
@@ -77,7 +77,7 @@ def summary(
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """The figures as a Markdown table that is readable as it stands."""
+    """Return the figures as a Markdown table with aligned columns."""
     rows = [("what", "baseline", "ours", "ratio", "target", "rounds")]
     rows += [
         (
@@ -92,7 +92,7 @@ def table(figures: Sequence[Figure]) -> str:
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
-        "| " + " | ".join(map(str.ljust, row, widths)) + " |"  # cells line up
+        "| " + " | ".join(map(str.ljust, row, widths)) + " |"  # align the cells
         for row in rows
     ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")

@@ -1,8 +1,8 @@
 """The webhook route served over HTTP, bare and ours.
 
 `python -m benchmarks.hooked bare` or `ours` prints its address and serves until its standard input
-ends. Ours prepares what the deliveries are about, each with a leg that waits for it, and says
-afterwards how many of those legs were woken.
+ends. Ours prepares the questions of the deliveries, each with a waiting request, and reports
+afterwards how many of these requests were woken.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ def bare(writer: BareWriter) -> Litestar:
         mac = hmac.new(key, parts["t"].encode() + b"." + body, hashlib.sha256).hexdigest()
         if not hmac.compare_digest(mac, parts["v1"]):
             return Response({"received": "no"}, status_code=400)
-        # A row of its own for a copy too: the same one again would be no write for SQLite.
+        # Use a new row for a copy too: for SQLite, writing the same row again would be no write.
         await writer.write(f"{json.loads(body)['id']} {next(arrived)}", body)
         return Response({"received": "yes"})
 
@@ -87,7 +87,7 @@ def ours(service: Service, owner: str) -> Litestar:
 
 
 def opened_checkout(owner: str) -> tuple[Elicitation, str]:
-    """A question whose person is at the checkout, and the session there."""
+    """Return a question whose person is at the checkout, and the checkout's session."""
     now = utc_now()
     session = f"cs_test_{secrets.token_hex(24)}"
     terms = CheckoutTerms(

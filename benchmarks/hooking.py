@@ -1,9 +1,9 @@
-"""The webhook route under load: verified, settled with its receipt, waiter woken.
+"""The webhook route under load: verified, settled with its payment, waiter woken.
 
 The baseline is a bare Litestar route that checks the same HMAC and commits one row through the bare
-writer. Both are served by uvicorn in a process of their own, and get requests that were made
-before, over 50 connections; one in five is a copy of one that was answered. What could go wrong:
-deliveries that settle nothing are cheap; so each new one must have woken its waiter.
+writer. uvicorn serves each in its own process. Both get prepared requests over 50 connections, and
+one in five is a copy of an answered one. Risks: deliveries that settle nothing are cheap. So each
+new delivery must wake its waiter.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ AT_ONCE = 50
 
 
 async def webhooks(*, seconds: float, times: int = 500) -> Figure:
-    """Deliveries a second over HTTP."""
+    """Measure deliveries a second over HTTP."""
     async with (
         serving("bare", module="benchmarks.hooked") as bare_url,
         serving("ours", module="benchmarks.hooked") as our_url,
         httpx.AsyncClient(base_url=our_url, timeout=60) as ours,
     ):
         both = partial(_bare_rate, bare_url, times), partial(_our_rate, ours, times)
-        await alternate(0, *both)  # warm
+        await alternate(0, *both)  # warm-up
         rounds: list[Round] = [await alternate(number, *both) for number in in_rounds(seconds)]
     return summary(
         f"webhooks a second over HTTP, {AT_ONCE} at once",
@@ -49,7 +49,7 @@ async def _bare_rate(url: str, times: int) -> float:
 
 
 async def _our_rate(ours: httpx.AsyncClient, times: int) -> float:
-    """With as many waiting legs, each woken by what settled it."""
+    """Measure with as many waiting requests as deliveries, each woken by its delivery."""
     opened = (await ours.get("/prepare", params={"times": times})).raise_for_status().json()
     rate = await _rate(str(ours.base_url), opened)
     assert (await ours.get("/woken")).json() == times
@@ -57,7 +57,7 @@ async def _our_rate(ours: httpx.AsyncClient, times: int) -> float:
 
 
 def paid_event(reference: str, session: str) -> bytes:
-    """What the provider says of a session that was paid."""
+    """Return the provider's event for a paid session."""
     event = {
         "id": f"evt_{secrets.token_hex(12)}",
         "object": "event",
@@ -83,13 +83,13 @@ def paid_event(reference: str, session: str) -> bytes:
 
 
 async def delivered(url: str, reference: str, session: str) -> None:
-    """One delivery, over a connection of its own."""
+    """Send one delivery over its own connection."""
     host, _, port = urlsplit(url).netloc.partition(":")
     await _deliver(host, int(port), _Post([_delivery(url, reference, session)]))
 
 
 def _delivery(url: str, reference: str, session: str) -> bytes:
-    """A whole HTTP request."""
+    """Return a complete HTTP request."""
     body, now = paid_event(reference, session), utc_now()
     headers = [signature_of(body, secret=SECRET, now=now)]
     lines = [
@@ -115,7 +115,10 @@ async def _rate(url: str, about: Sequence[tuple[str, str]]) -> float:
 
 
 class _Post:
-    """One in five is a copy of one that was answered, as of a provider that got no answer."""
+    """The deliveries.
+
+    One in five repeats an answered one, as a provider without a response does.
+    """
 
     def __init__(self, deliveries: Sequence[bytes]) -> None:
         self._fresh = iter(deliveries)
@@ -141,7 +144,7 @@ class _Post:
 
 
 async def _deliver(host: str, port: int, post: _Post) -> None:
-    """One connection, one request after the other."""
+    """Send requests one after the other over one connection."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         for request in post:

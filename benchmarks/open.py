@@ -1,12 +1,12 @@
-"""`python -m benchmarks.open`: what a hundred thousand open questions cost, on each store.
+"""`python -m benchmarks.open`: the cost of a hundred thousand open questions, on each store.
 
-The baseline is always the same with a thousand. The questions are of owners who have fifty each,
-written by the service itself; the servers are of this machine, and wait for the disk. What could go
-wrong: a list that reads all, in a place where a few questions never show it. So each line is one
-that has to stay as it is, or that may grow with the questions and no faster than they.
+The baseline is the same work with a thousand open questions. The questions belong to owners with
+fifty each and are written by the service itself. The servers run on this machine and wait for the
+disk. Risks: a list reads all records, where a few questions never show it. So each line must stay
+constant, or grow no faster than the number of questions.
 
-`python -m benchmarks.open ADDRESS SECRET MANY` is a process that starts on such a store. One in
-memory it fills first, as there is no other way to have it full.
+`python -m benchmarks.open ADDRESS SECRET MANY` is a process that starts on such a store. It fills a
+store in memory first, because such a store starts empty.
 """
 
 import argparse
@@ -56,7 +56,7 @@ from webapp.telemetry.telemetry import Telemetry
 _TOP = Path(__file__).parents[1]
 MANY = 100_000
 FEW = 1_000
-EACH = 50  # questions of one owner
+EACH = 50  # questions of each owner
 LIFE = timedelta(hours=6)
 STORES = ("memory", "SQLite", "PostgreSQL", "Valkey")
 _AT_ONCE = 20
@@ -65,7 +65,7 @@ _URL = "http://127.0.0.1:8765"
 
 
 class Filled(Observer):
-    """A service on a store with so many open questions, whose time can be put on."""
+    """A service on a store with this many open questions, whose clock can be set ahead."""
 
     def __init__(self, many: int) -> None:
         self.many = many
@@ -81,7 +81,7 @@ class Filled(Observer):
     def wrote(self, values: Sequence[object]) -> None:
         for value in values:
             if isinstance(value, Elicitation) and value.status is Status.EXPIRED:
-                self.left -= value.due_at is not None  # its end; it is looked at once more
+                self.left -= value.due_at is not None  # expired; the row is due once more
         if self.left <= 0:
             self.all_expired.set()
 
@@ -100,7 +100,7 @@ class Filled(Observer):
             yield self
 
     async def resumed(self) -> float:
-        """Seconds from a new question to the line that has its answer."""
+        """Return the seconds from a new question until its waiter has the answer."""
         elicitations, now = self.elicitations, self.now()
         asked = fresh(self.owner, now=now, id=elicitations.new_id(self.owner))
         start = perf_counter()
@@ -118,7 +118,7 @@ class Filled(Observer):
         return median([await self.resumed() for _ in range(times)])
 
     async def listed_each(self, times: int) -> float:
-        """Seconds until it is known what somebody has open."""
+        """Return the seconds for listing the open questions of an owner."""
         somebody = _owner(self.elicitations, 0)
         start = perf_counter()
         for _ in range(times):
@@ -131,7 +131,7 @@ def _owner(elicitations: Elicitations, number: int) -> str:
 
 
 async def fill(elicitations: Elicitations, many: int) -> None:
-    """Each owner's questions with the row that says how many they are."""
+    """Write the questions of each owner, and the row that counts them."""
     numbers = iter(range(many // EACH))
 
     async def work() -> None:
@@ -151,7 +151,7 @@ async def fill(elicitations: Elicitations, many: int) -> None:
 
 @asynccontextmanager
 async def longest_turn() -> AsyncIterator[list[float]]:
-    """For how long the loop did nothing else at most, in seconds; known at the end."""
+    """Provide the longest time in seconds that one turn blocked the loop, known at the end."""
     longest = [0.0]
 
     async def look() -> None:
@@ -166,7 +166,7 @@ async def longest_turn() -> AsyncIterator[list[float]]:
     await asyncio.sleep(0)
     try:
         yield longest
-        await asyncio.sleep(2 * _TURN_SECONDS)  # what has just ended counts, too
+        await asyncio.sleep(2 * _TURN_SECONDS)  # count a turn that has just ended too
     finally:
         looking.cancel()
         with suppress(asyncio.CancelledError):
@@ -175,7 +175,7 @@ async def longest_turn() -> AsyncIterator[list[float]]:
 
 @dataclass(slots=True, kw_only=True)
 class Expiry:
-    """All that was open was due at once."""
+    """The measurements while all open questions expired together."""
 
     each: float = 0.0
     processor: float = 0.0
@@ -185,7 +185,7 @@ class Expiry:
 
 
 async def expiry(filled: Filled, *, times: int) -> Expiry:
-    """By the sweeper, as it runs in the application, while others ask and answer."""
+    """Expire all questions with the sweeper, as in the application, while others ask and answer."""
     found = Expiry(quiet=[await filled.resumed() for _ in range(times)])
 
     async def ask_on() -> None:
@@ -209,9 +209,9 @@ async def expiry(filled: Filled, *, times: int) -> Expiry:
 
 
 async def start(address: str, secret: bytes, many: int) -> Mapping[str, float]:
-    """Be the process that starts: until it is ready, what it takes, and what metrics count."""
+    """Run the process that starts. Return its start time, memory and time of the first count."""
     ring = Ring([secret])
-    policies = PolicySettings(pending_at_most=2 * many)  # a full house is another matter
+    policies = PolicySettings(pending_at_most=2 * many)  # a full store is measured elsewhere
     settings = Settings(url=_URL, ring=ring, store=address, uid=os.getuid(), policies=policies)
     services = list[Service]()
     began = perf_counter()
@@ -237,7 +237,7 @@ async def start(address: str, secret: bytes, many: int) -> Mapping[str, float]:
 
 
 async def _room(service: Service) -> float:
-    """Seconds until the first question has room, for which all that are open are counted."""
+    """Return the seconds for the first check of the limit, which counts all open questions."""
     now, owner = service.clock(), service.identity.local_owner
     run = Run(id=f"{owner}run", owner=owner, key="key", created_at=now, open_until=now)
     tool = ToolCall(server="shop", tool="buy", client="a client", arguments="{}")
@@ -247,7 +247,7 @@ async def _room(service: Service) -> float:
 
 
 async def started(address: str, secret: bytes, many: int) -> Mapping[str, float]:
-    """What a process says that starts on the store."""
+    """Return the measurements of a process that starts on the store."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.open", address, secret.hex(), str(many)),
         stdout=PIPE,
@@ -269,7 +269,7 @@ async def of_store(
     times: int,
     starts: int,
 ) -> list[Figure]:
-    """Its lines; `addresses` are of two empty stores."""
+    """Return the lines of a store. `addresses` belong to two empty stores."""
     secret = secrets.token_bytes(32)
     sides = Filled(few), Filled(many)
     async with sides[0].opened(addresses[0], secret), sides[1].opened(addresses[1], secret):
@@ -292,7 +292,7 @@ async def of_store(
 
 
 async def starts_of(address: str, secret: bytes, many: int, *, times: int) -> Mapping[str, float]:
-    """The middle of several, as one start differs from the next."""
+    """Return the median of several starts, because starts differ."""
     every = [await started(address, secret, many) for _ in range(times)]
     return {name: median(each[name] for each in every) for name in every[0]}
 
@@ -348,7 +348,7 @@ def _megabytes(size: float) -> str:
 
 @asynccontextmanager
 async def two_empty(name: str, folder: Path) -> AsyncIterator[tuple[str, str]]:
-    """The addresses of two stores that hold nothing, on a server that is started for them."""
+    """Provide the addresses of two empty stores, on a server that is started for them."""
     if name == "memory":
         yield "memory:", "memory:"
     elif name == "SQLite":
@@ -375,7 +375,7 @@ async def measure(
     times: int = 50,
     starts: int = 3,
 ) -> AsyncIterator[Figure]:
-    """The lines of each store as they are known."""
+    """Yield the lines of each store as they are measured."""
     for name in stores:
         with tempfile.TemporaryDirectory() as folder:
             async with two_empty(name, Path(folder)) as addresses:

@@ -1,4 +1,4 @@
-"""Our side of the measures below HTTP: the service on SQLite, as the application opens it."""
+"""The side of elicit in the benchmarks below HTTP: the service, as the application opens it."""
 
 import asyncio
 import os
@@ -35,9 +35,10 @@ async def open_service_here(
     telemetry: Telemetry = NONE,
     is_audited: bool = False,
 ) -> AsyncIterator[tuple[Service, str]]:
-    """The service, listening to other processes as it does when it serves, and an owner.
+    """Open the service, with its watch of other processes, and return it with an owner.
 
-    On the store at `address`, or on a file in the folder; processes that share it share a secret.
+    The store is at `address`, or in a file in the folder. Processes that share a store share
+    `secret`.
     """
     store = await open_store(address or f"sqlite:///{folder / 'ours.db'}")
     try:
@@ -79,7 +80,7 @@ async def open_elicitations(
 
 
 class Leg:
-    """A leg that goes on, and takes what it is handed."""
+    """A request that is not over and accepts prefetched answers."""
 
     is_over = False
 
@@ -91,7 +92,7 @@ TAKER = Leg()
 
 
 def fresh(owner: str, *, now: datetime, id: str | None = None) -> Elicitation:
-    """A question as `elicit.url` writes it, new."""
+    """Return a new question like those that `elicit.url` writes."""
     id = id or owner + secrets.token_urlsafe(18)
     return Elicitation(
         id=id,
@@ -106,7 +107,7 @@ def fresh(owner: str, *, now: datetime, id: str | None = None) -> Elicitation:
             url=f"https://pay.example/session?id={id}",
             origins=("https://pay.example",),
         ),
-        join=id[len(owner) :],  # nobody else's either
+        join=id[len(owner) :],  # unique
         created_at=now,
         expires_at=now + timedelta(minutes=5),
         waiter="leg",
@@ -114,7 +115,7 @@ def fresh(owner: str, *, now: datetime, id: str | None = None) -> Elicitation:
 
 
 async def sealed_bytes(elicitations: Elicitations, owner: str) -> int:
-    """The size of a record, so that the bare writer writes as much."""
+    """Return the size of a sealed record, so that the bare writer writes as much."""
     asked = fresh(owner, now=utc_now())
     await elicitations.write(asked)
     found = await elicitations.store.read(owner, "elicitation", asked.id)

@@ -1,7 +1,8 @@
-"""`python -m benchmarks.postgres`: what a store in PostgreSQL costs, beside bare asyncpg and DBOS.
+"""`python -m benchmarks.postgres`: the cost of a PostgreSQL store, next to bare asyncpg and DBOS.
 
-The server is one of its own, on this machine, which waits for the disk at each commit. What could
-go wrong: it takes the same processors as both sides do. So processor time is told beside the rates.
+The server is started for the run, on this machine, and waits for the disk at each commit. Risks:
+the server uses the same processors as both sides. So processor time is shown in addition to the
+rates.
 """
 
 import argparse
@@ -41,9 +42,10 @@ _Write = tuple["asyncio.Future[None]", str, bytes, int]
 
 
 class BarePostgres:
-    """No compare-and-set, no keys, no times: a statement for each write, as asyncpg is used.
+    """A writer without compare-and-set, keys and times, with one statement for each write.
 
-    Or, `is_gathered`, one for all writes of a turn of the loop, on lanes as ours are.
+    If `is_gathered`, one statement has all writes of a turn of the event loop, on lanes like our
+    store's.
     """
 
     def __init__(self, url: str, *, is_gathered: bool) -> None:
@@ -67,7 +69,8 @@ class BarePostgres:
         await future
 
     async def _send(self, writes: Sequence[_Write]) -> None:
-        rows = sorted(writes, key=lambda write: write[1])  # or two statements wait for each other
+        # a fixed order prevents deadlocks between two statements
+        rows = sorted(writes, key=lambda write: write[1])
         _, ids, sealed, versions = (list(column) for column in zip(*rows, strict=True))
         async with self._pool.acquire(timeout=10) as connection:
             await connection.execute(_UPSERT, ids, sealed, versions)
@@ -80,7 +83,7 @@ class BarePostgres:
 
 
 async def _keep(_connection: object) -> None:
-    """No round trip of the pool's own."""
+    """Do nothing, so that the pool sends no query of its own."""
 
 
 async def _bare_lifecycles(writer: BarePostgres, contents: Iterator[bytes], times: int) -> float:
@@ -114,7 +117,7 @@ async def lifecycles(
 
 
 async def beside_dbos(server: PostgresServer, *, seconds: float, times: int = 300) -> Figure:
-    """A workflow that waits for a message, and one that sends it; both sides on the same server."""
+    """Measure a workflow that waits for a message, and its sender, on the same server as ours."""
     packages = await asyncio.to_thread(installed)
     rounds: list[Round] = []
     async with (
@@ -138,7 +141,7 @@ async def beside_dbos(server: PostgresServer, *, seconds: float, times: int = 30
 
 
 def installed() -> Path:
-    """DBOS, outside of what the library needs."""
+    """Install DBOS outside of the library's requirements, and return its folder."""
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes")
     if not (_DBOS / "dbos").exists():
         subprocess.run([*pip, "--target", str(_DBOS), "--requirement", str(_PINS)], check=True)
@@ -146,7 +149,7 @@ def installed() -> Path:
 
 
 async def several(server: PostgresServer, *, rounds: int, times: int = 1000) -> list[Figure]:
-    """One process beside two and four: what a lifecycle costs each of them."""
+    """Compare one process with two and four: the cost of a lifecycle in each of them."""
     figures: list[Figure] = []
     took: dict[int, list[dict[str, float]]] = {1: [], 2: [], 4: []}
     for _ in range(rounds):
@@ -194,7 +197,7 @@ async def _together(url: str, many: int, times: int) -> list[dict[str, float]]:
 
 
 async def wake(server: PostgresServer, *, times: int = 300) -> Figure:
-    """From the return of a write to the line that hears of it in another process."""
+    """Measure the time from the end of a write until another process receives the change."""
     waits: list[float] = []
     commits: list[float] = []
     async with (

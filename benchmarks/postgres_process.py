@@ -1,6 +1,6 @@
-"""A process of its own on a PostgreSQL store, as the figures of several processes need them.
+"""A process on a PostgreSQL store, for figures that need several processes.
 
-It says "ready", begins at a line on its input, and says what it took as JSON.
+The process prints "ready", starts at a line on its input, and prints its measurements as JSON.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ def say(what: object) -> None:
 
 
 async def lifecycles(address: str, times: str) -> None:
-    """Processor time and round trips of each."""
+    """Print processor time and round trips of each lifecycle."""
     async with open_elicitations(Path(), address=address, secret=SECRET) as (elicitations, owner):
         store = elicitations.store
         assert isinstance(store, PostgresStore)
@@ -44,7 +44,7 @@ async def lifecycles(address: str, times: str) -> None:
 
 
 async def hear(address: str, times: str) -> None:
-    """When each record of another was heard, by the clock that all processes have."""
+    """Print when each record of another process arrived, by the clock that all processes share."""
     store = await open_store(address)
     watch = store.watch()
     say("ready")

@@ -1,12 +1,13 @@
-"""`python -m benchmarks.restate`: a question over our HTTP API, beside an awakeable of Restate.
+"""`python -m benchmarks.restate`: a question over our HTTP API, next to an awakeable of Restate.
 
-The same on both sides: a program creates what waits, asks for its outcome, completes it, and is
-told. Three HTTP requests of the same client, on a server of its own that keeps each change on the
-disk before it answers: Restate's log by fsync, as it is set when nothing is said, ours in SQLite
-with `synchronous=FULL`. Restate calls a handler in a process of its own, which is one of its parts.
+Both sides do the same: a program creates a wait, asks for its outcome, completes it, and receives
+the outcome. Each side gets three HTTP requests of the same client. Its server stores each change on
+the disk before it answers: Restate's log with fsync, its default, and ours in SQLite with
+`synchronous=FULL`. Restate calls a handler in a process of its own, which counts as a part of
+Restate.
 
-What could go wrong: the client takes as much of the processor as what is compared. So the time of
-the servers' own processes is told beside the rates.
+Risks: the client uses as much processor time as the servers. So the time of the servers' processes
+is shown in addition to the rates.
 """
 
 import argparse
@@ -44,12 +45,12 @@ _FIRST_SIGNAL: Final = 17
 
 
 class Side(Protocol):
-    """What is asked, and the processes that answer."""
+    """A measured system with its processes."""
 
     processes: Sequence[Process]
 
     async def one(self) -> None:
-        """Create what waits, wait for it, complete it."""
+        """Create a wait, wait for its outcome, and complete it."""
         ...
 
 
@@ -95,7 +96,7 @@ class Ours:
 
 
 def _awakeable(invocation: str) -> str:
-    """The id of the first one of an invocation, so that no handler needs to send it out."""
+    """Return the id of an invocation's first awakeable, so that no handler needs to send it."""
     digits = invocation.removeprefix("inv_1")
     partition, random = (_number(digits[:11]), _number(digits[11:]))
     parts = (partition.to_bytes(8, "little"), random.to_bytes(16, "little"))
@@ -111,7 +112,7 @@ def _number(digits: str) -> int:
 
 
 async def beside_restate(*, seconds: float, times: int = 200) -> list[Figure]:
-    """Rounds in which both do the same, in turns: the rate, and what each takes."""
+    """Run rounds in which both sides alternate. Return the rates and the processor times."""
     rates, processors = list[Round](), list[Round]()
     async with AsyncExitStack() as stack:
         many = 2 * AT_ONCE
@@ -122,7 +123,7 @@ async def beside_restate(*, seconds: float, times: int = 200) -> list[Figure]:
         ours = await stack.enter_async_context(_ours(client))
         sides: list[Side] = [restate, ours]
         for side in sides:
-            await rate(side.one, times)  # warm
+            await rate(side.one, times)  # warm-up
         for number in in_rounds(seconds):
             found = dict[int, tuple[float, float]]()
             for place in (0, 1) if number % 2 else (1, 0):
@@ -205,7 +206,7 @@ async def _process(*command: str, env: Mapping[str, str]) -> AsyncIterator[Proce
 
 
 async def _accepted(client: httpx.AsyncClient, url: str, body: Mapping[str, str]) -> None:
-    """As soon as it listens, and can reach what it is told of."""
+    """Retry until Restate listens and can reach the handler."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -217,7 +218,7 @@ async def _accepted(client: httpx.AsyncClient, url: str, body: Mapping[str, str]
 
 
 def _processor_seconds(side: Side) -> float:
-    """Of its processes until now, as Linux counts it."""
+    """Return the processor seconds of its processes until now, as Linux counts them."""
     ticks = 0
     for process in side.processes:
         fields = Path(f"/proc/{process.pid}/stat").read_text("ascii").rpartition(") ")[2].split()
@@ -226,7 +227,7 @@ def _processor_seconds(side: Side) -> float:
 
 
 def _free_ports(many: int) -> list[int]:
-    """Which nobody else is likely to take before Restate does."""
+    """Return free ports, which no other process is likely to use before Restate does."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(many)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:
@@ -235,7 +236,7 @@ def _free_ports(many: int) -> list[int]:
 
 
 def installed() -> Path:
-    """Restate's server and its library, outside of what ours needs; the server's program."""
+    """Install Restate's server and its library, and return the path of the server."""
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes")
     if not (_BUILD / "restate").exists():
         pins = str(_HERE / "restate-requirements.txt")

@@ -1,6 +1,6 @@
-"""What Restate calls: a handler that waits for an awakeable, and returns what it was resolved with.
+"""The handler that Restate calls: it waits for an awakeable and returns its result.
 
-`python -m benchmarks.restate_process PORT` serves it until it is ended.
+`python -m benchmarks.restate_process PORT` serves the handler until it is ended.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ async def main(port: str) -> None:
     asker = restate.Service("asker")
 
     async def ask(context: Any, question: dict[str, str]) -> Any:
-        del question  # it stands in the journal, as ours in the store
+        del question  # the journal has it, as our store does
         _, answer = context.awakeable()
         return await answer
 

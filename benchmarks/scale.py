@@ -1,12 +1,12 @@
-"""`python -m benchmarks.scale`: what ends first, on each store, from one machine to a hundred.
+"""`python -m benchmarks.scale`: the first bottleneck of each store, from one machine to a hundred.
 
-No load is simulated request by request. Of each resource it is known what one call takes of it; so
-at a rate of calls it is busy for a part of the time, and the first that is busy all of the time is
-the end (the utilization law of queueing). What a call takes of our process, and what a write takes
-of each store, is measured in the same run; the rest stands in STORES, measured apart.
+Requests are not simulated one by one. The cost of a call is known for each resource, so at a given
+rate the resource is busy for a part of the time. The first resource that is busy all of the time is
+the limit (the utilization law of queueing). The cost of a call in our process and of a write in
+each store is measured in the same run. The other costs are in STORES and were measured separately.
 
-What could go wrong: a model that agrees with itself alone. So the same formula foretells how many
-lifecycles a second one process can do on each store, and they are counted.
+Risks: a model that agrees only with itself. So the same formula predicts the number of lifecycles a
+second for one process on each store, and they are counted.
 """
 
 import argparse
@@ -35,38 +35,41 @@ COLUMNS = (
     *("held streams", "wake", "connections of the store"),
 )
 _US = 1e-6
-_TICK = 0.01  # seconds: the system counts what others spend in no smaller ones
+_TICK = 0.01  # seconds: the resolution of the processor times of other processes
 WRITES = 4  # of a lifecycle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCosts:
-    """Processor seconds, but for the two latencies; a store's server is on a machine of its own."""
+    """Costs in processor seconds, except for two latencies.
+
+    A store's server has its own machine.
+    """
 
     name: str
-    # Of our process, beyond what a call on SQLite takes.
+    # In our process, in addition to a call on SQLite.
     ours_a_write: float
     ours_a_read: float
-    ours_to_hear: float  # of one write of another process
-    # Of the store: its server, or SQLite's thread.
+    ours_to_hear: float  # one write of another process
+    # In the store: its server, or SQLite's thread.
     a_write: float
     a_read: float
-    a_notice: float  # one round of them
-    a_listener: float  # in that round
-    a_look: float  # for what is due
-    processors: int | None  # that it can use; None: of its machine
-    # One writes at a time, so many records together.
+    a_notice: float  # one round of notices
+    a_listener: float  # a listener in that round
+    a_look: float  # a query for due records
+    processors: int | None  # that the store can use, or None for all of its machine
+    # A commit has one writer and up to `together` records.
     commit: float
     together: int
-    round_trip: float  # of a notice: what comes meanwhile goes with the next one
+    round_trip: float  # of a notice; changes in the meantime go with the next one
     connections: int  # of each process
     connections_at_most: int | None
     machines_at_most: int | None = None
-    is_one_writer: bool = False  # of all processes
+    is_one_writer: bool = False  # one writer for all processes
 
 
-# Measured apart, by bare clients on two virtual cores beside other work. `a_write` and
-# `ours_a_write` are measured in the run, which puts its own in their place.
+# Measured separately, by bare clients on two virtual cores under other load. The run measures
+# `a_write` and `ours_a_write` and replaces these values.
 STORES = (
     StoreCosts(
         name="SQLite",
@@ -126,7 +129,7 @@ STORES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallCosts:
-    """What one call takes of the process that serves it, and of the store."""
+    """The cost of one call in the process that serves it, and in the store."""
 
     processor: float  # seconds of the event loop
     writes: float
@@ -135,7 +138,7 @@ class CallCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What is there, and how long people take."""
+    """The machines and limits of an installation, and how long people take."""
 
     machines: int
     processes_a_machine: int = 2
@@ -143,7 +146,7 @@ class Site:
     pending: int = PolicySettings().pending_at_most
     store_processors: int = 8
     answer: float = 30.0  # seconds from the link to the answer
-    streams: int = 2  # of a call that is held: its own, and its client's or its person's page
+    streams: int = 2  # of an open call: its own, and that of its client or its person's page
 
     @property
     def processes(self) -> int:
@@ -152,22 +155,22 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """So many calls a second, and then this is busy all of the time."""
+    """The rate of calls a second at which a resource is busy all of the time."""
 
     name: str
     calls: float
 
 
 def limits(call: CallCosts, store: StoreCosts, site: Site) -> Sequence[Limit]:
-    """All of them, the first to be reached first."""
+    """Return all limits, lowest first."""
     return sorted(_limits(call, store, site), key=lambda limit: limit.calls)
 
 
 def wake(store: StoreCosts, site: Site) -> float:
-    """Seconds until a waiter in another process hears, where every process always has news.
+    """Return the seconds until a waiter in another process is notified, under constant load.
 
-    What comes while a notice is on its way goes with the next one; so they slow down by themselves
-    before they take more than half of the store's processors.
+    Changes during a notice go with the next notice. So notices slow down by themselves before they
+    use more than half of the store's processors.
     """
     busy = 2 * site.processes * _notice(store, site) / _processors(store, site)
     return max(store.round_trip, busy)
@@ -195,7 +198,7 @@ def _limits(call: CallCosts, store: StoreCosts, site: Site) -> Iterator[Limit]:
 
 
 def _held(site: Site) -> float:
-    """Seconds of a connection that a call takes."""
+    """Return the connection seconds that a call uses."""
     return min(site.answer, CallLimits().call.total_seconds()) * site.streams
 
 
@@ -209,7 +212,7 @@ def _notice(store: StoreCosts, site: Site) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a lifecycle takes on a store, and how many of them one process did a second."""
+    """The cost of a lifecycle on a store, and the counted lifecycles a second of one process."""
 
     lifecycle: CallCosts
     store: StoreCosts
@@ -217,15 +220,15 @@ class Measured:
 
     @property
     def foretold(self) -> Limit:
-        """What would end that process, as nobody waits for it at a browser."""
+        """The predicted limit of this process, without people at browsers."""
         alone = Site(machines=1, processes_a_machine=1, answer=1e-6)
         return limits(self.lifecycle, self.store, alone)[0]
 
 
 async def measured_sqlite(folder: Path, *, times: int) -> Measured:
-    """Of our process the thread that waits for the disk, apart from the loop."""
+    """Measure SQLite, with the thread that waits for the disk apart from the loop."""
     async with open_elicitations(folder) as (elicitations, owner):
-        await our_lifecycles(elicitations, owner, times)  # the log has its length
+        await our_lifecycles(elicitations, owner, times)  # the log has reached its length
         began, loop_began, all_began = perf_counter(), thread_time(), process_time()
         await our_lifecycles(elicitations, owner, times)
         took, loop = perf_counter() - began, thread_time() - loop_began
@@ -238,7 +241,7 @@ async def measured_sqlite(folder: Path, *, times: int) -> Measured:
 async def measured_server(
     folder: Path, costs: StoreCosts, address: str, server: int, *, sqlite: Measured, times: int
 ) -> Measured:
-    """Of a store's server, by its process, and of ours what it takes more than on SQLite."""
+    """Measure a store's server, and the additional cost of our process over SQLite."""
     async with open_elicitations(folder, address=address) as (elicitations, owner):
         await our_lifecycles(elicitations, owner, times)
         began, all_began, server_began = perf_counter(), process_time(), _spent(server)
@@ -251,13 +254,13 @@ async def measured_server(
 
 
 def _spent(number: int) -> float:
-    """Processor seconds of a process and of those that it started."""
+    """Return the processor seconds of a process and its children."""
     first = psutil.Process(number)
     return sum(sum(each.cpu_times()[:2]) for each in (first, *first.children(recursive=True)))
 
 
 async def measured_stores(*, times: int) -> Sequence[Measured]:
-    """On each store, whose servers are started for it."""
+    """Measure each store, with servers that are started for the run."""
     with tempfile.TemporaryDirectory() as folder:
         sqlite = await measured_sqlite(Path(folder), times=times)
         measure = partial(measured_server, Path(folder), sqlite=sqlite, times=times)
@@ -271,7 +274,7 @@ async def measured_stores(*, times: int) -> Sequence[Measured]:
 
 
 async def measured_call(store: StoreCosts, *, times: int) -> CallCosts:
-    """What a call over HTTP takes, of one whose person is as quick as a program."""
+    """Measure the cost of a call over HTTP, whose person is as quick as a program."""
     async with serving("with_elicit") as url:
         server = max(psutil.Process().children(), key=psutil.Process.create_time).pid
         spent = list[float]()
@@ -283,14 +286,14 @@ async def measured_call(store: StoreCosts, *, times: int) -> CallCosts:
                 for _ in range(times):
                     await caller.call()
                 spent.append((_spent(server) - began) / times)
-    # Of the two revisions, as `python -m benchmarks.counts` counts them.
+    # The average of the two revisions, as counted by `python -m benchmarks.counts`.
     writes, reads = (5.0 + 6.0) / 2, (3.9 + 5.0) / 2
     loop = sum(spent) / len(spent) - writes * store.a_write
     return CallCosts(processor=loop, writes=writes, reads=reads)
 
 
 def table(call: CallCosts, stores: Sequence[StoreCosts], site: Site) -> str:
-    """A line for each store and number of machines."""
+    """Return a table with a line for each store and number of machines."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for store in stores:
         for machines in MACHINES:
@@ -311,7 +314,7 @@ def table(call: CallCosts, stores: Sequence[StoreCosts], site: Site) -> str:
 
 
 async def run(*, times: int, calls: int, site: Site) -> str:
-    """What was measured, what the formula makes of it, and the tables."""
+    """Return the measurements, the predictions and the tables."""
     measured = await measured_stores(times=times)
     stores = [each.store for each in measured]
     call = await measured_call(stores[0], times=calls)

@@ -1,7 +1,7 @@
-"""The same tool twice, served over HTTP: by hand on the SDK, and with `elicit.url`.
+"""A tool that is written twice and served over HTTP: custom code on the SDK, and `elicit.url`.
 
 `python -m benchmarks.served by_hand` or `with_elicit` prints its address and serves until its
-standard input ends. In both a GET of /done/{item} is what lets the tool go on.
+standard input ends. In both, a GET of /done/{item} lets the tool continue.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ MODERN = "2026-07-28"
 
 
 def by_hand(base: str) -> Any:
-    """What an author writes without us: nothing durable, nobody checked, lost with the process."""
+    """Serve the tool as an author writes it without elicit: not durable, and no caller verified."""
     server = MCPServer("shop", log_level="WARNING")
     done: dict[str, asyncio.Event] = {}
 
@@ -67,7 +67,7 @@ def by_hand(base: str) -> Any:
 
 
 def with_elicit(base: str, folder: Path) -> Any:
-    """The same with us: recorded before the link is out, on SQLite with synchronous=FULL."""
+    """Serve the tool with elicit, on SQLite with synchronous=FULL."""
     server = MCPServer("shop", log_level="WARNING")
     orders: dict[str, str] = {}
 
@@ -94,7 +94,7 @@ def settings_here(base: str, folder: Path) -> Settings:
         ring=Ring([secrets.token_bytes(32)]),
         store=f"sqlite:///{folder / 'served.db'}",
         uid=os.getuid(),
-        policies=PolicySettings(min_answer=timedelta()),  # its clients answer at once
+        policies=PolicySettings(min_answer=timedelta()),  # its clients answer immediately
     )
 
 
@@ -108,8 +108,8 @@ async def serve(which: str) -> None:
 
 
 def listening() -> socket.socket:
-    """On a free port, where connections wait until somebody serves."""
-    # The protocol is named, or asyncio does not set TCP_NODELAY and each answer may wait 40 ms.
+    """Return a socket on a free port, on which connections wait until a server accepts them."""
+    # Pass IPPROTO_TCP, or asyncio does not set TCP_NODELAY and each response can wait 40 ms.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     listener.listen()
@@ -119,7 +119,7 @@ def listening() -> socket.socket:
 async def until_stdin_ends(
     app: Any, at: socket.socket | None = None, *, is_by_hand: bool = False
 ) -> None:
-    """Serve, and print the address; `app` may be made of that address."""
+    """Serve `app` and print the address. `app` can be a function of the address."""
     with at or listening() as listener:
         base = f"http://127.0.0.1:{listener.getsockname()[1]}"
         built = app(base) if inspect.isfunction(app) else app
@@ -129,7 +129,7 @@ async def until_stdin_ends(
             log_level="warning",
             proxy_headers=False,
             timeout_graceful_shutdown=2,
-            timeout_keep_alive=60,  # on a busy machine a client may come late to its connection
+            timeout_keep_alive=60,  # on a busy machine a client can return late to its connection
         )
         server = uvicorn.Server(config)
         loop = asyncio.get_running_loop()

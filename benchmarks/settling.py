@@ -1,10 +1,10 @@
-"""What a settled question costs above the commit that makes it durable: latency and throughput.
+"""The cost of a settled question in addition to its durable commit: latency and throughput.
 
-Both sides write to SQLite with `synchronous=FULL` and group commit, records of the same size, the
-same number of times. What could go wrong: SQLite writes nothing at all where a row is replaced by
-the same bytes, so the bare writer gets other bytes for each write, as sealing makes them. And a
-commit that lengthens the log takes several times as long as one that overwrites it, so both sides
-write until their logs have their full length before anything is measured.
+Both sides write records of the same size to SQLite with `synchronous=FULL` and group commit, the
+same number of times. Risks: SQLite writes nothing if a row is replaced by the same bytes, so the
+bare writer gets different bytes for each write, as encryption makes them. A commit that lengthens
+the log takes several times as long as one that overwrites it, so both sides write until their logs
+have their full length before the measurement starts.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.service import Elicitations
 
 AT_ONCE = 100
-LOG_BYTES = 4_000_000  # SQLite begins its log anew after some 1,000 pages
+LOG_BYTES = 4_000_000  # SQLite restarts its log after some 1,000 pages
 
 
 async def settle_to_resumed(
     folder: Path, *, seconds: float, times: int = 100, log_bytes: int = LOG_BYTES
 ) -> Figure:
-    """From `settle` to the line after the wait, against a commit and a future."""
+    """Measure from `settle` to the end of the `await`, against a commit and a future."""
     async with open_elicitations(folder) as (elicitations, owner):
         size = await sealed_bytes(elicitations, owner)
         writer = BareWriter(folder / "bare.db")
@@ -62,9 +62,10 @@ async def lifecycles(
     times: int = 1000,
     log_bytes: int = LOG_BYTES,
 ) -> Figure:
-    """Lifecycles a second with 100 at once, against four writes each.
+    """Measure lifecycles a second with 100 at once, against four writes each.
 
-    By our own store and seal, where not by `writes`: with our service alone above it.
+    The baseline is the `writes` class, or our own store with encryption: then only our service is
+    in addition to it.
     """
     kind = {None: "of our store's", SealingWriter: "sealed", BareWriter: "bare"}[writes]
     async with open_elicitations(folder) as (elicitations, owner):
@@ -74,7 +75,8 @@ async def lifecycles(
             new_id = partial(elicitations.new_id, owner)
             baseline = partial(bare_lifecycles, writer, blobs(size), times, new_id=new_id)
             if writes is None:
-                await writer.write(new_id(), bytes(log_bytes))  # the log that is not measured
+                # creates the log that is not measured
+                await writer.write(new_id(), bytes(log_bytes))
                 baseline = partial(stored_lifecycles, elicitations, owner, times)
             ours = partial(our_lifecycles, elicitations, owner, times)
             while not _is_grown(folder, log_bytes):
@@ -160,7 +162,7 @@ async def our_lifecycles(elicitations: Elicitations, owner: str, times: int) -> 
             await elicitations.write(question)
             person = asyncio.create_task(browse(question.id))
             settled = question
-            while settled.take is None:  # a wake is a hint, to look again
+            while settled.take is None:  # a wake is a hint to check again
                 now = utc_now()
                 changes = await waiter.changes(until=now + timedelta(minutes=5), now=now)
                 settled = await elicitations.newest(settled, changes)
@@ -177,7 +179,7 @@ async def our_lifecycles(elicitations: Elicitations, owner: str, times: int) -> 
 
 
 async def rate(one: Callable[[], Awaitable[None]], times: int) -> float:
-    """How many a second, of `times` in all, by 100 that each begin the next when one is over."""
+    """Return the rate of `one`, run `times` times by 100 workers."""
     left = iter(range(times))
 
     async def work() -> None:

@@ -1,11 +1,11 @@
-"""`python -m benchmarks.valkey`: the service on Valkey beside a bare client of the same server.
+"""`python -m benchmarks.valkey`: the service on Valkey, next to a bare client of the same server.
 
-The baseline runs as many scripts, each of which sets one value of the same size, and is answered
-when the disk has it (`appendfsync always`), as redis-py has it: a connection for each that waits.
-The server is started for the run, on a Unix socket of this machine.
+The baseline runs as many scripts. Each sets one value of the same size and returns when the value
+is on disk (`appendfsync always`), with redis-py's defaults: a connection for each waiting call. The
+server is started for the run, on a Unix socket of this machine.
 
-`python -m benchmarks.valkey ADDRESS SECRET` is the other process, in which somebody waits: it
-reads the ids of questions and says when each was answered, by the clock that both have.
+`python -m benchmarks.valkey ADDRESS SECRET` is the other process, in which a caller waits. It reads
+the ids of questions and prints when each was answered, by the clock that both processes share.
 """
 
 import argparse
@@ -36,7 +36,7 @@ _SET = "return redis.call('SET', KEYS[1], ARGV[1])"
 
 
 class BareClient:
-    """What `bare_lifecycles` writes by."""
+    """The writer for `bare_lifecycles`."""
 
     def __init__(self, client: "Redis", digest: str) -> None:
         self._client = client
@@ -53,7 +53,7 @@ class BareClient:
 
 
 async def lifecycles(server: OwnValkey, folder: Path, *, seconds: float, times: int) -> Figure:
-    """Lifecycles a second with 100 at once, against four bare scripts each."""
+    """Measure lifecycles a second with 100 at once, against four bare scripts each."""
     async with (
         open_elicitations(folder, address=server.url) as (elicitations, owner),
         BareClient.open(server) as client,
@@ -75,7 +75,7 @@ async def lifecycles(server: OwnValkey, folder: Path, *, seconds: float, times: 
 async def settle_to_resumed(
     server: OwnValkey, folder: Path, *, seconds: float, times: int
 ) -> Figure:
-    """One call alone: from `settle` to the line after the wait, against one bare script."""
+    """Measure a single call from `settle` to the end of the `await`, against one bare script."""
     async with (
         open_elicitations(folder, address=server.url) as (elicitations, owner),
         BareClient.open(server) as client,
@@ -95,7 +95,7 @@ async def settle_to_resumed(
 
 
 async def wake(server: OwnValkey, folder: Path, *, seconds: float, times: int) -> Figure:
-    """From `settle` here to the line after the wait in another process, against `settle` alone."""
+    """Measure from `settle` to the end of another process's `await`, against `settle` alone."""
     secret = secrets.token_bytes(32)
     async with open_elicitations(folder, address=server.url, secret=secret) as (here, owner):
         other = await asyncio.create_subprocess_exec(
@@ -124,7 +124,7 @@ async def _woken(here: Elicitations, owner: str, other: Process) -> tuple[float,
     await here.write(question)
     await here.open_attempt(question.id, browser="0" * 64)
     other.stdin.write(f"{question.id}\n".encode())
-    await other.stdout.readline()  # it waits
+    await other.stdout.readline()  # the other process waits
     start = perf_counter()
     await complete_elicitation(here, question.id, {"paid": True}, TrustedCode())
     settled = perf_counter() - start
@@ -132,7 +132,7 @@ async def _woken(here: Elicitations, owner: str, other: Process) -> tuple[float,
 
 
 async def _wait(address: str, secret: str) -> None:
-    """Be the other process."""
+    """Run the other process."""
     with tempfile.TemporaryDirectory() as folder:
         opened = open_elicitations(Path(folder), address=address, secret=bytes.fromhex(secret))
         async with opened as (elicitations, _):
@@ -145,7 +145,7 @@ async def _wait_for(elicitations: Elicitations, id: str) -> None:
         print("waits", flush=True)
         now = utc_now()
         while not any(await waiter.changes(until=now + timedelta(minutes=5), now=now)):
-            pass  # to look again, as the store says now and then
+            pass  # check again when the store asks for it
         print(perf_counter(), flush=True)
 
 
@@ -154,7 +154,7 @@ def _microseconds(took: float) -> str:
 
 
 async def measure(*, seconds: float, times: int = 1000) -> list[Figure]:
-    """Each figure takes about so many seconds."""
+    """Run each figure for about this many seconds."""
     figures: list[Figure] = []
     with own_valkey() as server, tempfile.TemporaryDirectory() as folder:
         for figure, count in ((lifecycles, times), (settle_to_resumed, 50), (wake, 50)):

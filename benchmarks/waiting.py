@@ -1,7 +1,8 @@
-"""What a waiting tool call costs while nothing happens, and whether many make one more dear.
+"""The cost of a waiting tool call while nothing happens, and whether it grows with their number.
 
-A waiter here is what a call uses: entered in Waiters, its coroutine suspended on a pending future
-with a timer. The task and the open request of the call are the MCP library's and not counted.
+A waiter is what a call uses: an entry in Waiters, whose coroutine is suspended on a pending future
+with a timer. The task and the open request of the call belong to the MCP library and are not
+counted.
 """
 
 import asyncio
@@ -23,13 +24,13 @@ FEW = 1_000
 BYTES_AT_MOST = 1500
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _UNTIL = _NOW + timedelta(minutes=5)
-_YIELD_EVERY = 50  # the loop must run now and then, or it never sweeps cancelled timers
+_YIELD_EVERY = 50  # the loop must run sometimes, or cancelled timers are never removed
 
 _Standing = list[tuple[AbstractContextManager[Waiter], Coroutine[Any, Any, Any]] | None]
 
 
 def bytes_each(*, many: int = MANY) -> Figure:
-    """Against the least that can wait: a future, a timer and an entry in a dict."""
+    """Compare with the smallest possible waiter: a future, a timer and an entry in a dict."""
     with asyncio.Runner() as runner:
         bare = runner.run(_bare_bytes(many))
         ours = runner.run(_our_bytes(many))
@@ -46,7 +47,7 @@ def bytes_each(*, many: int = MANY) -> Figure:
 def register_and_wake(
     *, seconds: float, few: int = FEW, many: int = MANY, times: int = MANY
 ) -> Figure:
-    """The baseline is our own cost with few pending. `times` = `many` sees a sweep of timers."""
+    """Compare with our own cost with few waiters. If `times` is `many`, timers are removed once."""
     rounds: list[Round] = []
     with asyncio.Runner() as quiet, asyncio.Runner() as busy:
         # Each has its own loop, and so its own heap of timers.
@@ -85,7 +86,7 @@ class Crowd:
             self._standing[number] = self._stand(id)
 
     async def register_and_wake(self, times: int) -> float:
-        """Seconds for one that comes, waits, is woken with the record and leaves."""
+        """Return the seconds for a waiter to register, wait, be woken and leave."""
         changed = [
             settle(fresh("owner", now=_NOW), Status.ACCEPTED, now=_NOW, content={})
             for _ in range(_YIELD_EVERY)
@@ -114,7 +115,7 @@ class Crowd:
     def _stand(self, id: str) -> tuple[AbstractContextManager[Waiter], Coroutine[Any, Any, Any]]:
         waiting = self.waiters.waiter(id, leg="leg", run="run", taker=TAKER)
         coroutine = waiting.__enter__().changes(until=_UNTIL, now=_NOW)
-        coroutine.send(None)  # to its future, as the task of a call would bring it
+        coroutine.send(None)  # up to its future, as a call's task would
         return waiting, coroutine
 
 

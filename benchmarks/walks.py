@@ -1,9 +1,9 @@
-"""`python -m benchmarks.walks`: the walks of docs/architecture.md, counted by a trace of each.
+"""`python -m benchmarks.walks`: the walks of docs/architecture.md, counted from a trace of each.
 
-A walk is the functions of ours that are entered, in their order. A change of file is where the next
-one stands in another file, a change of room where it stands in another room. What could go wrong:
-what merely happens meanwhile is counted too. So what the sweeper and the watchers do is left out,
-and what only waits for the walk's end, such as the call that a webhook wakes.
+A walk is the sequence of our functions that are entered. A change of file is where the next
+function is in another file, and a change of room where it is in another package. Risks: work that
+only happens at the same time is counted too. So the sweeper and the watchers are left out, and so
+is what only waits for the walk's end, such as the call that a webhook wakes.
 """
 
 import asyncio
@@ -48,13 +48,13 @@ from webapp.settings.settings import Settings
 
 _ROOT = f"{Path(__file__).resolve().parent.parent}{os.sep}"
 _APART = ("webapp/sandbox/", "webapp/demo/")
-_MEANWHILE = "/webapp/stores/sqlite_changes.py"  # it looks whether another process has written
+_MEANWHILE = "/webapp/stores/sqlite_changes.py"  # checks whether another process has written
 _RESUME = dis.opmap["RESUME"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walk:
-    """`steps` has a function's file for each that was entered, in order."""
+    """A traced walk. `steps` has the file of each entered function, in order."""
 
     name: str
     steps: list[str] = field(default_factory=list[str])
@@ -73,7 +73,7 @@ class Walk:
 
 
 def room_of(file: str) -> str:
-    """The folder in flows or webapp; a file beside the folders is a room of its own."""
+    """Return the folder in flows or webapp. A file outside of the folders is a room itself."""
     return "/".join(file.split("/")[:2])
 
 
@@ -91,7 +91,7 @@ def traced(walk: Walk) -> Iterator[None]:
         if event != "call" or not file.startswith(("flows/", "webapp/")) or "<" in code.co_name:
             return
         opcode, argument = code.co_code[frame.f_lasti : frame.f_lasti + 2]
-        has_begun = opcode == _RESUME and argument  # a coroutine that goes on
+        has_begun = opcode == _RESUME and argument  # a resumed coroutine
         is_apart = file.startswith(_APART) or _task() in before or _is_meanwhile(frame)
         if not has_begun and not is_apart:
             walk.steps.append(file)
@@ -155,7 +155,7 @@ def _settings(url: str, folder: Path) -> Settings:
 
 @asynccontextmanager
 async def _place(folder: Path) -> AsyncIterator[Step]:
-    """HostedServer as `elicit serve --sandbox` serves it, in this process."""
+    """Serve a server in this process like `elicit serve --sandbox`."""
     links: list[str] = []
     built: list[Service] = []
     async with AsyncExitStack() as stack:
@@ -179,7 +179,7 @@ async def _place(folder: Path) -> AsyncIterator[Step]:
 
 
 async def _call(place: Step, revision: str) -> Walk:
-    """The person answers by the public verb; that walk is counted by itself."""
+    """Trace a call. The person answers with `complete_elicitation`, which is counted separately."""
     walk = Walk(name=f"a call with URL mode, {revision}")
 
     async def answer(_context: Any, _question: Any) -> ElicitResult:
@@ -195,7 +195,7 @@ async def _call(place: Step, revision: str) -> Walk:
     async with Client(
         f"{place.url}/mcp", mode=REVISIONS[revision], elicitation_callback=answer
     ) as client:
-        completing = asyncio.create_task(complete())  # before the walk, so no part of it
+        completing = asyncio.create_task(complete())  # created before the walk, so not part of it
         with traced(walk):
             result = await client.call_tool("buy", {})
         await completing
@@ -253,7 +253,7 @@ async def _completion(place: Step) -> Walk:
 
 
 async def _start(folder: Path) -> Walk:
-    """A question stood open in a process that is gone, and its time is over."""
+    """Trace a start after a process left an open question behind that has expired."""
     walk = Walk(name="a start after kill -9")
     async with _place(folder) as place:
         asked = fresh(place.owner, now=utc_now() - timedelta(hours=1))
@@ -269,14 +269,14 @@ async def _start(folder: Path) -> Walk:
         living = asyncio.create_task(live())
         service = await built.get()
         while (await _status(service, asked.id)) is not Status.EXPIRED:  # noqa: ASYNC110
-            await asyncio.sleep(0)  # nobody tells of it but the store
+            await asyncio.sleep(0)  # only the store shows the expiry
     is_over.set()
     await living
     return walk
 
 
 async def _status(service: Service, id: str) -> Status:
-    """As it is stored; looked up by the watcher of the walk, which is no part of it."""
+    """Return the stored status. The walk's own observer reads it, so it is not counted."""
     found = await service.elicitations.get(id)
     assert found is not None
     return found.status
@@ -285,7 +285,7 @@ async def _status(service: Service, id: str) -> Status:
 async def walks(folder: Path) -> list[Walk]:
     async with _place(folder) as place:
         for revision in REVISIONS:
-            await _call(place, revision)  # the first of each imports and compiles
+            await _call(place, revision)  # the first call of each imports and compiles
         found = [await _call(place, revision) for revision in REVISIONS]
         found += [await _callback(place), await _webhook(place), await _completion(place)]
     return [*found, await _start(folder)]

@@ -1,4 +1,4 @@
-"""The site of these pages, which `make docs` builds: nothing in it is loaded from elsewhere."""
+"""The configuration of the documentation site, which `make docs` builds without external files."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ html_show_sphinx = False
 html_copy_source = False
 html_static_path: list[str] = []
 
-# Docstrings are written with single backticks around code.
+# Docstrings use single backticks around code.
 default_role = "code"
 add_module_names = False
 autodoc_member_order = "bysource"
@@ -35,7 +35,7 @@ def setup(app: Sphinx) -> None:
 
 
 def _unlink(app: Sphinx, page: nodes.document) -> None:
-    """Files beside these pages are in the repository and not on the site: their names stay."""
+    """Replace links to files that are in the repository but not on the site by their text."""
     here = Path(app.env.doc2path(app.env.docname)).parent
     for found in (addnodes.download_reference, addnodes.pending_xref):
         for link in list(page.findall(found)):

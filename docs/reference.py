@@ -1,6 +1,7 @@
-"""`python -m docs.reference` writes the pages that come from the code: settings, commands, errors.
+"""`python -m docs.reference`: write the pages that come from the code, such as the settings.
 
-They are committed, so that they can be read anywhere; tests/test_docs.py holds them to the code.
+The pages are committed, so that they can be read anywhere. tests/test_docs.py compares them with
+the code.
 """
 
 import argparse
@@ -19,7 +20,7 @@ WRITTEN = "<!-- Written by `python -m docs.reference`; change the code, not this
 
 
 def settings() -> str:
-    """Each row of the table of settings."""
+    """Return the page with each setting."""
     sections = [
         f"## `{row.name}`\n\n{_sentence(row.says)}\n\nDefault: {row.shown_default}" for row in TABLE
     ]
@@ -34,7 +35,7 @@ Settings are environment variables, read once when the server starts. On your ow
 
 
 def commands() -> str:
-    """Each command with its arguments, as its parser declares them."""
+    """Return the page with each command and its arguments, as its parser declares them."""
     sections = [_section(name, parser_of(name), level=2) for name in COMMANDS]
     return f"""# Commands
 
@@ -51,7 +52,7 @@ The exit status is 0 if it worked, 1 if it did not, and 2 if it was called wrong
 
 
 def error_tree() -> str:
-    """Each error, in the order of the tree."""
+    """Return the page with each error, in the order of the tree."""
     return f"""# Errors
 
 {WRITTEN}
@@ -67,7 +68,7 @@ Under the name of each error stand its code, and the codes by which it is known 
 
 
 def metrics() -> str:
-    """Each family of metrics."""
+    """Return the page with each family of metrics."""
     return f"""# Metrics
 
 {WRITTEN}
@@ -108,7 +109,7 @@ def _families(families: Sequence[MetricFamily]) -> str:
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    """That of one command, with its arguments."""
+    """Return the parser of one command, with its arguments."""
     (commands,) = subcommands(parser_for([name]))
     return commands.choices[name]
 

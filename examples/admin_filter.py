@@ -1,8 +1,8 @@
-"""Only what administrators are asked is noted; they are named by their tags.
+"""A plugin that logs only the questions to administrators, who are named by their tags.
 
 ADMINS=... elicit serve my_tools:mcp --plugin admin_filter:admin_audit
 
-`elicit pending list` shows the tag of whoever is asked, as owner.
+`elicit pending list` shows the tag of the person who is asked, as owner.
 """
 
 import logging

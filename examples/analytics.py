@@ -1,4 +1,4 @@
-"""How many questions of each tool end how, and how long people take for a yes.
+"""A plugin that counts each tool's outcomes, and measures how long people take to accept.
 
 elicit serve my_tools:mcp --plugin analytics:analytics
 """

@@ -13,7 +13,7 @@ from flows import elicit
 from flows.providers import github
 
 mcp = MCPServer("approvals")
-SENT = {"code": "314159"}  # stands in for the message that a bank sends to a phone
+SENT = {"code": "314159"}  # simulates the message that a bank sends to a phone
 
 
 class Deletion(BaseModel):
@@ -70,7 +70,7 @@ async def transfer_funds(source: str, target: str, amount: float) -> str:
     details = {"from": source, "to": target, "amount": f"{amount:.2f} USD"}
     if not await elicit.confirm("Transfer this?", arguments=details):
         return "Nothing was transferred."
-    # Once, however often this body runs again; a call after a wrong code sends another one.
+    # once, however often this tool runs again; a call after a wrong code sends another one
     await elicit.once("send the code", send_code, again=True)
     two_minutes = timedelta(minutes=2)
     given = await elicit.form("Please verify it.", Verification, timeout=two_minutes).or_none()
@@ -100,5 +100,5 @@ async def delete_file(path: str, *, sure: bool = False) -> str:
 
 
 async def send_code(key: str) -> None:
-    """A service that takes an idempotency key sends one message for one key."""
+    """Send the code. A service with idempotency keys sends one message for each key."""
     SENT["key"] = key

@@ -1,4 +1,4 @@
-"""A log of what people were asked and what became of it: a line of JSON for each.
+"""A plugin that logs each question and its outcome as a line of JSON.
 
 elicit serve my_tools:mcp --plugin audit_log:audit_log
 """

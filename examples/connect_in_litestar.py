@@ -20,13 +20,13 @@ from flows.providers import github
 from webapp import ShownLink, asking, create_app, read_settings
 
 SESSION_SECRET = os.environ.get("SESSION_SECRET", "only for trying!").encode()
-links: dict[str, str] = {}  # where each user goes on
-told: dict[str, str] = {}  # what came of it
+links: dict[str, str] = {}  # the link at which each user continues
+told: dict[str, str] = {}  # the result for each user
 AnyRequest = Request[Any, Any, Any] | starlette.requests.Request
 
 
 def user_of(request: AnyRequest) -> str | None:
-    """Who is signed in: your application knows that already."""
+    """Return the signed-in user, whom your application already knows."""
     user: str | None = request.session.get("user")
     return user
 
@@ -36,12 +36,12 @@ elicit_app = create_app(
     name="Corner shop",
     who=user_of,
     sign_in_url="/login",
-    sandbox=True,  # plays GitHub and Stripe on this machine; leave it out in earnest
+    sandbox=True,  # simulates GitHub and Stripe on this machine; remove it in production
 )
 
 
 async def make_report(user: str) -> None:
-    """Await whatever is missing. Begun again after a crash, it goes on where it was."""
+    """Await everything that is missing. After a crash, call it again: it continues where it was."""
 
     def show(link: ShownLink) -> None:
         links[user] = link.url
@@ -55,7 +55,7 @@ async def make_report(user: str) -> None:
                 f"A report for {account.label}: {receipt.price} was paid, and the key has "
                 f"{len(key)} characters."
             )
-    except ElicitError as error:  # a no, no time left, or this process ends
+    except ElicitError as error:  # declined, expired, or this process ends
         told[user] = str(error)
     finally:
         links.pop(user, None)
@@ -63,27 +63,27 @@ async def make_report(user: str) -> None:
 
 @asynccontextmanager
 async def lifespan(host: Litestar) -> AsyncGenerator[None]:
-    """Reports outlive the requests that begin them, and end before their application does."""
+    """Run reports in a task group, because they outlive the requests that start them."""
     async with asyncio.TaskGroup() as host.state.reports, elicit_app.lifespan():
         yield
 
 
 @get("/login", media_type="text/html", sync_to_thread=False)
 def login() -> str:
-    """A stub, where yours asks for a password."""
+    """Show a stub of your sign-in page."""
     return '<form method="post"><input name="user" value="ann"><button>Sign in</button></form>'
 
 
 @post("/login", status_code=303)
 async def sign_in(request: Request[Any, Any, Any]) -> Redirect:
-    """Remember who it is, in a cookie that the way back from a provider brings too (Lax)."""
+    """Store the user in a cookie that the browser also sends after a provider's redirect (Lax)."""
     request.set_session({"user": str((await request.form())["user"])})
     return Redirect("/", status_code=303)
 
 
 @get("/", media_type="text/html", sync_to_thread=False)
 def home(request: Request[Any, Any, Any]) -> str:
-    """How far it is."""
+    """Show the state of the report."""
     user = user_of(request)
     if user is None:
         return '<a href="/login">Sign in</a>'
@@ -95,7 +95,7 @@ def home(request: Request[Any, Any, Any]) -> str:
 
 @post("/report", status_code=303)
 async def report(request: Request[Any, Any, Any]) -> Redirect:
-    """Begin it, unless it waits already, and leave the request."""
+    """Start the report unless it already waits, and end the request."""
     user = user_of(request)
     if user is not None and user not in links:
         told.pop(user, None)
@@ -106,6 +106,6 @@ async def report(request: Request[Any, Any, Any]) -> Redirect:
 app = Litestar(
     [login, sign_in, home, report, asgi("/", is_mount=True, copy_scope=True)(elicit_app)],
     lifespan=[lifespan],
-    logging_config=None,  # or it takes over the log of the whole process
+    logging_config=None,  # or Litestar configures the log of the complete process
     middleware=[CookieBackendConfig(secret=SESSION_SECRET, samesite="lax").middleware],
 )

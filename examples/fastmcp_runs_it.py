@@ -1,4 +1,4 @@
-"""A server for `fastmcp run`: one line more, and what that starts serves the pages too.
+"""A server for `fastmcp run`: with one more line, that command serves the pages too.
 
 fastmcp run fastmcp_runs_it.py                      on stdin and stdout
 fastmcp run fastmcp_runs_it.py --transport http     over HTTP

@@ -1,4 +1,4 @@
-"""A tool that changes something elsewhere: it stops at the gate before it starts.
+"""A tool that changes something at another service: the person approves before it starts.
 
 elicit serve issues:mcp
 """

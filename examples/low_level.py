@@ -1,4 +1,4 @@
-"""A low-level server: one handler runs every tool, and any of them may ask.
+"""A low-level server: one handler runs every tool, and any of them can ask.
 
 elicit serve low_level:server
 """

@@ -1,4 +1,4 @@
-"""A server that a function makes, when it is served and not before.
+"""A server that a function creates when it is served.
 
 elicit serve made:create_server
 """

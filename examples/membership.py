@@ -1,4 +1,4 @@
-"""What a tool needs before it runs: an account, a payment, a key of the person's own.
+"""Tools that need an account, a payment or the person's own key before they run.
 
 elicit serve membership:mcp
 """
@@ -25,7 +25,7 @@ class Preferences:
 
 @mcp.tool()
 async def configure() -> str:
-    """Let the person choose how it looks."""
+    """Let the person choose theme and language."""
     chosen = await elicit.form("Choose your preferences", Preferences).or_none()
     return "Nothing has changed." if chosen is None else f"{chosen.theme}, in {chosen.language}"
 
@@ -34,8 +34,8 @@ async def configure() -> str:
 @elicit.needs(account)
 @elicit.needs(membership)
 async def premium_report() -> str:
-    """For members who have connected GitHub."""
-    member, paid = await account, await membership  # they are there: nobody is asked again
+    """Return the premium report. It is for members who have connected GitHub."""
+    member, paid = await account, await membership  # available, so nobody is asked again
     return f"A report for {member.label}, who paid {paid.price} once."
 
 

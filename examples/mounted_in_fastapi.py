@@ -1,4 +1,4 @@
-"""The same, mounted under a path of a FastAPI application that has a lifespan of its own.
+"""The server of served_by_uvicorn.py, mounted in a FastAPI application with its own lifespan.
 
 ELICIT_URL=http://127.0.0.1:8000/tools uvicorn mounted_in_fastapi:host
 """
@@ -12,7 +12,7 @@ from served_by_uvicorn import app
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-    async with app.lifespan():  # and what your own application begins and ends
+    async with app.lifespan():  # and what your own application opens and closes
         yield
 
 

@@ -1,4 +1,4 @@
-"""The same, mounted under a path of a Litestar application.
+"""The server of served_by_uvicorn.py, mounted under a path of a Litestar application.
 
 ELICIT_URL=http://127.0.0.1:8000/tools uvicorn mounted_in_litestar:host
 """

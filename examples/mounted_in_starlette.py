@@ -1,4 +1,6 @@
-"""The same, mounted in a Starlette application, which runs its lifespan.
+"""The server of served_by_uvicorn.py, mounted in a Starlette application.
+
+The application runs its lifespan.
 
 ELICIT_URL=http://127.0.0.1:8000 uvicorn mounted_in_starlette:host
 """

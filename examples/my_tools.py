@@ -1,4 +1,4 @@
-"""A plain MCP server. Nothing in it is ours but the import.
+"""A plain MCP server. Only the import is from elicit.
 
 elicit serve my_tools:mcp
 """
@@ -27,7 +27,7 @@ async def order_lunch() -> str:
     return f"The person would like {choice['dish']}."
 
 
-# From here on it stands in for a service of yours: a page that a person fills in.
+# The rest simulates a service of yours: a page that a person fills in.
 MENU = """<!doctype html><html lang="en"><title>Lunch</title><h1>What would you like?</h1>
 <form method="post"><label>Dish <input name="dish" required></label><button>Order</button></form>"""
 
@@ -37,6 +37,6 @@ async def menu(request: Request) -> Response:
     if request.method == "GET":
         return HTMLResponse(MENU)
     dish = parse_qs((await request.body()).decode()).get("dish", ["nothing"])[0]
-    # It checks the token in the address and that this is the browser that pressed Continue.
+    # This checks the token in the address, and that the browser is the one that pressed Continue.
     done = await complete_elicitation(request, {"dish": dish})
     return HTMLResponse(f"<!doctype html><title>Lunch</title><h1>Your order: {done}</h1>")

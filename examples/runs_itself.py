@@ -1,4 +1,4 @@
-"""A server that starts itself: one line more, and its run() serves the pages too.
+"""A server that starts itself: with one more line, its run() serves the pages too.
 
 python runs_itself.py          on stdin and stdout, with the pages on a port of this machine
 python runs_itself.py 8000     over HTTP, with the pages on the same port

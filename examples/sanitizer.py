@@ -1,4 +1,4 @@
-"""What nobody asked for is taken out of a form's answer before it is kept: card numbers.
+"""A plugin that removes card numbers from a form's answers before they are stored.
 
 elicit serve my_tools:mcp --plugin sanitizer:sanitizer
 """

@@ -1,4 +1,4 @@
-"""A server of yours with its pages, as one application for uvicorn.
+"""Your server with its pages, as one application for uvicorn.
 
 ELICIT_URL=http://127.0.0.1:8000 uvicorn served_by_uvicorn:app
 """

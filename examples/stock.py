@@ -1,4 +1,4 @@
-"""A question to choose by, and a yes before something is removed.
+"""A form with a choice, and a confirmation before something is removed.
 
 elicit serve stock:mcp
 """

@@ -1,4 +1,4 @@
-"""How the tools of my_tools.py are tested: a person follows the link and fills in the menu.
+"""Tests of the tools in my_tools.py: a person follows the link and fills in the menu.
 
 pip install "elicit-url[testing]" pytest-asyncio
 pytest --asyncio-mode=auto test_my_tools.py

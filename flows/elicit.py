@@ -189,9 +189,9 @@ def can(mode: str) -> bool:
 def token(elicitation_id: str, *, timeout: timedelta = DEFAULT_TIMEOUT) -> str:
     """Return an encrypted token of an elicitation, to send through a service of your own.
 
-    A callback that receives the token reads it with `read_token`. Nobody else can create a token,
-    read the id in it or change it, and it expires after `timeout`. It says which elicitation is
-    meant, not who sends it: a person's browser returns with the link's `return_token`.
+    A callback that receives the token reads it with `read_token`. Only this server can create a
+    token, read the id in it or change it, and it expires after `timeout`. It says which elicitation
+    is meant, not who sends it: a person's browser returns with the link's `return_token`.
     """
     with telling():
         must_be_elicitation_id(elicitation_id)

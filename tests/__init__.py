@@ -1,1 +1,1 @@
-"""The tests, a package so that its modules share their fakes by name and import once."""
+"""The tests, as a package so that modules can import shared fakes."""

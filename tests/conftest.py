@@ -1,11 +1,10 @@
-"""Plumbing of the test run: where the browser is, what runs, and that nothing is skipped unnoticed.
+"""Configuration of the test run: the browser, the selected tests, and skips.
 
-A skip is a gap that nobody sees. Where everything must run, REQUIRE_ALL_TESTS=1 makes any skip
-fail the run.
+A skip is easily overlooked. With REQUIRE_ALL_TESTS=1, any skip fails the run.
 
-A slow test with several axes (a revision, a point at which a process dies, a screen) runs on the
-diagonal of its matrix: each value of each axis at least once. With `--whole`, as `make soak` has
-it, every cell runs.
+A slow test with several axes (a revision, a point at which a process dies, a screen) runs only on
+the diagonal of its matrix: each value of each axis at least once. With `--whole`, as in `make
+soak`, every cell runs.
 """
 
 import os
@@ -21,20 +20,20 @@ import httpx2
 import pytest
 from hypothesis import settings
 
-# How long one example takes says more of the machine than of what is tested. What one run has found
-# is kept from the next: it prints how to find it again.
+# The duration of an example depends on the machine. Examples of earlier runs are not stored: a
+# failure prints how to reproduce it.
 settings.register_profile("house", deadline=None, database=None, print_blob=True)
 settings.load_profile("house")
 
 pytest_plugins = ("tests.support.leaks",)
 
-# A client that says nothing of timeouts gives up after five seconds, in which a busy machine may
-# serve no page. Both libraries have one object for the default, which all their clients share.
+# Clients without a timeout give up after five seconds, in which a busy machine may serve no page.
+# Both libraries have one object for the default, which all their clients share.
 for _client in (httpx.AsyncClient, httpx2.AsyncClient):
     _default = signature(_client).parameters["timeout"].default
     _default.connect = _default.read = _default.write = _default.pool = 300.0
 
-# What starts processes of ours, a browser or a client of another language: `make test-slow`.
+# Tests that start our processes, a browser or a client in another language: `make test-slow`.
 SLOW_FOLDERS = (
     *("browser", "crash", "deployment", "frameworks", "fuzzed", "oidc", "outside", "public"),
     "typescript",
@@ -46,7 +45,7 @@ SLOW_MODULES = (
     "webapp/stores/test_postgres_standby.py",
     "webapp/testing/test_plugin.py",
 )
-PAGES = Path(__file__).parent / "webapp" / "pages"  # where some ask for a browser
+PAGES = Path(__file__).parent / "webapp" / "pages"  # some tests in this folder use a browser
 NO_BROWSER = "no browser on this machine"
 BROWSER_NAMES = ("chromium", "chromium-browser", "google-chrome")
 ASK_PLAYWRIGHT = """
@@ -58,11 +57,11 @@ with sync_playwright() as playwright:
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """The path of a Chromium: one found on PATH, else Playwright's own."""
+    """Return the path of a Chromium: on PATH, or Playwright's own."""
     for name in BROWSER_NAMES:
         if path := shutil.which(name):
             return path
-    # In a process of its own: Playwright's blocking interface does not go with a running loop.
+    # In a separate process: Playwright's synchronous API does not work in a running loop.
     asked = subprocess.run(
         [sys.executable, "-c", ASK_PLAYWRIGHT],
         capture_output=True,
@@ -78,8 +77,8 @@ def chromium() -> str:
 
 @pytest.fixture(name="free_port")
 def _free_port() -> int:
-    """Nobody's at the moment: the usual one may be that of a server that somebody runs."""
-    from tests.support.serving import free_port  # after pytest has taken the plugin
+    """Return a free port, because a real server may use the default port."""
+    from tests.support.serving import free_port  # after pytest has loaded the plugin
 
     return free_port()
 
@@ -89,7 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not even read what `-m` leaves out: half of a short run was that."""
+    """Skip the collection of files that `-m` excludes, which took half of a short run."""
     if collection_path.is_dir() or not collection_path.name.startswith("test_"):
         return None
     is_slow = bool(slow_places() & {collection_path, *collection_path.parents})
@@ -112,7 +111,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is slow by where it stands, or by the browser that it asks for."""
+    """Mark tests as slow by their folder, or by their browser."""
     slow = slow_places()
     for item in items:
         has_browser = "chromium" in getattr(item, "fixturenames", ())
@@ -129,7 +128,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def off_the_diagonal(items: list[pytest.Item]) -> set[pytest.Item]:
-    """The cells of the slow tests' matrices whose every value another cell has as well."""
+    """Return the cells of the slow tests' matrices whose values all occur in other cells."""
     matrices: dict[object, list[pytest.Function]] = {}
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("slow"):
@@ -140,7 +139,7 @@ def off_the_diagonal(items: list[pytest.Item]) -> set[pytest.Item]:
         if any(len(each) < 2 for each in values.values()):
             continue
         missing = set[object]().union(*values.values())
-        # Another one begins in each test, so that the suite as a whole has all pairs of values.
+        # Each test starts at another cell, so that the suite as a whole has all pairs of values.
         first = zlib.crc32(cells[0].originalname.encode()) % len(cells)
         order = cells[first:] + cells[:first]
         while missing:
@@ -152,7 +151,7 @@ def off_the_diagonal(items: list[pytest.Item]) -> set[pytest.Item]:
 
 
 def values_of(cell: pytest.Function) -> frozenset[object]:
-    """One for each axis: what `parametrize` names together is one axis."""
+    """Return a value for each axis. Parameters of one `parametrize` are one axis."""
     given = dict(cell.callspec.params) if hasattr(cell, "callspec") else {}
     named = [mark.args[0] for mark in cell.iter_markers("parametrize")]
     axes = [each.replace(" ", "").split(",") if isinstance(each, str) else each for each in named]
@@ -163,13 +162,13 @@ def values_of(cell: pytest.Function) -> frozenset[object]:
 
 
 def skipped_reports(config: pytest.Config) -> list[pytest.TestReport | pytest.CollectReport]:
-    """What the run left out, files that skipped themselves while being collected included."""
+    """Return what the run skipped, including files that were skipped at collection."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
     return list(reporter.stats.get("skipped", ())) if reporter else []
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Let a skip fail the run where everything must run."""
+    """Fail the run if a test was skipped and all must run."""
     is_required = os.environ.get("REQUIRE_ALL_TESTS") == "1"
     if is_required and session.exitstatus == pytest.ExitCode.OK and skipped_reports(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -178,7 +177,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Say in one line what did not run and why."""
+    """Report in one line which tests did not run and why."""
     skipped = skipped_reports(config)
     if count := sum(NO_BROWSER in report.longreprtext for report in skipped):
         terminalreporter.write_line(f"{NO_BROWSER}: {count} browser tests not run", yellow=True)

@@ -1,11 +1,11 @@
-"""`python -m tests.soak [--times 100]`: what is too long for every change, and its result kept.
+"""`python -m tests.soak [--times 100]`: run the tests that are too slow for every change.
 
-A process is killed so many times at each point of tests/crash, each row of tests/outside is tried
-so many times against a served process, and all other slow tests run once with every cell of their
-matrices. The counts go to docs/soak.md; the status is 1 if anything failed.
+A process is killed this many times at each point of tests/crash, each row of tests/outside is tried
+this many times against a served process, and all other slow tests run once with every cell of their
+matrices. The counts are written to docs/soak.md. The status is 1 if anything failed.
 
-What could go wrong: a run that was cut short and looks like a whole one. So the document, which is
-written after each part, names those that have not run.
+Risks: an interrupted run looks complete. So the document is written after each part and names the
+parts that have not run.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def ran(folders: Sequence[str], *, times: int, workers: str) -> Iterator[Line]:
-    """The slow tests of these folders, so many times, a line for each file."""
+    """Run the slow tests of these folders this many times, and yield a line for each file."""
     tries, failures = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for _ in range(times):
         for case, is_right in _run_once(folders, workers=workers):
@@ -90,7 +90,7 @@ def ran(folders: Sequence[str], *, times: int, workers: str) -> Iterator[Line]:
 
 
 def seen_from_outside(*, times: int) -> Iterator[Line]:
-    logging.disable(logging.WARNING)  # the libraries' of this side
+    logging.disable(logging.WARNING)  # hide the log of the libraries in this process
     for row in ROWS:
         yield asyncio.run(_tried(row, times=times))
 

@@ -1,4 +1,4 @@
-"""The benchmarks run: tiny sizes, no bounds on time, since a busy machine proves nothing."""
+"""Tests that the benchmarks run, with tiny sizes and without time limits."""
 
 from pathlib import Path
 
@@ -118,7 +118,7 @@ def test_the_table_says_which_target_is_missed():
 
 async def test_what_ends_one_process_is_foretold_from_what_a_lifecycle_takes():
     for measured in await scale.measured_stores(times=200):
-        # A process is never busy for longer than it took.
+        # A process cannot be busy for longer than it took.
         assert measured.foretold.calls >= measured.counted > 0
     assert (await scale.measured_call(measured.store, times=10)).processor > 0
 

@@ -1,4 +1,4 @@
-"""README and docs/ as they stand: links lead somewhere, and what comes from the code is true."""
+"""Tests of README and docs/: links work, and pages that come from the code are current."""
 
 import re
 from collections.abc import Iterator
@@ -107,6 +107,6 @@ def _leads(page: str, link: str) -> bool:
 
 
 def _anchors(text: str) -> Iterator[str]:
-    """As the headings of a page are called in addresses."""
+    """Yield the anchors of the page's headings."""
     for heading in re.findall(r"(?m)^#+ (.*)$", _prose(text)):
         yield re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")

@@ -1,4 +1,4 @@
-"""The rules of the house, read off the syntax trees: who imports whom, what no module may do."""
+"""The project's rules, checked on the syntax trees: allowed imports, names and calls of modules."""
 
 import ast
 import re
@@ -24,11 +24,10 @@ MUST_NOT_IMPORT = {
     "webapp.routes": ("webapp.mcp", *CONCRETE_STORES),
     "webapp.api": ("webapp.mcp", *CONCRETE_STORES),
     "webapp.mcp": ("webapp.routes", "webapp.api", *CONCRETE_STORES),
-    # What runs in any process is light.
+    # This runs in any process, so it must be light.
     "webapp.client": ("litestar", "mcp", "sqlite3", "starlette", "webapp.stores"),
 }
-# A room imports from those that stand before it, never from a later one; docs/architecture.md has
-# what is in each.
+# A package imports only from packages before it. docs/architecture.md describes each.
 ROOMS = (
     *(
         f"flows.{room}"
@@ -64,18 +63,18 @@ ROOMS = (
     ),
     "webapp",
 )
-# A vendor's name stands in these alone, and in what is written for people.
+# A vendor's name may occur only in these packages, and in texts for people.
 VENDORS_ROOMS = (
     *(f"flows/payments/{room}/" for room in ("stripe", "paypal", "mollie", "declared/catalog")),
     *(f"webapp/sandbox/{room}/" for room in ("authorization", "stripe", "paypal", "mollie")),
     *("flows/providers/", "webapp/demo/"),
-    "webapp/sandbox/app.py",  # whom it plays
-    "webapp/sandbox/settings.py",  # each one's own secrets
-    "flows/payments/registry.py",  # which gateway is whose
-    "webapp/settings/payments.py",  # each one's own settings
-    "webapp/settings/config_file.py",  # an older word of elicit.toml
-    "webapp/pages/views_home.py",  # how each client is told of this server
-    "webapp/printing.py",  # what each terminal calls itself
+    "webapp/sandbox/app.py",  # the simulated vendors
+    "webapp/sandbox/settings.py",  # the secrets of each vendor
+    "flows/payments/registry.py",  # which gateway belongs to which vendor
+    "webapp/settings/payments.py",  # the settings of each vendor
+    "webapp/settings/config_file.py",  # a former name in elicit.toml
+    "webapp/pages/views_home.py",  # how each client adds this server
+    "webapp/printing.py",  # the names of terminals
 )
 VENDORS = re.compile(
     "adyen|atlassian|claude|coinbase|digicert|discord|dropbox|github|gitlab|google|lemon|linear|"
@@ -115,7 +114,7 @@ def belongs_to(module: str, package: str) -> bool:
 
 
 def imports(path: str) -> Iterator[str]:
-    """Every module that a file imports anywhere in it, `from a import b` as both a and a.b."""
+    """Yield every module that a file imports anywhere, `from a import b` as both a and a.b."""
     package = path.split("/")[:-1]
     for node in ast.walk(SOURCES[path]):
         if isinstance(node, ast.Import):
@@ -128,7 +127,7 @@ def imports(path: str) -> Iterator[str]:
 
 
 def at_import(node: ast.AST) -> Iterator[ast.AST]:
-    """What runs when a module is imported: everything but the bodies of functions."""
+    """Yield what runs when a module is imported: everything except the bodies of functions."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             yield child
@@ -136,12 +135,12 @@ def at_import(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def dotted(node: ast.AST) -> str:
-    """The last two names of `a.b.c`, so that datetime.datetime.now reads as datetime.now."""
+    """Return the last two names of `a.b.c`, so that datetime.datetime.now becomes datetime.now."""
     return ".".join(ast.unparse(node).split(".")[-2:]) if isinstance(node, ast.Attribute) else ""
 
 
 def named_in(node: ast.AST) -> Iterator[str]:
-    """What code is called and compares: its names, and its texts but for sentences."""
+    """Yield the names and the text constants of code, without sentences."""
     for name in ("id", "attr", "arg", "name", "asname", "module"):
         yield str(getattr(node, name, None) or "").lower()
     if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
@@ -155,7 +154,7 @@ def room_of(module: str) -> str:
 
 
 def imported_modules(path: str) -> set[str]:
-    """Ours that it imports, those included that only a type checker imports."""
+    """Return the project's modules that a file imports, including those only for type checking."""
     modules = {module_of(other) for other in SOURCES}
     found = {imported for imported in imports(path) if imported in modules} - {module_of(path)}
     return {one for one in found if not any(belongs_to(other, one) for other in found - {one})}
@@ -215,7 +214,7 @@ def test_no_module_is_too_long_to_be_seen_whole() -> None:
     } == set()
 
 
-# Short, and of use to one file of their folder alone: those that stand by themselves all the same.
+# Short files that only one file of their folder uses, with the reason why they stay separate.
 ALONE = {
     "webapp/settings/telemetry.py": "what an operator watches, for which the settings have no room",
     "flows/schema/rules.py": "a table of JSON Schema's rules, read apart from what reads a schema",
@@ -228,7 +227,7 @@ ALONE = {
     "webapp/settings/processes.py": "one subject's settings, for which there is no room beside",
     "webapp/settings/approvers.py": "one table of elicit.toml, which its reader has no room for",
 }
-# Where each file is one of a kind: a declaration, a command, a way to show, a place to keep.
+# Folders whose files are alike: declarations, commands, presenters, stores.
 ONE_OF_MANY = (
     *("flows/providers/", "webapp/cli/", "webapp/mcp/presenters/"),
     *("webapp/routes/", "webapp/stores/"),
@@ -334,7 +333,8 @@ def test_what_we_build_on_is_bounded_below_its_next_major_version() -> None:
     project = tomllib.loads((HOUSE / "pyproject.toml").read_text("utf-8"))["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["fastmcp"]]
     unbounded = {each.partition(">=")[0] for each in wanted if "<" not in each.partition(";")[0]}
-    assert unbounded == {"certifi", "cryptography", "psutil"}  # of many, none of which breaks us
+    # the dependencies of many packages, none of which has broken us
+    assert unbounded == {"certifi", "cryptography", "psutil"}
     assert all(">=" in each for each in wanted)
 
 
@@ -344,7 +344,7 @@ def test_the_pins_to_run_are_among_the_others_and_name_no_host() -> None:
         for name in ("constraints.txt", "constraints-dev.txt", "constraints-docs.txt")
     )
     for lines in others:
-        # What one machine needs to run may be needed by all for the tests.
+        # A dependency of only some platforms at run time can be needed by all for the tests.
         few, many = ({re.sub(r" ; .*?(?= +--hash)", "", pin) for pin in of} for of in (run, lines))
         assert few < many
         assert all(re.search(r"==\S+ .*--hash=sha256:[0-9a-f]{64}", line) for line in lines)
@@ -383,11 +383,11 @@ def test_no_public_class_has_the_name_of_another() -> None:
     assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
 
 
-# Where the verification is that a proof is named for; `completion` is the door for trusted code.
+# The modules that verify each kind of proof. `completion` is for trusted code.
 PROOFS_ARE_MADE_IN = {
     "Exchanged": {"webapp/oauth/code_exchange.py"},
     "ConnectedBefore": {"webapp/oauth/code_exchange.py", "webapp/oauth/accounts.py"},
-    # A second question is answered with a payment that was verified before.
+    # A second question can be answered with an already verified payment.
     "PaidSession": {"webapp/payments/verification.py", "webapp/payments/usable_again.py"},
     "OnPage": {"webapp/routes/links.py", "webapp/routes/redirect.py"},
     "InClient": {"webapp/mcp/forms.py"},
@@ -425,7 +425,7 @@ def test_an_answer_goes_through_one_door() -> None:
 
 
 def test_kinds_are_told_apart_by_their_traits() -> None:
-    # Its own room may ask whether an elicitation is of its kind.
+    # A kind's own package may compare an elicitation's kind.
     own = ("webapp/oauth/", "webapp/payments/", "webapp/routes/callbacks.py", "webapp/cli/")
     kinds = {"url", "oauth", "payment", "secret", "form", "confirm", "gate", "decision"}
     told = [
@@ -464,7 +464,7 @@ def test_the_tests_of_a_room_stand_in_a_folder_of_its_name() -> None:
         assert folders <= rooms
 
 
-# Words that this house once had for what the field has a name for; see the glossary of
+# Former names of this project for things that have a standard name. See the glossary of
 # docs/architecture.md.
 FORMER_NAMES = {
     *("Line", "Place", "Bodies", "Body", "Wire", "Wires", "Shown", "Group", "Part", "Taken"),
@@ -484,7 +484,7 @@ FORMER_MODULES = {
 
 def test_nothing_has_a_former_name() -> None:
     for path, tree in (*SOURCES.items(), *TESTS.items()):
-        if not path.startswith("tests/mutation/"):  # where reach is a word of the field's
+        if not path.startswith("tests/mutation/"):  # where reach is a standard term
             name = path.split("/")[-1].removesuffix(".py").removeprefix("test_")
             assert name not in FORMER_MODULES
         if path.startswith(("flows/", "webapp/", "tests/support/")):
@@ -508,6 +508,6 @@ def test_what_people_read_has_the_words_of_the_field() -> None:
         place = HOUSE / name
         for path in [place] if place.is_file() else sorted(place.rglob("*.*")):
             if path.suffix not in (".md", ".py") or path.name == "threats.md":
-                continue  # that page quotes what each test is called
+                continue  # that page quotes the names of tests
             for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
                 assert not PRIVATE_PHRASES.findall(line), f"{path.relative_to(HOUSE)}:{number}"

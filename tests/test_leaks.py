@@ -1,4 +1,4 @@
-"""What watches for leaks during the whole run: that it hears each, and nothing else."""
+"""Tests of the plugin that finds leaks: it reads every output and reports nothing else."""
 
 import ast
 import json
@@ -185,7 +185,7 @@ def test_what_was_said_before_the_secret_went_by_is_a_leak_too() -> None:
     ears.secrets.note("state", RANDOM)
     with pytest.raises(LeakFound, match="leaked: shop: state"):
         ears.tell()
-    ears.tell()  # once is enough
+    ears.tell()  # each leak is reported once
 
 
 def test_a_part_of_a_long_secret_is_a_leak() -> None:
@@ -196,7 +196,7 @@ def test_a_part_of_a_long_secret_is_a_leak() -> None:
 
 
 async def shop(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers with what it is told to: the body that came, in the way that the path names."""
+    """Answer with the request's body, in the way that the path names."""
     body = (await receive()).get("body", b"")
     status, kind = {
         "/problem": (403, b"application/problem+json"),
@@ -385,7 +385,7 @@ async def test_what_is_served_in_a_test_is_heard(path: str, has_port: bool) -> N
 
 @pytest.fixture
 def leaking(tmp_path: Path) -> dict[str, str]:
-    """What makes each Python that is started with it leak, and end."""
+    """Return an environment that makes each started Python leak and end."""
     program = f"import os, sys\nsys.stderr.write('unread {TOKEN}\\n')\nos._exit(3)\n"
     (tmp_path / "sitecustomize.py").write_text(program)
     return {"PYTHONPATH": str(tmp_path)}
@@ -393,7 +393,7 @@ def leaking(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def leaking_program(tmp_path: Path) -> str:
-    """A program that leaks, whatever it is given."""
+    """Return a program that leaks, whatever its arguments."""
     program = tmp_path / "leaking"
     program.write_text(f"#!/bin/sh\necho unread {TOKEN} >&2\nexit 3\n")
     program.chmod(0o700)
@@ -543,7 +543,7 @@ MAY_START = {
 
 def started_in(path: Path) -> Iterator[str]:
     text = path.read_text("utf-8")
-    if not any(f"{start}(" in text for start in STARTING):  # most are not worth a syntax tree
+    if not any(f"{start}(" in text for start in STARTING):  # most files need no syntax tree
         return
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call):

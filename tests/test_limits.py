@@ -1,4 +1,4 @@
-"""Time limits of the tests: a hang alone reaches one, however busy the machine is."""
+"""Tests of the tests' time limits: only a hang reaches one, even on a busy machine."""
 
 import re
 from pathlib import Path
@@ -16,11 +16,11 @@ LIMIT = re.compile(
     r"|\bwait_for\(.*, (?:timeout=)?(?P<waited>\d[\d_.]*)\)",
     re.MULTILINE,
 )
-# Durations that are measured, and not waited for.
+# Durations that are measured, not waited for.
 CLOCKS = re.compile(r"\b(?:perf_counter|process_time|thread_time|timeit)\b")
 MEASURING = {
-    "tests/support/work.py",  # compares with a baseline of the same moment
-    "tests/attacks/bounds.py",  # prints a table, and judges nothing
+    "tests/support/work.py",  # compares with a baseline at the same moment
+    "tests/attacks/bounds.py",  # prints a table without a verdict
     "tests/test_limits.py",
 }
 HOUSE = Path(__file__).parent.parent

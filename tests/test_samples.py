@@ -1,4 +1,4 @@
-"""What README and docs/ show is true: their code runs, their commands and their files are read."""
+"""Tests that the samples in README and docs/ work: their code, commands and files."""
 
 import argparse
 import ast
@@ -26,7 +26,7 @@ from webapp.demo.client import ANSWERS, text_of
 from webapp.demo.walker import Page, walk
 from webapp.settings.config_file import read_declarations
 
-# What each tool says at the end, to a person who answers as `_answer` does.
+# The result of each tool for a person who answers as `_answer` does.
 SAYS = {
     "list_my_repositories": r"\W*octocat/hello-sandbox\W+octocat/secret-plans\W+\S+/sand-castle\W*",
     "buy_report": r"Report \S{20,} is yours; 9\.00 EUR was paid\.",
@@ -55,7 +55,7 @@ SAYS = {
 }
 TYPED = {**ANSWERS, "answer.user": "ada", "answer.token": "a-token-of-20-letters"}
 COMMAND = re.compile(r"`(elicit [^`]+)`")
-# Programs of others, which read what is theirs.
+# Programs that are not ours.
 OTHERS = frozenset(
     {
         *("code", "cp", "createdb", "createuser", "docker", "export", "fastmcp", "gunicorn"),
@@ -65,7 +65,7 @@ OTHERS = frozenset(
     }
 )
 FASTMCP = ("from mcp.server.mcpserver import MCPServer", "from fastmcp import FastMCP as MCPServer")
-# Pages whose samples are whole programs with tests of their own.
+# Pages whose samples are complete programs with their own tests.
 HAVE_TESTS = tuple(
     f"docs/{name}.md"
     for name in ("client", "def-tools", "frameworks", "hosts", "testing", "web-apps")
@@ -141,7 +141,7 @@ def test_the_samples_are_typed(tmp_path):
     # finding: H5
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    # As `make check` does, whose cache it finds; `custom_route` has no types in its library.
+    # Check as `make check` does, with its cache. `custom_route` has no types in its library.
     about = ("--config-file", str(HOUSE / "pyproject.toml"), "--allow-untyped-decorators")
     files = [str(tmp_path / name) for name in FILES]
     found, wrong, _ = mypy.run([*about, "--cache-dir", str(HOUSE / ".mypy_cache"), *files])
@@ -227,7 +227,7 @@ def _is_right(line: str) -> bool:
 
 
 def _is_ours(words: list[str]) -> bool:
-    """Whether it can be called so; a mention may leave out what a command needs."""
+    """Return True if this command line is valid. A mention may omit required arguments."""
     if words[0].startswith("-"):
         return words == ["--version"]
     if words[0] not in COMMANDS:

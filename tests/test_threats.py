@@ -1,4 +1,4 @@
-"""docs/threats.md, held against the tests that attack: each has its row, and each row is so."""
+"""A comparison of docs/threats.md with the attack tests: each has a row, and each row is true."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ NOT_STOPPED = "tests/attacks/test_not_stopped.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What is said in three cells, the files that are named there, and the tests of the fourth."""
+    """A row: the texts of three cells, the files in them, and the tests of the fourth cell."""
 
     said: tuple[str, ...]
     files: tuple[str, ...]
@@ -40,7 +40,7 @@ def row_of(line: str, *, path: str) -> Row:
 
 
 def tables() -> dict[str, list[Row]]:
-    """The rows of each table of attacks, by the file that its tests are in."""
+    """Return the rows of each table of attacks, by the file of its tests."""
     found = {}
     for part in PAGE.split("\n## "):
         if about := re.search(r"Tests without a path are in \[([^\]]+)\]", part):
@@ -56,7 +56,7 @@ ROWS = [row for rows in TABLES.values() for row in rows]
 
 @cache
 def names_in(path: str) -> list[str]:
-    """The names of the tests in a file, read off its syntax tree."""
+    """Return the names of the tests in a file, from its syntax tree."""
     tree = ast.parse((HOUSE / path).read_text("utf-8"))
     return [
         node.name
@@ -105,6 +105,6 @@ def test_every_row_says_something_new_in_words():
 def test_what_a_stranger_sends_holds_nobody_up(bound: Bound):
     # finding: S29
     # finding: XH10
-    # Making 50,000 values took 14 ms where the page was measured, and 250 ms are what it allows.
+    # Creating 50,000 values took 14 ms where the page was measured, and the page allows 250 ms.
     assert is_at_most(bound.work, times=250 / 14, baseline=many_values)
     assert f"| {bound.what} | {bound.bytes:,} | {bound.measured} ms |" in PAGE

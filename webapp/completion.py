@@ -1,4 +1,4 @@
-"""Completing: the one door to a waiting tool, from trusted code and from a browser that returns."""
+"""Completion of questions by trusted code and by browsers that return from a site."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
@@ -27,7 +27,7 @@ RETURN_PARAMETER = "elicitation"
 
 
 class Completing:
-    """An Asker that can only complete: what a route of the author's runs under."""
+    """An Asker for the author's routes, which can complete questions but not ask."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Completing:
         kinds: Kinds,
         server: str | None = None,
     ) -> None:
-        """`server` is the one whose tools and blocks ask here; None: of any on this store."""
+        """Complete questions of `server` only; None means of any server on this store."""
         self._server = server
         self._elicitations = elicitations
         self._kinds = kinds
@@ -73,7 +73,7 @@ class Completing:
         _nobody_asks()
 
     async def notify(self, message: str) -> None:
-        """Nobody waits here."""
+        """Do nothing: a route has no client to notify."""
 
     def can(self, mode: str) -> bool:
         return False
@@ -83,12 +83,12 @@ class Completing:
         return self._links.author_token(elicitation_id, expires_at=now + timeout, now=now)
 
     def read_token(self, text: str) -> str:
-        """Raises InvalidToken."""
+        """Return the elicitation's id from an author's token. Raises InvalidToken."""
         now = self._elicitations.clock()
         return self._links.read(text, purpose=Purpose.AUTHOR, now=now).id
 
     def failed(self, error: ElicitError) -> None:
-        """Nobody is told: there is no tool here."""
+        """Do nothing: a route has no tool that could fail."""
 
     async def complete(
         self,
@@ -102,14 +102,21 @@ class Completing:
     ) -> Completion:
         """Complete an elicitation by its id, or by the id that `program` or `tool` gave it.
 
-        Where one of the two is named, only what it asked is found, also by the elicitation's id.
-        The audit names `by`. Raises OwnerNeeded where several people or tools have that id.
+        With `program` or `tool`, only its own elicitations are found, also by the elicitation's
+        id. `by` is the name in the audit.
+
+        Raises:
+            OwnerNeeded: Several people or tools have an elicitation with this id.
         """
         asker = AskingParty(server=self._server, program=program, tool=tool)
         return await self._complete(elicitation_id, content, owner=owner, asker=asker, by=by)
 
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
-        """Raises NotAllowed if this is not the browser that pressed Continue."""
+        """Complete the elicitation that a returning browser names.
+
+        Raises:
+            NotAllowed: This is not the browser that pressed Continue.
+        """
         token = request.query_params.get(RETURN_PARAMETER, "")
         try:
             elicitation = await self.returned(token)
@@ -122,26 +129,31 @@ class Completing:
         return await self._complete(elicitation.id, content)
 
     async def returned(self, token: str) -> Elicitation:
-        """The elicitation of a return token. Raises InvalidToken."""
+        """Return the elicitation of a return token. Raises InvalidToken."""
         return await self._named(token, Purpose.RETURN)
 
     async def called_back(self, token: str, content: Mapping[str, Json]) -> Completion:
-        """A service says that it is done; the link must have been opened. Raises InvalidToken."""
+        """Complete an elicitation as a service's callback; its link must have been opened.
+
+        Raises InvalidToken.
+        """
         elicitation = await self._named(token, Purpose.CALLBACK)
         if elicitation.attempt is None:
             return Completion.UNKNOWN
         return await self._complete(elicitation.id, content)
 
     async def approved(self, current: Elicitation, content: Json, proof: Proof) -> Completion:
-        """Somebody who may has answered for the person; goes on when cancelled.
+        """Complete an elicitation with an approver's answer. Runs to completion if cancelled.
 
-        Raises InvalidQuestion for content that is no JSON, or too large, and InvalidAnswer.
+        Raises:
+            InvalidQuestion: The content is not JSON, or too large.
+            InvalidAnswer: The content does not match the question.
         """
         kept = states.checked_content(content)
         return await self._elicitations.whole(self._proved(current, kept, proof))
 
     def is_bound(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> bool:
-        """Whether these are the cookies of the browser that began the latest attempt."""
+        """Return True if the cookies are those of the browser that began the latest attempt."""
         attempt = elicitation.attempt
         return attempt is not None and self._browser.is_same(attempt.browser, cookies)
 
@@ -154,9 +166,11 @@ class Completing:
         asker: AskingParty | None = None,
         by: str | None = None,
     ) -> Completion:
-        """Settle as accepted; `id` may be one of the author's own. Goes on when cancelled.
+        """Settle as accepted; `id` may be the author's own id. Runs to completion if cancelled.
 
-        Raises InvalidQuestion for content that is no JSON, or too large, and InvalidAnswer.
+        Raises:
+            InvalidQuestion: The content is not JSON, or too large.
+            InvalidAnswer: The content does not match the question.
         """
         kept = states.checked_content(content)
         settled = self._settled(id, kept, owner=owner, asker=asker, by=by)
@@ -195,7 +209,7 @@ class Completing:
         return await complete_elicitation(elicitations, current.id, content, proof)
 
     async def _checked(self, current: Elicitation, content: Json, schema: Schema[Any]) -> Json:
-        """Raises InvalidAnswer."""
+        """Validate the content and return it without blank fields. Raises InvalidAnswer."""
         given = without_blanks(schema, content)
         faults: Sequence[Fault] = check(schema, given)
         if not faults and has_rules(current):

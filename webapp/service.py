@@ -1,4 +1,4 @@
-"""The parts that serve elicitations, built once, in sight, from settings."""
+"""The service: all parts that serve elicitations, built once from the settings."""
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -74,13 +74,14 @@ from webapp.settings.quotas import PolicySettings
 from webapp.stores import Store
 from webapp.telemetry.telemetry import NONE, Telemetry
 
-# What one link may be asked for: a person who clicks about never meets it.
+# The limit of presses for one link, which a person never reaches by clicking.
 PRESSES_AT_ONCE = 60
 BETWEEN_PRESSES = timedelta(seconds=1)
-# Whoever has no name can be anybody, and each of their questions is kept.
+# The limit of questions by anonymous callers, because each question is stored.
 QUESTIONS_AT_ONCE = 30
 BETWEEN_QUESTIONS = timedelta(seconds=10)
-# Hints of one address: a provider's own come from few, and are sent again when it was too fast.
+# The limit of unsigned notices from one address. A provider sends from few addresses, and repeats
+# a notice that was refused.
 HINTS_AT_ONCE = 100
 BETWEEN_HINTS = timedelta(seconds=0.2)
 
@@ -103,8 +104,8 @@ class Service:
     user_codes: UserCodes
     api_keys: ApiKeys
     paces: Rates
-    nobodys: Rates  # questions of callers without a name, by address
-    hints: Rates  # what nobody has signed, by address
+    nobodys: Rates  # questions of anonymous callers, by address
+    hints: Rates  # unsigned notices, by address
     certificates: Certificates
     pictures: Avatars
     bodies: RunningTools
@@ -117,12 +118,12 @@ class Service:
     clients: McpClients
     public_url: str
     sandbox_url: str | None
-    users: Users | None  # of the application that is served; None where none is
+    users: Users | None  # the served application's users; None if no application is served
     request_state_keys: Callable[[], tuple[bytes, ...]] = field(repr=False)
 
     @property
     def is_draining(self) -> bool:
-        """Whether the process ends: it takes no more work, and is not to be sent any."""
+        """True if the process is shutting down and should get no more requests."""
         return self.elicitations.waiters.is_draining
 
     def call(
@@ -137,7 +138,10 @@ class Service:
         is_of_task: bool = False,
         leg: str | None = None,
     ) -> Call:
-        """One leg; `accounts` are what the body got in earlier ones, by the question's digest."""
+        """Build the call for one request.
+
+        `accounts` are the accounts that the tool got in earlier requests, by the question's digest.
+        """
         return Call(
             elicitations=self.elicitations,
             links=self.links,
@@ -156,22 +160,23 @@ class Service:
         )
 
     async def store_stepped_back(self, back: StepBack) -> None:
-        """Act on what the store may have lost: a standby without the last seconds, a backup.
+        """Repair the payments after the store lost writes, in a failover or a restore.
 
-        Everything that was acknowledged before `back.survived` is there, by the clock of the
-        process that acknowledged it. One process calls this, and again until it returns.
+        The store has all writes that were acknowledged before `back.survived`, by the clock of the
+        process that acknowledged them. One process calls this method, and repeats it until it
+        succeeds.
         """
         await self.kinds.payments.ledger.mark_perhaps_used(back)
         await self.kinds.payments.reconciling.reconcile(back.survived)
 
     async def drain(self, *, within: timedelta) -> None:
-        """Before the process ends: whoever waits is told to come again, what works may finish."""
+        """Prepare the shutdown: tell waiting clients to retry, and let running tools finish."""
         self.elicitations.waiters.drain()
         await self.bodies.all_answered(within=within)
 
 
 def _longer_kept(policies: PolicySettings) -> Mapping[type[Struct], timedelta]:
-    """By how much, than is the rule of each kind of row."""
+    """Return how much longer than by default the rows of each kind are stored."""
     records, webhooks = policies.keep_records - RECORD_KEPT, policies.keep_webhooks - WEBHOOK_KEPT
     return {
         **dict.fromkeys((Elicitation, Run, Approval), records),
@@ -210,15 +215,18 @@ async def open_service(
 ) -> AsyncGenerator[Service]:
     """Build the service on an open store.
 
-    A payment that nobody used is given back after `refund_unused`; None: never.
-    `unreached` are the payment providers whose webhooks do not reach us: they are asked. `events`
-    are the addresses that are told of what happens.
-    Without `outbound` nothing can be asked of a provider. `credentials` are our client id and
-    secret at a provider, by its name. `who` says where people sign in, `issuer` is what that says
-    of itself; `kinds` are beside the built-in ones, `users` the application's own. `marks` is the
-    folder outside of the store that says how far it had come. `config` is how errors call the file
-    of declarations, whose place only people of this machine may know. Raises
-    Unreadable if the store was made under secrets that the ring lacks, and BadPlugin.
+    Unused payments are refunded after `refund_unused`; None means never. `unreached` are the
+    payment providers whose webhooks do not reach this server, so they are polled. `events` are the
+    addresses of outgoing webhooks. Without `outbound`, no provider can be asked. `credentials` are
+    this server's client ids and secrets by provider name. `who` are the settings for sign-in, and
+    `issuer` is the issuer named there. `kinds` are additional question kinds, and `users` the
+    application's users. `marks` is a folder outside of the store with the store's latest known
+    state. `config` is the name in errors of the file of declarations, whose path only users of
+    this machine may see.
+
+    Raises:
+        Unreadable: The store was created with secrets that the ring lacks.
+        BadPlugin: A plugin is invalid.
     """
     owners = await open_owners(store=store, ring=ring)
     policies, limits = policies or PolicySettings(), limits or CallLimits()

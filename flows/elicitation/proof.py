@@ -13,7 +13,7 @@ from msgspec import Struct
 
 
 class Decider(Struct, frozen=True, kw_only=True):
-    """The person who decided for somebody else.
+    """The person who decided for another person.
 
     `name` is the person as the operator configured them, `label` is the displayed text. The label
     is never compared.

@@ -30,7 +30,7 @@ class ToolBody:
 
     @contextmanager
     def using(self, name: str, key: str | int | None) -> Generator[None]:
-        """Reserve the name while `once` runs, and for good after it succeeded.
+        """Reserve the name while `once` runs, and permanently after it succeeded.
 
         Raises InvalidQuestion if the body has already used that name with that key.
         """

@@ -6,17 +6,17 @@ from typing import Final
 from flows.elicitation.calling_client import CallingClient
 from flows.errors import InvalidArguments
 
-APPLICATION: Final = "the application"  # what a block is called where a tool has its name
-_PROGRAM = " (API)"  # no program's name has parentheses, and no tool may have such a name
+APPLICATION: Final = "the application"  # the tool name for questions of an `asking` block
+_PROGRAM = " (API)"  # program names have no parentheses, and no tool name may end like this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """Which tool of which served server, with which arguments, for which client.
+    """A call of a served server's tool: its name, its arguments and the client.
 
-    `client` is what it calls itself, `client_id` what its access token proves, if it brought one.
-    `client_apart` tells it from other clients with the same library's name (`CallingClient.apart`).
-    `version` is that of the tool which runs, where a name stands for several (FastMCP).
+    `client` is the client's own name, `client_id` the id in its access token, if it sent one.
+    `client_apart` distinguishes clients with the same library's name (`CallingClient.apart`).
+    `version` is the running tool's version if several tools have one name (FastMCP).
     """
 
     server: str
@@ -29,12 +29,12 @@ class ToolCall:
 
     @property
     def calling_client(self) -> CallingClient:
-        """What tells this client from others of the same person's."""
+        """The identity of the client among the clients of the same person."""
         return CallingClient(name=self.client, id=self.client_id, apart=self.client_apart)
 
     @property
     def version_parts(self) -> tuple[str, ...]:
-        """What the keys of its calls have besides: nothing where the tool has no version."""
+        """The tool's version for the keys of its calls; empty if the tool has no version."""
         return () if self.version is None else ("version", self.version)
 
 
@@ -42,7 +42,8 @@ def must_be_no_others_name(tool: str) -> None:
     """Check that an MCP tool does not have the name of an API program or of a block.
 
     Raises:
-        InvalidArguments: It has. Questions, secrets and accounts of the program would be its own.
+        InvalidArguments: The tool has such a name. It would get the questions, secrets and
+            accounts of the program.
     """
     name = "".join(tool.split()).casefold()
     if name.endswith(_PROGRAM.strip().casefold()) or name == "".join(APPLICATION.split()):
@@ -54,10 +55,10 @@ def must_be_no_others_name(tool: str) -> None:
 
 
 def client_of(program: str) -> str:
-    """Return what an API program is called where a tool or an MCP client has its name."""
+    """Return an API program's name for use in place of a tool's or an MCP client's name."""
     return program + _PROGRAM
 
 
 def program_of(tool: str) -> str | None:
-    """Return the API program that is called so in place of a tool; None for a tool or a block."""
+    """Return the API program that a tool name stands for, or None for a tool or a block."""
     return tool.removesuffix(_PROGRAM) if tool.endswith(_PROGRAM) else None

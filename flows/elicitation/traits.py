@@ -56,7 +56,7 @@ class Traits:
     may_be_anonymous: bool = False  # an anonymous caller may be asked
     # if its `await` is missing, later questions and actions are refused
     stops_what_follows: bool = False
-    # somebody else decides; the person who asked may only view and withdraw it
+    # another person decides; the person who asked may only view and withdraw it
     is_anothers: bool = False
     is_secret: bool = False  # the answer must never reach the model
     # what the tool receives, stored beyond the call

@@ -2,9 +2,9 @@
 
 The code proves that the person who opened the page is the person who asked.
 
-Risks: this is weaker than a sign-in. A person who is talked into reading the code to somebody else
+Risks: this is weaker than a sign-in. A person who is talked into reading the code to another person
 has given the link away, and the page says so. Guessing is limited to five tries for each code and
-fifty for each question, out of 25,600,000,000 codes, for each secret of the ring. Somebody else
+fifty for each question, out of 25,600,000,000 codes, for each secret of the ring. Another person
 with the link can also request codes. This does not invalidate the asker's code, except the oldest
 of more than three. A code is shown to one browser only and is not stored: it is a keyed hash of the
 elicitation, the browser and the number of the code, so the page can show it again without a write.
@@ -78,7 +78,7 @@ class BrowserBinding(Struct, frozen=True, kw_only=True):
 def bind(current: BrowserBinding | None, *, browser: str) -> BrowserBinding:
     """Create a code for a browser that has none yet.
 
-    The codes of other browsers stay valid: somebody else with the link must not be able to
+    The codes of other browsers stay valid: another person with the link must not be able to
     invalidate the asker's code. Raises NotAllowed if the asker has confirmed another browser.
     """
     current = current or BrowserBinding()

@@ -169,9 +169,9 @@ def confirm(
     `arguments` are shown to the person: what an approval would do. Raises InvalidQuestion if they
     are not JSON.
 
-    With `approver`, somebody else decides: the people to whom the operator's settings give that
-    name. They may need days. The call ends in the meantime, and repeating the same call resumes it.
-    The await raises NotConfigured if nobody has that name.
+    With `approver`, other people decide: those to whom the operator's settings give that name.
+    They may need days. The call ends in the meantime, and repeating the same call resumes it. The
+    await raises NotConfigured if the settings have no such name.
 
     `key` and `timeout` are as for `url`. With `approver`, the default timeout is a day.
     """

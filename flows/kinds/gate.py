@@ -96,7 +96,7 @@ def gate(
 
     Use `@gate` or `@gate(message=..., timeout=...)`, above or below the tool's decorator.
 
-    - `approver`: somebody else than the caller decides, as for `confirm`. An approval is for one
+    - `approver`: another person than the caller decides, as for `confirm`. An approval is for one
       run with exactly these arguments, within a day.
     - `timeout`: 5 minutes by default, a day with `approver`.
     - `off`: don't wait, although the tool is annotated as destructive, unless the operator names

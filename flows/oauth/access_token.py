@@ -1,10 +1,11 @@
-"""Who calls, by an access token of the issuer (RFC 9068, RFC 7519).
+"""Verification of callers' access tokens (RFC 9068, RFC 7519).
 
-What could go wrong: a token that was made for another server, by another issuer, for a sign-in, or
-by nobody: `alg` none, or HMAC with the public key as its secret. Only asymmetric signatures by a
-key that the issuer publishes count, and every claim below is compared. An id_token can have our
-audience where one registration serves both, so what only an id_token says is refused. So is a
-token that is bound to its caller's key, which nobody proves to have here.
+Risks: a token that was made for another server, by another issuer or for a sign-in is accepted, or
+a forged one (`alg` none, or HMAC with the public key as its secret). Only asymmetric signatures by
+a key that the issuer publishes count, and every claim below is compared. If one registration
+serves both, an id_token can have this server's audience, so tokens with claims that only an
+id_token has are refused. Tokens that are bound to the caller's key are refused too, because this
+server does not check that the caller has the key.
 """
 
 import hashlib
@@ -23,26 +24,28 @@ from flows.oauth.responses import SCOPES_AT_MOST, TOKEN_BYTES_AT_MOST, is_list
 
 SUBJECT_CLAIM = ("sub",)
 CLAIM_BYTES_AT_MOST = 255
-CAME_AT_MOST = 200  # letters of what a token said, in a log
+CAME_AT_MOST = 200  # characters of a token's value in a log
 LIFE_AT_MOST = timedelta(days=3650)
-ASKED_AGAIN = timedelta(seconds=60)  # what an issuer said of a token that only it can read
+ASKED_AGAIN = timedelta(seconds=60)  # how long an introspection result is used
 TYPES = frozenset({"at+jwt", "jwt"})
-# What an id_token or a logout token says and an access token does not; and the key that a token is
-# bound to, by DPoP or mutual TLS, without which it must not count (RFC 9449, 7.2; RFC 8705, 3).
+# Claims of id_tokens and logout tokens; and `cnf`, the key that a token is bound to by DPoP or
+# mutual TLS: such a token must be refused unless the caller proves the key (RFC 9449, 7.2;
+# RFC 8705, 3).
 _OF_OTHERS = frozenset({"nonce", "at_hash", "c_hash", "events", "cnf"})
-# What an access token says and an id_token does not (RFC 9068, 2.2; Okta).
+# Claims that access tokens have and id_tokens do not (RFC 9068, 2.2; Okta).
 _OF_ACCESS = frozenset({"scope", "scp", "client_id", "cid"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """What tokens must be made for: this server, by its one issuer.
+    """This server as a protected resource, with the one issuer whose tokens it accepts.
 
-    `url` is the canonical address, as the metadata document says it. `audiences` are other names
-    for it, for issuers that know no addresses (RFC 8707) and write an id of theirs. `beside` are
-    addresses of this server for other uses than calls, each with tokens of its own. `claim` names
-    what a person is known by, `scopes` what a call needs at least, `asked` what clients are told to
-    ask the issuer for, besides; `wanted` are claims with a value, by which more is known of people.
+    `url` is the canonical address, as in the metadata document. `audiences` are other names for
+    it: issuers without RFC 8707 write an id of their own into tokens. `beside` are the server's
+    addresses for other uses than calls; each needs tokens of its own. `claim` names the claims
+    that identify a person. `scopes` are required for every call. `asked` are further scopes that
+    the metadata advertises to clients. `wanted` are the (claim, value) pairs, such as roles, to
+    look for in tokens.
     """
 
     url: str
@@ -65,9 +68,9 @@ class Resource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUse:
-    """The address that a token has to be made for, beside the one for calls.
+    """The audience that a token needs for another use of this server than calls.
 
-    A token that was made for calls is of use too if it has the `scope` that an operator names by
+    A token that was made for calls is accepted too if it has `scope`, which the operator sets with
     `setting`.
     """
 
@@ -83,11 +86,11 @@ class TokenUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """Whose call it is; only `verify` makes one. Without a subject it is nobody's in particular.
+    """The caller that a verified access token identifies. Without a subject it is anonymous.
 
-    `claims` are the wanted ones that it has, each as `claim_mark` has it. `made_for` are the names
-    of this server that its audience has. `signed_in_at` is when the token was issued, or when its
-    issuer says that the person signed in (`auth_time`) if that was earlier.
+    Only `verify` and `introspected` create instances. `claims` are the marks (`claim_mark`) of the
+    wanted claims that the token has. `made_for` are this server's names in the token's audience.
+    `signed_in_at` is when the token was issued, or `auth_time` if that was earlier.
     """
 
     issuer: str
@@ -101,10 +104,11 @@ class Verified:
 
 
 class BadBearer(ElicitError):
-    """A call without a token that counts; `reason` is for logs, never for the sender.
+    """The error for a call without a valid token; `reason` is for logs, never for the sender.
 
-    `expected` and `came` say more of it there, without anything of the token that was not verified
-    but its header. `error` is the code of RFC 6750, 3.1; None where nothing was sent at all.
+    `expected` and `came` are details for the log. Before the signature is verified, they contain
+    nothing of the token but its header. `error` is the code of RFC 6750, 3.1, or None if no token
+    was sent.
     """
 
     name = "ELICITATION_BAD_BEARER"
@@ -134,10 +138,12 @@ _WORDS = {
 
 
 def key_id_of(token: str) -> str | None:
-    """Which key the token says it was signed with; nothing is proven by that.
+    """Return the id of the key that the token claims to be signed with, without verifying it.
 
-    Raises BadBearer for what is no token of ours, whatever key it was signed with. Its header need
-    not say which type it is (RFC 7519, 5.1), as Okta's do not; one that says another is refused.
+    The header may have no `typ` (RFC 7519, 5.1), as Okta's do not; another `typ` is refused.
+
+    Raises:
+        BadBearer: The header shows that this cannot be one of the issuer's access tokens.
     """
     said = _header(token)
     if said.get("alg") not in ALGORITHMS:
@@ -168,7 +174,11 @@ def _header(token: str) -> Mapping[str, Any]:
 def verify(
     token: str, *, resource: Resource, keys: Sequence[Mapping[str, Any]], now: datetime
 ) -> Verified:
-    """Whose token it is, by these keys of the issuer. Raises BadBearer unless all of it holds."""
+    """Return the caller of a token that one of the issuer's `keys` signed.
+
+    Raises:
+        BadBearer: The signature, a claim or the type is wrong.
+    """
     key_id_of(token)
     header = _header(token)
     if not keys:
@@ -184,17 +194,20 @@ def verify(
 
 
 def introspected(says: Mapping[str, Any], *, resource: Resource, now: datetime) -> Verified:
-    """Whose token it is, as its issuer says (RFC 7662, 2.2).
+    """Return the caller of a token from the issuer's introspection response (RFC 7662, 2.2).
 
-    Raises BadBearer unless all of it holds. What an issuer may leave out counts as good, but for
-    the audience: whether a token was made for this server is nothing to guess.
+    Optional members that the issuer left out count as correct, except for the audience: the server
+    does not guess whether a token was made for it.
+
+    Raises:
+        BadBearer: The token is not active, or a member of the response is wrong.
     """
     if says.get("active") is not True:
         raise BadBearer("not active", expected="one that its issuer calls active")
     if str(says.get("token_type", "bearer")).lower() not in ("bearer", "access_token"):
         raise BadBearer("type", expected="Bearer", came=says["token_type"])
     seconds = int(now.timestamp())
-    until = seconds + ASKED_AGAIN.seconds + 1  # a whole second, after it is asked about again
+    until = seconds + ASKED_AGAIN.seconds + 1  # one second after the next introspection
     left_out = {"iss": resource.issuer, "iat": seconds, "exp": until}
     return _whose({**left_out, **says}, resource=resource, now=now)
 
@@ -224,17 +237,17 @@ def _whose(claims: Mapping[str, Any], *, resource: Resource, now: datetime) -> V
 
 
 def _away(moment: object, *, now: datetime) -> str | None:
-    """How far from now: clocks that differ show in it."""
+    """Return how far `moment` is from now, for the log: it shows clocks that differ."""
     if not isinstance(moment, int | float):
         return None
     return f"{moment - now.timestamp():+.0f} s"
 
 
 def subject_of(claims: Mapping[str, Any], *, claim: tuple[str, ...]) -> str | None:
-    """Whom the claims of a caller or of a browser speak of; None unless all of them are there.
+    """Return the subject of a caller's or browser's claims, or None if one of `claim` is missing.
 
-    `sub` stands as it is. Anything else is written with its names, so that it never equals the
-    `sub` of somebody else, nor another pair that reads the same when joined.
+    `sub` alone is returned unchanged. Other claims become JSON with their names, so that they
+    never equal another person's `sub`, nor other values that read the same when joined.
     """
     values = {name: claims.get(name) for name in claim}
     if not values or not all(map(_is_identifier, values.values())):
@@ -245,14 +258,14 @@ def subject_of(claims: Mapping[str, Any], *, claim: tuple[str, ...]) -> str | No
 
 
 def claim_mark(name: str, value: str) -> str:
-    """A claim with its value, as short as a cookie needs it."""
+    """Return a short hash of a claim and its value, which fits into a cookie."""
     return hashlib.sha256(f"{name}\0{value}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def claim_marks(
     claims: Mapping[str, object], wanted: Collection[tuple[str, str]]
 ) -> tuple[str, ...]:
-    """Of the wanted ones, those that the claims of a verified token have: a text, or in a list."""
+    """Return the marks of the `wanted` pairs that the claims contain, as a text or in a list."""
 
     def has(name: str, value: str) -> bool:
         said = claims.get(name)
@@ -270,7 +283,7 @@ def _is_identifier(value: Any) -> bool:
 
 
 def _names_in(audience: Any, resource: Resource) -> tuple[str, ...]:
-    """Exactly our addresses, or these with one slash more or less at their end."""
+    """Return this server's names in a token's audience; a slash at an address's end is ignored."""
     ours = {_plain(url) for url in (resource.url, *resource.beside)}
     several = audience if is_list(audience) else [audience]
     texts = [each for each in several if isinstance(each, str)]
@@ -283,7 +296,10 @@ def _plain(url: str) -> str:
 
 
 def _client(claims: Mapping[str, Any]) -> str:
-    """RFC 9068; OpenID Connect; Microsoft's first version; Okta. Empty where none is named."""
+    """Return the client's id, or "" if the token names none.
+
+    The claims are those of RFC 9068, OpenID Connect, Microsoft's v1.0 tokens and Okta.
+    """
     named = (claims.get(name) for name in ("client_id", "azp", "appid", "cid"))
     return next((str(each) for each in named if _is_identifier(each)), "")
 
@@ -296,9 +312,10 @@ def _scopes(claims: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _sign_in(claims: Mapping[str, Any], *, now: datetime) -> datetime:
-    """Return a moment no later than now, and within every calendar.
+    """Return when the person signed in: the earliest of `auth_time`, `iat` and now.
 
-    A token that was made by refreshing another one has a new `iat`, and its old `auth_time`.
+    A refreshed token has a new `iat` and the old `auth_time`. The result is never before 1970, so
+    that every value can be converted.
     """
     moments = [now.timestamp(), claims["iat"]]
     signed_in = claims.get("auth_time")
@@ -308,6 +325,9 @@ def _sign_in(claims: Mapping[str, Any], *, now: datetime) -> datetime:
 
 
 def _expiry(seconds: float, *, now: datetime) -> datetime:
-    """Compared before it is converted: a number can lie beyond every calendar."""
+    """Return `exp` as a datetime, LIFE_AT_MOST from now at the latest.
+
+    The number is compared before it is converted, because `datetime` cannot hold every number.
+    """
     latest = now + LIFE_AT_MOST
     return latest if seconds > latest.timestamp() else datetime.fromtimestamp(seconds, UTC)

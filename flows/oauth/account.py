@@ -1,8 +1,8 @@
-"""An account that a person connected, and the key to it, which goes to the provider's hosts only.
+"""A connected account as a tool gets it; its access token goes to the provider's hosts only.
 
-What could go wrong: the key leaves. By a redirect or a full address in a call: it is added only
-where a request's origin is one of the provider's. By a tool that returns its account or logs it:
-neither class is a dataclass, so what serialises those finds no members and is left with the repr.
+Risks: the access token leaks through a redirect or a full URL in a tool's request, so it is added
+only if the request's origin is one of the provider's. Or it leaks because a tool returns or logs
+the account: neither class is a dataclass, so serializers find no members and use the repr.
 """
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -21,11 +21,11 @@ Wait: TypeAlias = Callable[[Coroutine[Any, Any, str | None]], str | None]
 
 
 class BearerAuth(httpx.Auth):
-    """Adds the key to what goes to one of these origins, and to nothing else.
+    """An httpx authentication that adds the access token to requests to `origins` only.
 
-    `renew` is asked once for each request whose key the provider's API refused (401), and told
-    which: it gives a newer one, or None. What can be sent again then is. A client in a worker
-    thread waits for it by `wait`.
+    If the provider's API refuses a request's token (401), `renew` is called once with that token
+    and returns a newer one or None. The request is then sent again if its body allows that. A
+    synchronous client waits for `renew` with `wait`.
     """
 
     __slots__ = ("_origins", "_renew", "_token", "_wait")
@@ -44,11 +44,11 @@ class BearerAuth(httpx.Auth):
         self._wait = wait
 
     def is_for(self, url: httpx.URL) -> bool:
-        """Whether what goes there gets the key."""
+        """Return True if requests to this URL get the access token."""
         return f"{url.scheme}://{url.netloc.decode('ascii')}" in self._origins
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        # httpx follows redirects below this and takes the header off where the origin changes.
+        # httpx follows redirects itself and removes the header when the origin changes.
         if self.is_for(request.url):
             request.headers["Authorization"] = f"Bearer {self._token}"
         yield request
@@ -60,7 +60,7 @@ class BearerAuth(httpx.Auth):
         (first,) = self.auth_flow(request)
         reply = yield first
         if self._is_refused(reply, sent):
-            # Also where nothing can be sent again: else a revoked key is never found out.
+            # Renew even if the request cannot be repeated, to notice a revoked token.
             if self._token == sent and self._renew is not None:
                 self._token = await self._renew(sent) or sent
             if is_whole and self._is_other(request, sent):
@@ -86,7 +86,7 @@ class BearerAuth(httpx.Auth):
         return self._token != sent and self.is_for(request.url)
 
     def _has_carried(self, request: httpx.Request, token: str) -> bool:
-        """It was answered at home, with the key: not where a redirect led to."""
+        """Return True if the request had this token and went to the provider, not to a redirect."""
         is_ours = request.headers.get("Authorization") == f"Bearer {token}"
         return is_ours and self.is_for(request.url)
 
@@ -98,12 +98,12 @@ class BearerAuth(httpx.Auth):
 
 
 def _is_whole(request: httpx.Request) -> bool:
-    """Whether it can be sent again: a body that is a stream is gone once it was sent."""
+    """Return True if the request can be sent again: a streamed body can be sent only once."""
     return isinstance(request.stream, httpx.ByteStream)
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
-    """An account as the service hands it to the tool."""
+    """The account data that the service passes to the tool."""
 
     provider: str
     id: str
@@ -114,14 +114,14 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     access_token: str
     api: str
     api_hosts: tuple[str, ...]
-    connection: str | None = None  # what is asked for a newer key
+    connection: str | None = None  # the connection's id, to get a newer access token with
 
     def __repr__(self) -> str:
         return f"Content({self.provider!r}, {self.label!r})"
 
 
 class Account:
-    """Whose account it is, what it may be used for, and a way to use it."""
+    """A connected account: its person, its granted scopes, and HTTP clients that may use it."""
 
     __slots__ = (
         *("_auth", "_content", "_resources"),
@@ -141,31 +141,32 @@ class Account:
         self._resources = resources
         connection = content.connection
         renew = None if connection is None else partial(resources.renew, connection)
-        # One for all its clients: what one of them was given, the others use too.
+        # One for all clients of the account: a renewed token is used by all of them.
         self._auth = BearerAuth(
             content.access_token, origins=content.api_hosts, renew=renew, wait=resources.wait
         )
 
     @property
     def access_token(self) -> str:
-        """The key as it was handed out, for a library that wants it.
+        """The access token as it was when the tool got the account, for use with other libraries.
 
-        `client()` needs no one to hold it, and goes on with a newer one where this one is over.
+        `client()` adds the token itself, and uses a newer one after this one has expired.
         """
         return self._content.access_token
 
     def client(self) -> httpx.AsyncClient:
-        """Make a client for the provider's API, authorised there and nowhere else.
+        """Return an httpx client for the provider's API, authorised there and nowhere else.
 
-        It is httpx's own: it unpacks what comes, of any size. Where that is not to be trusted, ask
-        for `accept-encoding: identity` and stream.
+        The client decompresses responses of any size. If you do not trust the API with that, send
+        `accept-encoding: identity` and stream the response.
         """
         return self._resources.client(base_url=self.api, auth=self._auth)
 
     def sync_client(self) -> httpx.Client:
-        """The same for a `def` tool, which runs in a worker thread and may block there.
+        """Return a synchronous client for a `def` tool, which runs in a worker thread.
 
-        Raises ElicitError on the event loop, which it would stop for everybody.
+        Raises:
+            ElicitError: The caller is on the event loop, which the client would block.
         """
         return self._resources.sync_client(base_url=self.api, auth=self._auth)
 
@@ -191,5 +192,9 @@ class Account:
 
 
 def account_of(content: Json, resources: Resources) -> Account:
-    """Make the account of what an accepted question holds; raises msgspec.ValidationError."""
+    """Return the account that an accepted answer's `content` describes.
+
+    Raises:
+        msgspec.ValidationError: The content is not an account.
+    """
     return Account(msgspec.convert(content, Content), resources=resources)

@@ -1,9 +1,9 @@
-"""The kind `oauth`: an authorisation code is fetched by the browser and exchanged here.
+"""The authorization code flow of the kind `oauth`: the browser brings a code to redeem.
 
-What could go wrong is RFC 9700's list: a code caught on its way (PKCE, S256 always), an answer of
-another issuer (`iss`, one redirect address for each provider), an answer put together from two
-(repeated parameters), a code used twice (one exchange, never retried). That the state was ours and
-the browser the same is checked before any of this is called.
+Risks (RFC 9700): a code is intercepted (PKCE, always S256), another issuer answers (`iss`, one
+redirect address for each provider), a response is mixed from two (repeated parameters), a code is
+redeemed twice (one exchange, never retried). The callers check before that the state is the
+server's own and the browser the same.
 """
 
 import secrets
@@ -40,7 +40,7 @@ _ONCE = ("code", "state", "iss", "error")
 
 
 class Mixed(ElicitError):
-    """An answer that must not be acted upon at all; `reason` is for logs, never for the sender."""
+    """The error for a callback that must be ignored; `reason` is for logs, never for the sender."""
 
     name = "ELICITATION_MIXED_ANSWER"
     http_status = 400
@@ -51,11 +51,12 @@ class Mixed(ElicitError):
 
 
 class AccountTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for: the elicitation's `asked.terms`.
+    """The account and scopes that a question asks for: the elicitation's `asked.terms`.
 
-    `also` is what the account in its place may do besides: a narrower one would not take it.
-    `declared` is the provider where only a tool's code declares it. `person_id` is whose account
-    it is, where that is known: names change, and others take them.
+    `also` are the other scopes of the account that is connected now, so that a new grant for the
+    same account is not narrower. `declared` is the provider if only a tool's code declares it.
+    `person_id` is the provider's id of the wanted account if it is known: labels can change, and
+    other people can take them.
     """
 
     provider: str
@@ -68,11 +69,11 @@ class AccountTerms(msgspec.Struct, frozen=True, kw_only=True):
     declared: Json = None
 
     def asked(self, *, switches: bool = False) -> tuple[str, ...]:
-        """What goes to the provider; another account takes nobody's place."""
+        """Return the scopes to request; without `also` if the person may choose another account."""
         return self.scopes if switches else tuple(dict.fromkeys((*self.scopes, *self.also)))
 
     def wants(self, person: Person) -> bool:
-        """Whether it is the account that was asked for, if one was."""
+        """Return True if this is the account that was asked for, or if none was named."""
         if self.person_id is not None:
             return person.id == self.person_id
         return self.account is None or person.is_called(self.account)
@@ -80,7 +81,7 @@ class AccountTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """What was granted, and by whom. The scopes may be fewer than asked, or more."""
+    """The tokens of a grant, with its person. The scopes may be fewer than requested, or more."""
 
     tokens: TokenSet
     scopes: tuple[str, ...]
@@ -89,11 +90,14 @@ class Grant:
 
 
 class StoredAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt keeps until it is back: the exchange goes where the way out was found."""
+    """The state of an attempt, stored until the browser returns.
+
+    It contains the endpoints that discovery found, so that the code is redeemed at the same ones.
+    """
 
     verifier: str
     redirect_uri: str
-    scopes: tuple[str, ...] = ()  # as they are asked for
+    scopes: tuple[str, ...] = ()  # as requested
     nonce: str | None = None
     issuer: str | None = None
     sends_issuer: bool = False
@@ -107,7 +111,7 @@ class StoredAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OauthFlow:
-    """Implements flows.elicitation.flow.Flow, and what follows when the browser is back."""
+    """The `oauth` implementation of flows.elicitation.flow.Flow, with the callback's handling."""
 
     def __init__(self, clients: Mapping[str, Client]) -> None:
         self._clients = clients
@@ -130,7 +134,11 @@ class OauthFlow:
         return cast("Json", msgspec.to_builtins(kept))
 
     def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
-        """Raises Failed where the provider's metadata cannot be had or trusted."""
+        """Return the redirect to the provider.
+
+        Raises:
+            Failed: The provider's metadata cannot be fetched or trusted.
+        """
         terms, client = self._client(elicitation)
         provider, kept, authorize = client.provider, _kept(elicitation), client.provider.authorize
         if provider.discovers:
@@ -160,9 +168,12 @@ class OauthFlow:
         return Redirect(url=url, kept=cast("Json", msgspec.to_builtins(kept)))
 
     def code_of(self, elicitation: Elicitation, arrival: CallbackParams) -> str:
-        """The code that the browser brought.
+        """Return the code from the callback.
 
-        Raises Mixed where nothing may be done, Denied for the person's no, Failed for another.
+        Raises:
+            Mixed: The callback must be ignored.
+            Denied: The person declined.
+            Failed: The provider refused for another reason.
         """
         _, client = self._client(elicitation)
         kept = _kept(elicitation)
@@ -176,7 +187,7 @@ class OauthFlow:
         )
 
     def finish(self, elicitation: Elicitation, *, code: str, now: datetime) -> Talk[Grant]:
-        """Exchange the code, once, and find out whose account it is. Raises Failed."""
+        """Redeem the code, once, and return the grant with the account's person. Raises Failed."""
         _, client = self._client(elicitation)
         provider, kept = client.provider, _kept(elicitation)
         assert kept.token is not None
@@ -222,9 +233,10 @@ def code_in(
     denied: str,
     elicitation_id: str | None = None,
 ) -> str:
-    """The code in an answer of this very issuer (RFC 9207); see `OauthFlow.code_of`.
+    """Return the code from a callback of this issuer (RFC 9207). Raises as `OauthFlow.code_of`.
 
-    Where a declaration names no issuer the redirect address, one for each provider, tells.
+    If the provider's declaration names no issuer, only the redirect address, which differs for
+    each provider, tells issuers apart.
     """
     came = single(arrival)
     if came["iss"] is None and sends_issuer:
@@ -248,7 +260,7 @@ def code_in(
 
 
 def single(arrival: CallbackParams) -> Mapping[str, str | None]:
-    """Each parameter that must not be repeated. Raises Mixed where one is."""
+    """Return the parameters that must not be repeated. Raises Mixed if one is."""
     for name in _ONCE:
         if len(arrival.all(name)) > 1:
             raise Mixed(f"{name} comes more than once")
@@ -264,7 +276,7 @@ def exchange(
     verifier: str,
     client_auth: str,
 ) -> httpx.Request:
-    """What redeems a code, once (RFC 6749, 4.1.3; RFC 7636, 4.5)."""
+    """Build the request that redeems a code (RFC 6749, 4.1.3; RFC 7636, 4.5)."""
     values = {
         "grant_type": "authorization_code",
         "code": code,
@@ -278,7 +290,7 @@ def exchange(
 def proven_claims(
     granted: TokenReply, client: Client, *, jwks: str, issuer: str, nonce: str, now: datetime
 ) -> Talk[Mapping[str, Any]]:
-    """What the id_token says, by the keys that its issuer publishes. Raises Failed."""
+    """Return the id_token's claims, verified with the issuer's published keys. Raises Failed."""
     provider = client.provider
     return verified_claims(
         granted.id_token,
@@ -294,7 +306,7 @@ def proven_claims(
 def named_person(
     claims: Mapping[str, Any], provider: Provider, *, userinfo: str | None, token: str
 ) -> Talk[Person | None]:
-    """The person of the claims; userinfo is asked where they have no name for people."""
+    """Return the person of the claims. If the claims have no readable name, fetch userinfo too."""
     more = None
     is_named = any(claims.get(name) for name in ("email", "preferred_username", "name"))
     if userinfo is not None and not is_named:

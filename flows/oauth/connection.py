@@ -1,7 +1,7 @@
 """A connection: an account that a person connected for one served server, as it is stored.
 
-What could go wrong: an account that serves another owner, another server, or another provider of
-the same name than the one it came from. Whoever looks one up names all three in its key.
+Risks: an account is used for another owner, another server, or another provider of the same name.
+A look-up needs `key`, which contains server and provider, together with the owner.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -16,11 +16,11 @@ from flows.oauth.responses import Person
 
 WRITTEN_AGAIN_AFTER = timedelta(minutes=1)
 REMEMBERED_FOR = timedelta(days=1)
-CLIENTS_AT_MOST = 16  # that are remembered, the latest
+CLIENTS_AT_MOST = 16  # only the latest clients are stored
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """Who is at the provider with this key at the moment; nobody else goes before it is over."""
+    """A claim on refreshing or revoking the tokens; no other process does so before it expires."""
 
     by: str
     until: datetime
@@ -36,31 +36,31 @@ class Connection(Struct, frozen=True, kw_only=True):
     label: str
     connected_at: datetime
     scopes: tuple[str, ...]  # as granted
-    tools: tuple[str, ...]  # that may use it
+    tools: tuple[str, ...]  # the tools that may use it
     access_token: str
     refresh_token: str | None = None
     expires_at: datetime | None = None
     name: str | None = None
     picture: str | None = None
-    issued_at: datetime | None = None  # the key; None in what was stored before this was known
-    token: str | None = None  # where the exchange was made
-    client_auth: str | None = None  # how we said there who we are
-    issuer: str | None = None  # who granted it
-    holds_key: bool = True  # the one that this server uses now
-    put_aside_at: datetime | None = None  # the person put another one in use by a press
-    used: Mapping[str, datetime] = field(default_factory=dict[str, datetime])  # last, by tool
+    issued_at: datetime | None = None  # of the access token; None in rows of older versions
+    token: str | None = None  # the token endpoint of the exchange
+    client_auth: str | None = None  # how this server authenticated at that endpoint
+    issuer: str | None = None  # the issuer that granted it
+    holds_key: bool = True  # the account that is in use for `key` now
+    put_aside_at: datetime | None = None  # when the person put another account in use
+    used: Mapping[str, datetime] = field(default_factory=dict[str, datetime])  # last use by tool
     claim: Claim | None = None
-    retry_at: datetime | None = None  # the last refresh failed: no other one before this
-    refused_at: datetime | None = None  # when the provider first refused to refresh, unproven yet
-    lapsed_at: datetime | None = None  # it works no more until the person connects again
-    ended_at: datetime | None = None  # disconnected: only its label is left of it here
-    was_revoked: bool | None = None  # what the provider said then
-    ended_by: str | None = None  # over the HTTP API: as the audit names a key
+    retry_at: datetime | None = None  # the last refresh failed: none is tried before this
+    refused_at: datetime | None = None  # the first refusal to refresh, without a proof so far
+    lapsed_at: datetime | None = None  # unusable until the person connects it again
+    ended_at: datetime | None = None  # disconnected: only the label is still stored
+    was_revoked: bool | None = None  # whether the provider confirmed the revocation
+    ended_by: str | None = None  # disconnected through the HTTP API: the API key's audit name
     came_by: str | None = None  # the elicitation of the latest exchange
-    former: str | None = None  # the id of the one whose place it took then
-    declared: Json = None  # the provider, where only a tool's code declares it
-    clients: tuple[SeenClient, ...] = ()  # that it was allowed or used through, the latest last
-    only: tuple[str, ...] | None = None  # keys of clients that may use it; None: all the owner's
+    former: str | None = None  # the id of the account that it replaced then
+    declared: Json = None  # the provider if only a tool's code declares it
+    clients: tuple[SeenClient, ...] = ()  # the clients it was shared with or used by, latest last
+    only: tuple[str, ...] | None = None  # keys of the clients that may use it; None: all clients
     version: int = 0
 
     @property
@@ -71,7 +71,7 @@ class Connection(Struct, frozen=True, kw_only=True):
 
     @property
     def due_at(self) -> datetime | None:
-        """When the sweeper asks a second time, after a refusal that proves nothing by itself."""
+        """The time of the sweeper's second refresh, after a refusal that alone proves nothing."""
         return self.retry_at if self.is_connected and self.refused_at is not None else None
 
     @property
@@ -90,11 +90,11 @@ class Connection(Struct, frozen=True, kw_only=True):
         return self.key if self.holds_key else None
 
     def is_wanted(self, account: str | None) -> bool:
-        """Whether it is the account that a tool has named, if it named one."""
+        """Return True if this is the account that the tool named, or if it named none."""
         return account is None or Person(id=self.person_id, label=self.label).is_called(account)
 
     def is_usable(self, *, now: datetime) -> bool:
-        """Whether its key works still, or there is something to renew it with."""
+        """Return True if the access token is still valid or can be refreshed."""
         return self.is_connected and (self.refresh_token is not None or self.works(now=now))
 
     def works(self, *, now: datetime) -> bool:
@@ -104,18 +104,18 @@ class Connection(Struct, frozen=True, kw_only=True):
         return self.claim is not None and now < self.claim.until
 
     def is_shared(self, tool: str, client: CallingClient | None) -> bool:
-        """Whether this tool may use it when this client calls it; None is a client unknown."""
+        """Return True if this tool may use the account when `client` calls it (None: unknown)."""
         is_let = self.only is None or (client is not None and client.key in self.only)
         return tool in self.tools and is_let
 
     def is_put_aside(self, *, since: datetime | None) -> bool:
-        """Whether the person has put another one in use after that."""
+        """Return True if the person put another account in use after `since`."""
         at = None if self.holds_key else self.put_aside_at
         return at is not None and since is not None and since < at
 
 
 def allow(connection: Connection, tool: str, client: CallingClient | None) -> Connection:
-    """The tool may use it from now on; the client that called it too, where it is kept to some."""
+    """Share the account with the tool, and with the calling client if it is limited to clients."""
     tools, only = connection.tools, connection.only
     if tool not in tools:
         tools = (*tools, tool)
@@ -125,21 +125,21 @@ def allow(connection: Connection, tool: str, client: CallingClient | None) -> Co
 
 
 def forbid(connection: Connection, tool: str) -> Connection:
-    """The tool must ask from now on."""
+    """Stop sharing the account with the tool, which then has to ask again."""
     tools = tuple(one for one in connection.tools if one != tool)
     used = {name: at for name, at in connection.used.items() if name != tool}
     return replace(connection, tools=tools, used=used)
 
 
 def keep_to(connection: Connection, keys: Collection[str] | None) -> Connection:
-    """Only these of the clients that are known of it may use it; None: all of its owner's."""
+    """Limit the account to those of its known clients with these keys; None: no limit."""
     known = (client.key for client in connection.clients)
     only = None if keys is None else tuple(key for key in known if key in keys)
     return replace(connection, only=only)
 
 
 def renewed(connection: Connection, former: Connection) -> Connection:
-    """The same account connected again: whoever might use it still may, and who asked now."""
+    """Return a reconnected account with the tools and clients of `former` added to its own."""
     now_asking = {client.key: client for client in connection.clients}
     known = {client.key: client for client in former.clients if client.key not in now_asking}
     only = None if former.only is None else tuple(dict.fromkeys((*former.only, *now_asking)))
@@ -155,7 +155,7 @@ def renewed(connection: Connection, former: Connection) -> Connection:
 
 
 def put_aside(connection: Connection, *, now: datetime) -> Connection:
-    """The person wants another one in use."""
+    """Record that the person put another account in use."""
     return replace(connection, holds_key=False, put_aside_at=now)
 
 
@@ -166,7 +166,7 @@ def put_in_use(connection: Connection) -> Connection:
 def use(
     connection: Connection, tool: str, client: CallingClient | None, *, now: datetime
 ) -> Connection:
-    """The tool has used it for the client; what was noted a moment ago stands."""
+    """Record that the tool used the account for the client, at most once a minute for a tool."""
     met, last = _met(connection, client), connection.used.get(tool)
     if last is not None and now < last + WRITTEN_AGAIN_AFTER:
         return met
@@ -174,16 +174,16 @@ def use(
 
 
 def lapse(connection: Connection, *, now: datetime) -> Connection:
-    """It works no more; the person has to connect again."""
+    """Mark the account as unusable until the person connects it again."""
     return replace(connection, lapsed_at=now, claim=None, retry_at=None, refused_at=None)
 
 
 def disconnect(
     connection: Connection, *, now: datetime, was_revoked: bool | None, by: str | None = None
 ) -> Connection:
-    """Nothing of it is left but what the page says again: which it was, where, and how it ended.
+    """Return the disconnected account, reduced to what the page still shows.
 
-    A field that is added here is left out unless it is named.
+    Fields that are not named here are dropped, so a new field is erased unless it is added here.
     """
     return Connection(
         id=connection.id,
@@ -207,7 +207,7 @@ def disconnect(
 
 
 def _met(connection: Connection, client: CallingClient | None) -> Connection:
-    """With the client among those that are known of it."""
+    """Return the connection with `client` among its known clients."""
     if client is None or any(known.key == client.key for known in connection.clients):
         return connection
     clients = _remembered((*connection.clients, seen(client)), connection.only)
@@ -217,7 +217,7 @@ def _met(connection: Connection, client: CallingClient | None) -> Connection:
 def _remembered(
     clients: Iterable[SeenClient], only: tuple[str, ...] | None
 ) -> tuple[SeenClient, ...]:
-    """The latest of them, and each that it is kept to: nobody may use it who is not shown."""
+    """Return the latest clients and all in `only`: each client that may use it has to be shown."""
     every = tuple(clients)
     latest = {client.key for client in every[-CLIENTS_AT_MOST:]}
     return tuple(one for one in every if one.key in latest or one.key in (only or ()))

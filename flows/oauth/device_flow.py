@@ -1,8 +1,8 @@
-"""The device flow: the person answers in any browser, and we ask until they did (RFC 8628).
+"""The device flow: the person answers in any browser while this server polls (RFC 8628).
 
-What could go wrong: a provider that is asked too often and shuts us out, so the interval only ever
-grows. And that anybody can be sent a code: what comes back belongs to whoever entered it, so its
-person is shown before anything is done with it.
+Risks: the provider blocks a server that polls too often, so the interval only ever grows. A code
+can be sent to another person, and the account then belongs to the one who entered it, so its
+person is shown before the account is used.
 """
 
 from datetime import datetime, timedelta
@@ -32,7 +32,7 @@ _SAID_NO = frozenset({"access_denied", "authorization_declined"})  # the second 
 
 
 class DeviceCode(Struct, frozen=True, kw_only=True):
-    """What the person is told, and what is asked with meanwhile."""
+    """The user code and address for the person, and the device code to poll with."""
 
     user_code: str
     verification_uri: str
@@ -40,7 +40,7 @@ class DeviceCode(Struct, frozen=True, kw_only=True):
     device_code: str
     interval: timedelta
     expires_at: datetime
-    scopes: tuple[str, ...]  # as asked
+    scopes: tuple[str, ...]  # as requested
     token: str
     client_auth: str
     userinfo: str | None = None
@@ -51,13 +51,13 @@ class DeviceCode(Struct, frozen=True, kw_only=True):
 
 
 class Pending(Struct, frozen=True, kw_only=True):
-    """Not yet; ask again after `interval`, which is the code's interval from now on."""
+    """The person has not answered yet. Poll again after `interval`, the code's new interval."""
 
     interval: timedelta
 
 
 def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[DeviceCode]:
-    """Get a code for the person. Raises Failed."""
+    """Request a code for the person. Raises Failed."""
     provider = client.provider
     place, token, userinfo = provider.device, provider.token, None
     client_auth: str = provider.client_auth
@@ -100,7 +100,12 @@ def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[Dev
 
 
 def poll(client: Client, code: DeviceCode, *, now: datetime) -> Talk[Grant | Pending]:
-    """Ask whether the person has answered. Raises Denied for their no, Failed for an end."""
+    """Check whether the person has answered.
+
+    Raises:
+        Denied: The person declined.
+        Failed: The code has expired, or the provider refused.
+    """
     provider = client.provider
     if now >= code.expires_at:
         raise Failed(f"The code for {provider.label} was not entered in time.")
@@ -177,7 +182,7 @@ def _seconds(value: Any) -> timedelta | None:
 
 
 def _address(value: Any) -> str | None:
-    """One that a person can be sent to."""
+    """Return the address if a person can be sent to it, else None."""
     try:
         return value if isinstance(value, str) and origin_of(value) else None
     except InvalidQuestion:

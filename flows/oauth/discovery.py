@@ -1,6 +1,6 @@
-"""What an issuer says of its own places (RFC 8414), and how it wants to be told who asks.
+"""Discovery of an issuer's endpoints and client authentication (RFC 8414).
 
-What could go wrong: metadata of somebody else, or an address that leads into our own network.
+Risks: the metadata is another issuer's, or an address leads into the server's own network.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from flows.origin import origin_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """What an issuer says about itself (RFC 8414), as far as the flow needs it."""
+    """The part of an issuer's metadata (RFC 8414) that the flow needs."""
 
     authorize: str
     token: str
@@ -32,21 +32,25 @@ class Metadata:
     client_auths: tuple[str, ...]
 
     def client_auth(self, ours: str) -> str:
-        """The declared way, unless the issuer takes only the other one."""
+        """Return `ours`, or the other of `basic` and `post` if the issuer accepts only that."""
         theirs, other = self.client_auths, "post" if ours == "basic" else "basic"
         is_other = f"client_secret_{ours}" not in theirs and f"client_secret_{other}" in theirs
         return other if is_other else ours
 
 
 def discover(provider: Provider) -> Talk[Metadata]:
-    """Ask the issuer itself. Raises Failed unless it answers in its own name, with safe places."""
+    """Fetch and check the issuer's metadata. Raises as `read_metadata`, or if there is no reply."""
     assert provider.issuer is not None
     place = provider.issuer.rstrip("/") + "/.well-known/openid-configuration"
     return read_metadata((yield from ask(get(place, provider=provider), provider)), provider)
 
 
 def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
-    """Raises Failed unless it is the very issuer's, and every address that is needed is safe."""
+    """Return the metadata in a reply.
+
+    Raises:
+        Failed: The metadata is another issuer's, or a required address is missing or not safe.
+    """
     says = object_in(reply)
     if reply.status_code != 200 or says is None:
         raise Failed(f"{provider.label} does not say how to connect (HTTP {reply.status_code}).")
@@ -86,7 +90,7 @@ def _if_safe(address: Any, provider: Provider) -> str | None:
         origin = origin_of(address) if isinstance(address, str) else ""
     except InvalidQuestion:
         return None
-    # An issuer out there has no business on this machine.
+    # Only an issuer on this machine may name http addresses, which are on this machine too.
     is_local = (provider.issuer or "").startswith("http://")
     if not origin or "#" in address or (origin.startswith("http://") and not is_local):
         return None

@@ -1,8 +1,8 @@
-"""Whose account it is, by an id_token (OpenID Connect Core 1.0, 3.1.3.7).
+"""Verification of id_tokens, which say whose account it is (OpenID Connect Core 1.0, 3.1.3.7).
 
-What could go wrong: a token that was made for another client, another sign-in, another issuer, or
-by nobody in particular: `alg` none, or signed with our own client secret. Only asymmetric
-signatures by a key that the issuer publishes count, and every claim below is compared.
+Risks: a token that was made for another client, another sign-in or by another issuer is accepted,
+or a forged one (`alg` none, or HMAC with the client secret). Only asymmetric signatures by a key
+that the issuer publishes count, and every claim below is compared.
 """
 
 import hmac
@@ -25,7 +25,7 @@ ALGORITHMS = tuple(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (2
 LEEWAY_SECONDS = 60
 KEYS_AT_MOST = 100
 RSA_LETTERS_AT_LEAST = 342  # 2048 bits in base64url
-RSA_LETTERS_AT_MOST = 2731  # 16384 bits: more is work for nothing
+RSA_LETTERS_AT_MOST = 2731  # 16384 bits: verifying with a longer key costs too much time
 
 
 def verified_claims(
@@ -38,7 +38,11 @@ def verified_claims(
     keys: list[Mapping[str, Any]] | None,
     now: datetime,
 ) -> Mapping[str, Any]:
-    """The claims of the id_token. Raises Failed unless all of it is as it must be."""
+    """Return the id_token's claims.
+
+    Raises:
+        Failed: The token is missing, its signature is wrong, or it was not made for this sign-in.
+    """
     if token is None:
         raise Failed(f"{provider.label} did not say who signed in.")
     claims = signed_claims(token, keys or [])
@@ -54,7 +58,10 @@ def verified_claims(
 
 
 def person_in(claims: Mapping[str, Any], *, more: Mapping[str, Any] | None = None) -> Person | None:
-    """The person, by the id_token and what userinfo adds; None where the two speak of others."""
+    """Return the person of an id_token's claims, completed with userinfo (`more`).
+
+    None if the two have different subjects, or if there is none.
+    """
     if more is not None:
         if more.get("sub") != claims.get("sub"):
             return None
@@ -70,22 +77,22 @@ def person_in(claims: Mapping[str, Any], *, more: Mapping[str, Any] | None = Non
 
 
 def signed_claims(token: str, keys: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """What one of these keys has signed; None for anything else."""
+    """Return the token's claims if one of these keys signed it, else None."""
     usable = [found for key in keys[:KEYS_AT_MOST] if (found := _key(key)) is not None]
     if not usable:
         return None
     registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
     try:
         return jwt.decode(token, KeySet(usable), registry=registry).claims
-    except (JoseError, ValueError, TypeError, RecursionError):  # whatever a stranger's bytes do
+    except (JoseError, ValueError, TypeError, RecursionError):  # the token can be any bytes
         return None
 
 
 def unsigned_claims(token: str) -> Mapping[str, Any] | None:
-    """What it says, whoever says so: for one that came from the issuer itself, over TLS.
+    """Return a token's claims without verifying its signature, or None if it has none.
 
-    To look at the signature needs keys, and a fetch of them that fails. None for what no claims
-    can be read in.
+    Use it only for tokens that came from the issuer itself, over TLS. Verifying would need the
+    issuer's keys, and fetching them can fail.
     """
     parts = token.split(".")
     if len(parts) != 3:
@@ -98,7 +105,7 @@ def unsigned_claims(token: str) -> Mapping[str, Any] | None:
 
 
 def is_timely(claims: Mapping[str, Any], *, now: datetime) -> bool:
-    """Whether it is of now: begun, not over, and it says when."""
+    """Return True if the claims have `iat` and `exp` and are valid now (`iat`, `nbf`, `exp`)."""
     registry = jwt.JWTClaimsRegistry(
         now=int(now.timestamp()),
         leeway=LEEWAY_SECONDS,
@@ -114,7 +121,7 @@ def is_timely(claims: Mapping[str, Any], *, now: datetime) -> bool:
 
 
 def _key(key: Mapping[str, Any]) -> Any:
-    """A public key to check signatures with; None for any other and any that cannot be read."""
+    """Return the public key for verifying signatures, or None if it is unsuitable or invalid."""
     kind, modulus = key.get("kty"), key.get("n")
     if kind not in ("RSA", "EC") or key.get("use", "sig") != "sig":
         return None
@@ -135,7 +142,7 @@ def _is_for(claims: Mapping[str, Any], client_id: str) -> bool:
     several = audience if is_list(audience) else [audience]
     if client_id not in several:
         return False
-    # Others may read it too; then it must say that it was made for us.
+    # A token for several audiences must name this client as its authorized party (`azp`).
     return ("azp" not in claims and len(several) == 1) or claims.get("azp") == client_id
 
 

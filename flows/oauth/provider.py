@@ -1,8 +1,8 @@
-"""A provider: where accounts come from, as a declaration that any part of the flow can read.
+"""The declaration of a provider: a service where people have accounts.
 
-What could go wrong: a declaration that leads a key elsewhere. Every address is https (http on
-loopback), and the key goes to the provider's own hosts only, the probe of the person included; for
-what renews it and gives it back, to the addresses declared here.
+Risks: a declaration sends an access token to a wrong host. Every address is https (http on
+loopback). Access tokens go only to the provider's `api_hosts`, also to find out whose account it
+is, and to the addresses that are declared here for refreshing and revoking.
 """
 
 import re
@@ -20,7 +20,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 LABEL_AT_MOST = 40
-# What the flow itself says in an authorize address; a declaration must not say it again.
+# Parameters that the flow itself adds to an authorize address; a declaration must not repeat them.
 OUR_PARAMETERS = frozenset(
     {
         "client_id",
@@ -37,7 +37,7 @@ OUR_PARAMETERS = frozenset(
         "uri",
     }
 )
-# What a request says by itself; a declaration must not say it again.
+# Headers that each request sets itself; a declaration must not repeat them.
 OUR_HEADERS = frozenset(
     {
         "accept",
@@ -55,10 +55,10 @@ OUR_HEADERS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersonProbe:
-    """Where the provider says whose account it is: an address and the members of its reply.
+    """The API request that returns whose account it is, with the members of its reply to read.
 
-    A member inside another one is written with dots: `user.email`. `post` is JSON to be sent
-    there, for a provider that is not asked with GET.
+    A nested member is written with dots: `user.email`. `post` is a JSON body, for a provider that
+    needs POST instead of GET.
     """
 
     url: str
@@ -71,10 +71,11 @@ class PersonProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revocation:
-    """How a key is given back to the provider.
+    """The way to revoke tokens at the provider.
 
-    `form` is RFC 7009, and `json` the same in JSON. `delete` is a DELETE with Basic and JSON, our
-    client id in the address as `{client_id}`. `bearer` is a POST with the key itself.
+    `form` is RFC 7009, and `json` the same in JSON. `delete` is a DELETE with Basic and JSON, and
+    the address contains the client id as `{client_id}`. `bearer` is a POST with the access token
+    in its Authorization header.
     """
 
     url: str
@@ -86,12 +87,13 @@ RefusalClass = Literal["ended", "client", "redirect", "passing", "unsure"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownRefusal:
-    """A refusal of the token endpoint that is not in the standard's words, and what it means.
+    """A non-standard refusal of the token endpoint, and its meaning.
 
-    It matches by all that it names: the HTTP `status`, the text or number `value` of the `member`
-    (`error.code` for one inside another), and a part of the provider's `description`. `means` is
-    `ended` (the refresh token has ended: the person has to connect again), `client` (client id or
-    secret is wrong, which only the operator can correct) or `passing` (nothing follows from it).
+    A reply matches if it has everything that is named here: the HTTP `status`, the text or number
+    `value` of the `member` (`error.code` for a nested one), and a part of the provider's
+    `description`. `means` is `ended` (the refresh token has ended: the person has to connect
+    again), `client` (client id or secret is wrong, which only the operator can correct) or
+    `passing` (a temporary error without consequences).
     """
 
     status: int | None = None
@@ -103,20 +105,19 @@ class KnownRefusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """One place where people have accounts. Raises InvalidQuestion with a line for each fault.
+    """A service where people have accounts. Raises InvalidQuestion with a line for each fault.
 
-    `always` are scopes that are asked for whatever the tool asks: without them nobody could say
-    whose account it is. `covers` says what a scope stands for beside itself, in the provider's
-    own reading or under another spelling in its replies; `unmentioned` are those that its replies
-    leave out though they were granted. Without `person` it is read from the id_token.
+    `always` are scopes that are requested in addition to the tool's, mostly to find out whose
+    account it is. `covers` lists the scopes that a scope includes, or its other spelling in the
+    provider's replies. `unmentioned` are scopes that the replies leave out although they were
+    granted. Without `person`, the person is read from the id_token.
 
-    `refresh` is where a key is renewed if not at `token`, and `rotates` says that doing so kills
-    the pair before. `manage` is where a person removes what was granted by hand. `switch` is what
-    an authorize address says so that the person can choose another account, `lasting` what it says
-    where `offline_access` is asked for; both take the place of what `extra` says, but for
-    `prompt`, which is a list. `headers` go with every request of ours to the provider. `troubles`
-    are sentences for codes in its error descriptions, `refusals` tell what its token endpoint means
-    by a refusal in words of its own.
+    `refresh` is the endpoint for refreshing if it is not `token`, and `rotates` means that a
+    refresh ends the old pair of tokens. `manage` is the page where people remove a grant
+    themselves. `switch` are authorize parameters that let the person choose another account, and
+    `lasting` those for `offline_access`; both override `extra`, but `prompt` values are joined.
+    `headers` are added to every request to the provider. `troubles` are sentences for codes in its
+    error descriptions, and `refusals` explain non-standard errors of its token endpoint.
     """
 
     name: str
@@ -173,20 +174,21 @@ class Provider:
             raise InvalidQuestion("\n".join(faults))
 
     def at(self, base: str) -> "Provider":
-        """The same provider as the sandbox at this origin serves it.
+        """Return the declaration of this provider as the sandbox at origin `base` simulates it.
 
-        Raises InvalidQuestion if the sandbox does not play this one.
+        Raises:
+            InvalidQuestion: The sandbox does not simulate this provider.
         """
         if self.sandbox is None:
             raise InvalidQuestion(f"The sandbox does not play {self.label}.")
         return self.sandbox(base)
 
     def asks(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
-        """What is asked for when a tool asks for these; nothing where there are no scopes."""
+        """Return the scopes to request if a tool asks for `scopes`; none if it has no scopes."""
         return tuple(dict.fromkeys((*self.always, *scopes))) if self.has_scopes else ()
 
     def missing(self, scopes: tuple[str, ...], *, granted: tuple[str, ...]) -> tuple[str, ...]:
-        """Which of the scopes were not granted, neither by name nor by one that covers them."""
+        """Return the scopes that were granted neither by name nor by a scope that covers them."""
         if not self.has_scopes:
             return ()
         has = {*granted, *self.unmentioned}
@@ -195,7 +197,7 @@ class Provider:
         return tuple(scope for scope in scopes if scope not in has)
 
     def granted(self, asked: tuple[str, ...], *, said: tuple[str, ...] | None) -> tuple[str, ...]:
-        """What was granted of what was asked, by what the reply says; None: it does not say."""
+        """Return the granted scopes. `said` are the reply's; None means all that were `asked`."""
         if said is None:
             return asked
         missing = self.missing(asked, granted=said)
@@ -210,7 +212,7 @@ class Provider:
         return faults
 
     def _finding_faults(self) -> list[str]:
-        """What is missing to find the way out, and to know who came back."""
+        """Return what is missing for finding the endpoints, and for knowing whose account it is."""
         faults: list[str] = []
         if self.sends_issuer and self.issuer is None:
             faults.append("issuer: needed to compare with what the provider sends.")
@@ -332,10 +334,10 @@ class Provider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """Our own registration at a provider.
+    """This server's own OAuth registration at a provider.
 
-    `is_operators`: the provider is built in or stands in the operator's own file; else an author's
-    code names where it is, perhaps by what a model said.
+    `is_operators` is True if the provider is built in or in the operator's own file. Otherwise a
+    tool's code declares the addresses, perhaps from a model's output.
     """
 
     provider: Provider
@@ -349,11 +351,11 @@ _HINTS = {name: hint for name, hint in get_type_hints(Provider).items() if name 
 
 
 def as_data(provider: Provider) -> Json:
-    """A declaration as data, what of it is not left out: kept with what depends on it.
+    """Return a declaration as JSON data without its default values, to store with a question.
 
-    What could go wrong: a tool's code declares a provider, and only the process that ran the tool
-    knows it; another one could then neither finish what was begun there nor give back what was
-    granted. There is no secret in a declaration.
+    Only the process that ran a tool knows a provider that the tool's code declares. Other
+    processes need the stored declaration to complete the flow and to revoke the grant. A
+    declaration contains no secret.
     """
     data: dict[str, Json] = {}
     for each in fields(provider):
@@ -365,7 +367,12 @@ def as_data(provider: Provider) -> Json:
 
 
 def provider_in(data: Json) -> Provider:
-    """Raises InvalidQuestion or msgspec.ValidationError for what declares none."""
+    """Return the provider that `as_data` made this data from.
+
+    Raises:
+        InvalidQuestion: The declaration has faults.
+        msgspec.ValidationError: A value has the wrong type.
+    """
     known: dict[str, Any] = {
         name: msgspec.convert(value, _HINTS[name])
         for name, value in (data.items() if isinstance(data, Mapping) else ())

@@ -1,10 +1,10 @@
-"""A new key for an account, for the one that is running out (RFC 6749, 6).
+"""Refreshing of an account's access token (RFC 6749, 6).
 
-What could go wrong: the account is lost. A provider that rotates kills the old pair with the
-answer, so the answer is never asked for twice from here, and a reply that does not come is told
-apart from a refusal. Only RefreshTokenGone means that the person has to connect again; by what else
-a provider says, nothing is ended here (see `token_errors`). Or the account becomes somebody else's:
-an id_token that names another person ends it (OpenID Connect Core 1.0, 12.2).
+Risks: the account is lost. A provider that rotates tokens ends the old pair when it replies, so
+the request is never repeated here, and a missing reply is not treated as a refusal. Only
+RefreshTokenGone means that the person has to connect again. No other refusal ends an account here
+(see `token_errors`). Or the account becomes another person's: an id_token that names another
+person ends it (OpenID Connect Core 1.0, 12.2).
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ ANOTHER_PERSON = "another_person"
 
 
 class RefreshTokenGone(ElicitError):
-    """The provider renews this connection no more; `reason` is its own word, if it has one."""
+    """The provider no longer refreshes this connection; `reason` is its error code, if any."""
 
     name = "ELICITATION_ACCOUNT_GONE"
     http_status = 409
@@ -47,16 +47,16 @@ class RefreshTokenGone(ElicitError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewed:
-    """The new pair, and what it may be used for."""
+    """The new pair of tokens with its scopes."""
 
     tokens: TokenSet
     scopes: tuple[str, ...]
 
 
 def needs_refresh(connection: Connection, *, now: datetime) -> bool:
-    """Whether its key is over or nearly so, and there is something to renew it with.
+    """Return True if the access token has expired, or soon will, and can be refreshed.
 
-    The margin is a minute, or a tenth of a life that is shorter than ten.
+    "Soon" is one minute, or a tenth of the token's lifetime if that is shorter.
     """
     if connection.expires_at is None or connection.refresh_token is None:
         return False
@@ -84,7 +84,7 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
         raise _no(refusal, provider)
     says = members_of(reply, provider)
     if provider.token_path and provider.token_path[0] not in says:
-        # Slack: inside at first, on top from then on.
+        # Slack nests the first token in `token_path`, and refreshed ones not.
         provider = dataclasses.replace(provider, token_path=())
     try:
         granted = read_token_reply(reply, provider, now=now)
@@ -99,13 +99,13 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
     tokens = granted.tokens
     if tokens.refresh_token is None:
         tokens = dataclasses.replace(tokens, refresh_token=connection.refresh_token)
-    # No scope at all is no answer (RFC 6749, 3.3), so it changes nothing.
+    # An empty scope is not valid (RFC 6749, 3.3), so the stored scopes stay.
     scopes = provider.granted(connection.scopes, said=granted.scopes or None)
     return Renewed(tokens=tokens, scopes=scopes)
 
 
 def refreshed(connection: Connection, renewed: Renewed, *, now: datetime) -> Connection:
-    """The same account with its new pair."""
+    """Return the connection with its new pair of tokens."""
     return replace(
         connection,
         access_token=renewed.tokens.access_token,
@@ -117,7 +117,10 @@ def refreshed(connection: Connection, renewed: Renewed, *, now: datetime) -> Con
 
 
 def _place(client: Client, connection: Connection) -> Talk[tuple[str, str]]:
-    """Where the exchange was made, unless the provider renews elsewhere, and how we say who."""
+    """Return the endpoint for refreshing, and how this server authenticates there.
+
+    The endpoint is that of the exchange unless the provider has a separate one.
+    """
     provider = client.provider
     place = provider.refresh or connection.token or provider.token
     client_auth = connection.client_auth or provider.client_auth
@@ -128,9 +131,9 @@ def _place(client: Client, connection: Connection) -> Talk[tuple[str, str]]:
 
 
 def _is_anothers(token: str, connection: Connection, provider: Provider) -> bool:
-    """Whether it names another person, or another issuer's, than the id_token of the exchange.
+    """Return True if the new id_token has another subject or issuer than the first one.
 
-    Where the provider's own API was asked whose account it is, that is another name of the person.
+    Return False if the person came from the provider's own API, whose ids may differ from `sub`.
     """
     claims = unsigned_claims(token) if provider.person is None else None
     if claims is None:

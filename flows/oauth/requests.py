@@ -1,7 +1,7 @@
-"""What is sent to a provider, spelt as its declaration says; others do the sending.
+"""The HTTP requests to a provider, built as its declaration says. Other modules send them.
 
-What could go wrong: our secret or a key in an address, where it is logged. Both travel in headers
-and bodies only.
+Risks: the client secret or an access token appears in a URL, which is logged. Both are sent in
+headers and bodies only.
 """
 
 import base64
@@ -16,7 +16,7 @@ from authlib.oauth2.rfc6749 import parameters  # type: ignore[import-untyped]
 from flows.errors import Failed
 from flows.oauth.provider import Client, PersonProbe, Provider
 
-USER_AGENT = "elicit-url"  # GitHub answers nobody without one
+USER_AGENT = "elicit-url"  # GitHub rejects requests without one
 _RFC6749: Any = parameters  # authlib has no types
 _RFC7636: Any = rfc7636
 
@@ -24,7 +24,7 @@ _RFC7636: Any = rfc7636
 def ask(
     request: httpx.Request, provider: Provider
 ) -> Generator[httpx.Request, httpx.Response, httpx.Response]:
-    """Raises Failed where nobody answers."""
+    """Send a request and return the reply. Raises Failed if there is none."""
     try:
         return (yield request)
     except httpx.HTTPError as error:
@@ -43,7 +43,7 @@ def authorize_url(
     account: str | None = None,
     switches: bool = False,
 ) -> str:
-    """Where the browser goes; `switches` lets the person choose another account there."""
+    """Return the authorize URL; `switches` lets the person choose another account there."""
     provider = client.provider
     more = dict(provider.extra)
     if "offline_access" in scopes:
@@ -70,7 +70,7 @@ def authorize_url(
 
 
 def _with(said: Mapping[str, str], more: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """What `more` says takes its place; `prompt` is a list (OpenID Connect Core, 3.1.2.1)."""
+    """Merge parameters; `more` wins, but `prompt` lists are joined (OIDC Core, 3.1.2.1)."""
     together = dict(said) | dict(more)
     prompts = [each.get("prompt", "") for each in (dict(more), said)]
     if "prompt" in dict(more) and "prompt" in said and "none" not in prompts:
@@ -90,7 +90,7 @@ def post(
     client_auth: str,
     body: str = "form",
 ) -> httpx.Request:
-    """A request that says who we are, by Basic or among its values (RFC 6749, 2.3.1)."""
+    """Build a POST with the client's credentials, as Basic or in its body (RFC 6749, 2.3.1)."""
     headers, sent = _headers(client.provider), dict(values)
     if client_auth == "basic":
         headers["Authorization"] = basic_of(client)
@@ -102,13 +102,13 @@ def post(
 
 
 def auth_of(ways: Collection[str]) -> str:
-    """How we say who we are where an issuer takes these ways: by Basic, unless it takes none."""
+    """Return `post` if the issuer accepts client_secret_post but not Basic, else `basic`."""
     is_post = "client_secret_post" in ways and "client_secret_basic" not in ways
     return "post" if is_post else "basic"
 
 
 def probe(person: PersonProbe, *, provider: Provider, token: str) -> httpx.Request:
-    """The question whose account it is."""
+    """Build the request that returns whose account it is."""
     if person.post is None:
         return get(person.url, provider=provider, token=token)
     headers = {**_headers(provider, token=token), "Content-Type": "application/json"}
@@ -116,7 +116,7 @@ def probe(person: PersonProbe, *, provider: Provider, token: str) -> httpx.Reque
 
 
 def called(method: str, url: str, *, client: Client, token: str) -> httpx.Request:
-    """A call with the key itself and nothing beside it."""
+    """Build a request with the access token in its Authorization header and no body."""
     return httpx.Request(method, url, headers=_headers(client.provider, token=token))
 
 
@@ -126,7 +126,7 @@ def deleted(url: str, *, client: Client, values: Mapping[str, str]) -> httpx.Req
 
 
 def basic_of(client: Client) -> str:
-    """Each part encoded before they are joined (RFC 6749, 2.3.1)."""
+    """Return the Basic header value; each part is encoded before joining (RFC 6749, 2.3.1)."""
     pair = f"{quote(client.client_id, safe='')}:{quote(client.client_secret, safe='')}"
     return f"Basic {base64.b64encode(pair.encode()).decode()}"
 

@@ -1,8 +1,8 @@
-"""What a provider replies, read with suspicion: the key, and whose account it is.
+"""Parsing of a provider's replies: tokens, and whose account it is.
 
-What could go wrong: a reply that is not what it should be and is used all the same: an error page,
-an error with status 200, a key that does not fit a header. What passes here is typed; what does not
-raises Failed with words for a person and nothing of the reply in it.
+Risks: an invalid reply is used, such as an error page, an error with status 200, or a token with
+characters that no header can have. Valid replies become typed values. Invalid ones raise Failed
+with a sentence for a person that contains nothing of the reply except a short error code.
 """
 
 import re
@@ -33,7 +33,7 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSet:
-    """The key to an account, and what renews it."""
+    """An account's access token, with the refresh token if there is one."""
 
     access_token: str = field(repr=False)
     refresh_token: str | None = field(default=None, repr=False)
@@ -43,7 +43,7 @@ class TokenSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Whose account it is. The id is the provider's and stays; the label is for people."""
+    """The person of an account. `id` is the provider's and never changes; `label` is for people."""
 
     id: str
     label: str
@@ -51,13 +51,13 @@ class Person:
     picture: str | None = None
 
     def is_called(self, account: str) -> bool:
-        """By id, or by the name that people write as they like."""
+        """Return True if `account` is the person's id, or their label in upper or lower case."""
         return account == self.id or account.casefold() == self.label.casefold()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenReply:
-    """What came back for a code. `scopes` is None where the reply does not speak of them."""
+    """A token endpoint's reply. `scopes` is None if the reply does not mention them."""
 
     tokens: TokenSet
     scopes: tuple[str, ...] | None
@@ -65,7 +65,7 @@ class TokenReply:
 
 
 def read_token_reply(reply: httpx.Response, provider: Provider, *, now: datetime) -> TokenReply:
-    """Raises Failed unless it holds a key that can be used."""
+    """Return the tokens in a reply. Raises Failed if it has no usable access token."""
     whole = _whole(reply, provider)
     error = (whole or {}).get("error")
     if error not in (None, "") or (whole is not None and whole.get("ok") is False):
@@ -94,7 +94,7 @@ def read_token_reply(reply: httpx.Response, provider: Provider, *, now: datetime
 
 
 def read_person(reply: httpx.Response, provider: Provider, probe: PersonProbe) -> Person:
-    """Whose account it is, by the reply to the probe. Raises Failed unless it says so."""
+    """Return the person in the reply to the probe. Raises Failed if it names none."""
     says = object_in(reply)
     if reply.status_code != 200 or says is None:
         _nobody(provider, f" (HTTP {reply.status_code})")
@@ -108,7 +108,7 @@ def read_person(reply: httpx.Response, provider: Provider, probe: PersonProbe) -
 
 
 def read_userinfo(reply: httpx.Response, provider: Provider) -> Mapping[str, Any]:
-    """The claims at the userinfo endpoint. Raises Failed."""
+    """Return the claims from the userinfo endpoint's reply. Raises Failed."""
     says = object_in(reply)
     if reply.status_code != 200 or says is None:
         _nobody(provider, f" (HTTP {reply.status_code})")
@@ -116,7 +116,7 @@ def read_userinfo(reply: httpx.Response, provider: Provider) -> Mapping[str, Any
 
 
 def person_of(*, id: Any, labels: tuple[Any, ...], name: Any, picture: Any) -> Person | None:
-    """The person these describe; None without an id. The first label that can be read is taken."""
+    """Return the person, or None without a valid id. The first readable label is used."""
     if isinstance(id, int) and not isinstance(id, bool):
         id = str(id)
     if not isinstance(id, str) or not 0 < len(id) <= ID_AT_MOST or not id.isprintable():
@@ -131,7 +131,7 @@ def person_of(*, id: Any, labels: tuple[Any, ...], name: Any, picture: Any) -> P
 
 
 def keys_of(reply: httpx.Response) -> list[Mapping[str, Any]] | None:
-    """The members of a key set (RFC 7517); None if it is none."""
+    """Return the keys of a key set (RFC 7517), or None if the reply is none."""
     keys = (object_in(reply) or {}).get("keys")
     if reply.status_code != 200 or not is_list(keys):
         return None
@@ -143,7 +143,7 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
 
 
 def members_of(reply: httpx.Response, provider: Provider) -> Mapping[str, Any]:
-    """The members of a reply, JSON or, where the provider may send it, a form; none if neither."""
+    """Return the members of a JSON reply, or of a form if the provider may send one; else {}."""
     return _whole(reply, provider) or {}
 
 
@@ -200,8 +200,8 @@ def _expiry(seconds: Any, *, now: datetime) -> datetime | None:
     if not isinstance(seconds, int) or isinstance(seconds, bool):
         return None
     if not 0 < seconds < EXPIRY_AT_MOST.total_seconds():
-        # Nobody gives a key that is over. Some say 0 for one that does not end; were it taken by
-        # the word, each use of it would ask for another.
+        # Some providers send 0 for a token that does not expire. Taken literally, it would cause
+        # a refresh at each use.
         return None
     return now + timedelta(seconds=seconds)
 
@@ -222,7 +222,7 @@ def _inside(says: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _words(text: Any) -> str | None:
-    """What of it can be shown; signs that turn the writing around cannot."""
+    """Return the printable part of a text, without characters that change its direction."""
     if not isinstance(text, str):
         return None
     plain = "".join(letter for letter in text[: 4 * LABEL_AT_MOST] if letter.isprintable())
@@ -240,7 +240,7 @@ def _picture(address: Any) -> str | None:
 
 
 def _code_of(error: Any) -> str:
-    """The provider's own word for it, where it is one that can be shown."""
+    """Return the provider's error code in brackets if it can be shown, else ""."""
     return f" ({error})" if isinstance(error, str) and ERROR_CODE.fullmatch(error) else ""
 
 

@@ -1,7 +1,7 @@
-"""An account's key given back to the provider (RFC 7009, and others' own ways).
+"""Revocation of an account's tokens at the provider (RFC 7009, and providers' own APIs).
 
-What could go wrong: a disconnect that says more than is true. So a yes is only what the provider
-said, and where it has no way, refuses or is out of order, the answer is no.
+Risks: a person reads that access was revoked although it was not. The result is True only if the
+provider confirmed it, and False if it has no such endpoint or refuses.
 """
 
 from urllib.parse import quote
@@ -17,16 +17,20 @@ from flows.oauth.requests import ask, called, deleted, post
 from flows.oauth.responses import members_of
 from flows.oauth.token_errors import refusal_in
 
-# It was gone already: the standard's word, Slack's two, Dropbox's.
+# Errors for a token that has already ended: the standard's, Slack's two, Dropbox's.
 GONE_ALREADY = frozenset(
     {"invalid_token", "token_revoked", "account_inactive", "invalid_access_token"}
 )
 
 
 def revoke(client: Client, connection: Connection) -> Talk[bool]:
-    """Whether the provider said that the key is no key any more. Raises Failed for no answer.
+    """Revoke the tokens and return True if the provider confirmed it.
 
-    With the kind `bearer` an access token that has expired proves nothing: renew it before.
+    With the kind `bearer`, refresh an expired access token first: otherwise the provider's reply
+    proves nothing.
+
+    Raises:
+        Failed: The provider did not reply.
     """
     found = yield from _way(client, connection)
     if found is None:
@@ -62,7 +66,10 @@ def _way(client: Client, connection: Connection) -> Talk[tuple[Revocation, str] 
 def _give_both(
     client: Client, connection: Connection, way: Revocation, client_auth: str
 ) -> Talk[bool]:
-    """What lasts first: a server need not end one with the other (RFC 7009, 2.1)."""
+    """Revoke the refresh token, then the access token.
+
+    A provider need not end one together with the other (RFC 7009, 2.1).
+    """
     if connection.refresh_token is None:
         return (yield from _give(client, way, client_auth, connection.access_token))
     hint = "refresh_token"
@@ -88,7 +95,8 @@ def _give(
     request = post(client, place=way.url, values=values, client_auth=client_auth, body=way.kind)
     reply = yield from ask(request, client.provider)
     if has_given_other and reply.status_code == 400:
-        # It knew us a moment ago. What it refuses now it does not know any more, or cannot end.
+        # The client's credentials were accepted for the other token, so a refusal means that this
+        # token is unknown by now, or that the provider cannot revoke its type.
         refusal = refusal_in(reply, client.provider)
         return refusal is None or refusal.error != "unsupported_token_type"
     return _is_gone(reply, client)

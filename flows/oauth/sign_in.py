@@ -1,9 +1,8 @@
-"""Signing in on our pages, at the issuer whose access tokens the callers bring.
+"""Sign-in to the server's pages at the issuer that also issues the callers' access tokens.
 
-What could go wrong is what could go wrong with any authorisation code
-(flows.oauth.authorization_code): PKCE, nonce, `iss`, a state that this browser alone holds. And one
-thing more: a person who signs in must come out as the same subject as their access token says, so
-both are read by one rule (`subject_of`).
+Risks: those of any authorization code (see flows.oauth.authorization_code), so it uses PKCE, a
+nonce, `iss`, and a state that only this browser has. In addition, a person who signs in has to get
+the same subject as from their access token, so both are read by `subject_of`.
 """
 
 import hmac
@@ -39,9 +38,9 @@ STATE_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedIn:
-    """Who is at the browser. The label is for people and compared with nothing.
+    """The person who signed in. `label` is for people and never compared.
 
-    `claims` are those that were signed and somebody goes by here, each as `claim_mark` has it.
+    `claims` are the marks (`claim_mark`) of the wanted claims in the signed id_token.
     """
 
     issuer: str
@@ -51,7 +50,7 @@ class SignedIn:
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True):
-    """What the browser keeps, sealed, until it is back."""
+    """The state of a sign-in, encrypted in the browser's cookie until it returns."""
 
     state: str
     nonce: str
@@ -63,11 +62,10 @@ class Leaving(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignIn:
-    """The way to the issuer and back; `client` is our registration there.
+    """The sign-in flow at the issuer; `client` is this server's registration there.
 
-    `redirect_uri` belongs to sign-in alone. `metadata` is what the issuer says of itself now.
-    `scopes` are asked for beside what every sign-in asks for, `wanted` are the claims, with a value
-    each, by which more is known of a person than who they are.
+    `redirect_uri` is used for sign-in only. `scopes` are requested in addition to SCOPES. `wanted`
+    are the (claim, value) pairs, such as roles, to look for in the id_token.
     """
 
     client: Client
@@ -77,9 +75,10 @@ class SignIn:
     wanted: frozenset[tuple[str, str]] = frozenset()
 
     def begin(self, metadata: Metadata, *, switches: bool = False) -> Redirect:
-        """Where the browser goes; `kept` is for this browser alone, and not for its scripts.
+        """Return the redirect to the issuer.
 
-        `switches` lets the person choose who to be, where the provider's declaration says how.
+        Store `kept` in this browser, where scripts cannot read it. `switches` lets the person
+        choose another account if the provider's declaration supports that.
         """
         leaving = Leaving(
             state=secrets.token_urlsafe(STATE_BYTES),
@@ -101,9 +100,12 @@ class SignIn:
     def finish(
         self, arrival: CallbackParams, *, kept: Json, metadata: Metadata, now: datetime
     ) -> Talk[SignedIn]:
-        """Exchange the code, once, and see who it is.
+        """Redeem the code, once, and return the person.
 
-        Raises Mixed where nothing may be done, Denied for the person's no, Failed for the rest.
+        Raises:
+            Mixed: The callback must be ignored.
+            Denied: The person declined.
+            Failed: The issuer did not identify the person.
         """
         provider = self.client.provider
         leaving = _left(kept)
@@ -130,7 +132,7 @@ class SignIn:
         )
         token = granted.tokens.access_token
         person = yield from named_person(claims, provider, userinfo=metadata.userinfo, token=token)
-        # What userinfo adds is for the label only: the subject is in what was signed.
+        # Userinfo is used for the label only: the subject comes from the signed id_token.
         subject = subject_of(claims, claim=self.claim)
         if subject is None or person is None:
             raise Failed(f"{provider.label} did not say who signed in.")
@@ -142,7 +144,7 @@ class SignIn:
         )
 
     def _code(self, arrival: CallbackParams, leaving: Leaving, metadata: Metadata) -> str:
-        """The code that this browser brought, if it is an answer to what it left with."""
+        """Return the code from the callback if its state is this browser's. Raises Mixed."""
         provider = self.client.provider
         state = single(arrival)["state"] or ""
         if not hmac.compare_digest(state.encode("utf-8", "replace"), leaving.state.encode()):

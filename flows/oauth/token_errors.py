@@ -1,18 +1,19 @@
 """Refusals of a token endpoint: read in whichever form a provider sends them, and sorted by class.
 
-What could go wrong: a good account is thrown away because a provider or the network is out of
-order, or an ended account is kept for ever because the provider says so in words that are not the
-standard's. So the class of a refusal decides (`RefusalClass`), and words only make it certain:
+Risks: a valid account is dropped because a provider or the network is out of order, or an ended
+account stays forever because the provider sends a non-standard error. So each refusal gets a class
+(`RefusalClass`):
 
 - `ended`: the standard, or the provider's declaration, says that the refresh token has ended.
-- `client`: the provider does not accept our client id, our secret or the grant type. Only the
+- `client`: the provider does not accept the client id, the secret or the grant type. Only the
   operator can correct that, and no account is at fault.
-- `redirect`: the provider does not accept our redirect address, which is the operator's fault too.
-- `passing`: the provider, or something on the way to it, is out of order. It says nothing.
-- `unsure`: any other refusal. An account ends by it only with a proof (webapp.oauth.access_tokens).
+- `redirect`: the provider does not accept the redirect address, the operator's fault too.
+- `passing`: the provider or the network is temporarily out of order. It says nothing about the
+  account.
+- `unsure`: any other refusal. It ends an account only with a proof (webapp.oauth.access_tokens).
 
-`unauthorized_client` is `unsure`: providers send it for one account that has ended as well as for
-our client (webapp.oauth.token_failures). A successful reply without a token is a refusal, too.
+`unauthorized_client` is `unsure`: providers send it for an account that has ended as well as for
+the whole client (webapp.oauth.token_failures). A successful reply without a token is a refusal too.
 """
 
 import re
@@ -44,7 +45,7 @@ _CLIENT: Final = frozenset({"invalid_client", "unsupported_grant_type"})  # RFC 
 UNAUTHORIZED_CLIENT: Final = "unauthorized_client"
 _CLIENT_IN_CALLBACK: Final = frozenset({UNAUTHORIZED_CLIENT, "unsupported_response_type"})
 _PASSING: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
-# Answers of proxies and of servers that are busy; a provider in order has other ones.
+# Statuses of proxies and busy servers, which a working provider does not send.
 _PASSING_STATUS: Final = frozenset(
     {
         HTTPStatus.PROXY_AUTHENTICATION_REQUIRED,
@@ -56,7 +57,7 @@ _PASSING_STATUS: Final = frozenset(
 )
 _DESCRIPTIONS: Final = ("error_description", "message", "error_message", "errmsg", "detail")
 _OF_REDIRECT: Final = re.compile(r"redirect[ _]ur[il]", re.IGNORECASE)
-# A sentence that lists every reason there may be says nothing about the redirect address.
+# A description that lists all possible reasons says nothing about the redirect address.
 _OF_OTHER_REASONS: Final = re.compile(r"expired|revoked|already", re.IGNORECASE)
 
 
@@ -65,8 +66,8 @@ class Refusal:
     """A refusal: its class, and the provider's error code, if the code can be shown.
 
     `sentence` is what the declaration has for people. `description` is the provider's own text, for
-    logs only. `is_readable`: the body was in the provider's format, or an error without a body, and
-    no page of a proxy or firewall.
+    logs only. `is_readable`: the body was in the provider's format, or an error without a body. It
+    is False for a page of a proxy or firewall.
     """
 
     status: int
@@ -128,7 +129,7 @@ def refusal_in_callback(error: str, description: str | None, provider: Provider)
 
 
 def refused(refusal: Refusal, provider: Provider, *, otherwise: str) -> TokenRefused:
-    """Return the error for a refusal; `otherwise` is what could not be had, for the plain case."""
+    """Return the error for a refusal; `otherwise` is the sentence for all other refusals."""
     label = provider.label
     match refusal.means:
         case "client":
@@ -179,7 +180,7 @@ def _refusal(reply: httpx.Response, provider: Provider, says: Mapping[str, Any])
     found = _read(says, provider, status=reply.status_code)
     means = found.means
     if reply.status_code == HTTPStatus.INTERNAL_SERVER_ERROR and means == "ended":
-        means = "unsure"  # some providers send the standard's word so
+        means = "unsure"  # some providers send the standard's error code with status 500
     elif reply.is_server_error or reply.status_code in _PASSING_STATUS:
         means = "passing"
     return replace(found, means=means, is_readable=is_readable)
@@ -205,7 +206,7 @@ def _read(says: Mapping[str, Any], provider: Provider, *, status: int) -> Refusa
 
 
 def _class_of(code: str | None, description: str) -> RefusalClass:
-    """Return the class of a refusal by the standard's words."""
+    """Return the class of a refusal by the standard's error codes."""
     if code in _PASSING:
         return "passing"
     if code in _CLIENT:

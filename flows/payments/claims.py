@@ -1,10 +1,10 @@
-"""A bank's claims of a payment: how far each is, and what that makes of the payment.
+"""Banks' claims on a payment (disputes): the stage of each, and the payment's resulting status.
 
-What could go wrong: money that is counted as gone and is not, so that somebody pays again; or a
-receipt that is handed out while the bank has the money. A claim goes back and forth: it is lost,
-appealed and won. So where the provider says when it said something, the latest counts, whichever
-event comes first, and what it says when it is asked counts as said now. Where no time is signed, an
-end counts more than a beginning. An inquiry takes nothing, and a claim of a part takes that part.
+Risks: money counts as taken and is not, so that a person pays again. Or a tool gets a receipt while
+the bank has the money. A claim can be lost, appealed and won. If the provider's events have a time,
+the latest stage counts, in whichever order the events arrive, and the result of a poll counts as
+of now. Without signed times, a later stage overrides an earlier one. An inquiry takes no money, and
+a claim on a part of the amount takes that part.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from flows.payments.money import Money
 from flows.payments.receipt import ASKED, CLAIM, BankClaim, Dispute, Payment, ReceiptStatus
 
 HEARD_AT_MOST = 50
-# Of what is said without a time, or of the same second, the last of these counts.
+# Of stages without a time, or of the same second, the last of these counts.
 _RANKS = (
     *(Dispute.INQUIRY, Dispute.CLOSED, Dispute.OPEN, Dispute.LOST, Dispute.APPEALED),
     *(Dispute.LOST_AGAIN, Dispute.WON, Dispute.GONE),
@@ -32,7 +32,7 @@ _FIRST_WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderClaim:
-    """A bank's claim as its provider tells it; `amount` in minor units of `currency`."""
+    """A bank's claim as the provider reports it; `amount` in minor units of `currency`."""
 
     id: str
     stage: Dispute
@@ -41,7 +41,7 @@ class ProviderClaim:
 
 
 def claimed(payment: Payment, told: Iterable[ProviderClaim], *, now: datetime) -> Payment:
-    """The provider was asked, and says how far each claim is now."""
+    """Apply the current stages of a payment's claims, as the provider reported them to a poll."""
     for one in told:
         amount = one.amount if one.currency == payment.currency else None
         payment = disputed(payment, one.id, one.stage, at=now, amount=amount)
@@ -65,7 +65,7 @@ def disputed(
     amount: int | None = None,
     event: str = "",
 ) -> Payment:
-    """A bank claims the payment, or goes on with its claim; `event` is the id of what says so."""
+    """Apply a stage of a bank's claim. `event` is the id of the event that reports it."""
     before = claims_of(payment).get(id)
     is_counted = event and stage in (Dispute.WON, Dispute.LOST_AGAIN)
     heard = (_mark(stage, event),) if is_counted else ()
@@ -82,11 +82,11 @@ def disputed(
 def charged_back(
     payment: Payment, session: str, *, amount: int, now: datetime | None = None
 ) -> Payment:
-    """A picture of the session says that a bank has taken so much.
+    """Apply the amount that banks have taken, from a snapshot of the session.
 
-    Without `now` it is of another time. That nothing is taken is believed of how it is now, and
-    says nothing of claims that have an id. That something is, where such a claim was won, is
-    another claim only if it is so now.
+    Without `now` the snapshot may be old. A current amount of 0 ends the claims without an id, and
+    says nothing about claims with an id. After a claim with an id was won, an amount is another
+    claim only if the snapshot is current.
     """
     names, claims = (session, ASKED + session), claims_of(payment)
     changed: dict[str, BankClaim] = {}
@@ -103,7 +103,7 @@ def charged_back(
 
 
 def restated(payment: Payment) -> Payment:
-    """Return the payment with the status that its claims and refunds make."""
+    """Return the payment with the status that follows from its claims and refunds."""
     if payment.status is ReceiptStatus.REFUNDED:
         return payment
     claimed = claimed_of(payment)
@@ -118,7 +118,7 @@ def restated(payment: Payment) -> Payment:
 
 
 def claims_of(payment: Payment) -> Mapping[str, BankClaim]:
-    """Return all claims by their ids; rows of the first version have the word alone."""
+    """Return all claims by their ids. Rows of the first version have only the stage."""
     former = {id: BankClaim(stage=word) for id, word in payment.disputes.items()}
     return {**former, **payment.claims}
 
@@ -126,7 +126,8 @@ def claims_of(payment: Payment) -> Mapping[str, BankClaim]:
 def claimed_of(payment: Payment) -> int:
     """Return how much of the payment banks have taken or claim, in minor units.
 
-    An old picture tells of no other claim than the events do, and never that it was won.
+    Once a claim was won, claims from old snapshots of the session are not counted: they are the
+    same claims, and never say that they were won.
     """
     claims = claims_of(payment)
     is_won = _is_won(claims)
@@ -139,7 +140,7 @@ def claimed_of(payment: Payment) -> int:
 
 
 def stage_of(payment: Payment) -> Dispute | None:
-    """Return the word for where its claims stand; None: nobody claims or asks about anything."""
+    """Return the stage of the payment's claims, or None without a claim or inquiry."""
     stages = {claim.stage for claim in claims_of(payment).values()}
     if claimed_of(payment):
         order = (Dispute.OPEN, Dispute.APPEALED, Dispute.LOST_AGAIN, Dispute.LOST, Dispute.GONE)
@@ -148,10 +149,7 @@ def stage_of(payment: Payment) -> Dispute | None:
 
 
 def word_of(payment: Payment) -> str:
-    """Return the one word for what became of the payment, after which a colon says more of it.
-
-    The audit and events go by it.
-    """
+    """Return the payment's state for the audit and events; details follow after a colon."""
     stage, word = stage_of(payment), state_of(payment)
     if payment.status is ReceiptStatus.DISPUTED:
         return word
@@ -167,7 +165,7 @@ def word_of(payment: Payment) -> str:
 
 
 def state_of(payment: Payment) -> str:
-    """Return the word for how all of the payment stands, whatever is said of a part of it."""
+    """Return the state of the payment as a whole, without part refunds and part claims."""
     match payment.status:
         case ReceiptStatus.DISPUTED:
             return _CLAIMED.get(stage_of(payment), "disputed")
@@ -186,9 +184,10 @@ def claimed_price(payment: Payment) -> Money:
 
 
 def _untimed(before: BankClaim, said: BankClaim) -> BankClaim:
-    """Return how far the claim is, whichever of its events came first.
+    """Return the claim's stage from events without times, in whichever order they arrived.
 
-    What was taken again had been won before: it is won once more where more events say won.
+    Money that was lost again had been won before, so the claim is won only if there are more
+    events for won than for lost again.
     """
     heard = tuple(sorted({*before.heard, *said.heard}))[-HEARD_AT_MOST:]
     stage = max(before.stage, said.stage, key=_RANKS.index)

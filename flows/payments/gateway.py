@@ -427,7 +427,7 @@ def open_page(elicitation: Elicitation, *, now: datetime) -> StoredCheckout | No
 def stands_in_the_way(elicitation: Elicitation, *, browser: str, now: datetime) -> bool:
     """Return True if the latest attempt may have an open page that is not for this browser.
 
-    Two browsers never share a page: the person who pays would return as somebody else.
+    Two browsers never share a page: the person who pays would return as another person.
     """
     attempt = elicitation.attempt
     kept = kept_of(attempt)

@@ -1,10 +1,9 @@
-"""A receipt: what was paid, what may still become of it, and what a tool gets of it.
+"""The payment record, its status transitions, and the receipt that a tool gets.
 
-What could go wrong: one payment used twice, or used and given back. What we do goes one way through
-the table below, and a change that the table does not have is refused; two racing changes are
-decided by the store's compare-and-set. What the provider has done stands, whatever we did: it gave
-the money back, or a bank took it. Its news are added up, so that they may come in any order; a
-claim that was found by asking is over when it is asked again and there is none.
+Risks: one payment is used twice, or used and refunded. This server's own changes follow the table
+below, and other changes are refused; the store's compare-and-set decides between two racing
+changes. Changes at the provider, a refund or a chargeback, are always recorded. They are merged so
+that they may arrive in any order. A claim that polling found ends when a later poll finds none.
 """
 
 from collections.abc import Mapping
@@ -23,17 +22,17 @@ from flows.question import Resources, telling
 
 RECEIPT_KEPT = timedelta(days=3653)  # ten years, however many leap days are in them
 UNUSED_KEPT = timedelta(days=7)  # unless the operator says otherwise
-MADE = "perhaps delivered"  # a result was made for it, and nobody noted whether that arrived
-CLAIM, ASKED = "claim:", "asked:"  # before what a claim goes by that has no id of its own
+MADE = "perhaps delivered"  # a result was made, and it is not recorded whether it arrived
+CLAIM, ASKED = "claim:", "asked:"  # prefixes of the keys of claims without an id of their own
 
 
 class ReceiptStatus(StrEnum):
     OPEN = "open"  # paid, and no call uses it
     TAKEN = "taken"  # a call uses it
     SPENT = "spent"
-    REFUNDING = "refunding"  # the provider is asked to give it back: nobody uses it any more
+    REFUNDING = "refunding"  # a refund was requested: no call can use the payment
     REFUNDED = "refunded"
-    DISPUTED = "disputed"  # the person's bank has taken it back, or is about to
+    DISPUTED = "disputed"  # the person's bank has taken the money back, or is about to
 
 
 TRANSITIONS: Mapping[ReceiptStatus, frozenset[ReceiptStatus]] = {
@@ -47,7 +46,7 @@ TRANSITIONS: Mapping[ReceiptStatus, frozenset[ReceiptStatus]] = {
 
 
 class Dispute(StrEnum):
-    """How far one of a bank's claims is."""
+    """The stage of a bank's claim (dispute)."""
 
     INQUIRY = "inquiry"  # the bank asks about the payment: no money moves
     CLOSED = "closed"  # an inquiry that ended, or a claim that was withdrawn: no money moved
@@ -56,7 +55,7 @@ class Dispute(StrEnum):
     APPEALED = "appealed"  # the money is taken, and the seller objects
     LOST_AGAIN = "lost again"  # taken for the second time, after it was won
     WON = "won"  # the money stays, or is back
-    GONE = "gone"  # taken for good, whatever is told besides
+    GONE = "gone"  # taken permanently: no later event changes that
 
     @property
     def takes_money(self) -> bool:
@@ -64,10 +63,10 @@ class Dispute(StrEnum):
 
 
 class BankClaim(Struct, frozen=True, kw_only=True):
-    """One claim of a bank; `amount` in minor units of the payment's currency, None: all of it.
+    """A bank's claim; `amount` in minor units of the payment's currency, None for all of it.
 
-    `at` is when its provider said so. A provider that signs no time has None there: `heard` are the
-    events then that say that the claim was won, or lost again.
+    `at` is the provider's time of this stage. It is None for a provider that signs no time; then
+    `heard` are the events that said that the claim was won, or lost again.
     """
 
     stage: Dispute
@@ -85,7 +84,7 @@ class FailedRefund(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefundChange:
-    """The state of one refund: `amount` in minor units, None where that is not said."""
+    """The state of one refund: `amount` in minor units, None if the provider does not say."""
 
     id: str
     stands: bool  # else it failed or was cancelled
@@ -95,11 +94,11 @@ class RefundChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaymentChange:
-    """A change of a payment after it was paid, `at` that time if the provider says when.
+    """A change of a payment after it was paid; `at` is its time if the provider says it.
 
-    It is one of three: `refund` is about one refund; `dispute` is how far a bank's claim is, whose
-    id is the event's `subject`, and `claimed` how much of the payment it is about; else `returned`
-    is what was given back of it in all. Amounts are in minor units of ISO 4217, of `currency`.
+    There are three kinds. `refund` is the state of one refund. `dispute` is the stage of a bank's
+    claim, whose id is the event's `subject`, and `claimed` the amount that is claimed. Otherwise
+    `returned` is the total that was refunded. Amounts are in minor units (ISO 4217) of `currency`.
     """
 
     returned: int = 0
@@ -129,8 +128,8 @@ class PendingRefund(Struct, frozen=True, kw_only=True):
 class PartRefund(Struct, frozen=True, kw_only=True):
     """A part refund that was begun and whose outcome is not stored yet.
 
-    `up_to` is what is refunded in all once it is done, in minor units of ISO 4217. One process asks
-    the provider until `asking_until`. At `again_at` the sweeper asks; None: it failed too often.
+    `up_to` is the total refunded once it is done, in minor units of ISO 4217. One process requests
+    it until `asking_until`. The sweeper tries again at `again_at`; None: it failed too often.
     """
 
     up_to: int
@@ -158,34 +157,34 @@ class Payment(Struct, frozen=True, kw_only=True):
     what: str
     is_live: bool
     paid_at: datetime
-    at: str = ""  # the address of the API; of what was kept before this was written down none
+    at: str = ""  # the address of the provider's API; empty in rows of older versions
     status: ReceiptStatus = ReceiptStatus.OPEN
     spent_at: datetime | None = None
-    made_at: datetime | None = None  # when a result that uses it was about to go out
+    made_at: datetime | None = None  # when a result that uses it was about to be sent
     worked_at: datetime | None = None  # when `once` had done work for it
-    # When the store was noticed to lack writes, of which one may have used this payment.
+    # When lost writes were noticed in the store, of which one may have used this payment.
     perhaps_used_at: datetime | None = None
     refunded_at: datetime | None = None
     refund_id: str | None = None
     reason: str | None = None
-    spent_by: str | None = None  # the run, which may see it again
-    surplus_to: str | None = None  # the payment that the same question was paid by before
+    spent_by: str | None = None  # the run that spent it, which may receive it again
+    surplus_to: str | None = None  # the payment that paid the same question before
     asked: str | None = None  # the join key of the question that it was paid for
     answers: str | None = None  # the question that it answers, if not `elicitation_id`
-    once: bool = False  # bought for good: spent, it still answers the same question
-    refund_at: datetime | None = None  # when it is given back by itself, or is tried again
+    once: bool = False  # a permanent purchase: spent, it still answers the same question
+    refund_at: datetime | None = None  # the time of the automatic refund, or of its next try
     refund_tries: int = 0
-    refund_by: str | None = None  # the run that began to give it back, which may go on with that
+    refund_by: str | None = None  # the run that began the refund and may continue it
     is_refund_begun: bool = False
-    refund_asked_by: str | None = None  # over the HTTP API: as the audit names a key
-    refunded: int = 0  # what the provider has given back of it, in minor units
+    refund_asked_by: str | None = None  # through the HTTP API: the API key's audit name
+    refunded: int = 0  # the total that the provider has refunded, in minor units
     part: PartRefund | None = None
-    # By each claim's id, in the words of the first version: older code reads no others.
+    # By each claim's id, with the stages of the first version: older code reads no others.
     disputes: Mapping[str, Dispute] = {}
     claims: Mapping[str, BankClaim] = {}
     pending: PendingRefund | None = None
     failed_refunds: Mapping[str, FailedRefund] = {}  # by their ids at the provider
-    owed_up_to: int = 0  # what was refunded in all before the last refund failed, in minor units
+    owed_up_to: int = 0  # the total refunded before the last refund failed, in minor units
     version: int = 0
 
     def __repr__(self) -> str:
@@ -201,7 +200,7 @@ class Payment(Struct, frozen=True, kw_only=True):
 
     @property
     def holds_key(self) -> bool:
-        """Whether it answers the question that it was paid for."""
+        """True if the payment answers the question that it was paid for."""
         is_usable = self.status in (ReceiptStatus.OPEN, ReceiptStatus.TAKEN)
         return is_usable or (self.once and self.status is ReceiptStatus.SPENT)
 
@@ -211,12 +210,12 @@ class Payment(Struct, frozen=True, kw_only=True):
 
     @property
     def is_usable(self) -> bool:
-        """Return True if a question can be answered with this payment."""
+        """True if a question can be answered with this payment."""
         return self.holds_key and self.surplus_to is None
 
     @property
     def owed(self) -> int:
-        """How much is owed to the person, as a refund of it failed and none followed."""
+        """The amount owed to the person because a refund failed and none followed."""
         return max(0, self.owed_up_to - self.refunded)
 
     @property
@@ -225,7 +224,7 @@ class Payment(Struct, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether the money is back, or on its way, or claimed by a bank."""
+        """True if the money was refunded, is being refunded, or is claimed by a bank."""
         return self.status in (
             ReceiptStatus.REFUNDING,
             ReceiptStatus.REFUNDED,
@@ -238,7 +237,7 @@ class Payment(Struct, frozen=True, kw_only=True):
 
     @property
     def due_at(self) -> datetime | None:
-        """When the sweeper has to look at it: for a refund, or to ask how a refund stands."""
+        """The time of the sweeper's next work: a refund, or a check of a refund's state."""
         asked_at = None if self.pending is None else self.pending.ask_at
         part_at = None if self.part is None else self.part.again_at
         due = (asked_at, part_at or self.refund_due_at)
@@ -246,25 +245,25 @@ class Payment(Struct, frozen=True, kw_only=True):
 
     @property
     def refund_due_at(self) -> datetime | None:
-        """When it is refunded automatically, as nobody used it, or that is tried again."""
+        """The time of the automatic refund of an unused payment, or of its next try."""
         is_open = self.status is ReceiptStatus.OPEN and not self.may_be_delivered
         is_due = is_open or self.status is ReceiptStatus.REFUNDING
         return self.refund_at if is_due else None
 
     @property
     def is_made(self) -> bool:
-        """Return True if a result that uses it may have arrived, which nobody noted."""
+        """True if a result that uses the payment may have arrived without being recorded."""
         is_made = self.made_at is not None or self.is_perhaps_used
         return self.status is ReceiptStatus.OPEN and is_made
 
     @property
     def is_perhaps_used(self) -> bool:
-        """Return True if the store may have lost that it was used; a surplus is never used."""
+        """True if the store may have lost the payment's use; a surplus is never used."""
         return self.perhaps_used_at is not None and self.surplus_to is None
 
     @property
     def may_be_delivered(self) -> bool:
-        """Return True if its person may have what it paid for: the clock refunds it no more."""
+        """True if the person may have what they paid for: no automatic refund is made then."""
         return self.is_made or (self.status is ReceiptStatus.OPEN and self.worked_at is not None)
 
     @property
@@ -273,17 +272,17 @@ class Payment(Struct, frozen=True, kw_only=True):
 
 
 def take(payment: Payment) -> Payment:
-    """A call uses it from here on."""
+    """Mark an open payment as claimed by a call."""
     return _become(payment, ReceiptStatus.TAKEN)
 
 
 def spend(payment: Payment, now: datetime, *, run: str | None = None) -> Payment:
-    """It is used up, by this run if one still goes on."""
+    """Mark the payment as spent, by `run` if a run is still active."""
     return replace(_become(payment, ReceiptStatus.SPENT), spent_at=now, spent_by=run)
 
 
 def as_surplus(payment: Payment, now: datetime, *, to: str) -> Payment:
-    """Mark a second payment for the same thing: it is refunded, and never handed out.
+    """Mark a second payment for the same thing: it is refunded, and no call uses it.
 
     The refund is due at once. A payment without `refund_at` is refunded by the operator.
     """
@@ -292,13 +291,13 @@ def as_surplus(payment: Payment, now: datetime, *, to: str) -> Payment:
 
 
 def no_surplus(payment: Payment, refund_at: datetime | None) -> Payment:
-    """The other one is not there any more, so that this is a payment as any other."""
+    """Turn a surplus into an ordinary payment, as the other payment no longer exists."""
     is_open = payment.status is ReceiptStatus.OPEN
     return replace(payment, surplus_to=None, refund_at=refund_at) if is_open else payment
 
 
 def refunded(payment: Payment, now: datetime, *, refund_id: str | None = None) -> Payment:
-    """The provider has given all of it back: that stands, also where a call has just spent it."""
+    """Record that the provider has refunded all of it, even if a call has just spent it."""
     return replace(
         payment,
         status=ReceiptStatus.REFUNDED,
@@ -313,7 +312,7 @@ def refunded(payment: Payment, now: datetime, *, refund_id: str | None = None) -
 def partly_refunded(
     payment: Payment, now: datetime, *, amount: int, by: str | None = None
 ) -> Payment:
-    """So much in all was given back at the provider; what is left can still be used."""
+    """Record the total that the provider has refunded. The remaining amount can still be used."""
     amount = max(amount, payment.refunded)
     if amount >= payment.amount:
         return payment if payment.status is ReceiptStatus.REFUNDED else refunded(payment, now)
@@ -323,7 +322,7 @@ def partly_refunded(
 
 
 def made(payment: Payment, now: datetime, *, by_once: bool = False) -> Payment:
-    """A result that uses it is about to go out, or `once` has done work for it."""
+    """Record that a result is about to be sent, or that `once` has done work for the payment."""
     if payment.spent_at is not None:
         return payment
     if by_once:
@@ -332,33 +331,33 @@ def made(payment: Payment, now: datetime, *, by_once: bool = False) -> Payment:
 
 
 def perhaps_used(payment: Payment, at: datetime) -> Payment:
-    """Mark a payment that a call may have used in what the store was noticed at `at` to lack."""
+    """Mark a payment that a call may have used in lost writes, which were noticed at `at`."""
     if payment.spent_at is not None or payment.status is ReceiptStatus.REFUNDED:
         return payment
     return replace(payment, perhaps_used_at=payment.perhaps_used_at or at)
 
 
 def in_vain(payment: Payment) -> Payment:
-    """The tool said that it failed: it has not given what was paid for, whatever it did."""
+    """Record that the tool failed, so that it did not deliver what was paid for."""
     return payment if payment.spent_at else replace(payment, worked_at=None)
 
 
 def unmade(payment: Payment, *, made_at: datetime) -> Payment:
-    """No byte of the result that was made then went out."""
+    """Record that no byte of the result of `made_at` was sent."""
     return replace(payment, made_at=None) if payment.made_at == made_at else payment
 
 
 def used(payment: Payment, now: datetime) -> Payment:
-    """The result that used it went out; what a bank has claimed meanwhile is used all the same."""
+    """Record that the result was sent, even if a bank claimed the payment in the meantime."""
     if payment.status is ReceiptStatus.DISPUTED:
         return replace(payment, spent_at=payment.spent_at or now)
     taken = take(payment) if payment.status is ReceiptStatus.OPEN else payment
-    # Else it was spent before, or went back, or goes back.
+    # Otherwise it was spent before, or is or will be refunded.
     return spend(taken, now) if ReceiptStatus.SPENT in TRANSITIONS[taken.status] else payment
 
 
 def require(payment: Payment, wanted: ReceiptStatus) -> None:
-    """Raises NotPossible where TRANSITIONS has no such row; ask before money moves."""
+    """Check that TRANSITIONS allows the change; call it before money moves. Raises NotPossible."""
     if wanted not in TRANSITIONS[payment.status]:
         raise NotPossible(status=payment.status, wanted=wanted)
 
@@ -370,7 +369,7 @@ def _become(payment: Payment, wanted: ReceiptStatus) -> Payment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refund:
-    """What was refunded."""
+    """A refund as the tool gets it."""
 
     id: str
     price: Money
@@ -386,9 +385,9 @@ class Refund:
 
 
 class Receipt:
-    """What was paid, as the tool gets it; `status` is that of when it was given.
+    """A payment as the tool gets it; `status` is the status at that time.
 
-    No dataclass: what serialises those finds no members, and not the way back to the ledger.
+    It is not a dataclass, so serializers find no members, and no access to the ledger.
     """
 
     __slots__ = ("_resources", "id", "is_test", "paid_at", "price", "provider", "status", "what")
@@ -413,12 +412,12 @@ class Receipt:
         return f"Receipt({self.id!r}, {str(self.price)!r}, {self.what!r}, {self.status.value!r})"
 
     async def spend(self) -> None:
-        """Use it up, before something that cannot be taken back. Raises NotPossible."""
+        """Spend the payment, before something that cannot be undone. Raises NotPossible."""
         with telling():
             await self._resources.spend(self.id)
 
     async def refund(self, *, reason: str | None = None) -> Refund:
-        """Refund it. Raises NotPossible once it is spent, Failed if it did not work."""
+        """Refund the payment. Raises NotPossible if it is spent, Failed if the refund failed."""
         with telling():
             return refund_of(await self._resources.refund(self.id, reason=reason))
 
@@ -431,7 +430,7 @@ class _Refund(Struct, frozen=True, kw_only=True):
 
 
 def refund_of(data: Json) -> Refund:
-    """The refund that `Refund.as_json` wrote."""
+    """Return the refund that `Refund.as_json` wrote."""
     kept = msgspec.convert(data, _Refund)
     price = Money.from_minor_units(kept.amount, kept.currency)
     return Refund(id=kept.id, price=price, status=kept.status)

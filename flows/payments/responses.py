@@ -141,7 +141,7 @@ def decode(
 
 
 def is_refusal(reply: httpx.Response) -> bool:
-    """Return True if the provider refused the request for good (RFC 9110, 15.5)."""
+    """Return True if the provider refused the request permanently (RFC 9110, 15.5)."""
     return reply.is_client_error and reply.status_code not in _NOT_NOW
 
 
@@ -222,7 +222,7 @@ def refund_that_stands(
     """Return the existing refunds if they add up to `price`, although this refund was refused.
 
     Raises:
-        Failed: Less was refunded. The error says if the provider refused for good.
+        Failed: Less was refunded. The error says if the provider refused permanently.
     """
     standing, given = standing_refunds(refunds, payment, seller)
     if given < price.minor_units:

@@ -83,7 +83,7 @@ class SessionStatus(StrEnum):
     OPEN = "open"  # can be paid, or is approved but not captured
     PENDING = "pending"  # the money is on its way and may still not arrive
     PAID = "paid"
-    FAILED = "failed"  # payment failed, and nobody can pay there now
+    FAILED = "failed"  # the payment failed, and the session cannot be paid any more
     CLOSED = "closed"  # not paid, and cannot be paid any more
 
 

@@ -27,7 +27,7 @@ class UnresolvedStatus(StrEnum):
     WAITING = "waiting"  # the provider is polled again
     UNANSWERED = "unanswered"  # no longer polled, and the provider never reported a result
     OTHERWISE = "otherwise"  # paid, but not what was asked for
-    OVER = "over"  # settled, or nobody paid
+    OVER = "over"  # settled, or ended without a payment
     DONE = "done"  # reviewed by an operator
 
 
@@ -94,7 +94,7 @@ def ask_again(unresolved: UnresolvedPayment, now: datetime) -> UnresolvedPayment
     if unresolved.status is not UnresolvedStatus.WAITING:
         return unresolved
     if unresolved.look_at is not None and now < unresolved.look_at:
-        return unresolved  # somebody else polled in the meantime: the schedule stays
+        return unresolved  # another process polled in the meantime: the schedule stays
     if now >= unresolved.until:
         return give_up(unresolved)
     pause = min(ASK_AGAIN_AFTER * 2 ** min(unresolved.tries, TRIES_THAT_COUNT), ASK_AGAIN_AT_MOST)

@@ -1,8 +1,8 @@
-"""The fields of a form: what each asks for, and what is wrong with a value.
+"""The fields of a form, and the validation of their values.
 
-What could go wrong: a pattern that takes an exponential time on a line that somebody made for it
-would stop the process. Patterns are therefore matched by pydantic's engine, which takes a time
-linear in the text (and has neither look-around nor back-references).
+Risks: a pattern takes exponential time on a malicious text and blocks the process. Patterns are
+therefore matched with pydantic's engine, whose time is linear in the text (it has neither
+look-around nor back-references).
 """
 
 import re
@@ -23,7 +23,7 @@ FORMATS = frozenset({"email", "uri", "date", "date-time", "password", "multiline
 PATTERN_AT_MOST = 200
 MATCHED_AT_MOST = 4096
 NUMBER_BELOW = 10**40
-LINE_AT_MOST = 500  # a longer text is given more than a line
+LINE_AT_MOST = 500  # fields for longer texts show several lines
 
 _EMAIL = re.compile(r"[^@\s\x00-\x1f]{1,64}@[^@\s\x00-\x1f.]+(\.[^@\s\x00-\x1f.]+)*")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s\x00-\x1f<>\"{}|\\^`]+")
@@ -35,7 +35,7 @@ _MOMENT = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One of the texts to choose from, and what the person reads for it."""
+    """A value to choose, with the title that the person reads."""
 
     value: str
     title: str
@@ -43,7 +43,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds, both included: of a text's length, a number, or how many are chosen."""
+    """The inclusive bounds of a text's length, a number, or the count of choices."""
 
     least: float | None = None
     most: float | None = None
@@ -53,7 +53,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """What one field asks for. `default` is None where there is none."""
+    """A field of a form. `default` is None if there is none."""
 
     name: str
     title: str
@@ -67,12 +67,12 @@ class Field:
 
     @property
     def input_name(self) -> str:
-        """The name in an HTML form; no field can take the place of one that the page has."""
+        """The name in an HTML form; the prefix avoids conflicts with the page's own inputs."""
         return f"answer.{self.name}"
 
     @property
     def is_multiline(self) -> bool:
-        """Whether the text may have lines, as a PEM key does: what is not said to be short may."""
+        """True if the text may have several lines, such as a PEM key: unless it must be short."""
         if self.kind != "string" or self.limits.format not in (None, "password", "multiline"):
             return False
         is_long = self.limits.most is None or self.limits.most > LINE_AT_MOST
@@ -80,7 +80,7 @@ class Field:
 
     @property
     def is_lines(self) -> bool:
-        """Whether several lines are what it is for."""
+        """True if the field is meant for several lines."""
         return self.is_multiline and (
             self.limits.format == "multiline" or self.limits.most is not None
         )
@@ -88,14 +88,14 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is wrong, for the person who answered; `path` is the field's name, empty for all."""
+    """An error for the person who answered. `path` is the field's name, "" for the whole form."""
 
     path: str
     message: str
 
 
 def fault_in(field: Field, value: Json) -> str | None:
-    """What is wrong with a value, in a sentence that does not repeat it; None if it fits."""
+    """Return the error of a value, without the value itself; None if the value is valid."""
     match field.kind:
         case "string":
             return _fault_in_text(field.limits, value)
@@ -112,7 +112,7 @@ def fault_in(field: Field, value: Json) -> str | None:
 
 
 def why_no_pattern(pattern: str) -> str | None:
-    """Why this is no pattern that can be matched in linear time; None if it is one."""
+    """Return the reason why a pattern cannot be used, or None if it can be matched safely."""
     if len(pattern) > PATTERN_AT_MOST:
         return f"a pattern has at most {PATTERN_AT_MOST} characters"
     try:
@@ -125,7 +125,7 @@ def why_no_pattern(pattern: str) -> str | None:
     return None
 
 
-@lru_cache(maxsize=256)  # the patterns of a server's questions
+@lru_cache(maxsize=256)  # enough for the patterns of a server's questions
 def _matcher(pattern: str) -> TypeAdapter[str]:
     return TypeAdapter(Annotated[str, StringConstraints(pattern=pattern)])
 

@@ -1,8 +1,8 @@
-"""Reading a JSON Schema: the flat subset that a form can show, and nothing else.
+"""Parsing of a JSON Schema within the flat subset that a form can show.
 
-Whatever lies outside is refused with its JSON path, so that an author learns it where the question
-is written and a person never meets a form that asks something else than is checked. So is a text
-that stands on no page, or that a page would cut, and choices that look alike.
+Everything outside the subset is refused with its JSON path, so that the author sees the error in
+the code that asks, and the form always asks for what is checked. Texts that no page shows or that
+a page would cut are refused too, and so are choices that look alike.
 """
 
 import json
@@ -29,10 +29,10 @@ from flows.shown import looks_of
 FIELDS_AT_MOST = 50
 CHOICES_AT_MOST = 250
 SCHEMA_BYTES_AT_MOST = 16 * 1024
-# The title of a schema that a library has made of a class; a form does not show it.
+# A title that a library generated from a class's name; forms do not show it.
 _CLASS = re.compile(r"[\w\[\],]{1,64}")
 _NAME = re.compile(r"[\w .:/@$-]{1,64}")
-# What changes nothing for the person who answers.
+# Keywords that change nothing for the person who answers.
 _SILENT = {
     *("$schema", "$id", "$comment", "$defs", "definitions"),
     *("examples", "deprecated", "readOnly", "additionalProperties"),
@@ -55,7 +55,7 @@ _OF_KIND: Mapping[Kind, set[str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaReading:
-    """A schema as it was understood; `nullable` are required but may be null: absent, in a form."""
+    """A parsed schema. `nullable` fields are required but may be null; forms leave them out."""
 
     json: Mapping[str, Json]
     fields: tuple[Field, ...]
@@ -63,10 +63,10 @@ class SchemaReading:
 
 
 def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> SchemaReading:
-    """Raises InvalidSchema with the JSON path of what is outside the subset.
+    """Parse a schema. Raises InvalidSchema with the JSON path of what is outside the subset.
 
-    `is_a_models`: a model checks the answers besides, so that what a form can only roughly say may
-    stand in its schema.
+    `is_a_models`: a model validates the answers as well, so its schema may contain rules that a
+    form can only approximate.
     """
     try:
         text = json.dumps(schema, allow_nan=False, ensure_ascii=False)
@@ -75,7 +75,7 @@ def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> SchemaRead
         refuse("$", "this is no JSON")
     if size > SCHEMA_BYTES_AT_MOST:
         refuse("$", f"this has {size} bytes, {SCHEMA_BYTES_AT_MOST} at most")
-    copied = json.loads(text)  # so that nobody else can change it
+    copied = json.loads(text)  # a copy that no other code can change
     schema = _without_class_texts(copied) if is_a_models else copied
     root = _inlined(schema, "$", schema)
     _must_say_nothing(root, "$", "")
@@ -173,7 +173,7 @@ def _field(
 
 
 def _roughly(found: Mapping[str, Json]) -> Mapping[str, Json]:
-    """As a form can say it: of a Decimal a number, of a bound that is left out the bound."""
+    """Return an approximation for a form: a Decimal is a number, an exclusive bound inclusive."""
     branches = found.get("anyOf")
     if isinstance(branches, list) and [_type_of(one) for one in branches] == ["number", "string"]:
         number = cast("Mapping[str, Json]", branches[0])
@@ -186,7 +186,7 @@ def _roughly(found: Mapping[str, Json]) -> Mapping[str, Json]:
         ):
             if key in rough:
                 rough[instead] = rough.pop(key)
-        if isinstance(rough.get("default"), str):  # a Decimal's, which JSON has no number for
+        if isinstance(rough.get("default"), str):  # a Decimal's, which pydantic writes as text
             rough["default"] = float(str(rough["default"]))
     return rough
 
@@ -213,7 +213,7 @@ def _kind(found: Mapping[str, Json], path: str) -> Kind:
 
 
 def _choices(found: Mapping[str, Json], path: str) -> tuple[tuple[Option, ...], Mapping[str, Json]]:
-    """The choices, in whichever of its spellings, and that spelling."""
+    """Return the choices from enum, const, oneOf or anyOf, and that keyword's clean schema."""
     spellings = [key for key in ("const", "enum", "oneOf", "anyOf") if key in found]
     if len(spellings) != 1:
         refuse(path, "what can be chosen must stand in one of enum, oneOf and anyOf")
@@ -273,7 +273,7 @@ def _limits(clean: Mapping[str, Json], path: str, kind: Kind) -> Limits:
 def _without_null(
     found: Mapping[str, Json], path: str, root: Mapping[str, Json]
 ) -> tuple[Mapping[str, Json], bool]:
-    """Optional[X], which pydantic spells as anyOf X and null, is X that may be left out."""
+    """Reduce `Optional[X]`, pydantic's anyOf of X and null, to X; True if null was allowed."""
     named, branches = found.get("type"), found.get("anyOf")
     if isinstance(named, list | tuple) and len(named) == 2 and "null" in named:
         other = named[0] if named[1] == "null" else named[1]
@@ -293,7 +293,7 @@ def _without_null(
 
 
 def _inlined(found: Mapping[str, Json], path: str, root: Mapping[str, Json]) -> Mapping[str, Json]:
-    """With what `$ref` points to in its place: an enum's own title is its class, not the field."""
+    """Replace a `$ref` with its target, without the target's title, which names the class."""
     if "$ref" not in found:
         return found
     ref = found["$ref"]
@@ -307,7 +307,7 @@ def _inlined(found: Mapping[str, Json], path: str, root: Mapping[str, Json]) -> 
 
 
 def _must_say_nothing(found: Mapping[str, Json], path: str, place: str) -> None:
-    """Refuse a title or description of a whole schema, which stands on no page."""
+    """Refuse a title or description of a whole schema, which no page shows."""
     for key in ("title", "description"):
         if key in found and (key == "description" or not _CLASS.fullmatch(str(found[key]))):
             where = f"{path}{place or f'.{key}'}"

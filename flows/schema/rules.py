@@ -1,13 +1,13 @@
-"""Whether a type says more of an answer than its JSON Schema does: validators, above all.
+"""Detection of types with rules that their JSON Schema does not express, such as validators.
 
-What could go wrong: a validator that is overlooked, so that a person is told "sent" and the tool
-then refuses what was sent. So what is not known to be plain counts as a rule of the author's.
+Risks: a validator is overlooked, so that a person reads "sent" and the tool then refuses the
+answer. So a type that is not known to be plain is treated as one with rules.
 """
 
 from collections.abc import Mapping
 from typing import Any, cast
 
-# Nodes of pydantic's core schema whose meaning a JSON Schema has, and our reading checks.
+# Nodes of pydantic's core schema that a JSON Schema expresses and `fields` checks.
 _PLAIN = frozenset(
     {
         *("definitions", "definition-ref", "model", "model-fields", "model-field"),
@@ -16,9 +16,9 @@ _PLAIN = frozenset(
     }
 )
 _ASIDE = frozenset({"metadata", "serialization", "config", "cls", "default", "ref"})
-# What a form says only roughly, or not at all: bounds, and what is changed before it is counted.
+# Rules that a form only approximates or lacks: bounds, and changes to a text before its check.
 _TEXT = frozenset({"strip_whitespace", "to_lower", "to_upper"})
-_CHANGED = tuple(f"str_{each}" for each in _TEXT)  # in a model's configuration, for all its texts
+_CHANGED = tuple(f"str_{each}" for each in _TEXT)  # a model's configuration for all its texts
 _ROUGH = {
     "str": _TEXT,
     "int": frozenset({"multiple_of"}),
@@ -28,7 +28,7 @@ _CODE = ("custom_init", "post_init", "root_model", "missing", "default_factory")
 
 
 def has_rules(core_schema: object) -> bool:
-    """Of a TypeAdapter's core schema."""
+    """Return True if a TypeAdapter's core schema has rules that its JSON Schema lacks."""
     match core_schema:
         case Mapping():
             return _is_rule(cast("Mapping[str, Any]", core_schema))

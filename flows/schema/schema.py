@@ -1,7 +1,7 @@
-"""A schema: the fields that a form asks for, and the way from what was typed to a value.
+"""A schema: the fields that a form asks for, and the conversion of form strings to a value.
 
-It is the elicitation subset of JSON Schema: one flat object of texts, numbers, yes or no, and
-choices. What a person typed is never in an error's words: it may be a secret.
+A schema is within the elicitation subset of JSON Schema: one flat object of texts, numbers,
+booleans and choices. Error messages never contain what a person typed: it may be a secret.
 """
 
 import dataclasses
@@ -50,13 +50,13 @@ _NUMBER = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]
 _MOMENT = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2})(:[0-9.]{2,12})?([Zz]|[+-][0-9:]{5})?"
 )
-# A text of these is no key or password, also on a page for secrets.
+# Texts of these formats are not secrets, even on a page for secrets.
 _SEEN_FORMATS = frozenset({"email", "uri", "date", "date-time"})
 _WRAPPERS = (typing.Required, typing.NotRequired)
 
 
 class Refused(Failed):
-    """What the author's own validation found; no word of `faults` stands in the message."""
+    """The author's own validation refused the answer; the message contains nothing of `faults`."""
 
     def __init__(self, message: str, *, faults: Sequence[Fault]) -> None:
         self.faults = tuple(faults)
@@ -65,10 +65,10 @@ class Refused(Failed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema(Generic[T_co]):
-    """What is asked for; `json` is the JSON Schema and says all of it but `typed`.
+    """The fields that a form asks for; `json` is the JSON Schema without the author's validators.
 
-    `typed` makes the value from content that `check` found good. It raises Refused where the
-    author's own validation says no, which it does only if the schema `has_rules`.
+    `typed` converts content that passed `check` to the tool's value. It raises Refused if the
+    author's own validation fails, which can happen only if the schema `has_rules`.
     """
 
     json: Mapping[str, Json]
@@ -79,7 +79,7 @@ class Schema(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
-    """What a form's strings say. The content is good only if there is no fault."""
+    """The content of a posted form. It is valid only if there are no faults."""
 
     content: Mapping[str, Json] = dataclasses.field(repr=False)
     faults: tuple[Fault, ...] = ()
@@ -90,10 +90,12 @@ def schema_of(asked: type[T]) -> Schema[T]: ...
 @overload
 def schema_of(asked: Mapping[str, Json]) -> Schema[Mapping[str, Json]]: ...
 def schema_of(asked: Any) -> Schema[Any]:
-    """The schema of `str`, a pydantic model, a dataclass, a TypedDict or a JSON Schema.
+    """Return the schema of `str`, a pydantic model, a dataclass, a TypedDict or a JSON Schema.
 
-    `str` is one field named "value". Raises InvalidSchema with the JSON path of whatever a flat
-    form cannot ask for.
+    `str` is one field named "value".
+
+    Raises:
+        InvalidSchema: A flat form cannot ask for this; the message names the JSON path.
     """
     if isinstance(asked, Mapping):
         found = read(cast("Mapping[str, Json]", asked))
@@ -113,14 +115,15 @@ def schema_of(asked: Any) -> Schema[Any]:
 
 
 def with_secrets(schema: Schema[T]) -> Schema[T]:
-    """Return the schema of a page for secrets, which says of each field whether it is one.
+    """Return the schema of a page for secrets, with `is_secret` set for each field.
 
     The secrets are the fields that are marked (SecretStr, `writeOnly`, the format `password`), and
-    each text or number whose name or title asks for one. Where no field is marked, every plain
-    text is a secret. `x-visible` says that a field is none.
+    each text or number whose name or title asks for one. If no field is marked, every plain text
+    is a secret. `x-visible` makes a field visible.
 
-    Raises InvalidSchema for a secret with a default: it would stand in the author's code and
-    in the record.
+    Raises:
+        InvalidSchema: A secret has a default, which would be in the author's code and in the
+            stored record.
     """
     properties = dict(cast("Mapping[str, Mapping[str, Json]]", schema.json["properties"]))
     is_marked = any(field.is_secret for field in schema.fields)
@@ -146,7 +149,7 @@ def with_secrets(schema: Schema[T]) -> Schema[T]:
 
 
 def secrets_in(schema: Schema[Any], content: Json) -> list[str]:
-    """Return what stands in the secret fields of an answer, as texts."""
+    """Return the values of an answer's secret fields, as texts."""
     if not isinstance(content, Mapping):
         return []
     names = [field.name for field in schema.fields if field.is_secret]
@@ -156,7 +159,7 @@ def secrets_in(schema: Schema[Any], content: Json) -> list[str]:
 def parse(schema: Schema[Any], fields: Mapping[str, Sequence[str]]) -> Parsed:
     """Read the strings of an HTML form, as the inverse of `strings_of`.
 
-    A box that is not ticked is a no; what is empty and may be so is left out.
+    An unticked box is False. Empty optional fields are left out.
     """
     content: dict[str, Json] = {}
     faults: list[Fault] = []
@@ -174,7 +177,7 @@ def parse(schema: Schema[Any], fields: Mapping[str, Sequence[str]]) -> Parsed:
 
 
 def strings_of(schema: Schema[Any], content: Mapping[str, Json]) -> dict[str, list[str]]:
-    """The strings of an HTML form that says this."""
+    """Return the strings of an HTML form with this content."""
     return {
         field.input_name: _written(field, content[field.name])
         for field in schema.fields
@@ -183,7 +186,7 @@ def strings_of(schema: Schema[Any], content: Mapping[str, Json]) -> dict[str, li
 
 
 def without_blanks(schema: Schema[Any], content: Json) -> Json:
-    """The same without what was left blank: some programs send null, or "", for that."""
+    """Return the content without blank optional fields, which some programs send as null or ""."""
     if not isinstance(content, Mapping):
         return content
     optional = {field.name: field for field in schema.fields if not field.is_required}
@@ -198,7 +201,7 @@ def without_blanks(schema: Schema[Any], content: Json) -> Json:
 
 
 def check(schema: Schema[Any], content: Json) -> tuple[Fault, ...]:
-    """What is wrong with an answer, in the order of the fields; nothing if it is good."""
+    """Return the faults of an answer in the order of the fields; none if it is valid."""
     if not isinstance(content, Mapping):
         return (Fault(path="", message="The answer must be an object."),)
     faults: list[Fault] = []
@@ -235,7 +238,7 @@ def _missing(field: Field) -> str:
 
 
 def _read(field: Field, given: Sequence[str]) -> Json:
-    """None where nothing was given; what cannot be read stays text, and `check` says so."""
+    """Return a field's value, or None if it is empty. Unreadable text is left for `check`."""
     if field.kind == "choices":
         chosen = [_chosen(field, text) for text in given if text]
         may_be_none = not field.is_required and bool(field.limits.least)
@@ -247,11 +250,11 @@ def _read(field: Field, given: Sequence[str]) -> Json:
         # A browser sends its line breaks as CRLF, whatever was pasted.
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not (field.is_lines or "\n" in text.strip()) or not text.strip():
-        # What is copied often brings a space along, and hardly any key or password has one there.
-        # Lines are kept to the last sign, as a key in a file ends with a line's end.
+        # Copied text often has a space at an end, and hardly any key or password has one there.
+        # Texts of several lines are not stripped, as a key in a file ends with a line break.
         text = text.strip()
     if not text:
-        # Somebody who cleared what was written there before does not want it back.
+        # If the person cleared a default, do not restore it.
         is_cleared = field.kind == "string" and bool(field.default)
         return "" if is_cleared and fault_in(field, "") is None else None
     match field.kind:
@@ -269,7 +272,7 @@ def _read(field: Field, given: Sequence[str]) -> Json:
 
 
 def _chosen(field: Field, text: str) -> Json:
-    """Choices travel by their number: a browser changes some texts on the way."""
+    """Return a choice by its number: forms send numbers, as browsers change some texts."""
     is_number = text.isascii() and text.isdecimal() and len(text) < 6
     within = is_number and int(text) < len(field.choices)
     return field.choices[int(text)].value if within else 0
@@ -320,7 +323,7 @@ def _schema_of_type(asked: type[T]) -> Schema[T]:
 
 
 def _readable(asked: type[Any]) -> type[Any]:
-    """Before Python 3.12 pydantic reads only the TypedDict of typing_extensions."""
+    """Convert a TypedDict for pydantic, which before Python 3.12 reads only typing_extensions'."""
     if sys.version_info >= (3, 12) or not typing.is_typeddict(asked):
         return asked
     said = typing.get_type_hints(asked, include_extras=True)
@@ -328,7 +331,7 @@ def _readable(asked: type[Any]) -> type[Any]:
         name: typing.get_args(hint)[0] if typing.get_origin(hint) in _WRAPPERS else hint
         for name, hint in said.items()
     }
-    # Where annotations are postponed the class takes all for required, or none.
+    # With postponed annotations the class treats all keys as required, or none.
     required = {
         name
         for name, hint in said.items()
@@ -354,7 +357,8 @@ def _typed_by(adapter: TypeAdapter[T], found: SchemaReading) -> Callable[[Json],
             )
         except ValidationError as err:
             faults = [_fault_of(error) for error in err.errors()]
-        # Outside of `except`: pydantic's words hold the input, and a chain would show them.
+        # Raise outside of `except`: pydantic's message contains the input, and a chained
+        # exception would show it.
         about = ", ".join(sorted({fault.path for fault in faults} - {""})) or "as a whole"
         raise Refused(f"The answer does not fit what the tool accepts: {about}.", faults=faults)
 
@@ -362,7 +366,7 @@ def _typed_by(adapter: TypeAdapter[T], found: SchemaReading) -> Callable[[Json],
 
 
 def _fault_of(error: ErrorDetails) -> Fault:
-    """In the author's own words, if there are any: pydantic's may hold the input."""
+    """Return a fault with the author's own message, if any: pydantic's may contain the input."""
     path = ".".join(str(part) for part in error["loc"])
     said = error.get("ctx", {}).get("error")
     is_authors = error["type"] in ("value_error", "assertion_error") and str(said)

@@ -1,9 +1,9 @@
-"""Words that ask for a secret: a password, a key, a token, the data of a card.
+"""Words that ask for a secret: a password, a key, a token, card data.
 
-What could go wrong: no list of words is whole, and a word may mean something else. This finds
-slips; what a field is for, its author knows. Whoever is refused wrongly has a way out: another
-name, another title, a choice in place of a text. A one-time code is no secret here: it is worth
-nothing by the time anybody else reads it.
+Risks: no list of words is complete, and a word may mean something else. The check finds mistakes;
+only the author knows what a field is for. An author whose field is refused wrongly can choose
+another name or title, or a choice instead of a text. A one-time code is not a secret here: it is
+worthless by the time another person reads it.
 """
 
 import re
@@ -14,7 +14,7 @@ from flows.schema.fields import TYPED, Field
 
 # Between the words of a name: `user_pin`, `user-pin`, `userPin`, `USERPin`, `pin2`.
 _BORDER: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W\d_]+")
-# Of a question: what stands behind it says nothing of the word before it.
+# Between the parts of a question: the words after it do not belong to the word before it.
 _PART: Final = re.compile(r"[,.?!:;]+(?:\s+|$)")
 # Anywhere in a word: `newpasswordagain`.
 _WITHIN: Final = ("password", "passwd", "passphrase", "passcode", "passkey")
@@ -38,9 +38,9 @@ _PAIRS: Final = {
 }
 _APART: Final = {f"{first} {last}" for last, line in _PAIRS.items() for first in line.split()}
 _TOGETHER: Final = tuple(pair.replace(" ", "") for pair in _APART)
-# As the whole name of a text: `pass` beside `user`, and neither `boarding_pass` nor `frying_pan`.
+# As the whole name of a text: `pass` next to `user`, and neither `boarding_pass` nor `frying_pan`.
 _WHOLE: Final = (["pass"], ["pan"])
-# What follows where it is about a secret and is none: `token_count`, `access_key_id`.
+# The word that follows if a name is about a secret without asking for it: `token_count`.
 _FOLLOWING: Final = (
     "count length limit budget usage amount price supply symbol name title type kind format policy "
     "strength hint manager reset age ttl lifetime expiry expiration expire url uri endpoint id "
@@ -48,24 +48,27 @@ _FOLLOWING: Final = (
     "statement last"
 )
 _ABOUT: Final = frozenset(_FOLLOWING.split())
-# What comes before tokens that are only counted.
+# The words before tokens that are only counted.
 _COUNTED: Final = (" max", " maximum", " min", " minimum", " many", " number of")
-_WORDS_AT_MOST: Final = 4  # that are looked at together: `one_time_access_code`
+_WORDS_AT_MOST: Final = 4  # words that are checked together: `one_time_access_code`
 
 
 def asks_for_a_secret(text: str, *, is_number: bool = False) -> bool:
-    """Whether a name, a title or a question does; a number is no token, and no `pass`."""
+    """Return True if a name, title or question asks for a secret.
+
+    A number is never a token or a `pass`.
+    """
     if _words_of(text) in _WHOLE:
         return not is_number
     return any(_asks(_words_of(part), is_number=is_number) for part in _PART.split(text))
 
 
 def looks_secret(field: Field) -> bool:
-    """Check a field by its name and its title. A choice and a box to tick are no secrets."""
+    """Return True if a field's name or title asks for a secret. Choices and booleans never do."""
     if field.kind not in TYPED:
         return False
     name, title = field.name, field.title
-    # A title that was made from the name has lost the borders of its words.
+    # A title that was generated from the name has lost the borders of its words.
     is_made = _characters(title) == _characters(name)
     return any(
         asks_for_a_secret(text, is_number=field.kind != "string")
@@ -86,7 +89,7 @@ def _asks(words: Sequence[str], *, is_number: bool) -> bool:
 
 
 def _words_of(text: str) -> list[str]:
-    """In small letters, without numbers, each in the singular."""
+    """Return the words of a text, in lower case and singular, without numbers."""
     words = [word.lower() for word in _BORDER.sub(" ", text).split()]
     return [
         word.removesuffix("s") if len(word) > len("aws") and not word.endswith("ss") else word
@@ -96,7 +99,7 @@ def _words_of(text: str) -> list[str]:
 
 
 def _is_secret(words: Sequence[str], *, is_number: bool) -> bool:
-    """Whether the last of these words is one, after those before it."""
+    """Return True if the last word means a secret, considering the words before it."""
     *others, last = words
     before = f" {' '.join(others)}"
     if " one time" in before:

@@ -1,1 +1,1 @@
-"""Tests that attack."""
+"""Tests that attack the server."""

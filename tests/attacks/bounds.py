@@ -1,7 +1,7 @@
-"""What a stranger's text costs at most: `python -m tests.attacks.bounds` measures it anew.
+"""The maximum cost of an attacker's text: `python -m tests.attacks.bounds` measures it again.
 
-All of it is work on the event loop, beside which nobody else is served. Each parser that a stranger
-reaches, its bound, and the worst that was found to fit into that.
+All of this work runs on the event loop and blocks other requests. Each parser that an attacker
+reaches is listed with its size limit, and the worst input that fits.
 """
 
 import time
@@ -34,7 +34,10 @@ TOKENS = Tokens(RING, origin="https://tools.example")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """`measured` in milliseconds, once; it is no promise, and its size is what counts."""
+    """A bounded parser.
+
+    `measured` is in milliseconds, from one run, and shows only the magnitude.
+    """
 
     what: str
     bytes: int
@@ -55,7 +58,7 @@ def _token() -> None:
 
 def _bearer() -> None:
     try:
-        key_id_of("W1tb" * ((TOKEN_BYTES_AT_MOST - 8) // 4) + ".e30.AA")  # [[[[...
+        key_id_of("W1tb" * ((TOKEN_BYTES_AT_MOST - 8) // 4) + ".e30.AA")  # decodes to [[[[...
     except BadBearer:
         return
 
@@ -74,7 +77,7 @@ WRONG += b"a," * ((MESSAGE_BYTES_AT_MOST - len(WRONG) - 2) // 2) + b'"}'
 
 
 def wrong_arguments() -> str:
-    """All that is done on the loop with arguments of which each value is wrong; what is said."""
+    """Do all work of the event loop for wrong arguments, and return the refusal."""
     assert not has_too_many_values(WRONG)
     given = from_json(WRONG)
     arguments_text(given)
@@ -129,7 +132,7 @@ BOUNDS = (
 
 
 def milliseconds(bound: Bound) -> float:
-    """The best of some rounds, in processor time."""
+    """Return the best of several rounds, in processor time."""
     times: list[float] = []
     for _ in range(ROUNDS):
         began = time.thread_time()

@@ -1,4 +1,4 @@
-"""What stands while somebody attacks it."""
+"""Fixtures of the servers and shops that the tests attack."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""The HTTP API, as a program with a key, one without, and a page of another site try it."""
+"""Attacks on the HTTP API by a program with a key, one without, and a page of another site."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 class Counting:
-    """A store that counts how often an API key is read in it."""
+    """A store that counts the reads of API keys."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -69,7 +69,7 @@ async def shop(here: AskingEnv) -> AsyncIterator[Program]:
 
 
 async def at_every_route(program: Program, id: str) -> dict[str, int]:
-    """The status of each route of a question."""
+    """Return the status of each route of a question."""
     found = {}
     for method, verb in (*READING, *CHANGING):
         more = {"json": BODIES[verb]} if verb in BODIES else {}
@@ -151,7 +151,7 @@ async def test_a_revoked_or_expired_key_is_over_with_the_next_request(
 
 
 async def guessed(here: AskingEnv, times: int = REFUSED_AT_ONCE + 1) -> list[httpx.Response]:
-    """Send that many keys that were never made, all from the address of everybody here."""
+    """Send this many invalid keys from the address of all test clients."""
     async with httpx.AsyncClient(base_url=here.url) as client:
         return [
             await client.get(
@@ -182,7 +182,7 @@ async def test_a_key_that_works_is_not_held_back_for_what_others_do_at_its_addre
     for _ in range(60):
         assert (await shop.call("GET", params={"user": "ann"})).status_code == 200
         assert (await guessed(here, 1))[0].status_code == 429
-    async with program_at(here, program="new") as new:  # made in the middle of the flood
+    async with program_at(here, program="new") as new:  # created during the flood
         assert (await new.call("GET", params={"user": "ann"})).status_code == 200
 
 
@@ -219,7 +219,7 @@ async def test_a_refusal_is_logged_with_the_address_and_the_id_of_a_known_key(
         *[("api.refused", guess)] * (REFUSED_AT_ONCE - 1),
         ("api.held_back", {"address": "127.0.0.1", "why": "held_back"}),
     ]
-    counted, written = Counted(), 0  # as the log of a served process writes them
+    counted, written = Counted(), 0  # repeated as in the log of a served process
     for record in caplog.records:
         written += counted.is_first(record, 0.0)
     assert written == 3

@@ -1,6 +1,7 @@
-"""Every route of the HTTP API, as everybody tries it who may see something, and not this.
+"""Tests of every route of the HTTP API with every kind of caller that may not see the object.
 
-The routes are read off the document, so that a new one fails until it says here what it needs.
+The routes are read from the OpenAPI document, so a new route fails until this file declares its
+needs.
 """
 
 import dataclasses
@@ -39,11 +40,11 @@ LONG = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What a request of it brings besides an id."""
+    """The body and query of a request to a route, except for its id."""
 
     body: dict[str, Any] | None = None
     query: dict[str, str] = field(default_factory=dict[str, str])
-    says_whose: bool = True  # by `user`, where no access token does
+    says_whose: bool = True  # needs `user`, if no access token names the user
 
 
 QUESTION, ACCOUNTS = "/api/questions/{question_id}", "/api/accounts/{account_id}"
@@ -77,7 +78,7 @@ BY_ID = {
 }
 RUN = {"run": "order 8"}
 STEP = {**RUN, "name": "book", "by": "a process"}
-BY_NAME = {  # each program has names of its own, for each user
+BY_NAME = {  # each program has its own names for each user
     "POST /api/runs/end": Route(body=RUN),
     "POST /api/runs/spend": Route(body=RUN),
     "POST /api/runs/once": Route(body=STEP),
@@ -91,7 +92,7 @@ LISTS = {
     "GET /api/approvals": "approval_id",
     "GET /api/inbox": "request_id",
 }
-ANSWERED = "answered"  # questions, which time alone changes
+ANSWERED = "answered"  # questions that only time changes
 OPERATORS = {"GET /api/webhooks", "GET /api/events"}
 OTHERS = {"POST /api/questions", "DELETE /api/approvals"}
 
@@ -99,12 +100,12 @@ SHOP, DESK, OPERATOR = "its program", "a key that approves for ann", "the operat
 OF_ALICE, ALICE = "its program for alice", "alice alone"
 APPROVER = "an approver alone"
 NAMES_BOB, NAMES_NOBODY = "its program, naming bob", "its program's key for bob, naming nobody"
-NAMED = {NAMES_BOB: {"user": "bob"}, NAMES_NOBODY: dict[str, str]()}  # the others name ann
+NAMED = {NAMES_BOB: {"user": "bob"}, NAMES_NOBODY: dict[str, str]()}  # all others name ann
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thing:
-    """What an id leads to, and who may see it."""
+    """An object with its id, and the callers that may see it."""
 
     name: str
     parameter: str
@@ -127,7 +128,7 @@ class Everybody:
         ids: Mapping[str, str] = MappingProxyType({}),
         user: str = "ann",
     ) -> httpx.Response:
-        self.env.here.clock.tick(milliseconds=100)  # nobody is too fast
+        self.env.here.clock.tick(milliseconds=100)  # so that no request counts as too fast
         program, (method, _, path) = self.requesters[who], name.partition(" ")
         is_by_user = about.says_whose and program.token is None and "alone" not in who
         whose = NAMED.get(who, {"user": user}) if is_by_user else {}
@@ -141,7 +142,7 @@ class Everybody:
         return answer
 
     async def rows(self) -> dict[str, int]:
-        """The version of each row, but of what notes that a key was used."""
+        """Return the version of each row, except for API keys, whose use is recorded."""
         found = dict[str, int]()
         async for page in self.env.here.service.elicitations.store.scan():
             rows = [row for row in page if row.kind != KINDS[ApiKey]]
@@ -188,7 +189,7 @@ async def _requesters(env: PeopleEnv, stack: AsyncExitStack) -> dict[str, Progra
     day = int(LONG.total_seconds())
 
     async def near(opening: AbstractAsyncContextManager[Program]) -> Program:
-        """Without a network between: there are many requests."""
+        """Call the application without a network, because there are many requests."""
         program = await stack.enter_async_context(opening)
         client = httpx.AsyncClient(
             transport=transport_to(env.here.asgi),
@@ -210,7 +211,7 @@ async def _requesters(env: PeopleEnv, stack: AsyncExitStack) -> dict[str, Progra
     alices, bobs = (env.acting(who, exp=now + day) for who in ("alice", "bob"))
     early = {"iat": now - 2 * day, "exp": now - day}
     elsewhere = env.token("alice", exp=now + day, audience="https://elsewhere.example/api")
-    calls = env.token("alice", exp=now + day)  # what she gave her assistant
+    calls = env.token("alice", exp=now + day)  # the token that she gave to her assistant
     nobody = await person("")
     del nobody.client.headers["authorization"]
     return {
@@ -246,7 +247,7 @@ async def _requesters(env: PeopleEnv, stack: AsyncExitStack) -> dict[str, Progra
 
 
 async def _belongings(env: PeopleEnv, requesters: Mapping[str, Program]) -> list[Thing]:
-    """What ann, a user, and alice, who signs in at the issuer, have by the shop."""
+    """Create objects of ann, a user, and of alice, who signs in at the issuer, through the shop."""
     found = list[Thing]()
     long = {**CONFIRM, "timeout_seconds": int(LONG.total_seconds())}
     for who, beside in ((SHOP, DESK), (OF_ALICE, ALICE)):
@@ -272,7 +273,7 @@ async def _belongings(env: PeopleEnv, requesters: Mapping[str, Program]) -> list
 
 
 async def _nobodys_by_the_api(env: PeopleEnv) -> list[Thing]:
-    """What no program has: of tools, of the application itself and of this machine's user."""
+    """Create objects of no program: of tools, the application and this machine's user."""
     service = env.here.service
     ann, alice = owner_of_user(service, "ann"), env.owner("alice")
     machine, server = service.identity.local_owner, application_of(service)
@@ -342,7 +343,7 @@ async def test_what_is_not_theirs_is_told_as_what_never_was_and_nothing_changes(
         things = [one for one in everybody.things if one.parameter == parameter]
         for who in everybody.requesters:
             if who == NAMES_BOB and not about.says_whose:
-                continue  # a question is the program's, whichever user it names
+                continue  # a question belongs to the program, whichever user the request names
             none = {parameter: f"{things[0].id[:-4]}AAAA"}
             never = await everybody.sent(who, name, about, ids=none)
             assert never.status_code in (401, 403, 404), (who, name, never.text)
@@ -430,7 +431,7 @@ async def test_what_is_the_operators_no_program_sees(everybody: Everybody) -> No
 
 
 async def test_whose_it_is_reaches_all_of_it(everybody: Everybody) -> None:
-    """Else the tests above would show nothing."""
+    """Check that the tests above can see objects at all."""
     called = Route(query={"url": f"{everybody.env.here.sandbox.url}/github/api/user"})
     for one in everybody.things:
         for who in one.seen_by:

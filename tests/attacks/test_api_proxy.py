@@ -1,4 +1,4 @@
-"""The proxy of the HTTP API, as a program tries to get out of it, and a provider into it."""
+"""Attacks on the proxy of the HTTP API, by a program and by a provider."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ from webapp.api.access import PERSON_HEADER, PROXIED_AT_ONCE
 from webapp.api.proxy import ANSWER_BYTES_AT_MOST, REQUEST_BYTES_AT_MOST
 from webapp.client import Elicit
 
-PLAYED = "/github/api/played"  # at the provider's host, where a test answers in its place
+PLAYED = "/github/api/played"  # at the provider's host, where a test answers instead
 ADDRESSES = (
     "https://evil.example/",
     "http://{host}.evil.example/",
@@ -38,8 +38,8 @@ ADDRESSES = (
     "/github/api/user",
     "{host}/github/api/user",
     "",
-    "https://{host}/github/api/user",  # the same host by another scheme
-    "http://{name}/github/api/user",  # by its default port
+    "https://{host}/github/api/user",  # the same host with another scheme
+    "http://{name}/github/api/user",  # with its default port
     "http://{name}:1/github/api/user",
     "http://{name}:99999/",
     "http://{name}:{port}0/",
@@ -172,7 +172,7 @@ async def test_a_second_length_or_encoding_smuggles_no_request(
     assert "transfer-encoding" not in request.headers
 
 
-# Headers that a browser, a cache or a server in front of us would act on; none may pass.
+# Headers that a browser, a cache or a server in front would obey. None may pass.
 HOSTILE = {
     "set-cookie": "user=evil",
     "clear-site-data": '"*"',
@@ -279,7 +279,7 @@ async def location_of(
     pairs = [(b"location", each.encode()) for each in said]
     httpx_mock.add_response(307, headers=pairs)
     answer = await called(here, program, account, method="POST")
-    assert answer.status_code in (307, 502)  # what is no address at all is no answer
+    assert answer.status_code in (307, 502)  # an invalid address becomes a 502
     found: str | None = answer.headers.get("location")
     return found
 
@@ -353,7 +353,7 @@ async def test_beside_a_persons_token_no_library_follows_a_redirect(
             here.url, api_key=shop.key, run="order 8", access_token=token, transport=near()
         ):
             found = await elicit.oauth("github", scopes=["repo"])
-            async with found.client() as api:  # this client comes back to the proxy
+            async with found.client() as api:  # this client returns to the proxy
                 httpx_mock.add_response(302, headers={"location": "/user"})
                 told = await api.get(f"{here.sandbox.url}{PLAYED}")
         assert told.headers["location"] == f"{here.sandbox.url}/user"
@@ -439,7 +439,8 @@ async def test_a_provider_that_does_not_answer_holds_up_one_program_and_not_the_
     refused = await called(here, shop, account)
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
     async with program_at(here) as second, program_at(here, program="calm") as calm:
-        assert (await called(here, second, account)).status_code == 429  # the same program's
+        # a second key of the same program
+        assert (await called(here, second, account)).status_code == 429
         asked = await calm.asked(ACCOUNT)
         await (await here.guest()).allow(asked["url"])
         shared = (await calm.read(asked["id"]))["account"]["id"]

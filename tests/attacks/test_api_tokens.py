@@ -1,4 +1,4 @@
-"""Access tokens of people at the HTTP API, as whoever holds a wrong one, or a right one, tries."""
+"""Attacks on the HTTP API with people's access tokens, valid or invalid."""
 
 import asyncio
 import os
@@ -71,7 +71,7 @@ async def test_a_token_that_mcp_would_refuse_is_refused_in_both_places_and_named
         for answer in (beside, instead):
             assert "alice" not in answer.text
             assert text not in answer.text
-        env.here.clock.tick(seconds=2)  # or this address would be held back
+        env.here.clock.tick(seconds=2)  # so that this address is not rate-limited
     assert not await env.here.service.elicitations.open_of(env.owner("alice"))
 
 
@@ -288,7 +288,7 @@ async def test_a_stream_ends_with_what_opened_it_and_tells_nothing_more(
                 continue
             told.append(line)
             await end(env, shop, what)
-            if then == "nothing":  # as every 15 seconds, and where a write may have been missed
+            if then == "nothing":  # every 15 seconds, and after a possibly missed write
                 env.here.service.elicitations.waiters.wake_all()
             else:
                 async with program_at(env.here) as same:
@@ -300,7 +300,7 @@ async def test_a_stream_ends_with_what_opened_it_and_tells_nothing_more(
 async def test_an_issuer_that_is_down_lets_nobody_in_and_takes_no_good_token_for_a_bad_one(
     env: PeopleEnv, shop: Program
 ) -> None:
-    env.here.clock.tick(days=2)  # what was known of it is too old
+    env.here.clock.tick(days=2)  # the issuer's cached keys are too old
     env.issuer.is_down = True
     try:
         for answer in (
@@ -323,7 +323,7 @@ async def test_made_up_tokens_hold_back_their_program_and_no_token_that_works(
         (await shop.acting_for("made-up").call("GET")).status_code
         for _ in range(REQUESTS_AT_ONCE + 1)
     ]
-    assert statuses.count(401) > REFUSED_AT_ONCE  # old tokens of a busy program are no attack
+    assert statuses.count(401) > REFUSED_AT_ONCE  # expired tokens of a busy program are no attack
     assert statuses[-1] == 429
     async with program_at(env.here, program="calm") as calm:
         assert (await calm.acting_for(env.acting("hugo")).call("GET")).status_code == 200

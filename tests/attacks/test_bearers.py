@@ -1,4 +1,4 @@
-"""Tokens and sessions as an attacker brings them: each is a story with one end, refusal."""
+"""Tokens and sessions as an attacker uses them. Each must be refused."""
 
 import base64
 import hmac
@@ -51,7 +51,7 @@ PEM = RSA.as_pem(private=False)
 
 
 def written(header: dict[str, Any], claims: dict[str, Any], signature: bytes = b"") -> str:
-    """A token put together by hand."""
+    """Return a token built from these parts."""
     parts = [json.dumps(header).encode(), json.dumps(claims).encode(), signature]
     return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
 
@@ -117,7 +117,7 @@ def test_whatever_is_sent_nothing_but_a_refusal_comes_of_it(text):
 
 
 async def test_another_persons_session_of_the_protocol(library):
-    """Mallory has a good token of her own, and has got hold of the id of Alice's session."""
+    """Mallory has a valid token of her own, and knows the id of Alice's session."""
     door = Door()
     headers = {"accept": "application/json, text/event-stream"}
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": CLIENT}
@@ -140,7 +140,7 @@ async def test_another_persons_session_of_the_protocol(library):
         assert (await post(url, "mallory", asks)).status_code == 404
         assert (await post(url, "alice", asks)).status_code == 200
         door.clock.tick(minutes=10)
-        assert (await post(url, "alice", asks)).status_code == 401  # her token is too old by now
+        assert (await post(url, "alice", asks)).status_code == 401  # her token has expired
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ async def test_another_persons_session_of_the_protocol(library):
     ],
 )
 def test_a_token_that_was_given_to_another_server(audience):
-    """Whoever runs that server has it, and would be every one of its users here."""
+    """Refuse the token, whose other server could otherwise impersonate each of its users here."""
     assert refusal(token(aud=audience)) == "audience"
 
 
@@ -178,7 +178,7 @@ def test_a_token_that_was_given_to_another_server(audience):
     ],
 )
 def test_the_same_name_at_another_issuer(issuer):
-    """Even one that signs with a key of ours, as tenants of one service may share theirs."""
+    """Refuse even a token signed with our issuer's key, because tenants can share keys."""
     assert refusal(token(iss=issuer)) == "issuer"
 
 
@@ -215,7 +215,7 @@ def test_an_expiry_that_is_no_number_does_not_last_for_ever():
     "claims", [{"nonce": "n"}, {"at_hash": "h"}, {"c_hash": "h"}, {"events": {}}]
 )
 def test_the_proof_of_a_sign_in_is_not_a_token_to_call_with(claims):
-    """Where one registration serves both, its audience is ours too."""
+    """Check an id_token with our audience, which one registration for both uses can cause."""
     one = Resource(url=HERE, issuer=ISSUER, audiences=("our id",))
     assert refusal(token(aud="our id", header={"typ": "JWT"}, **claims), one) == (
         "another kind of token"
@@ -234,7 +234,7 @@ def test_the_proof_of_a_sign_in_is_not_a_token_to_call_with(claims):
     ],
 )
 async def test_a_token_that_is_bound_to_a_key_is_no_plain_one(key, header):
-    """RFC 9449, 7.2: else whoever stole it need not have the key."""
+    """RFC 9449, 7.2: otherwise a thief of the token would not need the key."""
     bound = token(cnf=key, header=header)
     assert refusal(bound) == "another kind of token"
     assert (await Door().ask(bearer(bound))).status == 401
@@ -278,7 +278,7 @@ async def test_a_flood_of_made_up_keys_does_not_reach_the_issuer():
     for number in range(200):
         answer = await door.ask(bearer(token(header={"kid": f"made up {number}"})))
         # finding: XO11
-        assert answer.status == (503 if number else 401)  # the first had the keys fetched
+        assert answer.status == (503 if number else 401)  # the first request fetched the keys
     assert door.there.fetches == 1
     assert (await door.ask(bearer())).seen.subject == "alice"
     door.clock.tick(seconds=30)
@@ -296,7 +296,7 @@ async def test_rubbish_does_not_reach_the_issuer_at_all():
 
 @pytest.mark.parametrize("query", ["access_token={}", "a=b&access_token={}&c", "access%5Ftoken={}"])
 async def test_a_token_in_the_address(query):
-    """Logs, histories and Referers keep addresses; a second place is a second reading."""
+    """Logs, histories and Referers store addresses, and two places can be read differently."""
     door = Door()
     for headers in ([], [bearer()]):
         answer = await door.ask(*headers, query=query.format(token()))
@@ -343,7 +343,7 @@ def sessions(store: MemoryStore, clock: Clock) -> Sessions:
 
 
 async def test_a_session_that_the_attacker_fixed_beforehand(sessions: Sessions):
-    """Mallory plants her cookie in Alice's browser and waits for Alice to sign in over it."""
+    """Mallory sets her cookie in Alice's browser and waits until Alice signs in."""
     planted = await signed_in(sessions, MALLORY)
     cookies = await signed_in(sessions, ALICE, cookies=planted)
     assert cookies != planted
@@ -354,7 +354,7 @@ async def test_a_session_that_the_attacker_fixed_beforehand(sessions: Sessions):
 
 
 async def test_a_sign_in_that_the_attacker_began():
-    """Mallory leads Alice's browser to the way back with her own code: login CSRF."""
+    """Mallory makes Alice's browser open the callback with her own code: login CSRF."""
     _, of_mallory = departed()
     _, of_alice = departed()
     with pytest.raises(Mixed):

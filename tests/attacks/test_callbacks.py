@@ -1,4 +1,4 @@
-"""Callbacks as a thief, a forwarder and a link scanner see them: each a story and how it ends."""
+"""Callbacks as a thief, a forwarder and a link scanner use them, one story for each test."""
 
 import asyncio
 import dataclasses
@@ -120,7 +120,7 @@ async def test_a_state_that_nobody_has_a_record_for_is_unknown(here):
 async def test_the_answer_to_one_question_settles_no_other(here):
     _, ann, first_link, first = await sent_out(here, arguments="first")
     _, bob, second_link, second = await sent_out(here, arguments="second")
-    # The thief's code with the victim's state, and the other way round: PKCE and the browser.
+    # The thief's code with the victim's state, and the reverse: PKCE and the browser check refuse.
     for person, callback, other in ((ann, first, second), (bob, second, first)):
         page = await person.visit(other)
         assert (page.status, page.heading) == (403, "This link was opened in another browser")
@@ -135,7 +135,7 @@ async def test_a_code_of_another_attempt_is_worth_nothing_with_our_state(here):
     _, _, _, stolen = await sent_out(here, arguments="another")
     mixed = changed(callback, code=parameter(stolen, "code"))
     page = await ends(person, await person.visit(mixed))
-    assert page.heading == "This did not work"  # the verifier is not the stolen code's
+    assert page.heading == "This did not work"  # the verifier belongs to another code
     assert (await here.row(link)).status is Status.FAILED
     assert not await here.connections()
     assert asked.has_asked
@@ -191,7 +191,7 @@ async def test_a_code_that_is_none_is_not_exchanged(code, here):
 async def test_a_browser_that_did_not_press_continue_is_turned_away(here):
     asked, person, link, callback = await sent_out(here)
     thief = await here.person()
-    page = await thief.visit(callback)  # no cookie at all
+    page = await thief.visit(callback)  # no cookie
     assert (page.status, page.heading) == (403, "This link was opened in another browser")
     await thief.visit(link)  # a cookie of its own
     assert (await thief.visit(callback)).status == 403
@@ -207,7 +207,7 @@ async def test_a_browser_that_did_not_press_continue_is_turned_away(here):
 
 
 async def test_the_attackers_own_yes_is_not_put_on_the_victim(here):
-    """Login CSRF: the attacker lets the victim's browser bring the attacker's code."""
+    """Check login CSRF: the attacker makes the victim's browser send the attacker's code."""
     _, _, attackers_link, callback = await sent_out(here, arguments="the attacker's")
     asked = here.ask("repo", arguments="the victim's")
     victim = await here.person()
@@ -274,12 +274,12 @@ async def test_a_scanner_that_opens_every_address_changes_nothing(here):
     ]
     for address in addresses:
         for method in ("HEAD", "GET", "OPTIONS"):
-            if (method, address) != ("GET", f"{link}/live"):  # a stream without an end
+            if (method, address) != ("GET", f"{link}/live"):  # an endless stream
                 answer = await scanner.browser.request(method, address)
                 assert answer.status_code < 500
     assert await here.row(link) == before
     assert await is_untouched(here, link)
-    # A scanner that keeps the cookies it is given is as harmless.
+    # A scanner that stores cookies is as harmless.
     for address in addresses[:1] * 3 + addresses[4:]:
         await scanner.browser.get(address)
     assert await here.row(link) == before
@@ -325,7 +325,7 @@ async def test_allow_after_decline_does_not_undo_the_decline(here):
     with pytest.raises(Declined):
         await asked.account()
     answer = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
-    assert answer.status_code == 409  # its page says that it came too late
+    assert answer.status_code == 409  # its page says that the answer came too late
     assert (await here.row(link)).status is Status.DECLINED
     (connection,) = await here.connections()
     assert connection.tools == ("list",)
@@ -338,7 +338,7 @@ async def test_allow_after_the_time_is_over_allows_nothing(here):
     page = await person.visit(link)
     here.clock.tick(minutes=6)
     answer = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
-    assert answer.status_code == 409  # its page says that it came too late
+    assert answer.status_code == 409  # its page says that the answer came too late
     assert (await person.visit(link)).heading == "The time is over"
     (connection,) = await here.connections()
     assert connection.tools == ("list",)
@@ -349,7 +349,7 @@ async def test_allow_when_the_account_is_gone_asks_afresh(here):
     asked, person = here.ask("repo", tool="export_all"), await here.person()
     link = await asked.link()
     page = await person.visit(link)
-    (connection,) = await here.connections()  # and meanwhile, in another window
+    (connection,) = await here.connections()  # in the meantime, in another window
     await here.service.kinds.accounts.keys.disconnect(connection.owner, connection.id)
     answer = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
     assert answer.status_code == 303
@@ -362,7 +362,7 @@ async def test_allow_gives_the_account_that_the_page_showed(here):
     link = await asked.link()
     page = await person.visit(link)
     assert "octocat" in page.text
-    other = here.ask("repo", tool="paste")  # and meanwhile, in another window
+    other = here.ask("repo", tool="paste")  # in the meantime, in another window
     at_provider = await person.go_on(await other.link())
     await person.visit(await approve(person, at_provider, person="hubot"))
     assert (await other.account()).label == "hubot"
@@ -421,7 +421,7 @@ async def test_no_key_is_in_a_page_a_log_an_address_or_a_result(caplog):
     assert answers[0].count("octocat") >= 1
     for key in [*keys, here.sandbox.client_secret]:
         assert not any(key in text for text in texts)
-    # Nor what opens the way to one, but in the sandbox's own and the browser's lines.
+    # Our own log lines contain no authorization code either.
     ours = [each for each in caplog.records if each.name.startswith(("webapp", "flows"))]
     for page in pages:
         if page.location is not None and "code=" in page.location:
@@ -430,7 +430,7 @@ async def test_no_key_is_in_a_page_a_log_an_address_or_a_result(caplog):
 
 
 async def answer_one(here: OAuthEnv, link: str, pages: list[Page]) -> None:
-    """Connect, or allow what is connected; every page on the way is kept."""
+    """Connect, or allow a connected account. Every page on the way is recorded."""
     person = await here.person()
     page = await person.visit(link)
     pages.append(page)
@@ -475,7 +475,7 @@ async def test_a_live_registration_never_uses_the_sandboxs_account(here):
     kinds = here.service.kinds.accounts
     live = kinds._registrations.clients["github"]
     assert live.provider.api.startswith(here.sandbox.url)
-    # The same store and owner, with our registration at the real one.
+    # The same store and owner, with our registration at the real provider.
     settings = dataclasses.replace(here.settings, credentials={"github": ("id", "secret")})
     async with process(
         settings,
@@ -493,7 +493,7 @@ async def test_a_live_registration_never_uses_the_sandboxs_account(here):
         assert page.heading == "Connect GitHub to shop"
         assert "octocat" not in page.text
         assert "sandbox" not in page.text.lower()
-        # And the other way round: what is connected at the real one is not the sandbox's.
+        # The reverse: an account of the real provider is not offered for the sandbox.
         (connection,) = await there.connections()
         there_github = there.service.kinds.accounts._registrations.clients["github"]
         row_key = kinds.connections.key(there_github, server="shop")
@@ -519,7 +519,7 @@ async def test_a_sandbox_on_another_port_is_another_provider(here):
 
 
 async def test_the_verifier_and_the_code_go_to_the_provider_that_was_asked(here):
-    """A provider whose metadata changes between the way out and back gets nothing."""
+    """Check that a provider whose metadata changes during the redirect receives nothing."""
     acme = openid("acme", f"{here.sandbox.url}/oidc", label="Acme")
     ours = (here.sandbox.client_id, here.sandbox.client_secret)
     here.service.kinds.accounts._registrations._credentials["acme"] = ours

@@ -1,4 +1,4 @@
-"""Calls as a client that lies, repeats itself and races with itself makes them."""
+"""Calls by a client that lies, repeats requests and races with itself."""
 
 import asyncio
 from datetime import timedelta
@@ -36,7 +36,7 @@ SHORT = CallLimits(leg=timedelta(milliseconds=50), leg_at_least=timedelta(millis
 
 
 def buying(library: str) -> tuple[Any, list[Json]]:
-    """A server whose tool asks, and what its bodies were given."""
+    """Return a server whose tool asks, and the answers that its bodies received."""
     server, bought = new_server(library), list[Json]()
 
     @server.tool()
@@ -75,7 +75,7 @@ async def test_a_clients_accept_is_no_answer_whatever_it_carries(content):
 
 
 def states(env: ServerEnv, run_id: str) -> dict[str, str]:
-    """States with our mark that are none of ours."""
+    """Return states with our signature that are not states of calls."""
     now = env.service.clock()
     made = {}
     for purpose in set(Purpose) - {Purpose.RUN}:
@@ -101,7 +101,7 @@ async def test_a_state_with_our_mark_that_we_did_not_make_is_the_tools_own_and_c
 
 
 def call_from(service: Service, client: str, *, run_id: str | None = None) -> Call:
-    """The same call of the same person, from one of their clients."""
+    """Return the same call of the same person, from this client."""
     return call_of(service, client=client, run_id=run_id)
 
 

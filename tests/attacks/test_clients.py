@@ -1,4 +1,4 @@
-"""Clients that answer for their person, as they try to have it count, or to be taken for others."""
+"""Clients that answer for their person, and try to make the answer count or to look like others."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ YES = types.ElicitResult(action="accept", content={})
 
 @pytest.fixture
 def ran(server: Any) -> list[str]:
-    """Adds the gated tool `wipe`; whether its body ran."""
+    """Add the gated tool `wipe`, and return the list in which its body records its runs."""
     ran: list[str] = []
 
     @server.tool()
@@ -45,7 +45,7 @@ def ran(server: Any) -> list[str]:
 async def answered_by_hand(
     caller: Caller, *, state: str | None, key: str
 ) -> types.CallToolResult | types.InputRequiredResult:
-    """A leg with a yes, and with whichever state the client likes."""
+    """Send a request that accepts, with a state that the client chooses."""
     return await caller.client.session.call_tool(
         "wipe",
         {},
@@ -58,7 +58,7 @@ async def answered_by_hand(
 async def test_a_yes_of_a_clients_own_to_a_gate_starts_no_body(server, ran, revision):
     async with here(server, revision, ("accept", {})) as it:
         assert code_of(await it.caller.result("wipe")) == NOBODY
-        for _ in range(3):  # nor does it where the call is made again
+        for _ in range(3):  # nor if the call is repeated
             again = it.caller.call("wipe")
             await it.pass_time(seconds=25)
             assert link_in(await soon(again))
@@ -97,7 +97,7 @@ async def test_the_time_of_an_older_question_makes_no_answer_old(server, ran):
     async with here(server, MODERN) as it:
         older = await it.caller.asked("wipe")
         puts = it.env.service.clients.puts
-        for id in tuple(puts):  # else the newer one goes by the link
+        for id in tuple(puts):  # otherwise the newer question uses the link
             puts[id] = puts[id]._replace(state=PutState.ANSWERED)
         it.clock.tick(minutes=6)
         newer = await it.caller.asked("wipe")

@@ -1,4 +1,4 @@
-"""Approvals by others, as an asker, a former approver and another site try to give them."""
+"""Attacks on approvals by a requester, a former approver and another site."""
 
 from flows.elicitation.states import Elicitation, Status
 from tests.support.approving import (
@@ -21,7 +21,7 @@ async def is_open(here: ApprovalEnv) -> bool:
 
 
 async def copied(person: Person, of: Person) -> Person:
-    """The browser of one, with the session of another beside its own marks."""
+    """Return a person's browser with the session of another person added to its own cookies."""
     for cookie in of.browser.cookies.jar:
         if "session" in cookie.name:
             person.browser.cookies.set(cookie.name, cookie.value or "")
@@ -71,7 +71,7 @@ async def test_a_sign_in_of_long_ago_decides_nothing_with_a_page_that_was_opened
         carol = await here.signed_in("carol", **GROUPS)
         address = await here.one(carol)
         page = await carol.visit(address)
-        for _ in range(4):  # a session in use lives on, and the sign-in is as old as it is
+        for _ in range(4):  # a session in use stays alive, but its sign-in gets older
             here.clock.tick(minutes=15)
             await carol.visit(here.inbox)
         assert (await press(carol, address, "approve", page=page)).status == 403
@@ -140,7 +140,8 @@ async def test_another_name_of_an_approvers_opens_no_request_that_is_not_its_own
             page = await lea.visit(tried)
             assert "o8" not in page.text
             assert "Pay it back" not in page.text
-        # An item of the one name that is put under the other's, as whoever writes the store could.
+        # An item of one approver, stored under another approver, as an attacker with the store
+        # could.
         rows = here.env.service.elicitations
         asked = await here.asked()
         legal = rows.rows.ids.approver("legal")

@@ -1,4 +1,4 @@
-"""Events out, as their receivers and whoever chose an address's name in the DNS try them."""
+"""Attacks on outgoing events by their receivers, and by the owner of an address's DNS name."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta

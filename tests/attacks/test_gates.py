@@ -1,6 +1,6 @@
-"""Gates, approvals and forms, as a model that wants a yes and a client that lies try them.
+"""Attacks on gates, approvals and forms by a model and by a client that lies.
 
-No body of a gated tool starts here before somebody who may has said yes to that very call.
+No body of a gated tool may start before an authorized person has approved that exact call.
 """
 
 from datetime import timedelta
@@ -33,7 +33,7 @@ REFUSED = ["decline"]
 
 
 def gated(server: Any) -> list[Json]:
-    """Adds tools that wait for a yes; what their bodies were given."""
+    """Add gated tools, and return the list of their bodies' arguments."""
     done: list[Json] = []
 
     @server.tool()
@@ -57,7 +57,7 @@ def done(server: Any) -> list[Json]:
 
 
 async def is_refused(caller: Caller, tool: str, **arguments: Json) -> bool:
-    """Whether somebody was asked, who said no."""
+    """Return True if somebody was asked and declined."""
     result = await caller.result(tool, **arguments)
     return bool(result.meta and result.meta.get("code") == "ELICITATION_DECLINED")
 

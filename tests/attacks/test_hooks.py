@@ -1,4 +1,4 @@
-"""Plugins that are none, that fail, and that would be more than a guest."""
+"""Plugins that are invalid, that fail, or that try to do more than they may."""
 
 import sys
 from pathlib import Path

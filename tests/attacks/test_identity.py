@@ -1,4 +1,4 @@
-"""Who is who, as a forwarder of links, a namesake and a guesser see it: row by row of the table."""
+"""Identity as a forwarder of links, a namesake and a guesser attack it, row by row of the table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ CODES = UserCodeGenerator(lambda: [b"k" * 32])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Identity with its parts."""
+    """The identity service and its parts."""
 
     identity: Identity
     sessions: Sessions
@@ -51,11 +51,11 @@ class World:
     clock: Clock
 
     def pairing_token(self) -> str:
-        """What is in the address that is printed for the one who runs the server."""
+        """Return the token in the address that is printed for the server's operator."""
         return address_of(self.tokens, url=HERE, now=self.clock()).rsplit("/", 1)[1]
 
     async def signed_in(self, who: SignedIn) -> dict[str, str]:
-        """The cookies of a browser where this person signed in."""
+        """Return the cookies of a browser in which this person signed in."""
         return jar(self.sessions.set_cookie(await self.sessions.start(who, cookies={})))
 
     async def way(
@@ -151,7 +151,7 @@ async def test_a_link_forwarded_to_somebody_who_is_signed_in_is_theirs_not_to_op
 async def test_a_link_forwarded_to_somebody_unknown_offers_a_sign_in_and_nothing_else():
     here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
-    # Also to whoever sits at this very machine: that is another way of being known.
+    # Also for this machine's own user, who is identified in another way.
     ways: list[dict[str, Any]]
     ways = [{}, {"client": ELSEWHERE}, {"uid": ANOTHER_UID}, {"via": "1.1 relay"}]
     for changes in ways:
@@ -195,7 +195,7 @@ async def test_where_nobody_can_sign_in_nothing_is_asked_for_a_token():
     with pytest.raises(NotAllowed, match="ELICIT_ISSUER") as refused:
         caller.must_be_answerable("url")
     assert "ELICIT_BIND=code" in str(refused.value)
-    # And a link of theirs, of before the setting was taken away, opens for nobody.
+    # A link from before the setting was removed opens for no one either.
     for client in (None, ELSEWHERE):
         assert await here.way(asked_by(caller), client=client) is Way.HERE_ONLY
 
@@ -239,7 +239,7 @@ async def test_a_link_by_code_opens_for_the_browser_whose_letters_came_and_for_n
         assert await here.way(asked, cookies=cookies) is Way.CODE
     hers = bindings.bind(None, browser=here.browser.hash(alices))
     shown = CODES.user_code(asked.id, hers.codes[0])
-    # The victim opens it too: whatever the asker has typed from her own page is of no use there.
+    # The victim opens the link too: a code that the asker typed for her own page is useless there.
     theirs = bindings.bind(hers, browser=here.browser.hash(victims))
     for cookies in (at_alices, at_victims):
         assert await here.way(with_binding(asked, theirs), cookies=cookies) is Way.CODE

@@ -1,6 +1,6 @@
-"""This machine as another user, another port and an unpacked folder on it see it.
+"""Attacks from this machine: another user, another port and an extracted folder.
 
-What of it can be seen only as root or through nginx stands where the machine is asked.
+Tests that need root or nginx are in the tests of local connections.
 """
 
 import json
@@ -26,7 +26,7 @@ async def test_a_cookie_that_another_port_has_read_opens_nothing_for_its_reader(
     _, person, link, callback = await sent_out(here)
     page = await person.visit(link)
     name = here.service.browser.cookie_name
-    # All of it, on a connection that is not our user's.
+    # All cookies, on a connection of another user.
     thief = await here.person(
         cookie=f"{name}={person.browser.cookies[name]}", **{"x-forwarded-for": "203.0.113.9"}
     )
@@ -49,7 +49,7 @@ async def test_a_cookie_that_another_port_has_planted_makes_no_form_of_its_own_g
     person.browser.cookies.clear()
     person.browser.cookies.set(browser.cookie_name, planted)
     before = await here.row(link)
-    # Its page knows the cookie and everything else but our key.
+    # The attacker's page knows the cookie and everything except our key.
     for field in ("", planted, "0" * 64, browser.hash(planted)):
         for headers in ({}, {"origin": "http://127.0.0.1:1"}, {"origin": "null"}):
             answer = await person.browser.post(link, data={"csrf": field}, headers=headers)

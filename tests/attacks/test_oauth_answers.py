@@ -1,4 +1,4 @@
-"""Answers and replies as an attacker would send them: each is a story with one end, refusal."""
+"""OAuth responses and replies as an attacker sends them. Each must be refused."""
 
 import base64
 import json
@@ -145,7 +145,7 @@ def test_a_reply_that_is_no_key_ends_in_a_sentence(said, reply):
 
 
 def unsigned(claims: dict[str, Any]) -> str:
-    """A token as `alg: none` would have it."""
+    """Return a token with `alg: none`."""
     parts = [json.dumps(part).encode() for part in ({"alg": "none", "typ": "JWT"}, claims)]
     return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts) + "."
 

@@ -1,4 +1,4 @@
-"""Payments as a thief, a muddled provider and a slow network see them: only ours settles ours."""
+"""Payments as a thief, a confused provider and a slow network see them: only ours count."""
 
 import json
 from contextlib import suppress
@@ -42,7 +42,7 @@ PAID = {"status": "complete", "payment_status": "paid", "payment_intent": "pi_1"
 
 
 def mismatch(elicitation: Elicitation, about: dict[str, Any]) -> str:
-    """What is wrong with it, asked and told alike."""
+    """Return the mismatch. A webhook and a fetched session must have the same."""
     with pytest.raises(Mismatch) as by_webhook:
         verify_notice(elicitation, event(COMPLETED, about), seller=SELLER)
     with pytest.raises(Mismatch) as by_fetch:

@@ -1,6 +1,6 @@
-"""Every route of ours, as a thief of ids, a page of another site and a writer of headers see it.
+"""Attacks on every route by a thief of ids, a page of another site and forged headers.
 
-The routes are read off the application: one that has no case here fails the tests.
+The routes are read from the application. A route without a case here fails the tests.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,20 +26,20 @@ from webapp.app import open_app
 FORWARDED = "203.0.113.9"
 EVIL = "https://evil.example"
 LINE_BREAK = "%0d%0aset-cookie:%20planted=1%0d%0alocation:%20https://evil.example"
-# Parameters that others' servers read an address from.
+# Parameters from which other servers read a redirect address.
 WHERE_TO = ("next", "back", "url", "redirect_uri", "return_to", "continue", "target")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """How a route is asked: `{}` stands where what it names goes; without one it names nothing."""
+    """A request to a route. `{}` is replaced by a token or id; without it, the route needs none."""
 
     at: str
-    names: Purpose | None = None  # what kind of token it reads
-    body: str | None = None  # `{}` in the body instead of the address
-    opens_by_itself: bool = False  # the token is all that has to be proved, to whoever has it
-    of_account: bool = False  # named by its id, for whoever it belongs to
-    leads_back: bool = False  # to the page of the link, which decides
+    names: Purpose | None = None  # the purpose of the token that the route reads
+    body: str | None = None  # `{}` is in the body instead of the address
+    opens_by_itself: bool = False  # the token alone is the proof, for any holder
+    of_account: bool = False  # an object by its id, for its owner
+    leads_back: bool = False  # redirects to the link's page, which decides
 
 
 LINK, STATE = Purpose.LINK, Purpose.STATE
@@ -91,7 +91,7 @@ ROUTES: Mapping[str, Route] = {
 
 
 def pages_of(app: Any) -> Litestar:
-    """Our own routes, behind whatever layers stand before them."""
+    """Return the application with our own routes, without the layers in front."""
     while not isinstance(app, Litestar):
         app = app._ours if hasattr(app, "_ours") else app._app
     return app
@@ -100,13 +100,13 @@ def pages_of(app: Any) -> Litestar:
 def routes_of(app: Any) -> Iterator[str]:
     for route in pages_of(app).routes:
         for method in getattr(route, "methods", ()):
-            if method != "OPTIONS":  # the framework's own, which does nothing
+            if method != "OPTIONS":  # the framework's own method, which does nothing
                 yield f"{method} {route.path_format}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """A question that is under way, and the browser of the one who asked."""
+    """An open question, and the browser of the person who was asked."""
 
     here: OAuthEnv
     asked: Asking
@@ -118,7 +118,7 @@ class Scene:
         return (await self.here.row(self.link)).id
 
     async def token(self, purpose: Purpose) -> str:
-        """A true token for the question: its link, its state, the author's."""
+        """Return a valid token of this purpose for the question."""
         if purpose is LINK:
             return self.link.rsplit("/", 1)[1]
         if purpose is STATE:
@@ -128,7 +128,7 @@ class Scene:
         return self.here.service.links.state(claims, now=now)
 
     async def send(self, name: str, named: str, **options: Any) -> httpx.Response:
-        """Ask a route about what is named, from the asker's own browser unless told otherwise."""
+        """Send a request with this token or id, from the asked person's browser by default."""
         route, method = ROUTES[name], name.partition(" ")[0]
         if route.body is not None:
             options.setdefault("content", route.body.format(named))
@@ -138,7 +138,7 @@ class Scene:
         return await browser.request(method, self.here.url + route.at.format(named), **options)
 
     async def field(self) -> str:
-        """The field of the asker's own form."""
+        """Return the CSRF field of the person's own form."""
         service = self.here.service
         cookie = self.person.browser.cookies[service.browser.cookie_name]
         return service.browser.csrf(cookie, subject=await self.id())
@@ -216,7 +216,7 @@ async def test_a_stranger_with_every_token_of_a_question_gets_nothing_on_any_rou
     # defect: toolshed unauthenticated resolve
     before = await on.here.row(on.link)
     stranger = await on.here.person(**{"x-forwarded-for": FORWARDED})
-    # Even with the cookie and the field of the asker's own browser.
+    # Refused even with the cookie and the CSRF field of the person's own browser.
     stranger.browser.cookies = on.person.browser.cookies
     for name, route in ROUTES.items():
         if route.names is None or route.opens_by_itself:
@@ -226,7 +226,7 @@ async def test_a_stranger_with_every_token_of_a_question_gets_nothing_on_any_rou
         if route.leads_back:
             assert answer.headers["location"] == urlsplit(on.link).path
         else:
-            is_of_a_sale = name.startswith("GET /return/")  # and this is none
+            is_of_a_sale = name.startswith("GET /return/")  # this question is not a payment
             assert answer.status_code == (404 if is_of_a_sale else 403), name
             assert "location" not in answer.headers
         assert "set-cookie" not in answer.headers
@@ -238,13 +238,13 @@ async def test_a_stranger_with_every_token_of_a_question_gets_nothing_on_any_rou
 
 
 async def every_answer(on: Scene) -> list[tuple[str, httpx.Response]]:
-    """What every route answers to what is right, what is wrong and what is nobody's business."""
+    """Return the responses of every route to valid, invalid and unauthorized requests."""
     answers = []
     stranger = await on.here.person(**{"x-forwarded-for": FORWARDED})
     of_html: dict[str, Any] = {"headers": {"accept": "text/html"}}
     for name, route in ROUTES.items():
         named = await on.token(route.names) if route.names else "x"
-        if not name.endswith("/live"):  # a stream without an end
+        if not name.endswith("/live"):  # an endless stream
             answers.append((name, await on.send(name, "rubbish", **of_html)))
             elsewhere = {"accept": "text/html", "host": "evil.example"}
             answers.append((name, await on.send(name, named, headers=elsewhere)))
@@ -290,11 +290,11 @@ async def test_no_route_leads_where_the_request_says(on):
         named = await on.token(route.names) if route.names else "x"
         if name.endswith("/live"):
             continue
-        # httpx replaces a query by its params, so the route's own are among them.
+        # httpx replaces a query by its params, so they include the route's own.
         own = on.callback if route.names is STATE else on.here.url + route.at.format(named)
         asked = {**dict(httpx.URL(own).params), **dict.fromkeys(WHERE_TO, EVIL)}
         if name.startswith("GET /callback/"):
-            del asked["code"]  # a no changes less than a yes
+            del asked["code"]  # an error changes less than a code
             asked["error"] = "server_error"
         for options in ({"params": asked}, {"headers": {"x-forwarded-host": "evil.example"}}):
             answer = await on.send(name, named, **options)
@@ -304,7 +304,7 @@ async def test_no_route_leads_where_the_request_says(on):
                 assert "evil" not in location
                 assert not location.startswith(("//", "/\\"))
     assert len(led) >= 3
-    # By another name of this machine, with a path that begins like a host.
+    # Another name of this machine, with a path that starts like a host.
     person = await on.here.person(
         host=on.here.url.removeprefix("http://").replace("127.0.0.1", "localhost")
     )
@@ -327,7 +327,7 @@ async def test_a_line_break_reaches_no_header_of_any_route(on):
             is_in_path = LINE_BREAK in each.partition("?")[0]
             refused = (400,) if is_in_path else range(200, 500)
             assert answer.status_code in refused, (name, each)
-    # The one redirect that carries a query: to our own name.
+    # The only redirect with a query leads to our own host name.
     port = on.here.url.rpartition(":")[2]
     person = await on.here.person(host=f"localhost:{port}")
     answer = await person.browser.get(f"{on.here.url}/?a={LINE_BREAK}")

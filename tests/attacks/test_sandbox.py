@@ -1,4 +1,4 @@
-"""What a stranger, a thief of codes and a page of another site would try at the sandbox."""
+"""Attacks on the sandbox by a stranger, a thief of codes and a page of another site."""
 
 import dataclasses
 from collections.abc import AsyncIterator
@@ -121,7 +121,7 @@ async def test_nothing_but_loopback_gets_a_sandbox(url):
     good = new_sandbox(url=URL, serves=MAIN)
     with pytest.raises(ValueError, match="only on this machine"):
         new_sandbox(url=url, serves=MAIN)
-    if url != "http://127.0.0.1:8766/path":  # where a server may stand, and no sandbox
+    if url != "http://127.0.0.1:8766/path":  # allowed for a server, but not for a sandbox
         with pytest.raises(ValueError, match=r"only on this machine|with a plain path"):
             new_sandbox(url=URL, serves=url)
     for changes in ({"url": url}, {"redirect_origins": (MAIN, url)}):

@@ -1,4 +1,4 @@
-"""Seams: where two readers of one request, or two kinds of caller, might meet."""
+"""Seams: places where two parsers of one request, or two kinds of caller, could disagree."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -72,5 +72,6 @@ async def test_a_stranger_elsewhere_holds_the_asker_back_from_nothing():
 
         with pytest.raises(TooOften):
             asks("203.0.113.66", is_open=False, times=200)
-        asks("203.0.113.7", is_open=False)  # whoever asked, before it is known who that is
+        # possibly the asker, before the server knows who the request is from
+        asks("203.0.113.7", is_open=False)
         asks("203.0.113.66", is_open=True)

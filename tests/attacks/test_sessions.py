@@ -1,4 +1,4 @@
-"""Sessions of 2025-11-25 in the hands of somebody who did not open them."""
+"""Sessions of 2025-11-25 used by a caller who did not open them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +35,7 @@ async def is_kept_out(
     *,
     ran: list[str],
 ) -> None:
-    """Every request of another's is refused, and the opener's own question goes on."""
+    """Check that requests of other callers are refused, and the opener's question continues."""
     talk = await sent(url, message=calling("wipe"), **owners)
     assert (await talk.head()).status == 200
     await talk.until('"elicitation/create"')
@@ -80,7 +80,7 @@ async def test_another_user_of_the_machine_can_do_nothing_with_a_session(server)
             if opener == ME:
                 await is_kept_out(url, thiefs, owners, headers["mcp-session-id"], ran=ran)
                 continue
-            # Those whom nobody may ask have sessions of their own too.
+            # Callers who cannot be asked anything have their own sessions too.
             assert (await answered(url, method="DELETE", **thiefs)).status == 404
             assert (await answered(url, method="DELETE", uid=ME, headers=headers)).status == 404
             assert (await answered(url, method="DELETE", **owners)).status == 200
@@ -103,7 +103,7 @@ async def test_another_access_token_can_do_nothing_with_a_session(library):
         nobodys = {name: text for name, text in session.items() if name != "authorization"}
         for method in ("POST", "GET", "DELETE"):
             assert (await answered(url, method=method, headers=bobs)).status == 404
-            # A token that is over is another matter: the client gets a new one, and goes on.
+            # An expired token gets a 401 instead: the client fetches a new token and continues.
             assert (await answered(url, method=method, headers=nobodys)).status == 401
         assert (await answered(url, method="DELETE", headers=session)).status == 200
 

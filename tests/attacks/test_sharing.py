@@ -1,4 +1,4 @@
-"""Shared accounts: a tool that wants to keep what its person has taken from it."""
+"""Shared accounts: a tool must lose an account that its person has taken away."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -20,7 +20,7 @@ IN_USE = "Another account is in use now; call again to ask for it."
 
 
 async def unfetched(here: OAuthEnv, *scopes: str, **about: Any) -> Person:
-    """A person who said yes when the client had given up; the browser that they did it in."""
+    """Connect after the client gave up. Return the person with their browser."""
     asked, person = here.ask(*scopes or ("repo",), **about), await here.person()
     link = await asked.link()
     at_provider = await person.go_on(link)
@@ -34,7 +34,7 @@ async def unfetched(here: OAuthEnv, *scopes: str, **about: Any) -> Person:
 async def refused_and_then_asked(
     here: OAuthEnv, *scopes: str, why: str = "call again", **about: Any
 ) -> None:
-    """The same call gets nothing, and the one after it is a question again."""
+    """Check that the same call gets no account, and the next one asks again."""
     again = here.ask(*scopes or ("repo",), **about)
     with pytest.raises(Failed, match=why):
         await again.account()

@@ -1,4 +1,4 @@
-"""Webhooks as an attacker sends them: what the sender did not sign, now, settles nothing."""
+"""Webhooks as an attacker sends them: only a current delivery signed by its sender counts."""
 
 import base64
 import hashlib
@@ -126,7 +126,7 @@ def with_one_bit_changed(text: str) -> Iterator[str]:
 
 
 def with_timestamp(scheme: Scheme, timestamp: str) -> Headers:
-    """Signed by the sender itself, with a time that no sender gives."""
+    """Return headers that the sender itself signed, with a time that no sender uses."""
     key = SECRETS[scheme]
     if scheme is STRIPE:
         message = timestamp.encode() + b"." + BODY
@@ -137,7 +137,7 @@ def with_timestamp(scheme: Scheme, timestamp: str) -> Headers:
     return standard("v1," + base64.b64encode(raw).decode(), timestamp=timestamp)
 
 
-# Changed on the way
+# Changes in transit
 
 
 @each
@@ -192,7 +192,7 @@ def test_no_bit_of_the_secret_can_change(scheme: Scheme):
         elif changed.isascii():
             secret = changed.decode()
         else:
-            continue  # the key would be other bytes than were changed
+            continue  # the changed bytes cannot be written as a text
         refusal(scheme, headers, secrets=[secret])
 
 
@@ -216,7 +216,7 @@ def test_the_id_of_one_delivery_cannot_be_put_on_another():
     assert refusal(STANDARD_WEBHOOKS, headers) == "bad_signature"
 
 
-# Sent again, or from another time
+# Replays, and other times
 
 
 @timed
@@ -281,7 +281,7 @@ def test_a_time_that_is_no_time_is_refused_though_it_is_signed(scheme: Scheme, t
     assert refusal(scheme, with_timestamp(scheme, timestamp)) == "malformed_header"
 
 
-# Headers that are none
+# Invalid headers
 
 
 @each
@@ -385,7 +385,7 @@ def test_an_id_that_none_would_send_is_refused_though_it_is_signed(id):
     assert refusal(STANDARD_WEBHOOKS, standard(f"v1,{mac}", id=id)) == "malformed_header"
 
 
-# Other spellings of a right signature
+# Other spellings of a valid signature
 
 
 @pytest.mark.parametrize("scheme", [STRIPE, GITHUB], ids=lambda scheme: scheme.name)
@@ -418,7 +418,8 @@ def test_a_base64_signature_has_one_spelling(headers: Headers):
         "!" + text,
         base64.urlsafe_b64encode(raw).decode(),
         raw.hex(),
-        bare[:-1] + chr(ord(bare[-1]) + 1) + text[len(bare) :],  # the same bytes, to a lax reader
+        # the same bytes to a lenient decoder
+        bare[:-1] + chr(ord(bare[-1]) + 1) + text[len(bare) :],
     } - {text}
     assert len(spellings) >= 6
     for spelling in spellings:
@@ -439,7 +440,7 @@ def test_a_signature_of_one_kind_is_not_taken_for_the_other():
         refusal(GITHUB, [("X-Hub-Signature-256", label + weaker)])
 
 
-# Secrets that are none
+# Invalid secrets
 
 
 @each
@@ -461,7 +462,7 @@ def test_an_empty_secret_opens_no_door(scheme: Scheme, secret):
     "secret",
     [
         "whsec_",
-        "whsec_AAAA",  # three zeros: to a MAC, the same as nothing
+        "whsec_AAAA",  # three zero bytes: for a MAC the same as an empty key
         "whsec_not base64",
         "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLa-_",
         "whsec_M",
@@ -513,7 +514,7 @@ def test_a_public_key_is_never_a_macs_key():
             assert refusal(STANDARD_WEBHOOKS, headers, secrets=[PUBLIC]) == "bad_signature"
 
 
-# Too much
+# Too large
 
 
 @each
@@ -564,7 +565,7 @@ def test_a_header_longer_than_anybody_sends_is_refused_though_a_signature_in_it_
         assert refusal(scheme, [*before, (name, full + "0")]) == "malformed_header"
 
 
-# Anything at all
+# Arbitrary input
 
 
 header_text = st.text(max_size=60) | st.text(alphabet="tv1a=, whsec0f.", max_size=60)

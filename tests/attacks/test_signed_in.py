@@ -1,4 +1,4 @@
-"""Signing in as a planter of cookies, a leader of browsers and a namesake try it, on real pages."""
+"""Attacks on sign-in with planted cookies, redirected browsers and namesakes, on real pages."""
 
 from urllib.parse import urlsplit
 
@@ -16,7 +16,7 @@ ACCEPT = {"accept": "application/json, text/event-stream"}
 
 
 async def way_back(here: SignedInEnv, person: Person, link: str, subject: str) -> str:
-    """Leave to sign in, and be somebody there; the address that leads back."""
+    """Leave to sign in as `subject`, and return the address of the redirect back."""
     place = await leave_to_sign_in(person, await person.visit(link))
     return await come_back_as(person, place, subject)
 
@@ -70,7 +70,7 @@ async def test_the_end_of_the_attackers_sign_in_signs_nobody_in_elsewhere():
             assert page.status == 400
             assert session_of(here, victim) is None
         assert here.issuer.exchanges == 0
-        # Hers goes on, and is hers.
+        # Her own sign-in continues.
         await alice.visit(alices)
         assert await is_known(alice, link)
 
@@ -89,7 +89,7 @@ async def test_a_planted_session_never_becomes_the_victims():
         assert returned.status == 303
         values = {c.value for c in alice.browser.cookies.jar if "session" in c.name}
         assert values - {planted}
-        assert not await is_known(mallory, link)  # with the planted one, which is over now
+        assert not await is_known(mallory, link)  # the planted session has ended
         assert (await mallory.visit(link)).heading == "Sign in to see it"
 
 
@@ -198,7 +198,7 @@ async def test_no_token_but_one_of_this_issuer_for_this_server_reaches_a_tool():
             headers = {**ACCEPT, "authorization": f"Bearer {token}"}
             answer = await client.post(mcp_url, json=PING, headers=headers)
             assert answer.status_code == 401, name
-        # This very machine is no way around.
+        # A local connection does not help either.
         assert (await client.post(mcp_url, json=PING, headers=ACCEPT)).status_code == 401
         assert await here.env.elicitations() == []
 
@@ -206,14 +206,14 @@ async def test_no_token_but_one_of_this_issuer_for_this_server_reaches_a_tool():
 async def test_whoever_is_called_the_same_at_our_issuer_does_not_open_the_link():
     async with asked_by_alice() as (here, link):
         namesake = await here.env.person()
-        here.issuer.claims = {"preferred_username": "alice", "name": "Alice"}  # as she is called
+        here.issuer.claims = {"preferred_username": "alice", "name": "Alice"}  # her own names
         page = await sign_in(namesake, await namesake.visit(link), "alice-2")
         assert page.status == 403
         assert HER_WORDS not in page.text
 
 
 async def pages_of(here: SignedInEnv, issuer: Issuing, link: str) -> list[httpx.Response]:
-    """Those that come with knowing who is who."""
+    """Return the pages and redirects of sign-in, sign-out, pairing and codes."""
     person, url = (await here.env.person()).browser, here.env.url
     service = here.env.service
     answers = [await person.get(link), await person.get(f"{url}/signin/callback?code=c&state=s")]

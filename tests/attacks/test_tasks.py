@@ -1,4 +1,4 @@
-"""Tasks as somebody looks in for another's, floods us with them, or answers for the person."""
+"""Attacks on tasks: reading another person's task, flooding, and answering for the person."""
 
 import asyncio
 from datetime import timedelta
@@ -68,7 +68,7 @@ def requests_about(client: TaskClient, task: Any) -> list[tuple[str, dict[str, A
 
 
 async def refusals(client: TaskClient, task: Any) -> set[tuple[int, str]]:
-    """What it is told, whichever way it asks."""
+    """Return the refusals of every request about this task."""
     told = set()
     for method, params in requests_about(client, task):
         with pytest.raises(Refused) as refused:
@@ -162,7 +162,7 @@ async def test_of_a_cancel_and_a_yes_at_once_one_wins(server, shop):
             assert shop.deleted - deleted <= 1
             if state["status"] == "completed":
                 assert shop.deleted - deleted == 1
-            for one in await env.elicitations():  # an answer is there still for the same call
+            for one in await env.elicitations():  # an answer may still be open for the same call
                 if not one.status.is_final:
                     await env.service.elicitations.end(one, Status.CANCELLED)
 

@@ -1,4 +1,4 @@
-"""Tokens as an attacker sees them: whatever is sent, only what was minted is read."""
+"""Tokens as an attacker sends them: only a minted token is accepted."""
 
 import base64
 from datetime import timedelta
@@ -46,7 +46,7 @@ def refusal(text: str, *, purpose: Purpose = Purpose.LINK) -> str:
 
 
 def is_the_same_or_nothing(text: str) -> bool:
-    """Whether a respelled token says what the first one said, or is refused."""
+    """Return True if a re-encoded token has the original claims or is refused."""
     try:
         return tokens().read(text, purpose=Purpose.LINK, now=NOON) == CLAIMS
     except InvalidToken:
@@ -54,7 +54,7 @@ def is_the_same_or_nothing(text: str) -> bool:
 
 
 def flipped_tail(text: str) -> list[str]:
-    """Base64 texts that differ in the last character only."""
+    """Return base64 texts that differ only in the last character."""
     return [text[:-1] + other for other in ALPHABET if other != text[-1]]
 
 
@@ -123,7 +123,7 @@ def test_a_padded_signature_says_the_same_or_nothing(padding):
 
 
 def test_other_spellings_of_the_last_bits_say_the_same_or_nothing():
-    # With every length of the rest one of them ends in bits that mean nothing.
+    # For every length of the rest, one of them ends in unused bits.
     for length in range(4):
         text = minted(
             Claims(
@@ -176,7 +176,7 @@ def test_a_megabyte_is_refused_before_any_work(letter):
 
     assert refusal(longer) == "size"
     assert steps_of(read(longer)) == steps_of(read(long))
-    assert bytes_of(read(longer)) < 64 * 1024  # it is not even copied
+    assert bytes_of(read(longer)) < 64 * 1024  # the text is not even copied
 
 
 def test_one_byte_more_than_the_limit_is_refused():

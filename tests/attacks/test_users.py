@@ -1,4 +1,4 @@
-"""An application's own users: a link in the wrong hands, and a `who` that says what is not so."""
+"""An application's own users: a link opened by the wrong person, and a wrong `who`."""
 
 import asyncio
 import threading
@@ -50,7 +50,7 @@ async def status_of(here: AskingEnv, block: Block[Any]) -> Status:
 
 
 async def must_be_shut(person: Person, url: str) -> str:
-    """Nothing of the question is shown to them, by no route of the link; the page they get."""
+    """Check that no route of the link shows the question to this person. Return the page's text."""
     page = await person.visit(url)
     assert page.status == 403
     assert SECRET_WORDS not in page.text
@@ -82,7 +82,7 @@ async def test_whoever_sits_at_the_servers_own_machine_is_none_of_its_users(
 ) -> None:
     person = await here.browser(None)
     await must_be_shut(person, (await here.begin(ask).link()).url)
-    # And a user is not who runs the server.
+    # A user is not the server's operator either.
     viewer = await here.service.identity.viewer(
         {"headers": [(b"cookie", f"{COOKIE}=ann".encode())], "type": "http"}, {}
     )
@@ -101,7 +101,7 @@ async def test_a_user_who_changes_between_continue_and_the_way_back_gets_nothing
     assert await here.connections() == []
     person.browser.cookies.delete(COOKIE)
     assert (await person.visit(back)).status == 403
-    person.browser.cookies.set(COOKIE, "ann")  # nothing is used up
+    person.browser.cookies.set(COOKIE, "ann")  # nothing was used up
     await ends(person, await person.visit(back))
     assert await block
 
@@ -120,7 +120,7 @@ async def test_a_user_who_changes_at_the_checkout_is_not_shown_what_was_paid(
     page = await person.visit(paid.headers["location"])
     assert page.status == 403
     assert SECRET_WORDS not in page.text
-    assert await block  # it is paid all the same, and ann's
+    assert await block  # the payment still counts, for ann
 
 
 async def test_the_same_user_in_another_browser_does_not_end_what_this_one_began(
@@ -214,7 +214,7 @@ async def test_ids_that_look_like_others_are_other_people(here: AskingEnv) -> No
 
 
 async def test_an_issuer_that_calls_somebody_the_same_means_somebody_else() -> None:
-    # Whatever a server's own tokens say of their issuer, it names none of the users.
+    # A server's own tokens can name any issuer, and never match a user.
     async with asking_env(server=new_server("mcp")) as here:
         owners = here.service.elicitations.owners
         user = owners.tag_of_user("ann", application="shop")
@@ -242,7 +242,7 @@ async def test_beside_a_server_a_caller_and_a_user_of_one_name_share_nothing() -
         assert seen.owner is not None
         assert seen.owner != connection.owner
         again = here.begin(connect, key="another")
-        assert await again  # the user has it
+        assert await again  # the user has the account
 
 
 def _subject() -> Any:

@@ -1,7 +1,7 @@
-"""Webhooks as a thief and a muddled provider send them, with what a person would notice of each.
+"""Webhooks as a thief and a confused provider send them, and what the person notices.
 
-All of these are signed: whoever sells at the same account can cause an authentic event. What is
-not what was asked is kept with its reason, answered with 2xx, and settles nothing.
+All are signed, because every seller with the same account can cause an authentic event. An event
+that differs from the request is stored with its reason, answered with 2xx, and settles nothing.
 """
 
 import json
@@ -21,12 +21,12 @@ UNPAID = {"status": "complete", "payment_status": "unpaid", "payment_intent": "p
 
 
 async def begun(shop: Shop, buy: Buying) -> dict[str, Any]:
-    """The session that Continue began, as the provider has it."""
+    """Press Continue, and return the provider's session."""
     return await shop.session((await buy.person.go_on(buy.link)).rsplit("/", 1)[1])
 
 
 async def gone(shop: Shop, buy: Buying) -> None:
-    """The client goes away; the question stays."""
+    """Disconnect the client. The question stays open."""
     await cut(buy.call)
     await eventually(lambda: not len(shop.service.elicitations.waiters))
 
@@ -47,13 +47,13 @@ async def nothing_is_settled(shop: Shop, buy: Buying) -> None:
 
 
 async def is_paid_otherwise(shop: Shop, buy: Buying) -> None:
-    """The tool is told so, and gets nothing."""
+    """Check that the tool is notified of the mismatch and gets no payment."""
     assert "paid otherwise than asked" in await buy.result()
     assert (await shop.ledger(), shop.bodies) == ([], 0)
 
 
 async def can_still_be_paid(shop: Shop, buy: Buying) -> None:
-    """What was tried has hurt nobody: the person pays and the line returns."""
+    """Check that the attack did no harm: the person pays and the tool returns."""
     await buy.person.pay(buy.link)
     await shop.tell_all()
     assert await buy.result() == "paid 9.00 EUR"
@@ -80,11 +80,11 @@ async def test_our_session_on_other_terms_settles_nothing(
     await acknowledged(shop, told(COMPLETED, {**session, **PAID, **changes}, **about_event))
     assert await kept(shop) == [("refused", why)]
     await shop.sweep()
-    if why == "account":  # it is not about us
+    if why == "account":  # the event is not about us
         await nothing_is_settled(shop, buy)
         await can_still_be_paid(shop, buy)
         return
-    # Money of ours it is, and somebody has to look.
+    # The money is ours, so the operator must decide.
     await is_paid_otherwise(shop, buy)
     listed = (await list_payments(shop.service, only_open=True)).rows
     assert any("asked 9.00 EUR" in str(row.note) for row in listed)
@@ -151,7 +151,7 @@ async def test_a_strangers_session_waits_while_the_provider_is_down_and_is_refus
     await shop.sweep()
     assert await kept(shop) == [("refused", "session")]
     await nothing_is_settled(shop, buy)
-    assert "Still waiting" in await buy.paid()  # the call's minute is over by now
+    assert "Still waiting" in await buy.paid()  # the call's minute has passed
     assert await buy.again() == "paid 9.00 EUR"
     assert len(await shop.payments()) == 1
 
@@ -241,7 +241,7 @@ async def test_what_the_provider_says_otherwise_when_asked_settles_nothing_and_h
         await buy.person.press(buy.link)
         await gone(shop, buy)
         (asked,) = await shop.asked()
-    # The session whose making we never heard of is told of, then fetched on other terms.
+    # The event names a session whose creation we never saw. When fetched, it has other terms.
     shop.line.amends = {"amount_total": 1, **PAID}
     learned = await shop.service.kinds.payments.checkouts.reconcile(asked)
     assert learned.attempt is not None
@@ -298,7 +298,7 @@ async def test_a_shower_of_events_about_one_payment_leaves_one_row_and_one_resul
             await acknowledged(shop, told(kind, {**session, **PAID}, id=f"evt_{number}"))
         assert await buy.result() == "paid 9.00 EUR"
         assert (len(await shop.payments()), shop.bodies) == (1, 1)
-    shop.clock.tick(minutes=3)  # until then the same result is given again
+    shop.clock.tick(minutes=3)  # until then the same result is returned again
     async with shop.env.caller(LEGACY) as caller:
         _ = caller.call("report")
         assert shop.env.id_of(await caller.link()) != session["client_reference_id"]

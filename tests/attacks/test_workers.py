@@ -1,4 +1,4 @@
-"""Two workers of one server, and somebody who would be taken for the owner at the other one."""
+"""Two workers of one server, and an attacker who pretends to be the owner at the other worker."""
 
 import asyncio
 import logging
@@ -130,7 +130,7 @@ async def test_an_access_token_is_its_own_persons_through_either_worker(library,
 
 
 class Socket:
-    """A worker's socket, as a program of the same user finds it."""
+    """A worker's socket, as another program of the same user reaches it."""
 
     def __init__(self, workers: Workers, at: int) -> None:
         layer: Any = workers.envs[at]._posts._app
@@ -140,7 +140,7 @@ class Socket:
         self.path: Path = layer._relay._folder / self.name
 
     async def told(self, *frames: bytes) -> tuple[bytes, bytes]:
-        """The challenge, and whatever it answers to those frames."""
+        """Return the challenge, and the response to these frames."""
         reader, writer = await asyncio.open_unix_connection(self.path)
         challenge = await reader.readexactly(CHALLENGE_BYTES)
         for frame in frames:
@@ -148,7 +148,7 @@ class Socket:
         writer.write_eof()
         try:
             return challenge, await reader.read()
-        except ConnectionResetError:  # it did not even read what came
+        except ConnectionResetError:  # the worker did not read the frames
             return challenge, b""
         finally:
             writer.close()
@@ -159,7 +159,7 @@ def framed(piece: bytes) -> bytes:
 
 
 def envelope_of(headers: dict[str, str], *, uid: int = ME) -> Envelope:
-    """What a worker would make of a request of the owner's that wipes."""
+    """Return the envelope that a worker would create for the owner's DELETE request."""
     return Envelope.of(
         {
             "method": "DELETE",
@@ -195,14 +195,14 @@ async def test_who_connects_to_the_socket_without_an_envelope_gets_nothing(
             for _ in range(TIMES):
                 _, answer = await socket.told(frame)
                 assert answer == b"", name
-        for _ in range(TIMES):  # which it would be good for, had it gone to the other worker
+        for _ in range(TIMES):  # valid only at the other worker
             reader, writer = await asyncio.open_unix_connection(socket.path)
             challenge = await reader.readexactly(CHALLENGE_BYTES)
             writer.write(framed(envelope.seal(RING, to=other.name, challenge=challenge)))
             assert await reader.read() == b""
             writer.close()
         refusals = [each for each in caplog.records if each.message == "relay.refused"]
-        assert len(refusals) >= (len(tries) + 1) * TIMES - TIMES  # an empty frame says nothing
+        assert len(refusals) >= (len(tries) + 1) * TIMES - TIMES  # an empty frame is not logged
         assert ran == [[], []]
         assert (await workers.answered(0, headers=headers, message=LISTING)).status == 200
 

@@ -1,1 +1,1 @@
-"""The whole path in Chromium: a tool that waits, its link, the author's service, the way back."""
+"""The complete path in Chromium: a waiting tool, its link, the author's service, the return."""

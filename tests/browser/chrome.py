@@ -1,4 +1,4 @@
-"""Chromium as a person has it, with everything noted that it complains about."""
+"""Chromium as people use it, with every error and warning recorded."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,21 +18,21 @@ Scheme: TypeAlias = Literal["light", "dark"]
 PHONE, DESKTOP = (390, 844), (1280, 800)
 
 
-@dataclass(kw_only=True)  # without slots: Playwright writes on the object whose method it is given
+@dataclass(kw_only=True)  # no slots: Playwright sets an attribute on the bound method's object
 class Visitor:
-    """One browser context: its cookies are nobody else's."""
+    """A browser context with its own cookies."""
 
     context: BrowserContext
     complaints: list[str] = field(default_factory=list)
-    urls: list[str] = field(default_factory=list)  # of everything that was asked for
+    urls: list[str] = field(default_factory=list)  # of all requests
 
     @property
     def origins(self) -> set[str]:
-        """Whom its pages asked for anything."""
+        """The origins of all requests."""
         return {f"{parts.scheme}://{parts.netloc}" for parts in map(urlsplit, self.urls)}
 
     async def page(self) -> Page:
-        """A page whose every complaint is noted, refused policies and failed loads included."""
+        """Open a page whose errors are recorded, including blocked and failed loads."""
         page = await self.context.new_page()
         page.on("console", self._on_console)
         page.on("pageerror", self._on_error)
@@ -40,7 +40,7 @@ class Visitor:
         return page
 
     def _on_console(self, message: ConsoleMessage) -> None:
-        # Of a page that is no 200 Chromium says so; what the page loads must not fail.
+        # Chromium logs a page's status other than 200. Only failures of what the page loads count.
         is_status = "the server responded with a status of" in message.text
         is_page = message.page is not None and message.location["url"] == message.page.url
         if message.type in ("error", "warning") and not (is_status and is_page):
@@ -64,7 +64,7 @@ async def visitor(
     context = await browser.new_context(
         viewport={"width": size[0], "height": size[1]},
         color_scheme=scheme,
-        reduced_motion="reduce",  # without a graphics card a moving bar takes a whole core
+        reduced_motion="reduce",  # without a graphics card an animated bar uses a complete core
         **options,
     )
     context.set_default_timeout(300_000)
@@ -83,7 +83,7 @@ async def reads(page: Page, heading: str) -> None:
 
 
 def is_untroubled(*visitors: Visitor) -> bool:
-    """Nothing broke a policy or failed to load, and no other machine was asked for anything."""
+    """Return True if no policy was violated, nothing failed to load and no other host was used."""
     complaints = [complaint for one in visitors for complaint in one.complaints]
     hosts = {urlsplit(origin).hostname for one in visitors for origin in one.origins}
     return not complaints and hosts <= {"127.0.0.1", "localhost"}

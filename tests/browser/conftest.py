@@ -1,4 +1,4 @@
-"""One Chromium for the run."""
+"""A Chromium for the complete run."""
 
 from collections.abc import AsyncIterator
 

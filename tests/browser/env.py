@@ -1,7 +1,7 @@
-"""The demo's tools served with the sandbox, as `elicit serve` does: two origins and a caller.
+"""The demo's tools, served with the sandbox as `elicit serve` does: two origins and a caller.
 
-Everything that the server and the sandbox heard and said is kept, so that a test can look whether
-something that was typed is anywhere in it.
+All requests and responses of the server and the sandbox are recorded, so that a test can search
+them for a typed secret.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ SERVER = "Field notes"
 
 
 class Tape:
-    """Every address, header and body that went into the recorded apps and came out of them."""
+    """The addresses, headers and bodies of the recorded applications' traffic."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[str, bytes]] = []
 
     def places_of(self, text: str) -> list[str]:
-        """In what it was, each time: an address, a header, or a body that was heard or said."""
+        """Return the kind of each part that contains the text: address, header or body."""
         return [place for place, part in self._parts if text.encode() in part]
 
     def record(self, app: ASGIApp) -> ASGIApp:
@@ -72,7 +72,7 @@ class Tape:
 
 
 class Post:
-    """Carries the sandbox's webhooks; while it is `held` they lie there."""
+    """Delivers the sandbox's webhooks, or holds them back after `hold`."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
@@ -89,7 +89,7 @@ class Post:
         self._goes.clear()
 
     async def arrive(self) -> list[str]:
-        """Let go what lies there, and wait until it has arrived; what it was answered."""
+        """Deliver the webhooks that were held back, and return the responses."""
         self._goes.set()
         return [(await one).text for one in tuple(self._carried)]
 
@@ -100,7 +100,7 @@ class Post:
 
 @dataclass(slots=True, kw_only=True)
 class ServerEnv:
-    """`later` moves the clocks of the server and of the sandbox."""
+    """The server with the sandbox. `later` moves the clocks of both."""
 
     url: str
     sandbox_url: str
@@ -113,12 +113,12 @@ class ServerEnv:
         return datetime.now(UTC) + self.later
 
     async def pass_time(self, time: timedelta) -> None:
-        """Let it pass, and whatever falls due by it."""
+        """Move the clock, and do the work that is due."""
         self.later += time
         await fall_due(self.service)
 
     async def elicitations(self) -> list[Elicitation]:
-        """All there are, oldest first."""
+        """Return all elicitations, oldest first."""
         found = self.service.elicitations
         rows = [
             await found.rows.open(record, Elicitation)
@@ -134,7 +134,7 @@ class ServerEnv:
 
 @asynccontextmanager
 async def open_env() -> AsyncIterator[ServerEnv]:
-    """The server and the sandbox, each on a port of 127.0.0.1."""
+    """Serve the server and the sandbox, each on a port of 127.0.0.1."""
     store = await open_store("memory:")
     with bound("127.0.0.1") as reserved:
         port = reserved.getsockname()[1]
@@ -167,7 +167,7 @@ async def open_env() -> AsyncIterator[ServerEnv]:
 
 
 def _server() -> MCPServer:
-    """The demo's tools, another one that wants the same account, and one with a fuller form."""
+    """Return the demo's server with two more tools: one for the same account, one with a form."""
     server = MCPServer(SERVER, log_level="WARNING")
     add_tools(server)
 

@@ -1,4 +1,4 @@
-"""A served shop, the checkout on another origin that it sends people to, and its caller."""
+"""A served shop, a checkout on another origin, and a caller of the shop's tool."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ TIMEOUT = timedelta(minutes=5)
 
 
 def checkout_page(*, done: str) -> HTMLResponse:
-    """What stands for the service's own page: nothing of it is ours."""
+    """Return a page of the author's service, which contains nothing of ours."""
     return HTMLResponse(
         '<!doctype html><html lang="en"><meta name="viewport" content="width=device-width">'
         '<link rel="icon" href="data:,"><title>Till</title>'
@@ -50,7 +50,7 @@ def checkout_page(*, done: str) -> HTMLResponse:
 
 
 async def payment_env(scope: Scope, receive: Receive, send: Send) -> None:
-    """The service of another origin; `/hop` leads on to yet another one, as sign-ins do."""
+    """Answer as the checkout's origin. `/hop` redirects to a third origin, as sign-ins do."""
     query = parse_qs(scope["query_string"].decode())
     answer: Response
     if scope["type"] != "http":
@@ -66,7 +66,7 @@ async def payment_env(scope: Scope, receive: Receive, send: Send) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Calling:
-    """A tool call that is under way."""
+    """A tool call that is running."""
 
     task: asyncio.Task[CallToolResult] = field(init=False)
     links: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
@@ -89,7 +89,7 @@ class Calling:
 async def calling(
     url: str, tool: str, arguments: dict[str, str], *, mode: str, action: Action = "accept"
 ) -> AsyncIterator[Calling]:
-    """Call a tool of the server at `url`; what is left of the call ends with the block."""
+    """Call a tool of the server at `url`. The call is cancelled at the end of the block."""
     call = Calling()
 
     async def agree(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
@@ -119,7 +119,7 @@ async def calling(
 
 @dataclass(slots=True, kw_only=True)
 class Shop:
-    """The served server; `later` moves its clock."""
+    """The served shop. `later` moves its clock."""
 
     url: str
     store: Store
@@ -139,9 +139,10 @@ class Shop:
 
 @asynccontextmanager
 async def open_shop(*, port: int = 0) -> AsyncIterator[Shop]:
-    """The shop at 127.0.0.1, its checkout at localhost: for a browser these are two sites.
+    """Serve the shop at 127.0.0.1 and its checkout at localhost, two sites for a browser.
 
-    What its `/hop` leads to is the same checkout under another name, so of a third origin.
+    The checkout's `/hop` redirects to the same checkout under another name, which is a third
+    origin.
     """
     store = await open_store("memory:")
     async with serving(payment_env) as address:

@@ -1,4 +1,4 @@
-"""A person looks at what is connected, in Chromium: ends it, shares it no more, uses another."""
+"""The page of connected accounts in Chromium: disconnect, stop sharing, switch accounts."""
 
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
@@ -16,7 +16,7 @@ FITS = "() => document.documentElement.scrollWidth <= window.innerWidth"
 
 
 async def two_accounts(env: ServerEnv, ann: Visitor) -> None:
-    """Two tools of one account, and then another account in its place."""
+    """Connect an account for two tools, then replace it by another account."""
     await connect(env, ann, mode=MODE)
     async with env.calling("export_all", mode=MODE) as call:
         await press(await opened(call, ann), "Allow")

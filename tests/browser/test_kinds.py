@@ -1,7 +1,7 @@
-"""A person connects an account, pays and types a secret in Chromium: the sandbox's pages and ours.
+"""A person connects an account, pays and types a secret in Chromium.
 
-Every meeting ends with the same question: did a page break its policy, and was anybody asked for
-anything but the server and its sandbox?
+Each test also checks that no page violated its policy and that only the server and its sandbox
+received requests.
 """
 
 import logging
@@ -35,7 +35,7 @@ PAYMENT_TIME = timedelta(minutes=30)
 
 
 async def asks_nothing(env: ServerEnv, tool: str, *, mode: str) -> str:
-    """What the tool says to a call that shows nobody a link."""
+    """Return the tool's result of a call that shows no link."""
     async with env.calling(tool, mode=mode) as call:
         text = await call.text()
         assert call.links.empty()
@@ -43,7 +43,7 @@ async def asks_nothing(env: ServerEnv, tool: str, *, mode: str) -> str:
 
 
 async def link_of(env: ServerEnv) -> str:
-    """The link of the latest question, for another tab."""
+    """Return the link of the latest question, for another tab."""
     latest = (await env.elicitations())[-1]
     return env.service.links.of(latest, now=env.clock())
 
@@ -155,7 +155,7 @@ async def test_a_card_that_is_declined_and_then_one_that_is_not_pay_once(
             await pay(page)
             assert await call.text() == REPORT
         async with env.calling("buy_report", mode=way.mode) as call:
-            await reads(await opened(call, ann), "Pay €9.00")  # the first one is used up
+            await reads(await opened(call, ann), "Pay €9.00")  # the first payment is used up
 
 
 async def test_whoever_leaves_the_checkout_has_said_no_and_cannot_pay_there_any_more(
@@ -249,7 +249,7 @@ async def test_the_waiting_page_moves_on_by_the_webhook_of_a_browser_that_never_
         waiting = await ann.page()
         await waiting.goto(await link_of(env))
         await expect(waiting.get_by_role("status")).to_contain_text("moves on by itself")
-        # Pressed, and then the window is shut before the way back has begun.
+        # Press the button, then close the window before it follows the redirect.
         form = page.locator("form", has=page.get_by_role("button", name="Pay with a test card"))
         pressed = await ann.context.request.post(
             env.sandbox_url + (await form.get_attribute("action") or ""),
@@ -353,7 +353,7 @@ async def test_nobody_has_to_type_a_secret(browser: Browser) -> None:
         assert env.tape.places_of(SECRET) == []
 
 
-# What people do to pages.
+# Unusual use of pages.
 
 
 async def test_all_three_work_without_javascript(browser: Browser) -> None:

@@ -1,4 +1,4 @@
-"""A person's path in Chromium, from the link to the tool's result, and where it forks."""
+"""A person's path in Chromium, from the link to the tool's result, and its variations."""
 
 import json
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ from tests.browser.shop_env import TIMEOUT, Calling, Shop, open_shop
 from tests.browser.visits import opened
 from tests.crash.shop_env import no_certificates
 
-OLD, NEW = "legacy", "2026-07-28"  # as the client's `mode` names the two revisions
+OLD, NEW = "legacy", "2026-07-28"  # the client's `mode` for the two revisions
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def shopping(
     browser: Browser, *, mode: str = OLD, way: str = "checkout", **options: Any
 ) -> AsyncIterator[tuple[Shop, Calling, Visitor]]:
-    """A call and one visitor, whose browser has nothing to complain about in the end."""
+    """Provide a call and a visitor. Fail at the end if the visitor's browser reported a problem."""
     async with (
         open_shop() as shop,
         shop.calling(mode=mode, way=way) as call,
@@ -45,7 +45,7 @@ async def shopping(
 
 
 async def go_on(page: Page) -> None:
-    """Press Continue, and be at the checkout."""
+    """Press Continue, and wait for the checkout."""
     await page.get_by_role("button", name="Continue").click()
     await reads(page, "Till")
 
@@ -61,7 +61,7 @@ async def pay_to_the_end(page: Page, call: Calling) -> None:
 
 
 async def call_back(page: Page) -> None:
-    """The checkout itself says that it was paid, while the person is still there."""
+    """Report the payment from the checkout itself, while the person is still there."""
     callback = parse_qs(urlsplit(page.url).query)["callback"][0]
     async with httpx.AsyncClient(verify=no_certificates()) as payment_env:
         assert (await payment_env.post(callback, json={"paid": 9})).is_success

@@ -1,4 +1,4 @@
-"""What a person does in a real browser: open a link, connect an account, come back."""
+"""A person's steps in a real browser: open a link, connect an account, return."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ from tests.browser.shop_env import Calling
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How somebody comes: the client's revision (as its `mode` names it) and their browser."""
+    """The client's revision (its `mode`) and the person's browser."""
 
     mode: str
     size: tuple[int, int]

@@ -1,9 +1,9 @@
-"""`python -m tests.clients`: plays all clients, and writes the table of docs/clients.md."""
+"""`python -m tests.clients`: run all clients, and write the table of docs/clients.md."""
 
 import logging
 
 from tests.clients.document import DOCUMENT, document
 
 if __name__ == "__main__":
-    logging.disable()  # the libraries'
+    logging.disable()  # hide the libraries' log
     DOCUMENT.write_text(document(), "utf-8")

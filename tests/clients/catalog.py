@@ -1,7 +1,7 @@
-"""Which clients there are, and what each is known to do (versions and reports of autumn 2026).
+"""The known clients and what each does (versions and reports of autumn 2026).
 
-A revision that nothing is known of a client is left out. Names are as they call themselves where
-that is known; nothing depends on them.
+If nothing is known of a client on a revision, the revision is left out. Names are those that the
+clients send, where known. Nothing depends on them.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from tests.clients.scripted import (
 )
 from tests.clients.transport import Json
 
-FORM: Json = {}  # as it was declared before there were modes
+FORM: Json = {}  # as clients declared forms before there were modes
 BOTH: Json = {"form": {}, "url": {}}
 LINK: Json = {"url": {}}
 
@@ -125,7 +125,7 @@ CLIENTS = (
         declares=_on_both(None),
     ),
 )
-# Agent frameworks, with their defaults where nothing else is said.
+# Agent frameworks, with their defaults unless the name says otherwise.
 FRAMEWORKS = (
     ScriptedClient(
         name="LangChain (`langchain.mcp`)",
@@ -185,7 +185,7 @@ FRAMEWORKS = (
         declares_too=("roots", "sampling"),
     ),
 )
-# They meet -32042 where a server can't ask while a call is open.
+# These clients receive -32042 from a server that cannot ask while a call is open.
 WITHOUT_STREAMS = (
     ScriptedClient(
         name="Inspector, at a server that answers in plain JSON",

@@ -1,4 +1,4 @@
-"""docs/clients.md, made from the runs: a row for each client, with equal ones folded into one."""
+"""docs/clients.md, created from the runs: a row for each client, with equal rows merged."""
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What came of a run, as the page has it."""
+    """The result of a run, in the words of the page."""
 
     sees: str
     hears: str
@@ -33,7 +33,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What is the same for these kinds on these revisions."""
+    """A result that these kinds have in common on these revisions."""
 
     revisions: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -47,7 +47,7 @@ class Row:
 
 @cache
 def seen(client: KnownClient, revision: str, kind: str) -> Reached:
-    """One run, in an application of its own."""
+    """Run a client once, in an application of its own."""
 
     async def play(clock: Clock) -> Reached:
         async with shop_open(clock, has_streams=client not in WITHOUT_STREAMS) as env:
@@ -57,7 +57,7 @@ def seen(client: KnownClient, revision: str, kind: str) -> Reached:
 
 
 def document() -> str:
-    """The page as it has to be: what people wrote of it stays, the table is as it was seen."""
+    """Return the page: its text as written, and the table from the runs."""
     written = DOCUMENT.read_text("utf-8")
     before, _, _ = written.partition(_BEGIN)
     _, _, after = written.partition(_END)
@@ -74,7 +74,7 @@ def _table() -> str:
 
 
 def _rows(clients: Iterable[KnownClient]) -> tuple[Row, ...]:
-    """Of those with one name."""
+    """Return the rows of clients with the same name."""
     kinds_of = _grouped(
         ((revision, _shown(seen(client, revision, kind))), kind)
         for client in clients
@@ -91,12 +91,12 @@ def _rows(clients: Iterable[KnownClient]) -> tuple[Row, ...]:
 
 
 def _shown(reached: Reached) -> Seen:
-    assert reached.sees is not None  # "never"
+    assert reached.sees is not None  # None would mean "never"
     return Seen(sees=reached.sees, hears=_hears(reached.hears), seconds=reached.seconds)
 
 
 def _hears(heard: tuple[Heard, ...]) -> str:
-    """What comes before the tool's own result."""
+    """Return what the model receives before the tool's own result."""
     said = [_said(each) for each in heard[:-1]]
     return ", then ".join(said) if said else "what the tool returns"
 

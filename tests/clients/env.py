@@ -1,4 +1,4 @@
-"""The served application with the sandbox beside it: a loop without sockets, on a hand clock."""
+"""The served application with the sandbox, on a loop without sockets and a manual clock."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -31,9 +31,9 @@ from webapp.settings.settings import Settings
 from webapp.stores.memory import MemoryStore
 
 URL, SANDBOX_URL = "http://127.0.0.1:8765", "http://127.0.0.1:8766"
-THERE = "https://letters.example/sign"  # where a tool's own link leads
+THERE = "https://letters.example/sign"  # the address of a tool's own link
 NAME = "Ada"
-# The tool's own line, where all went well; each tool has the name of the kind that it asks.
+# The tools' own results when all went well. Each tool has the name of its kind of question.
 RETURNS = {
     "form": f"hello {NAME}",
     "confirm": "booked: True",
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 @cache
 def shop(library: str) -> tuple[Any, list[str]]:
-    """A tool for each kind, and the list where each notes that its line returned."""
+    """Return a server with a tool for each kind, and the list of tools that have returned."""
     server, passed = new_server(library), list[str]()
 
     def note(kind: str, text: str) -> str:
@@ -91,7 +91,7 @@ def shop(library: str) -> tuple[Any, list[str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Env:
-    """What is served, and a browser of our own user's."""
+    """The served application, and a browser of this machine's user."""
 
     app: ASGIApp
     service: Service
@@ -101,14 +101,14 @@ class Env:
 
     @property
     def seconds(self) -> float:
-        """Since it all began."""
+        """The seconds since the start."""
         return (self.clock.now - NOON).total_seconds()
 
     def transport(self) -> Transport:
         return Transport(self.app, url=f"{URL}/mcp")
 
     async def go(self, link: str) -> None:
-        """Do what the page asks for, and everything on the way."""
+        """Do what the page asks for, including every step on the way."""
         token = link.rsplit("/", 1)[1]
         id = self.service.links.read(token, purpose=Purpose.LINK, now=self.clock()).id
         (asked,) = [each for each in await self.elicitations() if each.id == id]
@@ -128,18 +128,19 @@ class Env:
         assert (await self.browser.post(urljoin(link, form.action), data=form.fields)).is_redirect
 
     async def elicitations(self) -> list[Elicitation]:
-        """All that were ever asked."""
+        """Return all elicitations."""
         service = self.service.elicitations
         rows = await service.store.list("elicitation")
         return [await service.rows.open(row, Elicitation) for row in rows]
 
 
 def by_hand(play: Callable[[Clock], Awaitable[T]]) -> T:
-    """Play it on a loop of its own, where time passes only while everybody waits."""
+    """Run `play` on a loop of its own, whose clock moves only while every task waits."""
     clock = Clock()
 
     async def within_a_week() -> T:
-        async with asyncio.timeout(7 * 86_400):  # by the same clock: nothing waits for ever
+        # on the manual clock, so that nothing waits forever
+        async with asyncio.timeout(7 * 86_400):
             return await play(clock)
 
     with asyncio.Runner(loop_factory=lambda: HandLoop(clock)) as runner:
@@ -150,9 +151,9 @@ def by_hand(play: Callable[[Clock], Awaitable[T]]) -> T:
 async def shop_open(
     clock: Clock, *, has_streams: bool = True, **settings: Any
 ) -> AsyncIterator[Env]:
-    """The shop is served, as `elicit serve --sandbox` does.
+    """Serve the shop as `elicit serve --sandbox` does.
 
-    Without streams nothing can be asked while a call is open: FASTMCP_JSON_RESPONSE chooses that.
+    Without streams the server cannot ask while a call is open, as with FASTMCP_JSON_RESPONSE.
     """
     server, passed = shop("mcp" if has_streams else "fastmcp")
     passed.clear()
@@ -192,7 +193,7 @@ def _without_streams() -> Iterator[None]:
 
 
 class _ByPort(httpx.AsyncBaseTransport):
-    """What is at each port of this machine, without any."""
+    """A transport to the application at each port, without using ports."""
 
     def __init__(self) -> None:
         self._apps: dict[int | None, httpx.AsyncBaseTransport] = {}

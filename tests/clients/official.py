@@ -1,4 +1,4 @@
-"""The official Python client, as it is installed, over the same wire and on the same clock."""
+"""The installed official Python client, on the same transport and clock."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ _MODES: Mapping[str, Any] = {OLDER: "legacy", NEWER: NEWER}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PythonClient:
-    """With a handler for what it is asked it declares forms and links, and the person sees both."""
+    """The Python client with a handler. It declares forms and links, and the person sees both."""
 
     name: str
     declares: Mapping[str, Json] = field(

@@ -1,4 +1,4 @@
-"""One run: a model calls a tool, a person is reached or is not, and the tool's line returns."""
+"""A run: a model calls a tool, a person is reached or not, and the tool returns."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -19,13 +19,13 @@ KnownClient: TypeAlias = ScriptedClient | PythonClient
 
 
 class Calls(Protocol):
-    """A client that is connected."""
+    """A connected client."""
 
     async def call(self, tool: str, **arguments: Any) -> Heard: ...
 
 
 class Sees(StrEnum):
-    """Where a person has a way to answer."""
+    """The places where a person can answer."""
 
     FORM = "a form of the client's"
     LINK = "the link, drawn by the client"
@@ -40,9 +40,9 @@ class Sight:
 
 @dataclass(slots=True, kw_only=True)
 class Visitor:
-    """A person before the client's window; they answer once, where they first can.
+    """A person at the client's window, who answers once, where they first can.
 
-    They read for so long, and say a second later that they are done.
+    They read for `reads_seconds`, and say a second after their answer that they are done.
     """
 
     env: Env
@@ -68,7 +68,7 @@ class Visitor:
         return self.says
 
     def is_shown(self, link: str) -> None:
-        """The model has shown them the link."""
+        """Show the link to the person, as the model does in the chat."""
         self._begin(self._reads_chat(link))
 
     async def is_done(self) -> None:
@@ -76,7 +76,7 @@ class Visitor:
         await asyncio.gather(*(task for task in self._doing if task.done()))
 
     async def leaves(self) -> None:
-        """All that they did went well."""
+        """Wait until the person is done, and fail if one of their actions failed."""
         await self.is_done()
         for task in self._doing:
             task.cancel()
@@ -84,7 +84,7 @@ class Visitor:
 
     async def _reads(self, sees: Sees) -> None:
         self.sights.append(Sight(sees=sees, at_seconds=self.env.seconds))
-        if len(self.sights) > 1:  # they are at it already
+        if len(self.sights) > 1:  # the person already answers
             await asyncio.Event().wait()
         await asyncio.sleep(self.reads_seconds)
 
@@ -107,11 +107,11 @@ class Visitor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """What was seen of one question, from the first call to the line that returned."""
+    """The results of a question, from the first call to the tool's return."""
 
     sees: Sees | None  # None: never
     seconds: int
-    hears: tuple[Heard, ...]  # of the calls, in their order
+    hears: tuple[Heard, ...]  # one for each call, in order
     sights: tuple[Sight, ...]
 
     @property
@@ -122,7 +122,7 @@ class Reached:
 async def until_it_returns(
     calls: Calls, visitor: Visitor, kind: str, *, what: str = "5"
 ) -> Reached:
-    """A model that does what it is told: shows links, and calls again when it is to."""
+    """Call as a model that shows links and repeats the call when it is told to."""
     began, heard = visitor.env.seconds, list[Heard]()
     while len(heard) < CALLS_AT_MOST:
         said = await calls.call(kind, what=what)
@@ -142,7 +142,7 @@ async def until_it_returns(
 
 
 async def reach(env: Env, client: KnownClient, revision: str, kind: str) -> Reached:
-    """A client that is seen for the first time asks this of a person who answers."""
+    """Run a new client with a person who answers, and check that they are asked exactly once."""
     visitor = Visitor(env=env)
     async with client.connected(revision, transport=env.transport(), screen=visitor) as calls:
         reached = await until_it_returns(calls, visitor, kind)

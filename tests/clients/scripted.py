@@ -1,7 +1,7 @@
-"""A scripted client: what one is known to do, as data, and acted out on the wire.
+"""A scripted client: the known behaviour of a client as data, performed on the wire.
 
-What could go wrong is what clients do: they declare what they do not draw, answer in a person's
-name, hang, give up, forget what they were asked, and ask nobody.
+Clients declare what they do not show, answer for the person, hang, give up, forget a question, or
+ask nobody.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Does:
-    """What becomes of a request to show something.
+    """A client's reaction to a request to show something.
 
-    The person sees it, or the client answers by itself, or its whole call fails, or nothing at all.
+    The person sees it, the client answers by itself, the complete call fails, or nothing happens.
     """
 
     shows: bool = False
@@ -44,13 +44,13 @@ AGREES = Does(answers="accept", after_seconds=_AT_ONCE_SECONDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """What the model is told of a call."""
+    """The text and link that the model receives from a call."""
 
     text: str
     code: str | None = None
     is_error: bool = False
-    link: str | None = None  # that the model is to show
-    is_from_client: bool = False  # and not from the server
+    link: str | None = None  # the link that the model has to show
+    is_from_client: bool = False  # the text comes from the client, not from the server
 
     @property
     def first_sentence(self) -> str:
@@ -58,30 +58,32 @@ class Heard:
 
 
 class Screen(Protocol):
-    """Whoever looks at the client's window."""
+    """The person at the client's window."""
 
     async def fills_form(self, message: str, schema: Json) -> Json:
-        """A form is drawn; what the person answers: action, and content."""
+        """Return the person's answer to a form that the client shows: action and content."""
         ...
 
     async def opens_link(self, message: str, url: str) -> str:
-        """A link is drawn; the action: whether they agreed to open it."""
+        """Return the person's action for a link that the client shows."""
         ...
 
     async def is_done(self) -> None:
-        """They say that they are done."""
+        """Wait until the person says that they are done."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScriptedClient:
-    """One client; what it declares is by revision, and a revision that is not there it can't speak.
+    """A client. `declares` has its capabilities for each revision that it supports.
 
-    `gives_up_after_seconds` is its limit for a call; None is no limit. With `pauses` that does not
-    run while it draws something for the person. `shows_required`: -32042 is no mere error to it, it
-    draws the link; so often it makes the call again by itself when the person is done. `replays`:
-    with each answer it makes the call again from its first request, and gives the answers that it
-    has in the order of the rounds, as LangChain's adapter does in a LangGraph run.
+    Attributes:
+        gives_up_after_seconds: The client's time limit for a call. None is no limit.
+        pauses: The limit stops while the client shows something to the person.
+        shows_required: The client shows the link of -32042, instead of an error.
+        calls_again_after_required: How often it then repeats the call when the person is done.
+        replays: With each answer the client repeats the call from its first request, and sends its
+            earlier answers in the order of the rounds, as LangChain's adapter does in LangGraph.
     """
 
     name: str
@@ -98,7 +100,7 @@ class ScriptedClient:
     rounds_at_most: int = 10
     between_rounds_seconds: float = 0.25
     replays: bool = False
-    declares_too: tuple[str, ...] = ()  # capabilities beside elicitation
+    declares_too: tuple[str, ...] = ()  # capabilities other than elicitation
 
     @asynccontextmanager
     async def connected(
@@ -113,12 +115,12 @@ class ScriptedClient:
 
 
 class GaveUp(Exception):
-    """The client's limit for a call is over."""
+    """The client's time limit for a call has passed."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Connection:
-    """One client that is connected; it makes one call after the other."""
+    """A connected client, which makes one call after the other."""
 
     client: ScriptedClient
     revision: str
@@ -128,7 +130,7 @@ class Connection:
     acting: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
     asked: list[Json] = field(default_factory=list[Json])  # the params of each request, in order
     _last_id: int = 0
-    _drawn: int = 0  # what the person has before them just now
+    _drawn: int = 0  # number of requests that the person sees now
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def connect(self) -> None:
@@ -148,7 +150,7 @@ class Connection:
         await self._post({"method": "notifications/initialized"}).running
 
     async def call(self, tool: str, **arguments: Any) -> Heard:
-        """One call as the model makes it, and what the model hears of it."""
+        """Make a call as the model does, and return what the model receives."""
         params = {"name": tool, "arguments": arguments}
         call = self._newer(params) if self.revision == NEWER else self._older(params)
         try:
@@ -202,7 +204,7 @@ class Connection:
 
     async def _newer(self, params: Json) -> Heard:
         more: Json = {}
-        resumed: list[Json] = []  # of an engine that replays: the answers to each round
+        resumed: list[Json] = []  # the answers to each round, for a client that replays
         answered = 0
         for _ in range(1 + self.client.rounds_at_most):
             id = self._next_id()
@@ -249,7 +251,7 @@ class Connection:
         return self._post(request, headers)
 
     async def _act(self, asked: Json) -> Json:
-        """What the client does with a request to show something, and its answer."""
+        """Perform what the client does with a request to show something, and return its answer."""
         self.asked.append(asked)
         does = self._does(asked)
         if does.answers is not None:
@@ -276,7 +278,13 @@ class Connection:
             self._changed.set()
 
     async def _within_limit(self, awaited: Awaitable[T]) -> T:
-        """Raises GaveUp. On the newer revision no call is open while something is drawn."""
+        """Await within the client's limit.
+
+        On the newer revision no call is open while something is shown.
+
+        Raises:
+            GaveUp: The limit has passed.
+        """
         task = asyncio.ensure_future(awaited)
         clock = asyncio.get_running_loop().time
         left = self.client.gives_up_after_seconds

@@ -1,4 +1,4 @@
-"""Too soon, too late, never: what an answer counts for, and when there is a link."""
+"""Answers that come too early, too late or never: what they count for, and when there is a link."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -56,7 +56,7 @@ def client_that(
 
 
 class Shop:
-    """It is open for as long as it takes, and whoever comes is told apart by their client."""
+    """A running shop, which distinguishes its visitors by their clients."""
 
     def __init__(self, env: Env, revision: str) -> None:
         self.env = env
@@ -71,7 +71,10 @@ class Shop:
         reads_seconds: float = 3.0,
         says: str = "accept",
     ) -> tuple[Reached, list[Json]]:
-        """A new connection, on which a model calls until it knows; what the client was asked."""
+        """Connect, and call as a model until the result.
+
+        Return it and what the client was asked.
+        """
         visitor = Visitor(env=self.env, reads_seconds=reads_seconds, says=says)
         way = self.env.transport()
         async with client.connected(self._revision, transport=way, screen=visitor) as calls:
@@ -90,7 +93,7 @@ def played(revision: str, play: Callable[[Shop], Awaitable[T]], **settings: Any)
 
 
 def set_to(**environment: str) -> PolicySettings:
-    """As the operator sets it."""
+    """Return the policies that an operator sets by these variables."""
     return read_settings(
         {"ELICIT_SECRET": "s" * 32, "ELICIT_STORE": "memory:", **environment}
     ).policies
@@ -217,7 +220,7 @@ def test_a_client_that_never_comes_back_is_reached_by_its_next_call(kind: str) -
 
     async def play(shop: Shop) -> None:
         reached, asked = await shop.asked(client, kind)
-        assert reached.seconds == 120  # it is asked once more: an engine that replays does so
+        assert reached.seconds == 120  # asked twice, because an engine that replays does so too
         assert [heard.is_from_client for heard in reached.hears] == [True, True, False, False]
         assert (reached.sees, reached.text) == (Sees.CHAT, RETURNS[kind])
         assert (len(asked), shop.env.passed) == (2, [kind])
@@ -229,7 +232,8 @@ def test_a_client_that_never_comes_back_is_reached_by_its_next_call(kind: str) -
 def test_a_call_that_is_given_up_while_its_form_is_out_leads_to_the_link(revision: str) -> None:
     async def play(shop: Shop) -> None:
         reached, asked = await shop.asked(client_that(form=HANGS, limit=15))
-        calls = 1 if revision == OLDER else 3  # on the newer one nobody says that it is given up
+        # on the newer revision the server is not notified of the client's limit
+        calls = 1 if revision == OLDER else 3
         assert reached.seconds == 15 * calls
         by_client = [heard.is_from_client for heard in reached.hears]
         assert by_client == [True] * calls + [False, False]
@@ -248,7 +252,7 @@ def test_a_client_that_drew_nothing_is_asked_nothing_for_a_day(revision: str, do
         assert (reached.sees, reached.seconds, asked) == (Sees.CHAT, 0, [])
         assert len(reached.hears) == 2
         _, asked = await shop.asked(client_that(form=does, version="2.0"), what="cake")
-        assert asked  # another version may draw it
+        assert asked  # another version may show it
         shop.env.clock.tick(days=1, minutes=1)
         _, asked = await shop.asked(client, what="honey")
         assert asked
@@ -266,7 +270,7 @@ def test_a_slow_typist_is_not_asked_again(revision: str) -> None:
             assert (reached.sees, reached.seconds) == (Sees.FORM, 0)
             assert reached.text == RETURNS["form"]
             assert len(asked) == 1
-            if revision == NEWER:  # no call is open meanwhile
+            if revision == NEWER:  # no call is open in the meantime
                 assert len(reached.hears) == 1
             else:
                 (link,) = [sight for sight in reached.sights if sight.sees is Sees.CHAT]
@@ -316,7 +320,7 @@ def test_proxy_before_client_that_cannot_be_asked_has_the_link_at_the_second_cal
         for what, calls in (("milk", 3), ("cake", 2)):
             reached, _ = await shop.asked(proxy, what=what)
             assert (reached.sees, reached.text) == (Sees.CHAT, RETURNS["form"])
-            assert len(reached.hears) == calls  # it is learned by the second question
+            assert len(reached.hears) == calls  # the server learns this from the second question
 
     played(NEWER, play)
 

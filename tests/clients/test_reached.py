@@ -1,4 +1,4 @@
-"""Each client on each revision, for each kind: a person is reached, and the tool's line returns."""
+"""Tests of each client on each revision: for each kind a person is reached and the tool returns."""
 
 import pytest
 

@@ -1,7 +1,7 @@
 """The wire: HTTP to the application itself, piece by piece, without a socket.
 
-What a client of a library can't do is done here: answer late or never, answer what was asked in a
-call that is over, cut a stream. The official Python client goes the same way.
+It can do what a library's client cannot: answer late or never, answer a question of an ended call,
+cut a stream. The official Python client uses this transport too.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _ACCEPTS = "application/json, text/event-stream"
 
 
 def from_here(app: ASGIApp) -> ASGIApp:
-    """The application as a program of our own user on this machine reaches it."""
+    """Wrap the application as a program of this machine's user reaches it."""
 
     async def reached(scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
@@ -32,7 +32,7 @@ def from_here(app: ASGIApp) -> ASGIApp:
 
 
 class Exchange:
-    """One request and what comes back, as it comes."""
+    """A request and its response, which is read as it arrives."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Exchange:
         self.running = asyncio.create_task(self._run(from_here(app), scope))
 
     def header(self, name: str) -> str:
-        """Without one of that name, nothing."""
+        """Return a response header, or an empty string."""
         return next((v.decode() for n, v in self.headers if n.decode().lower() == name), "")
 
     async def pieces(self) -> AsyncIterator[bytes]:
@@ -75,7 +75,7 @@ class Exchange:
             yield piece
 
     async def messages(self) -> AsyncIterator[Json]:
-        """Those of JSON-RPC, until the server ends it."""
+        """Yield the JSON-RPC messages, until the server ends the response."""
         text = ""
         async for piece in self.pieces():
             text += piece.decode().replace("\r\n", "\n")
@@ -84,13 +84,13 @@ class Exchange:
                 for event in events:
                     lines = event.split("\n")
                     data = "\n".join(line[5:] for line in lines if line.startswith("data:"))
-                    if data.strip():  # else a ping, or where the stream begins
+                    if data.strip():  # otherwise a ping, or the start of the stream
                         yield cast("Json", json.loads(data))
         if text:
             yield cast("Json", json.loads(text))
 
     async def hang_up(self) -> None:
-        """Cut the line without a word."""
+        """Cut the connection."""
         self._gone.set()
         await self.running
 
@@ -117,7 +117,7 @@ class Exchange:
 
 
 class Transport(httpx2.AsyncBaseTransport):
-    """One client's way to the server's `/mcp`; `headers` go with each request of `post`."""
+    """A client's transport to the server's `/mcp`. `headers` are sent with each `post`."""
 
     def __init__(self, app: ASGIApp, *, url: str) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""The parent's side for accounts, payments and secrets: a stand, its provider, and a customer."""
+"""The parent process for accounts, payments and secrets: a server, its provider, and a customer."""
 
 import asyncio
 import json
@@ -25,13 +25,13 @@ REFUNDS = "/stripe/v1/refunds"
 
 
 class Customer:
-    """Somebody with one browser, at our pages and at the provider's."""
+    """A person with one browser, at our pages and at the provider's."""
 
     def __init__(self, browser: httpx.AsyncClient) -> None:
         self._browser = browser
 
     async def page(self, url: str) -> Page:
-        """What stands at the end of the redirects."""
+        """Return the page after all redirects."""
         reply = await self._browser.get(url, follow_redirects=True)
         assert reply.status_code == 200, reply.text
         return Page(reply.text)
@@ -42,11 +42,11 @@ class Customer:
         return reply.text
 
     async def go(self, url: str) -> None:
-        """Open it, whatever comes of that."""
+        """Open the address and ignore the response."""
         await self._browser.get(url)
 
     async def press(self, url: str, **answers: str) -> str:
-        """Press the first button of the page there; where it leads."""
+        """Press the first button of the page, and return the address of the redirect."""
         reply = await self._browser.get(url)
         assert reply.status_code == 200, reply.text
         form = Page(reply.text).forms[0]
@@ -56,23 +56,23 @@ class Customer:
         return urljoin(url, sent.headers["location"])
 
     async def to_provider(self, link: str) -> str:
-        """Press Continue; the provider's page."""
+        """Press Continue, and return the address of the provider's page."""
         there = await self.press(link)
         assert urlsplit(there).netloc != urlsplit(link).netloc, there
         return there
 
     async def come_back(self, url: str) -> str:
-        """Follow the provider's way back to our page; its heading."""
+        """Follow the provider's redirect to our page, and return the page's heading."""
         return (await self.page(url)).heading
 
     async def walk(self, link: str) -> str:
-        """Connect or pay, the whole way; the heading at its end."""
+        """Connect or pay completely, and return the heading of the last page."""
         return await self.come_back(await self.press(await self.to_provider(link)))
 
 
 @dataclass(slots=True, kw_only=True)
 class AccountEnv:
-    """One store and one port through all the lives of the server, and the sandbox beside it."""
+    """A store and a port for all restarts of the server, and the sandbox."""
 
     process_pool: ProcessPool
     folder: Path
@@ -80,7 +80,7 @@ class AccountEnv:
     sandbox: Sandbox
     store: Store
     outside: httpx.AsyncClient
-    address: str = ""  # of the store, where it is no file in the folder
+    address: str = ""  # the store's address, or empty for a file in the folder
 
     def start(
         self,
@@ -115,26 +115,26 @@ class AccountEnv:
         return [record.status for record in await self.records(kind)]
 
     async def until(self, status: str, kind: str = "elicitation") -> None:
-        """Wait until something stands so; the server's first sweep may be over before it serves."""
+        """Wait until a record has this status. The first sweep can end before the server serves."""
         async with asyncio.timeout(300):
             while status not in await self.statuses(kind):  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0)
 
     async def come_to(self, kind: str, *statuses: str) -> None:
-        """Wait until there are just these: a result is noted as delivered after it went out."""
+        """Wait for exactly these statuses: a delivery is stored after the result was sent."""
         async with asyncio.timeout(300):
             while sorted(await self.statuses(kind)) != sorted(statuses):  # noqa: ASYNC110
                 await asyncio.sleep(0)
 
     async def none_is(self, status: str, kind: str = "elicitation") -> None:
-        """Wait until nothing stands so any more."""
+        """Wait until no record has this status."""
         async with asyncio.timeout(300):
             while status in await self.statuses(kind):  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0)
 
     @property
     def work(self) -> list[str]:
-        """The idempotency keys of what was done, in order."""
+        """The idempotency keys of the completed work, in order."""
         path = self.folder / "work"
         return path.read_text().splitlines() if path.exists() else []
 
@@ -142,20 +142,20 @@ class AccountEnv:
         return len(self.work) == 1 and result.endswith(f" under {self.work[0]}")
 
     async def asked(self, what: str) -> list[Mapping[str, str]]:
-        """What the provider was asked of that sort, as `POST /path`."""
+        """Return the provider's requests of this kind, such as `POST /path`."""
         noted = (await self.outside.get("/asked")).json()
         return [one for one in noted if one["what"] == what]
 
     async def withhold(self, path: str) -> None:
-        """Keep the reply to the next request there."""
+        """Withhold the reply to the next request to this path."""
         await self.outside.post("/withhold", params={"path": path})
 
     async def withheld(self) -> bytes:
-        """The reply that was kept, once its request was carried out."""
+        """Return the withheld reply, once its request was handled."""
         return (await self.outside.get("/withheld")).content
 
     async def lose_reply(self, server: Server, press: asyncio.Task[Any]) -> bytes:
-        """Kill the server while it waits for the withheld reply, which is returned."""
+        """Kill the server while it waits for the withheld reply, and return that reply."""
         reply = await self.withheld()
         server.kill()
         with suppress(httpx.TransportError):
@@ -163,29 +163,29 @@ class AccountEnv:
         return reply
 
     async def control(self, **wishes: Any) -> None:
-        """Say how webhooks arrive."""
+        """Set how webhooks are delivered."""
         key = {"authorization": f"Bearer {self.sandbox.stripe_key}"}
         reply = await self.outside.post("/stripe/control", json=wishes, headers=key)
         assert reply.status_code == 200, reply.text
 
     async def bring_again(self) -> None:
-        """Send all webhooks again, as a provider does with those that were not answered."""
+        """Send all webhooks again, as a provider does without an acknowledgement."""
         await self.outside.post("/again")
 
     async def carried(self) -> list[Any]:
-        """All webhooks there were, and which were acknowledged, once none is on its way."""
+        """Wait until no webhook is in flight. Return all, and which were acknowledged."""
         letters: list[Any] = json.loads((await self.outside.get("/carried")).content)
         return letters
 
     async def refund(self, payment_intent: str, amount: int) -> None:
-        """A part of it, as the seller may at the provider's own pages."""
+        """Refund a part of a payment, as the seller can at the provider's own pages."""
         words = {"payment_intent": payment_intent, "amount": str(amount)}
         key = {"authorization": f"Bearer {self.sandbox.stripe_key}"}
         reply = await self.outside.post(REFUNDS, data=words, headers=key)
         assert reply.status_code == 200, reply.text
 
     async def stripe(self, path: str, *, asked: Mapping[str, str] | None = None) -> Any:
-        """Call the provider's API, or send once more what it was asked."""
+        """Call the provider's API, or repeat an earlier request."""
         headers = {"authorization": f"Bearer {self.sandbox.stripe_key}"}
         if asked is None:
             reply = await self.outside.get(path, headers=headers)
@@ -203,7 +203,7 @@ class AccountEnv:
 async def open_market(
     process_pool: ProcessPool, folder: Path, *, address: str = ""
 ) -> AsyncIterator[AccountEnv]:
-    # Sockets that are bound and do not listen keep the ports for all the lives.
+    # Sockets that are bound but do not listen reserve the ports for all restarts.
     with bound("127.0.0.1") as reserved, bound("127.0.0.1") as beside:
         port, its_port = reserved.getsockname()[1], beside.getsockname()[1]
         serves = f"http://127.0.0.1:{port}"
@@ -220,7 +220,7 @@ async def open_market(
         try:
             async with (
                 process_pool.start(orders),
-                # A connection that stood idle may end just as it is used again.
+                # An idle connection can end just when it is used again.
                 httpx.AsyncClient(
                     base_url=sandbox.url,
                     verify=no_certificates(),

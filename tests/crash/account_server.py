@@ -1,8 +1,8 @@
-"""The child's side for accounts, payments and secrets: a server that dies, and its providers.
+"""The child process for accounts, payments and secrets: a server that dies, and its sandbox.
 
-Run as a module it is a nursery of two sorts of children: a server whose tools ask for the three,
-and the sandbox, which survives it. The sandbox can keep a reply back, so that it is lost with the
-process that waited for it.
+Run as a module, it forks two kinds of children: a server whose tools ask for the three, and the
+sandbox, which survives the server. The sandbox can withhold a reply, so that the reply is lost
+with the process that waited for it.
 """
 
 import asyncio
@@ -48,9 +48,9 @@ from webapp.stores import Record, Store, open_store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountOrders(Orders):
-    """What a child is to be; it is the sandbox itself where `is_sandbox` says so.
+    """The configuration of a child. With `is_sandbox` it is the sandbox.
 
-    With `flying` no webhook is answered, and one at most is read: see tests.crash.post.
+    With `flying` no webhook is answered, and at most one is read: see tests.crash.post.
     """
 
     sandbox: dict[str, Any]
@@ -71,7 +71,7 @@ async def serve_orders(text: bytes, line: socket.socket) -> None:
 
 
 async def serve(orders: AccountOrders, line: socket.socket) -> None:
-    """Serve until killed, as the other server does; the sandbox's clock is never moved."""
+    """Serve until killed. The sandbox's clock is never moved."""
     reader, writer = await asyncio.open_connection(sock=line)
     clock = ChildClock(later=orders.later)
 
@@ -79,7 +79,7 @@ async def serve(orders: AccountOrders, line: socket.socket) -> None:
         writer.write(f"{what}\n".encode())
 
     if orders.is_sandbox:
-        # A connection is not used again: whoever held it may be dead by then.
+        # Do not reuse a connection, because its server may have died.
         none_kept = httpx.Limits(max_keepalive_connections=0)
         async with (
             httpx.AsyncClient(
@@ -132,7 +132,7 @@ def tools(orders: AccountOrders) -> MCPServer:
         return key
 
     def have(answer: str) -> None:
-        if orders.die == "taken":  # the line has returned, and nothing was done with it yet
+        if orders.die == "taken":  # the `await` has returned, and its result is not used yet
             assert answer
             die()
 
@@ -194,7 +194,7 @@ def _add_order(server: MCPServer, work: Callable[[str], Awaitable[Json]]) -> Non
 def _add_spoiler(server: MCPServer, folder: Path) -> None:
     @server.tool()
     async def spoil() -> str:
-        """The first time it fails, once it may."""
+        """Fail the first time, once the file `go` exists."""
         receipt = await elicit.payment(Money("9.00", "EUR"), "Tea")
         is_first = not (folder / "work").exists()
         with (folder / "work").open("a") as file:
@@ -207,9 +207,9 @@ def _add_spoiler(server: MCPServer, folder: Path) -> None:
 
 
 class AccountStore(DyingStore):
-    """A store that dies, and in which nothing falls due before it may.
+    """A store that dies, and in which nothing is due before `may_sweep` is set.
 
-    While a file `away` is there it takes nothing of a result that has gone out.
+    While the file `away` exists, it refuses to store that a result was delivered.
     """
 
     def __init__(
@@ -239,11 +239,11 @@ class AccountStore(DyingStore):
 
 
 class Withholding:
-    """The sandbox, which notes what it is asked and can keep one reply back for ever.
+    """The sandbox, with its requests recorded and a way to withhold one reply forever.
 
-    `POST /withhold?path=` names whose; the answer to `GET /withheld` comes once that request was
-    carried out, and is the body of the reply that nobody will get. `GET /asked` lists requests.
-    `POST /again` brings all webhooks again; the answer to `GET /carried` comes when they are there.
+    `POST /withhold?path=` sets the path of the reply. `GET /withheld` answers once that request was
+    handled, with the body of the lost reply. `GET /asked` lists the requests. `POST /again` sends
+    all webhooks again, and `GET /carried` answers when they have been sent.
     """
 
     def __init__(self, app: ASGIApp, post: Post) -> None:
@@ -315,7 +315,7 @@ async def _answer(send: Send, body: bytes) -> None:
 
 
 async def warm_up() -> None:
-    """Use once what is slow at its first use, so that every fork has it."""
+    """Use slow parts once, so that every fork has them warm."""
     sandbox = asdict(new_sandbox(url="http://127.0.0.1:81", serves="http://127.0.0.1:80"))
     orders = AccountOrders(port=80, public_port=80, folder="nowhere", sandbox=sandbox)
     settings = settings_of(public_port=80, folder="nowhere")

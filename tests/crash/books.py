@@ -1,4 +1,4 @@
-"""The books: what the provider has and has told, against what stands in our store at the end."""
+"""A comparison of the provider's payments and events with our store at the end of a test."""
 
 from collections import Counter
 
@@ -14,10 +14,10 @@ EXPIRED = "checkout.session.expired"
 
 
 async def agreed(account_env: AccountEnv) -> list[Payment]:
-    """The ledger, once it is known to say what the provider says, to the cent.
+    """Return the ledger after checking that it matches the provider's records to the cent.
 
-    Each paid session has its one row and nothing else has one, and each event that we acknowledged
-    is kept, with nothing left to be done about it.
+    Each paid session has exactly one row, and no other session has a row. Each event that we
+    acknowledged is stored, and no work is left for it.
     """
     settings = settings_of(public_port=account_env.port, folder=str(account_env.folder))
     rows = Rows(await open_owners(store=account_env.store, ring=settings.ring))
@@ -28,7 +28,7 @@ async def agreed(account_env: AccountEnv) -> list[Payment]:
     events = [letter["event"] for letter in letters]
     acknowledged = {one["event"]["id"] for one in letters if one["is_acknowledged"]}
     assert acknowledged == {hook.event for hook in hooks}
-    # A checkout that nobody needs may end when all is over.
+    # An unused checkout may expire at the end.
     assert {one["type"] for one in events if one["id"] not in acknowledged} <= {EXPIRED}
     assert {hook.status for hook in hooks} <= {"applied", "repeated"}
 

@@ -1,4 +1,4 @@
-"""The nursery of the run, and for each test a shop and a person."""
+"""The process pool of the run, and a shop and a person for each test."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -38,5 +38,5 @@ async def person() -> AsyncIterator[Person]:
 
 @pytest.fixture(params=[*REVISIONS.values()], ids=[*REVISIONS])
 def mode(request: pytest.FixtureRequest) -> str:
-    """How the client speaks: one revision of the protocol after the other."""
+    """Return the client's mode: each revision of the protocol in turn."""
     return str(request.param)

@@ -1,4 +1,4 @@
-"""Fixtures: one nursery of stands for the run, and for each test a market and a customer."""
+"""Fixtures: a process pool for the run, and an environment and a customer for each test."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""A server that leaks what it is given in the way that it is told, and dies: for tests/test_leaks.
+"""A server that leaks a secret in a given way and dies, for tests/test_leaks.
 
-Its order's `die` is the way, and `folder` is what must not come out.
+The order's `die` is the way, and `folder` is the secret.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ async def leak(text: bytes, line: socket.socket) -> None:
             _LOG.debug("unread %s", orders.folder)
         case "answers":
             await _ask(orders.folder)
-        case "repeats":  # which has no form of its own, but was a state before
+        case "repeats":  # a secret without a recognizable form, which was a state before
             _LOG.info("began %s", orders.folder)
             await _ask("nothing", state=orders.folder)
     await writer.drain()
@@ -49,7 +49,7 @@ async def _ask(what: str, **query: str) -> None:
 
 
 async def _nothing() -> None:
-    """There is nothing to warm up."""
+    """Do nothing: this server needs no warm-up."""
 
 
 if __name__ == "__main__":

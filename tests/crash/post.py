@@ -1,7 +1,7 @@
-"""The post between provider and server: what was not acknowledged is kept, and brought again.
+"""The delivery of webhooks between provider and server.
 
-And the door on our side, at which webhooks can be held up, so that they are on their way still
-when the process behind it dies.
+Webhooks without an acknowledgement are stored and sent again. On our side, a wrapper can hold
+webhooks back, so that they are in flight when the process behind it dies.
 """
 
 import asyncio
@@ -18,9 +18,10 @@ TIMES_AGAIN = 2
 
 
 class Post:
-    """Takes webhooks from the sandbox and carries them, each in a task of `group`.
+    """Receives webhooks from the sandbox and delivers each in a task of `group`.
 
-    A provider goes on for days where it gets no 2xx; this one when it is told to.
+    A real provider retries for days after a response other than 2xx. This class retries when a test
+    calls `bring_again`.
     """
 
     def __init__(self, client: httpx.AsyncClient, group: asyncio.TaskGroup) -> None:
@@ -31,7 +32,7 @@ class Post:
         self._carrying: set[asyncio.Task[None]] = set()
 
     async def take(self, request: httpx.Request) -> httpx.Response:
-        """For the sandbox it is sent with this; a copy is another letter with the same event."""
+        """Accept a webhook, so that it is sent for the sandbox. A copy has the same event."""
         event = json.loads(request.content)
         request.headers[KIND_HEADER] = event["type"]
         self._letters[event["id"]] = request
@@ -39,13 +40,16 @@ class Post:
         return httpx.Response(200)
 
     def bring_again(self) -> None:
-        """All that there ever was, the latest first and each more than once."""
+        """Send all webhooks again, the latest first and each several times."""
         for id, request in reversed(self._letters.items()):
             for _ in range(TIMES_AGAIN):
                 self._send(id, request)
 
     async def carried(self) -> list[dict[str, Any]]:
-        """Every event, and whether it was acknowledged, once nothing is on its way."""
+        """Wait until no webhook is in flight.
+
+        Return every event, and whether it was acknowledged.
+        """
         while self._carrying:
             await asyncio.wait(self._carrying)
         return [
@@ -62,15 +66,15 @@ class Post:
         try:
             reply = await self._client.send(request)
         except httpx.TransportError:
-            return  # nobody is there, or whoever was has died over it
+            return  # no server, or it died while it answered
         if reply.is_success:
             self._acknowledged.add(id)
 
 
 class Door:
-    """The application, behind a door at which webhooks are held up and none is answered.
+    """A wrapper of the application that holds webhooks back and answers none.
 
-    Once `flying` of them are there, one of the kind `reads` is let in; the server says so then.
+    Once `flying` webhooks are there, one of kind `reads` is passed on, and the server reports this.
     """
 
     def __init__(
@@ -103,4 +107,4 @@ class Door:
 
 
 async def _unsent(_: Message) -> None:
-    """The answer is not given."""
+    """Drop the response."""

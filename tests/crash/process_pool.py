@@ -1,7 +1,7 @@
-"""A process that has imported and used everything once and forks a child for each order.
+"""A process that imports and uses everything once, and forks a child for each order.
 
-Its input is a socket: an order comes with the child's own line as a file descriptor and is
-answered with a process id; a process id is answered with what that process ended with.
+Its input is a socket. An order comes with the child's own socket as a file descriptor, and is
+answered with a process id. A process id is answered with the exit status of that process.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Serve: TypeAlias = Callable[[bytes, socket.socket], Coroutine[Any, Any, None]]
 
 
 def raise_children(warming: Coroutine[Any, Any, None], *, serve: Serve) -> None:
-    """Warm up, and then fork a child that serves for each order, until the input ends."""
+    """Warm up, then fork a serving child for each order, until the input ends."""
     EARS.pass_on()
     asyncio.run(warming)
     control = socket.socket(fileno=sys.stdin.fileno())
@@ -64,7 +64,7 @@ def _live(serve: Serve, text: bytes, descriptor: int) -> None:
 
 
 async def _serve(text: bytes, line: socket.socket) -> None:
-    """A server, or a program that has a key to one."""
+    """Run a server, or a program if the order has an API key."""
     await (run_program if json.loads(text)["key"] else serve_orders)(text, line)
 
 

@@ -1,7 +1,7 @@
-"""A program of a process of its own that asks over the HTTP API, and kills itself where it is told.
+"""A program in its own process that asks over the HTTP API, and kills itself at a given point.
 
-It is the same program in each of its lives, and so is its run. What it says are lines: `link`, and
-`done` with what it came to.
+Every restart runs the same program and the same run. It prints lines: `link`, and `done` with the
+result.
 """
 
 import json
@@ -18,10 +18,10 @@ from webapp.client import Elicit
 
 
 class DyingWay(httpx.AsyncBaseTransport):
-    """To the server; the process dies when the answer to a certain request is there, unread."""
+    """A transport that kills the process when the response to a certain request arrives, unread."""
 
     def __init__(self, end: str | None) -> None:
-        self._way = httpx.AsyncHTTPTransport(verify=False)  # nobody here speaks TLS
+        self._way = httpx.AsyncHTTPTransport(verify=False)  # no TLS is used in tests
         self._end = end
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -34,7 +34,8 @@ class DyingWay(httpx.AsyncBaseTransport):
         await self._way.aclose()
 
 
-# The question stands, the work is claimed, its result is kept, the run is over; none was heard of.
+# The question is stored, the work is claimed, its result is stored, or the run has ended, and the
+# program has not read the response.
 UNREAD = {
     "asked": "/api/questions",
     "claimed": "/runs/once",

@@ -1,7 +1,7 @@
-"""A server of a process of its own that kills itself where it is told to, as kill -9 would.
+"""A server in its own process that kills itself at a given point, like a kill -9.
 
-It stands on the real store and the real application. What it dies at is seen from outside of them:
-in the records that are written, in the bytes that go out, or in the tool's own body.
+It uses the real store and the real application. The point is recognized from outside of them: in
+the written records, in the sent bytes, or in the tool's own body.
 """
 
 import asyncio
@@ -39,59 +39,60 @@ from webapp.stores.store import Fences
 
 SECRET = b"a secret that outlives every one of the processes"
 ELSEWHERE = "https://shop.example"
-PATIENT = CallLimits(call=timedelta(minutes=4))  # no busy machine ends a call before its person
+# so that no busy machine ends a call before its person answers
+PATIENT = CallLimits(call=timedelta(minutes=4))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """A write of the store: the process dies before or after it is durable."""
+    """A write of the store. The process dies before or after the write is durable."""
 
     when: Literal["before", "after"]
     is_it: Callable[[Record], bool]
 
 
-# Each is the place in the store's writes that the name says; see the tests for the other points.
+# Each is a point in the store's writes. The tests use other points too.
 WRITES: Mapping[str, Write] = {
-    # The record is durable, and no byte of the response exists yet.
+    # The record is durable, and no byte of the response has been sent.
     "stored": Write(when="after", is_it=lambda r: _is(r, "elicitation", "pending", version=0)),
-    # The attempt is durable, and the redirect that answers the press is not sent.
+    # The attempt is durable, and the redirect has not been sent.
     "opened": Write(when="after", is_it=lambda r: _is(r, "elicitation", "opened")),
-    # The answer is durable, and nobody was woken: that comes after the write has returned.
+    # The answer is durable, and no waiter was woken: that happens after the write returns.
     "settled": Write(when="after", is_it=lambda r: _is(r, "elicitation", "accepted")),
-    # Where another process settled, the first write here is the take of the leg that was woken.
+    # If another process settled, the first write in this one is the claim of the woken request.
     "woken": Write(when="before", is_it=lambda r: _is(r, "elicitation", "accepted")),
     "taken from another process": Write(
         when="after", is_it=lambda r: _is(r, "elicitation", "accepted")
     ),
-    # A program's claim is durable, or what its work came to, and it has not heard of that.
+    # A program's claim or its work's result is durable, and the program has not received it.
     "work claimed": Write(when="after", is_it=lambda r: _is(r, "once", "doing")),
     "work kept": Write(when="after", is_it=lambda r: _is(r, "once", "done")),
-    # The work's result is durable, and the tool has not got it.
+    # The work's result is durable, and the tool has not received it.
     "work written": Write(when="after", is_it=lambda r: r.kind == "once"),
-    # The tool's result is durable, and no byte of it is out.
+    # The tool's result is durable, and no byte of the result has been sent.
     "finished": Write(when="after", is_it=lambda r: _is(r, "run", "finished")),
-    # It is out, and nobody has noted that.
+    # The result was sent, and the delivery is not stored.
     "delivering": Write(when="before", is_it=lambda r: _is(r, "run", "delivered")),
     "delivered": Write(when="after", is_it=lambda r: _is(r, "run", "delivered")),
-    # The state is used up, and the provider was not asked yet.
+    # The state is used, and the provider was not asked yet.
     "exchanging": Write(when="after", is_it=lambda r: _is(r, "elicitation", "exchanging")),
-    # The provider has answered the exchange, and nothing of it is durable.
+    # The provider has answered the exchange, and nothing of the answer is durable.
     "exchanged": Write(when="before", is_it=lambda r: _is(r, "elicitation", "accepted")),
-    # A webhook was verified, and nothing of it is durable.
+    # A webhook was verified, and nothing of the webhook is durable.
     "verified": Write(when="before", is_it=lambda r: r.kind == "hook"),
-    # It is durable, and 2xx is not out.
+    # The webhook is durable, and the 2xx response has not been sent.
     "hook written": Write(when="after", is_it=lambda r: r.kind == "hook"),
-    # It is durable that the money went back, and the tool has not heard of it.
+    # The refund is durable, and the tool has not received it.
     "refunded": Write(when="after", is_it=lambda r: _is(r, "payment", "refunded")),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """What a server is to be: `die` names its point, `later` moves its clock.
+    """The configuration of a server: `die` names its point, `later` moves its clock.
 
-    It listens on `port`; the port in its public address is `public_port`, for several processes
-    are one server to those who call it.
+    The server listens on `port`. Its public address has `public_port`, because several processes
+    are one server to their callers.
     """
 
     port: int
@@ -100,8 +101,8 @@ class Orders:
     die: str | None = None
     later: int = 0
     hangs: bool = False  # the tool's work never ends
-    store: str = ""  # its address; a file in the folder where there is none
-    key: str = ""  # of a program that asks over the HTTP API
+    store: str = ""  # the store's address, or empty for a file in the folder
+    key: str = ""  # the API key of a program, or empty for a server
 
 
 def settings_of(*, public_port: int, folder: str, store: str = "") -> Settings:
@@ -110,7 +111,8 @@ def settings_of(*, public_port: int, folder: str, store: str = "") -> Settings:
         ring=Ring([SECRET]),
         store=store or f"sqlite:///{Path(folder) / 'elicit.db'}",
         uid=os.getuid(),
-        policies=replace(AT_ONCE, clients=(ListedClient(name="caller"),)),  # it shows all
+        # this client shows every question
+        policies=replace(AT_ONCE, clients=(ListedClient(name="caller"),)),
     )
 
 
@@ -119,7 +121,10 @@ async def serve_orders(text: bytes, line: socket.socket) -> None:
 
 
 async def serve(orders: Orders, line: socket.socket) -> None:
-    """Serve until killed; what is read and written is said in lines, `later N` moves the clock."""
+    """Serve until killed.
+
+    Reads and writes are reported as lines; a line `later N` moves the clock.
+    """
     reader, writer = await asyncio.open_connection(sock=line)
     clock = ChildClock(later=orders.later)
 
@@ -146,7 +151,7 @@ async def serve(orders: Orders, line: socket.socket) -> None:
 
 
 class ChildClock:
-    """What time it is in a child: a step of it is time that passes, for whatever counts it."""
+    """The clock of a child. A step of the clock counts as elapsed time everywhere."""
 
     def __init__(self, *, later: int) -> None:
         self._later = float(later)
@@ -159,7 +164,7 @@ class ChildClock:
         return time.monotonic() + self._later + self._up
 
     def settle(self, _: Service) -> None:
-        """Let it run for so long that no lease is left alone any more because it has just begun."""
+        """Move the clock so far that no lease is protected as new any more."""
         self._up = UNSURE.total_seconds()
 
     def pass_until(self, later: int) -> None:
@@ -171,7 +176,7 @@ def by_cookie(request: Request) -> str | None:
 
 
 async def warm_up() -> None:
-    """Use once what is slow at its first use, so that every fork has it."""
+    """Use slow parts once, so that every fork has them warm."""
     settings = settings_of(public_port=80, folder="nowhere")
     store = await open_store("memory:")
     tools = _tools(Orders(port=80, public_port=80, folder="nowhere"), lambda _: None)
@@ -193,7 +198,7 @@ def _tools(orders: Orders, say: Callable[[str], None]) -> MCPServer:
             lambda link: f"{ELSEWHERE}/?{urlencode({'callback': link.callback_url})}",
             origins=[ELSEWHERE],
         )
-        if orders.die == "taken":  # the line has returned, and nothing was done with it yet
+        if orders.die == "taken":  # the `await` has returned, and its result is not used yet
             die()
 
         async def work(key: str) -> Json:
@@ -202,7 +207,7 @@ def _tools(orders: Orders, say: Callable[[str], None]) -> MCPServer:
                 await asyncio.Event().wait()
             with (Path(orders.folder) / "work").open("a") as file:
                 file.write(f"{key}\n")
-            if orders.die == "worked":  # done, and its record is not written
+            if orders.die == "worked":  # the work is done, and its record is not written
                 die()
             return key
 
@@ -212,7 +217,7 @@ def _tools(orders: Orders, say: Callable[[str], None]) -> MCPServer:
 
 
 class DyingStore:
-    """A store that says what is read and written, and in which the process can die."""
+    """A store that reports reads and writes, and in which the process can die."""
 
     def __init__(self, inner: Store, *, die: str | None, say: Callable[[str], None]) -> None:
         self._inner = inner
@@ -284,7 +289,7 @@ class DyingStore:
 
 
 class Dying:
-    """The application, in which the process dies when certain bytes have been handed over."""
+    """The application, in which the process dies after it has sent certain bytes."""
 
     def __init__(self, app: ASGIApp, *, die: str | None) -> None:
         self._app = app
@@ -299,13 +304,13 @@ class Dying:
             body += message.get("body", b"")
             is_last = message["type"] == "http.response.body" and not message.get("more_body")
             match self._die:
-                # The client has the link: on a stream that stays open, or in a whole response.
+                # The client has the link, on an open stream or in a complete response.
                 case "link out" if b"/e/" in body and (is_last or b"elicitation/create" in body):
                     die()
-                # The leg was woken, and its client has heard that the person is done.
+                # The request was woken, and its client was notified that the person is done.
                 case "completion told" if b"notifications/elicitation/complete" in body:
                     die()
-                # The whole result went out, and nobody has noted that it did.
+                # The complete result was sent, and the delivery is not stored.
                 case "arrived" if b"tea for" in body and is_last:
                     die()
 

@@ -1,4 +1,4 @@
-"""The parent's side: a shop that is started and killed, its caller, and the person who is asked."""
+"""The parent process: a shop that is started and killed, its caller and its person."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ GIVEN_AGAIN_OVER = 121
 
 
 class ProcessPool:
-    """Starts servers as processes of their own, in the time that a fork takes."""
+    """Starts servers as separate processes, in the time of a fork."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -76,7 +76,7 @@ def open_process_pool(module: str = "tests.crash.process_pool") -> Iterator[Proc
 
 
 class Server:
-    """One life of the server."""
+    """A server process."""
 
     def __init__(
         self, pid: int, *, line: socket.socket, process_pool: ProcessPool, orders: Orders
@@ -103,7 +103,10 @@ class Server:
             self.kill()
 
     async def says(self, words: str, *, before: str | None = None) -> str:
-        """Read on until it has said that, and has not said `before` first; the whole line."""
+        """Read lines up to one that starts with `words`, and return it.
+
+        Fail at a line with `before`.
+        """
         async with asyncio.timeout(300):
             async for line in self._reader:
                 assert before is None or not line.decode().startswith(before)
@@ -112,7 +115,7 @@ class Server:
         raise AssertionError(f"the server ended before it said {words!r}")
 
     async def died(self) -> None:
-        """Wait until it has killed itself."""
+        """Wait until the server has killed itself."""
         async with asyncio.timeout(300):
             while await self._reader.readline():
                 pass
@@ -133,29 +136,29 @@ class Server:
 
 
 class Road:
-    """Leads what is sent to the one public address to one of the processes behind it."""
+    """Sends requests for the public address to one of the processes behind it."""
 
     def __init__(self, server: Server) -> None:
         self._port = server.orders.port
 
     async def __call__(self, request: Any) -> None:
-        request.url = request.url.copy_with(port=self._port)  # its Host header stands already
+        request.url = request.url.copy_with(port=self._port)  # its Host header is already set
 
 
 def no_certificates() -> ssl.SSLContext:
-    """Reading them takes longer than a call, and nobody here speaks TLS."""
+    """Return a context without root certificates: loading them is slow, and no TLS is used."""
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @dataclass(slots=True, kw_only=True)
 class Person:
-    """Somebody with one browser; also the service that they are sent to."""
+    """A person with one browser, and the service to which the person is sent."""
 
     browser: httpx.AsyncClient
     service: httpx.AsyncClient
 
     def is_led_to(self, server: Server) -> None:
-        """From now on the public address is this process for them."""
+        """Use this process for the public address from now on."""
         self.browser.event_hooks = self.service.event_hooks = {"request": [Road(server)]}
 
     async def heading(self, link: str) -> str:
@@ -166,7 +169,7 @@ class Person:
         return re.sub(r"<[^>]+>", "", found[1]).strip()
 
     async def go_on(self, link: str) -> str:
-        """Press Continue; the callback address that the service was given."""
+        """Press Continue, and return the callback address that the service receives."""
         page = await self.browser.get(link)
         assert page.status_code == 200, page.text
         field = re.search(r'name="csrf" value="([^"]+)"', page.text)
@@ -178,7 +181,7 @@ class Person:
         return parse_qs(urlsplit(location).query)["callback"][0]
 
     async def finish(self, callback: str, *, name: str = "ann") -> str:
-        """The service says that it is done; the server's answer to that."""
+        """Report completion as the service, and return the server's answer."""
         reply = await self.service.post(callback, json={"name": name})
         assert reply.is_success, reply.text
         return str(reply.json()["completion"])
@@ -199,7 +202,7 @@ async def open_person() -> AsyncIterator[Person]:
 
 @dataclass(slots=True, kw_only=True)
 class Calling:
-    """A tool call that is under way, from an MCP client of one revision."""
+    """A running tool call of an MCP client with one revision."""
 
     task: asyncio.Task[str] = field(init=False)
     links: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
@@ -227,9 +230,9 @@ async def calling(
     pauses: bool = False,
     arguments: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Calling]:
-    """Call the tool; what is left of the call ends with the block.
+    """Call the tool. The call is cancelled at the end of the block.
 
-    With `pauses` the client keeps its answer to itself until `may_go_on` is set.
+    With `pauses` the client holds its answer back until `may_go_on` is set.
     """
     call = Calling()
     if not pauses:
@@ -271,16 +274,17 @@ async def calling(
 
 
 async def held(server: Server, call: Calling, *, mode: str) -> str:
-    """The link, once a leg of the call waits for its end."""
+    """Return the link, once a request of the call waits for the answer."""
     link = await call.link()
     if mode != "legacy":
-        await server.says("wrote elicitation pending 2")  # the second leg has taken over the wait
+        # the second request has taken over the wait
+        await server.says("wrote elicitation pending 2")
     return link
 
 
 @dataclass(slots=True, kw_only=True)
 class Shop:
-    """One store and one port through all the lives of its servers."""
+    """A store and a port for all restarts of the shop's servers."""
 
     process_pool: ProcessPool
     folder: Path
@@ -306,12 +310,12 @@ class Shop:
         return settings_of(public_port=self.port, folder=str(self.folder))
 
     async def elicitations(self) -> list[tuple[str, str]]:
-        """Id and status of every question that was ever stored."""
+        """Return the id and status of every stored question."""
         return [(found.id, found.status) for found in await self.store.list("elicitation")]
 
     @property
     def work(self) -> list[str]:
-        """The idempotency keys of what was done, in order."""
+        """The idempotency keys of the completed work, in order."""
         path = self.folder / "work"
         return path.read_text().splitlines() if path.exists() else []
 
@@ -321,7 +325,7 @@ class Shop:
 
 @asynccontextmanager
 async def open_shop(process_pool: ProcessPool, folder: Path) -> AsyncIterator[Shop]:
-    # A socket that is bound and does not listen keeps the port for all the lives.
+    # A socket that is bound but does not listen reserves the port for all restarts.
     with bound("127.0.0.1") as reserved:
         port = reserved.getsockname()[1]
         store = await open_store(settings_of(public_port=port, folder=str(folder)).store)

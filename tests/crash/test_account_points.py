@@ -1,6 +1,6 @@
-"""A kill -9 where an account is connected or a secret typed; the provider lives on.
+"""A kill -9 while an account is connected or a secret typed; the provider survives.
 
-What is known is used and nobody is asked for it again; what can't be known is said to have failed.
+Stored results are used, and nobody is asked again. An unknown result is reported as failed.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ WIPED = 601
 
 
 async def connected(account_env: AccountEnv, customer: Customer, *, mode: str, die: str) -> str:
-    """A call whose person has agreed, in a server that died at that point. The link."""
+    """Run a call whose person has agreed, until its server dies at this point. Return the link."""
     async with account_env.start(die=die) as server, calling(server, "connect", mode=mode) as call:
         link = await held(server, call, mode=mode)
         back = await customer.press(await customer.to_provider(link))
-        with suppress(httpx.TransportError):  # the reply may be lost with the process
+        with suppress(httpx.TransportError):  # the reply can be lost with the process
             await customer.come_back(back)
         await server.died()
     return link
@@ -32,7 +32,10 @@ async def connected(account_env: AccountEnv, customer: Customer, *, mode: str, d
 async def typed(
     account_env: AccountEnv, customer: Customer, tool: str, *, mode: str, die: str
 ) -> str:
-    """The same for a secret."""
+    """Run a call whose person types a secret, until its server dies at this point.
+
+    Return the link.
+    """
     async with account_env.start(die=die) as server, calling(server, tool, mode=mode) as call:
         link = await held(server, call, mode=mode)
         with suppress(httpx.TransportError):
@@ -90,7 +93,7 @@ async def test_a_code_whose_reply_was_lost_has_failed_and_the_page_says_so(
     assert await account_env.statuses() == ["exchanging"]
     async with account_env.start() as server:
         assert await customer.come_back(link) == "Finishing…"
-        # The browser sends the same answer again: its state is used up.
+        # The browser sends the same redirect again, whose state is already used.
         await customer.go(back)
         assert len(await account_env.asked(f"POST {TOKEN}")) == 1
     async with account_env.start(later=INTERRUPTED) as server:
@@ -130,7 +133,7 @@ async def test_the_result_of_an_account_is_given_again_and_then_not(
         calling(server, "connect", mode=mode) as call,
     ):
         await call.result()
-        assert call.times_asked == 0  # the account is there; the work is done anew
+        assert call.times_asked == 0  # the account is stored; the work is done again
     assert len(account_env.work) == 2
 
 

@@ -1,7 +1,7 @@
-"""A few random kills on each store; with --whole a hundred, under fifty callers.
+"""A few random kills on each store, or with --whole a hundred under fifty callers.
 
-The few lives begin when the leases of the one before are out; the hundred follow at once, and their
-callers wait for leases as they are.
+The few restarts wait until the previous leases have expired. The hundred restart immediately, and
+their callers wait for the leases.
 """
 
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ pytest_plugins = ("tests.crash.fixtures",)
 
 @pytest_asyncio.fixture(params=["sqlite", "postgres", "valkey"])
 async def database(request: pytest.FixtureRequest) -> AsyncIterator[Database]:
-    """One of this test alone."""
+    """Provide a database for one test."""
     if request.param == "postgres":
         server = PostgresServer()
         server.start()

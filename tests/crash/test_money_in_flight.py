@@ -1,7 +1,7 @@
-"""A kill -9 at each point of a payment while webhooks about it are on their way.
+"""A kill -9 at each point of a payment while its webhooks are in flight.
 
-They were sent and not answered, several copies of each; the provider brings them again afterwards,
-in another order. At the end the books agree, and what was paid for was done once.
+Several copies of each webhook were sent and not answered. The provider sends them again later in
+another order. At the end the books agree, and the paid work was done once.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ NOTHING = "nothing"
 REFUNDED = "charge.refunded"
 COPIES = 3
 PARTS = (100, 200)
-EVENTS = 1 + len(PARTS)  # the payment's own, and one for each part that was given back
+EVENTS = 1 + len(PARTS)  # the payment's own, and one for each partial refund
 PAID = EVENTS * COPIES
 BROUGHT_AGAIN = EVENTS * TIMES_AGAIN
 
 
 async def pay(account_env: AccountEnv, customer: Customer, there: str) -> str:
-    """Pay there, and let the seller give back two parts: news of all of it set out. The way back.
+    """Pay, and refund two parts: webhooks of all of it are sent. Return the return URL.
 
-    Nobody asks us to wait for them: see `Server.says` for when they are in flight.
+    Nothing waits for these webhooks here; `Server.says` reports when they are in flight.
     """
     await account_env.control(hold=True, duplicates=COPIES - 1)
     back = await customer.press(there)
@@ -44,7 +44,7 @@ async def pay(account_env: AccountEnv, customer: Customer, there: str) -> str:
 
 
 async def lost(account_env: AccountEnv, customer: Customer, *, mode: str) -> tuple[str, Any]:
-    """The link, and a checkout that the provider has made, whose address died with the server."""
+    """Return a link, and a checkout session whose address was lost with the server."""
     await account_env.withhold(SESSIONS)
     async with account_env.start() as server, calling(server, "buy", mode=mode) as call:
         link = await held(server, call, mode=mode)
@@ -53,20 +53,23 @@ async def lost(account_env: AccountEnv, customer: Customer, *, mode: str) -> tup
 
 
 async def swept(account_env: AccountEnv, *, later: int = LEASE_OVER) -> None:
-    """Until nothing waits: the first sweep of a server takes up what the one before had left."""
+    """Run a server until no webhook waits.
+
+    Its first sweep handles what the previous server left.
+    """
     async with account_env.start(later=later):
         await account_env.none_is("waiting", "hook")
         await account_env.carried()
 
 
 async def ledger(account_env: AccountEnv, *, later: int = LEASE_OVER) -> list[Payment]:
-    """The rows, once nothing is left to be done and the books agree."""
+    """Return the payments once all work is done and the books agree."""
     await swept(account_env, later=2 * later)
     return await agreed(account_env)
 
 
 async def had_once(account_env: AccountEnv, *, mode: str, later: int = LEASE_OVER) -> None:
-    """The same call made again gets what was paid for, without a question, and the books agree."""
+    """Check that the same call gets the paid work without a question, and that the books agree."""
     async with account_env.start(later=later) as server:
         await account_env.bring_again()
         await account_env.carried()
@@ -101,7 +104,7 @@ async def test_what_was_paid_is_had_once_wherever_it_died(
     ):
         link = await held(server, call, mode=mode)
         back = await pay(account_env, customer, await customer.to_provider(link))
-        if reads == NOTHING:  # what settles is the way back
+        if reads == NOTHING:  # the return URL settles the payment
             await server.says("webhooks in flight")
             with suppress(httpx.TransportError):
                 await customer.come_back(back)
@@ -112,7 +115,7 @@ async def test_what_was_paid_is_had_once_wherever_it_died(
 async def test_a_checkout_that_was_not_asked_for_yet_costs_nothing(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
-    """Somebody pays at the one whose address was lost, and Continue is pressed again."""
+    """Pay at the session whose address was lost, and press Continue again."""
     link, made = await lost(account_env, customer, mode=mode)
     async with account_env.start(die="opened", reads=NOTHING, flying=PAID) as server:
         await pay(account_env, customer, made["url"])
@@ -121,7 +124,7 @@ async def test_a_checkout_that_was_not_asked_for_yet_costs_nothing(
             await customer.to_provider(link)
         await server.died()
     first, again = await account_env.asked(f"POST {SESSIONS}")
-    assert again == first  # the same words under the same key: no other page
+    assert again == first  # the same body under the same key: the same session
     async with account_env.start():
         await account_env.bring_again()
         await account_env.carried()
@@ -145,7 +148,7 @@ async def test_a_checkout_whose_address_was_lost_is_the_one_that_the_next_press_
 async def test_a_sweeper_that_died_while_it_reconciled_is_followed_by_the_next(
     account_env: AccountEnv, customer: Customer, mode: str, die: str
 ) -> None:
-    """First it has learned which session is ours, then that it is paid."""
+    """Check a sweeper that first learns which session is ours, then that it is paid."""
     _, made = await lost(account_env, customer, mode=mode)
     async with account_env.start(reads=COMPLETED, flying=PAID) as server:
         await pay(account_env, customer, made["url"])
@@ -166,7 +169,7 @@ async def test_a_sweeper_that_died_while_it_reconciled_is_followed_by_the_next(
 async def test_a_refund_that_was_asked_for_is_made_once_and_the_tool_goes_on(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
-    """The provider has done it and says so; neither its reply nor its webhook was read."""
+    """Check a refund that the provider made while neither its reply nor webhook was read."""
     await refunded(account_env, customer, mode=mode, reads=NOTHING)
     assert await account_env.statuses("payment") == ["refunding"]
     async with (
@@ -186,7 +189,7 @@ async def test_a_refund_that_was_asked_for_is_made_once_and_the_tool_goes_on(
 async def test_a_tool_that_was_not_told_of_its_refund_hears_it_from_the_next_call(
     account_env: AccountEnv, customer: Customer, mode: str, reads: str
 ) -> None:
-    """The ledger has it, from the provider's reply or from its webhook."""
+    """Check a refund in the ledger, from the provider's reply or from its webhook."""
     await refunded(account_env, customer, mode=mode, reads=reads, die="refunded")
     assert await account_env.statuses("payment") == ["refunded"]
     async with account_env.start(later=LEASE_OVER) as server:
@@ -204,9 +207,10 @@ async def test_a_tool_that_was_not_told_of_its_refund_hears_it_from_the_next_cal
 async def refunded(
     account_env: AccountEnv, customer: Customer, *, mode: str, reads: str, die: str | None = None
 ) -> None:
-    """A call that pays and gives it back, up to where its server died.
+    """Run a call that pays and refunds, until its server dies.
 
-    It has the reply to its refund only where it dies by itself and reads no webhook.
+    The call receives the reply to its refund only if the server dies by itself and reads no
+    webhook.
     """
     await account_env.control(duplicates=COPIES - 1)
     has_reply = die is not None and reads == NOTHING

@@ -1,6 +1,6 @@
-"""A kill -9 where money is paid or given back; the provider lives on.
+"""A kill -9 while money is paid or refunded; the provider survives.
 
-Nobody pays twice, nothing that was paid is lost, and what was bought is handed out once.
+Nobody pays twice, no payment is lost, and the purchase is delivered once.
 """
 
 import asyncio
@@ -20,25 +20,22 @@ pytest_plugins = ("tests.crash.fixtures",)
 async def paid(
     account_env: AccountEnv, customer: Customer, *, mode: str, die: str, tool: str = "buy"
 ) -> str:
-    """A call whose person has paid and come back, in a server that died at that point. The link.
+    """Run a call whose person has paid and returned, until its server dies at this point.
 
-    Webhooks come when they are let go: what settles is the way back.
+    Return the link. Webhooks are held back, so the return URL settles the payment.
     """
     await account_env.control(hold=True)
     async with account_env.start(die=die) as server, calling(server, tool, mode=mode) as call:
         link = await held(server, call, mode=mode)
         back = await customer.press(await customer.to_provider(link))
-        with suppress(httpx.TransportError):  # the reply may be lost with the process
+        with suppress(httpx.TransportError):  # the reply can be lost with the process
             await customer.come_back(back)
         await server.died()
     return link
 
 
 async def lost(account_env: AccountEnv, customer: Customer, *, mode: str) -> tuple[str, str]:
-    """A payment page that the provider has made, and whose address died with the server.
-
-    The link, and the address.
-    """
+    """Return a link, and the address of a payment page that was lost with the server."""
     await account_env.withhold(SESSIONS)
     async with account_env.start() as server, calling(server, "buy", mode=mode) as call:
         link = await held(server, call, mode=mode)
@@ -75,7 +72,7 @@ async def test_a_checkout_whose_address_was_lost_is_found_by_the_next_press(
         assert account_env.is_served_once(await call.result())
         await account_env.come_to("payment", "spent")
     first, again = await account_env.asked(f"POST {SESSIONS}")
-    assert again == first  # the same words under the same key
+    assert again == first  # the same body under the same key
 
 
 async def test_a_webhook_about_a_session_that_we_lost_is_kept_and_reconciled(
@@ -83,7 +80,7 @@ async def test_a_webhook_about_a_session_that_we_lost_is_kept_and_reconciled(
 ) -> None:
     link, there = await lost(account_env, customer, mode=mode)
     async with account_env.start() as server:
-        await customer.press(there)  # somebody pays what nobody here knows of
+        await customer.press(there)  # somebody pays at a session that our server does not know
         await server.says("wrote hook waiting")
     assert await account_env.statuses() == ["opened"]
     async with account_env.start() as server:
@@ -94,7 +91,7 @@ async def test_a_webhook_about_a_session_that_we_lost_is_kept_and_reconciled(
             assert call.times_asked == 0
             await account_env.come_to("payment", "spent")
     first, again = await account_env.asked(f"POST {SESSIONS}")
-    assert again == first  # the same words under the same key
+    assert again == first  # the same body under the same key
     (id,) = await account_env.records("elicitation")
     assert first["key"] == f"{id.id}:1"
     assert await account_env.statuses("hook") == ["applied"]
@@ -120,7 +117,7 @@ async def test_what_was_paid_is_used_when_the_lease_of_the_dead_is_out(
             assert account_env.is_served_once(await call.result())
             assert call.times_asked == 0
             await account_env.come_to("payment", "spent")
-        await account_env.control(release=True)  # late, and about what is settled
+        await account_env.control(release=True)  # late, about a settled payment
         await server.says("wrote hook repeated")
     assert len(await account_env.asked(f"POST {SESSIONS}")) == 1
     assert await account_env.statuses() == ["accepted"]
@@ -148,7 +145,7 @@ async def test_a_result_that_was_paid_for_is_given_again_and_the_next_is_paid_an
 async def test_a_refund_whose_reply_was_lost_gives_the_money_back_once(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
-    await account_env.control(hold=True)  # or the provider would tell us that it is done
+    await account_env.control(hold=True)  # or the provider's webhook would report the refund
     async with account_env.start() as server, calling(server, "refund", mode=mode) as call:
         link = await held(server, call, mode=mode)
         back = await customer.press(await customer.to_provider(link))

@@ -1,6 +1,6 @@
 """A kill -9 at each of seven points, and a restart on the same file and port.
 
-Nothing is lost, nobody is asked twice for what they have answered, and what was done is done once.
+Nothing is lost, nobody is asked again after an answer, and the work is done once.
 """
 
 from contextlib import suppress
@@ -14,11 +14,14 @@ from webapp.connecting import connect
 
 
 async def killed(shop: Shop, person: Person, *, mode: str, die: str, hangs: bool = False) -> str:
-    """A call whose person has answered, in a server that died at that point. The link."""
+    """Run a call whose person has answered, until its server dies at this point.
+
+    Return the link.
+    """
     async with shop.start(die=die, hangs=hangs) as server, calling(server, mode=mode) as call:
         link = await held(server, call, mode=mode)
         callback = await person.go_on(link)
-        with suppress(httpx.TransportError):  # the reply may be lost with the process
+        with suppress(httpx.TransportError):  # the reply can be lost with the process
             await person.finish(callback)
         await server.died()
     return link
@@ -116,7 +119,7 @@ async def test_an_answer_that_no_leg_waited_for_needs_no_lease_to_run_out(
 async def test_a_client_that_was_told_of_the_end_and_then_lost_the_server_gets_the_result(
     shop: Shop, person: Person
 ) -> None:
-    # The notice and the tool's body run side by side, so the body must not get far.
+    # The notification and the tool's body run concurrently, so the body must not get far.
     await killed(shop, person, mode="legacy", die="completion told", hangs=True)
     async with shop.start(later=LEASE_OVER) as server, calling(server, mode="legacy") as call:
         assert shop.is_booked_once(await call.result())

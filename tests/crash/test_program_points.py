@@ -1,7 +1,7 @@
 """A kill -9 of a program over the HTTP API, and of its server, at each step of its run.
 
-The program starts again, or goes on by itself where it was the server: nobody is asked twice, the
-work is done under one key, and the run is over once.
+The program starts again, or continues by itself if its server died. Nobody is asked twice, the work
+has one idempotency key, and the run ends once.
 """
 
 from collections.abc import AsyncIterator
@@ -47,7 +47,7 @@ def start(process_pool: ProcessPool, shop: Shop, key: str) -> "Start":
 
 
 class Start:
-    """Starts the program anew."""
+    """Starts the program again."""
 
     def __init__(self, pool: ProcessPool, shop: Shop, key: str) -> None:
         self._pool = pool

@@ -1,6 +1,6 @@
-"""Two processes, or a kill -9, while the key of an account is renewed: one refresh, one question.
+"""Two processes, or a kill -9, while an account's token is refreshed: one refresh, one question.
 
-The provider rotates and takes an old refresh token for a theft, as the better ones do.
+The provider rotates refresh tokens and treats the reuse of an old one as theft.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ async def test_another_process_waits_for_the_claim_of_a_dead_one(
         calling(server, "connect", mode=mode) as call,
     ):
         for _ in range(3):
-            await server.says("read account")  # it looks every now and then, and asks nobody
+            await server.says("read account")  # it polls and asks nobody
         assert await renewals(account_env) == 1
         assert call.times_asked == 0
         await server.set_clock(DUE + CLAIM_OVER)
@@ -113,14 +113,14 @@ async def test_fifty_calls_of_two_processes_renew_one_key_once(
 
 
 def beside(server: Server, account_env: AccountEnv, reserved: socket) -> Server:
-    """Another process behind the same public address."""
+    """Start another process behind the same public address."""
     port = reserved.getsockname()[1]
     assert isinstance(server.orders, AccountOrders)
     return account_env.process_pool.start(replace(server.orders, port=port))
 
 
 async def results_of(server: Server, *, mode: str, calls: int) -> list[str]:
-    """What as many calls at once come to in this process; nobody may be asked."""
+    """Return the results of this many concurrent calls in a process. None may ask a question."""
     url = f"http://127.0.0.1:{server.orders.public_port}/mcp"
     road: dict[str, list[Any]] = {"request": [Road(server)]}
     async with (

@@ -20,12 +20,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @asynccontextmanager
 async def _running(name: str, *, listener: socket.socket, folder: Path) -> AsyncIterator[None]:
-    """The example as its first lines say; killed at the end."""
+    """Run the example as its first lines say, and kill it at the end."""
     env = {
         "ELICIT_URL": f"http://127.0.0.1:{listener.getsockname()[1]}",
         "ELICIT_SECRET": SECRET,
         "ELICIT_STORE": f"sqlite:///{folder / 'elicit.db'}",
-        # The sandbox of a restart is another one; this registration stays.
+        # The sandbox of a restart is another one, but this registration stays the same.
         "ELICIT_GITHUB_CLIENT_ID": "the-shop",
         "ELICIT_GITHUB_CLIENT_SECRET": "a-secret-of-the-shop",
     }
@@ -41,7 +41,7 @@ async def _running(name: str, *, listener: socket.socket, folder: Path) -> Async
 @pytest.mark.parametrize("name", ["connect_in_fastapi", "connect_in_litestar"])
 async def test_the_same_user_and_key_go_on_with_the_question(name: str, tmp_path: Path) -> None:
     with bound("127.0.0.1") as listener:
-        listener.listen()  # whoever comes before it is up waits
+        listener.listen()  # connections wait until the application is up
         await _asked_before_and_after(name, listener, tmp_path)
 
 
@@ -50,12 +50,12 @@ async def _asked_before_and_after(name: str, listener: socket.socket, folder: Pa
     async with httpx.AsyncClient(timeout=DEADLINE_SECONDS, verify=TLS) as browser:
 
         async def asked() -> str:
-            """Press the button; the link on the page."""
+            """Press the button, and return the link on the page."""
             await browser.post(f"{url}/report")
             return (await seen("/e/")).split('href="')[1].split('"')[0]
 
         async def seen(words: str) -> str:
-            """The page, once it says that."""
+            """Return the page once it contains these words."""
             async with asyncio.timeout(DEADLINE_SECONDS):
                 while words not in (page := (await browser.get(url)).text):
                     pass
@@ -66,7 +66,7 @@ async def _asked_before_and_after(name: str, listener: socket.socket, folder: Pa
             first = await asked()
         async with _running(name, listener=listener, folder=folder):
             second = await asked()
-            page = Page.of(await browser.get(first))  # the link of before the crash
+            page = Page.of(await browser.get(first))  # the link from before the crash
             assert page.status == 200
             await Person(browser).decline(first)
             await seen("The person declined")

@@ -1,7 +1,7 @@
-"""deploy/ as it stands: each file is read by a tool of its kind, or served by it.
+"""Tests of deploy/: each file is checked by a tool of its kind, or served by its program.
 
-What could go wrong: a file that was right when it was written. A name that is no setting any more,
-a time that is shorter than what it has to hold, an option that a newer version refuses, a log that
-has begun to hold links. So nothing here is a copy: each test takes the very file, and changes in it
-only what is this machine's own, its ports, folders and certificate.
+Risks: a file was right only when it was written. A name is no longer a setting, a timeout is
+shorter than a call, a newer version refuses an option, or a log contains links. So no test uses a
+copy. Each reads the file itself, and changes only what belongs to this machine: ports, folders and
+the certificate.
 """

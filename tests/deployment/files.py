@@ -1,4 +1,4 @@
-"""deploy/, read: what each file says of ports, times, settings and the command that is started."""
+"""The contents of deploy/: ports, times, settings and commands in each file."""
 
 import json
 import re
@@ -19,7 +19,7 @@ CADDY = (DEPLOY / "caddy" / "Caddyfile").read_text("utf-8")
 DOCKERFILE = (DEPLOY / "container" / "Dockerfile").read_text("utf-8")
 COMPOSE = str(DEPLOY / "container" / "compose.yaml")
 MANIFESTS = DEPLOY / "kubernetes" / "elicit.yaml"
-# What compose.yaml and the others leave to the operator.
+# Values that compose.yaml and the other files leave to the operator.
 CHOSEN = {
     "HOST": "tools.example.com",
     "ELICIT_SECRET": "s" * 44,
@@ -32,7 +32,7 @@ CHOSEN = {
 
 
 def everything() -> str:
-    """All files of deploy/, and the Procfile."""
+    """Return the text of all files of deploy/ and the Procfile."""
     files = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file()]
     return "\n".join(path.read_text("utf-8") for path in (*files, HOUSE / "Procfile"))
 
@@ -46,13 +46,13 @@ def of_nginx(name: str, text: str = NGINX) -> list[str]:
 
 
 def variables(text: str) -> dict[str, str]:
-    """A file of NAME=value, with what is left open filled in."""
+    """Return the variables of a file of NAME=value lines, with open values filled in."""
     lines = [line.partition("=") for line in text.splitlines() if re.match(r"[A-Z_]+=", line)]
     return {name: value or CHOSEN[name] for name, _, value in lines}
 
 
 def of_dockerfile(name: str) -> list[str]:
-    """The arguments of each such instruction, with its lines joined."""
+    """Return the arguments of each such instruction, with its lines joined."""
     return re.findall(rf"(?m)^\s*{name} (.*)$", DOCKERFILE.replace("\\\n", " "))
 
 
@@ -61,7 +61,7 @@ def health_check() -> list[str]:
 
 
 def commands() -> Mapping[str, list[str]]:
-    """How each file starts us."""
+    """Return the command with which each file starts the server."""
     started = {
         "systemd": shlex.split(of_unit("ExecStart")),
         "Dockerfile": list(json.loads(of_dockerfile("CMD")[-1])),
@@ -83,14 +83,14 @@ def manifest(kind: str, name: str = "elicit") -> Any:
 
 
 def pods() -> Iterator[tuple[str, Any]]:
-    """Each template of pods by the name of what makes them."""
+    """Yield each pod template by the name of its controller."""
     for each in manifests():
         if "template" in each.get("spec", {}):
             yield each["metadata"]["name"], each["spec"]["template"]
 
 
 def seconds(text: object) -> timedelta:
-    """As the files write it: 30, `30s`, `1m`, `1m0s`."""
+    """Return a duration as the files write it: 30, `30s`, `1m`, `1m0s`."""
     found = re.fullmatch(r"(?:(\d+)m)?(?:(\d+)s?)?", str(text))
     assert found is not None, text
     return timedelta(minutes=int(found[1] or 0), seconds=int(found[2] or 0))

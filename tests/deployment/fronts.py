@@ -1,4 +1,4 @@
-"""nginx and Caddy with the files of deploy/, before `elicit serve` in a process of its own."""
+"""nginx and Caddy with the files of deploy/, in front of an `elicit serve` process."""
 
 import asyncio
 import re
@@ -23,14 +23,14 @@ from tests.support.mcp_server import TLS
 from tests.support.processes import ended, error_of, start
 from tests.support.serving import bound, free_port
 
-NAME = "tools.example.com"  # in the files; here it is localhost
+NAME = "tools.example.com"  # in the files; localhost in these tests
 PORT = "8765"
 SERVE = ("python", "-P", "-m", "elicit_url", "serve", "{app}", "--fd", "{fd}")
 
 
 @cache
 def certificate() -> Holder:
-    """Of localhost, and trusted by the clients of this process."""
+    """Return a certificate for localhost, which the clients of this process trust."""
     since, until = (datetime(year, 1, 1, tzinfo=UTC) for year in (2020, 2120))
     root = issued("Front", is_authority=True, since=since, until=until)
     TLS.load_verify_locations(cadata=root.pem.decode())
@@ -38,7 +38,7 @@ def certificate() -> Holder:
 
 
 def keep_certificate(folder: Path) -> tuple[Path, Path]:
-    """The files of the certificate and of its key."""
+    """Write the certificate and its key, and return their paths."""
     held = certificate()
     key = held.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (folder / "fullchain.pem").write_bytes(held.pem)
@@ -46,12 +46,12 @@ def keep_certificate(folder: Path) -> tuple[Path, Path]:
     return folder / "fullchain.pem", folder / "privkey.pem"
 
 
-Log = Callable[[], str]  # all that it has written until now
+Log = Callable[[], str]  # returns everything written until now
 Front = Callable[[Path, int, int], AbstractAsyncContextManager[Log]]
 
 
 def changed(text: str, changes: Mapping[str, str]) -> str:
-    """The file with what is this machine's own, each of which must have stood there."""
+    """Return the text with these changes. Every old part must be present."""
     for old, new in changes.items():
         assert old in text, f"{old!r} is not there any more"
         text = text.replace(old, new)
@@ -60,7 +60,7 @@ def changed(text: str, changes: Mapping[str, str]) -> str:
 
 @asynccontextmanager
 async def nginx(folder: Path, front: int, back: int) -> AsyncIterator[Log]:
-    """Listens at `front`, and hands on to `back`."""
+    """Run nginx at port `front`, which forwards to port `back`."""
     keep_certificate(folder)
     site = changed(
         (DEPLOY / "nginx" / "elicit.conf").read_text("utf-8"),
@@ -100,7 +100,7 @@ async def nginx(folder: Path, front: int, back: int) -> AsyncIterator[Log]:
 
 @asynccontextmanager
 async def caddy(folder: Path, front: int, back: int) -> AsyncIterator[Log]:
-    """The same; without a port 80, and with our certificate instead of one that it would get."""
+    """Run Caddy at port `front`, without a port 80 and with our certificate instead of ACME."""
     chain, key = keep_certificate(folder)
     file = changed(
         (DEPLOY / "caddy" / "Caddyfile").read_text("utf-8"),
@@ -131,7 +131,7 @@ async def caddy(folder: Path, front: int, back: int) -> AsyncIterator[Log]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontedHost(StartedHost):
-    """`elicit serve` behind one of them."""
+    """`elicit serve` behind one of these proxies."""
 
     front: Front
 
@@ -146,7 +146,7 @@ class FrontedHost(StartedHost):
             url = f"https://localhost:{port}"
             async with self._started(listener, url=url, folder=folder, extra=settings) as served:
                 back = listener.getsockname()[1]
-                listener.close()  # the host has it alone: when it is gone, it is gone
+                listener.close()  # only the host has the socket, so it closes with the host
                 async with self.front(folder, port, back) as log:
                     yield replace(served, proxy_log=log)
 

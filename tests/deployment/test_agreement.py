@@ -1,4 +1,4 @@
-"""What one file of deploy/ says, the others say too, and the code means the same by it."""
+"""Tests that the files of deploy/ agree with each other and with the code."""
 
 import json
 import re
@@ -34,7 +34,7 @@ from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import DEFAULT_PORT, TABLE, read_settings
 
 PORT = str(DEFAULT_PORT)
-# From the signal until the process is gone, whatever its tools and its clients do.
+# The time from the signal until the process has ended, whatever its tools and clients do.
 ENDING = PolicySettings().grace + timedelta(seconds=GRACE_SECONDS)
 SPARE = timedelta(seconds=5)
 CHOSEN_HERE = {"ELICIT_STORE": "memory:", "ELICIT_SECRET": "a" * 32}
@@ -110,7 +110,7 @@ def test_whoever_ends_it_gives_it_the_time_that_it_takes() -> None:
     assert program == "sleep"
     all_of_it = seconds(waits) + ENDING + SPARE
     assert seconds(spec["terminationGracePeriodSeconds"]) >= all_of_it
-    # Who asks whether it is ready has heard that it is not before the requests stop.
+    # The readiness probe runs at least once during the preStop sleep.
     ready = container["readinessProbe"]
     assert seconds(waits) >= seconds(ready["periodSeconds"])
 

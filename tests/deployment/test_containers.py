@@ -1,4 +1,4 @@
-"""Containers: the image, the composition with PostgreSQL, the manifests of Kubernetes."""
+"""Containers: the image, the composition with PostgreSQL, the Kubernetes manifests."""
 
 import json
 import os

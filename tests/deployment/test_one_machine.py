@@ -1,4 +1,4 @@
-"""One machine: the unit of systemd, and nginx or Caddy before `elicit serve`."""
+"""A single machine: the systemd unit, and nginx or Caddy in front of `elicit serve`."""
 
 import re
 import sys
@@ -15,13 +15,13 @@ from tests.hosts.host import Served
 
 UNIT = DEPLOY / "systemd" / "elicit.service"
 LINK = "/e/a-token-of-a-link?code=4711&state=4712"
-# A front is no program of the user's; it cuts off who sends slowly by itself.
+# A proxy is not a program of the user, and cuts off slow senders itself.
 FRONTS_OWN = {"local", "slow senders"}
 
 
 @pytest.fixture(name="unit")
 def _unit(tmp_path: Path) -> str:
-    """The unit, of a program that is there."""
+    """Return the unit with the path of an installed program."""
     program = Path(sys.prefix) / "bin" / "elicit"
     text = UNIT.read_text("utf-8")
     assert "/opt/elicit/venv/bin/elicit" in text
@@ -87,7 +87,7 @@ async def test_calls_that_are_held_are_answered_through_a_front_when_the_server_
         async with served.browser() as browser:
             answer = await browser.get(f"{served.url}{LINK}")
             assert answer.status_code == 502
-    # Not in what it says of a request that failed, either.
+    # Not in the log of a failed request either.
     assert "a-token-of" not in served.proxy_log()
     assert not re.search("471[12]", served.proxy_log())
 
@@ -97,7 +97,7 @@ async def test_what_a_caller_says_of_its_own_address_goes_no_further(at: Served)
     forged = {"x-forwarded-for": "no address at all", "x-forwarded-proto": "ftp"}
     async with at.browser() as browser:
         answer = await browser.get(f"{at.url}/live", headers=forged)
-    assert answer.status_code == 200  # it would be refused
+    assert answer.status_code == 200  # a forwarded value would be refused
 
 
 @pytest.mark.asyncio(loop_scope="module")

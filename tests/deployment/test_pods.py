@@ -1,8 +1,8 @@
-"""The front of the pods, as nginx serves it: a session goes to the pod that has it.
+"""The nginx in front of the pods: a session is routed to the pod that has it.
 
-Pods are at addresses of this machine, and what knows their names is played. Whether nginx goes
-where it should is seen with pods that answer with their names and nothing more; whether that is
-right for us, with processes of ours.
+The pods have addresses of this machine, and a fake DNS server resolves their names. Pods that only
+answer with their names show nginx's routing. Real processes of ours show that this routing is right
+for them.
 """
 
 import asyncio
@@ -37,7 +37,10 @@ ID = "0123456789abcdef"
 
 
 class Resolver(asyncio.DatagramProtocol):
-    """Tells the addresses of names, by IPv4, and of no other that there is none (RFC 1035)."""
+    """A DNS server for these names.
+
+    It answers IPv4 queries, and others with an empty reply (RFC 1035).
+    """
 
     def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
         self._names = names
@@ -61,7 +64,7 @@ class Resolver(asyncio.DatagramProtocol):
 
 @dataclass(slots=True, kw_only=True)
 class Pod:
-    """Answers with its name; `breaks`: it reads a request and ends without an answer."""
+    """A fake pod that answers with its name. If it `breaks`, it reads a request and closes."""
 
     name: str
     breaks: bool = False
@@ -81,7 +84,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The front and the pods behind it."""
+    """The nginx in front, and the pods behind it."""
 
     front: httpx.AsyncClient
     pods: Mapping[str, Pod]
@@ -95,7 +98,7 @@ class Cluster:
 async def fronted(
     folder: Path, *, front: int, pods: int, known: Collection[str], ready: Collection[str]
 ) -> AsyncIterator[None]:
-    """The front at a port, for pods at another: those whose names are known, and those of any."""
+    """Run nginx for pods at a port: those whose names are known, and those of the service."""
     names = {f"{name}.elicit-pods.default.{NAMES}": [ADDRESSES[name]] for name in known}
     names[ANY] = [ADDRESSES[name] for name in ready]
     loop = asyncio.get_running_loop()
@@ -112,7 +115,7 @@ async def fronted(
 
 @asynccontextmanager
 async def cluster(folder: Path, *, gone: frozenset[str] = frozenset()) -> AsyncIterator[Cluster]:
-    """Of played pods; any of them is always the first."""
+    """Run fake pods. The service's address is always the first pod."""
     pods = {name: Pod(name=name) for name in ADDRESSES if name not in gone}
     port, front = free_port(), free_port()
     async with AsyncExitStack() as stack:
@@ -133,7 +136,7 @@ async def _nginx(folder: Path, *, front: int, pods: int, resolver: int) -> Async
     own["kube-dns.kube-system.svc.cluster.local"] = f"127.0.0.1:{resolver}"
     files = manifest("ConfigMap", "elicit-front")["data"]
     site = changed(files["elicit.conf"], own)
-    # A name that stands there is looked up by the system, which does not know ours.
+    # nginx resolves a fixed name with the system's resolver, which does not know our names.
     site = f"map $host $elicit_any {{ default {ANY}; }}\n{site}"
     (folder / "elicit.conf").write_text(site)
     (folder / "elicit.pass").write_text(files["elicit.pass"])
@@ -188,7 +191,7 @@ async def test_a_request_without_a_session_is_not_made_twice(tmp_path: Path) -> 
 
 @asynccontextmanager
 async def ours(folder: Path, *, store: str) -> AsyncIterator[tuple[Served, Mapping[str, Server]]]:
-    """Two processes of ours as the pods, apart but for their store."""
+    """Run two of our processes as pods, which share only their store."""
     port, front = free_port(), free_port()
     url, pods = f"http://127.0.0.1:{front}", dict[str, Server]()
     folder.chmod(0o700)  # noqa: ASYNC240 - one call
@@ -225,7 +228,7 @@ async def test_people_are_asked_through_the_front_whichever_pod_has_them(
             assert await promise.check(served) is Verdict.HOLDS
         async with served.browser() as http:
             callers, has = list[CutOffCaller](), set[str]()
-            while has != set(ADDRESSES):  # which one opens a session is nginx's choice
+            while has != set(ADDRESSES):  # nginx chooses the process that opens a session
                 caller = CutOffCaller(http, f"{served.url}/mcp", LEGACY)
                 caller.headers |= served.key
                 await caller.connect()

@@ -1,7 +1,7 @@
-"""Two neighbouring versions on one store: an upgrade, one process after the other, and its undoing.
+"""Two neighbouring versions on one store: a rolling upgrade and a rollback.
 
-On 2026-07-28 each leg of a call may come to another process; on 2025-11-25 a call stays where its
-session is, and the person is led to any.
+On 2026-07-28 each request of a call can reach another process. On 2025-11-25 a call stays with its
+session, and the person can be routed to either process.
 """
 
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ def other(version: str) -> str:
 
 @asynccontextmanager
 async def asked(caller: CutOffCaller) -> AsyncIterator[tuple[str, AsyncIterator[str]]]:
-    """A call of 2025-11-25 that waits: its link, and what still comes on its stream."""
+    """Start a call of 2025-11-25 that waits. Provide its link and the rest of its stream."""
     request = {"jsonrpc": "2.0", "id": 7, "method": "tools/call"}
     request |= {"params": {"name": "order", "arguments": ORDER}}
     async with caller.http.stream(
@@ -46,7 +46,7 @@ async def asked(caller: CutOffCaller) -> AsyncIterator[tuple[str, AsyncIterator[
 
 
 async def finished(caller: CutOffCaller, state: str | None = None) -> str:
-    """The call again, until it says that the person is done."""
+    """Repeat the call, and return its response."""
     return (await caller.call("order", state=state, **ORDER)).text
 
 

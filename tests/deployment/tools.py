@@ -1,4 +1,4 @@
-"""The tools that read deploy/: where each is, and how it is run."""
+"""The tools that read deploy/: where each is, and how to run it."""
 
 import os
 import shutil
@@ -14,19 +14,19 @@ PINS = Path(__file__).parent / "requirements.txt"
 
 
 def packages() -> Path:
-    """Where those are that PyPI has."""
+    """Return the folder with the tools from PyPI."""
     return installed(PINS, "deployment")
 
 
 def found(name: str) -> str:
-    """One that comes with the system."""
+    """Return the path of a tool that comes with the system."""
     path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     assert path is not None, f"{name} is needed; .ci/run installs it"
     return path
 
 
 async def run(*command: str, **environment: str) -> Ended:
-    """Run one to its end, in the folder of the house."""
+    """Run a command to completion, in the project's folder."""
     own = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **environment}
     process = await start(*command, name=Path(command[0]).name, cwd=HOUSE, env=own)
     return await ended(process)
@@ -37,5 +37,5 @@ async def run_packaged(name: str, *arguments: str, **environment: str) -> Ended:
 
 
 def as_module(name: str) -> tuple[str, ...]:
-    """The command for one that is written in Python."""
+    """Return the command for a tool that is a Python module."""
     return (sys.executable, "-m", name)

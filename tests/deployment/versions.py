@@ -1,7 +1,7 @@
-"""The version before this one, and how both serve one store under one address.
+"""The previous version and this one, which serve one store at one address.
 
-Who comes is led to one of the processes by its port, as a balancer would do; the address that they
-are asked for stays the public one.
+Clients are routed to one of the processes by its port, as a load balancer does. Their requests
+still name the public address.
 """
 
 import re
@@ -24,9 +24,9 @@ from tests.support.pinned import BUILD
 from tests.support.serving import free_port
 from webapp.demo.walker import walk
 
-# What people have who upgrade. Once versions are published, it is the tag of the last one.
+# The version that people upgrade from: the last tag, once versions are published.
 BEFORE = "d578c6cec757b18c8c57dcc9d5d9526297782eac"
-STORES_BEFORE = ("sqlite",)  # which it has
+STORES_BEFORE = ("sqlite",)  # stores that the previous version supports
 VERSIONS = ("before", "this")
 TOOLS = """
 from flows import elicit
@@ -44,7 +44,7 @@ _LINK = re.compile(r"http://[^\"\\\s]+/e/[A-Za-z0-9._~-]+")
 
 @cache
 def code_of(version: str) -> Path:
-    """The folder with the code of a version: this one, or the one that git has."""
+    """Return the folder with the code of this version, or of the previous one from git."""
     folder = BUILD / f"version-{BEFORE[:12]}"
     if version == "this":
         return HOUSE
@@ -66,7 +66,7 @@ def code_of(version: str) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """One public address and one store, whatever serves them."""
+    """A public address and a store, with any version."""
 
     home: Path
     store: str
@@ -78,7 +78,7 @@ class Site:
 
     @asynccontextmanager
     async def served(self, version: str) -> AsyncIterator["Serving"]:
-        """By a process of that version."""
+        """Serve the site with a process of this version."""
         (self.home / "shop.py").write_text(TOOLS)
         settings = {
             "ELICIT_URL": self.url,
@@ -99,15 +99,15 @@ class Serving:
     process: Any
 
     async def _lead(self, request: Any) -> None:
-        request.url = request.url.copy_with(port=self.port)  # its Host header stands already
+        request.url = request.url.copy_with(port=self.port)  # its Host header is already set
 
     def http(self) -> httpx.AsyncClient:
-        """Whoever is led here."""
+        """Return an HTTP client that is routed to this process."""
         hooks = {"request": [self._lead]}
         return httpx.AsyncClient(timeout=PATIENCE_SECONDS, verify=TLS, event_hooks=hooks)
 
     async def person(self, link: str) -> None:
-        """Somebody types what they are asked, and sees that it is taken."""
+        """Type the answers as a person, and check that they were saved."""
         async with self.http() as browser:
             said = list[str]()
             await walk(browser, link, answers={"answer.value": "4711"}, say=said.append)

@@ -1,4 +1,4 @@
-"""`python -m tests.doors` writes docs/doors.md."""
+"""`python -m tests.doors`: write docs/doors.md."""
 
 from tests.doors.document import DOCUMENT, document
 

@@ -1,4 +1,4 @@
-"""Addresses and headers that a provider answers with, and who gets them."""
+"""Addresses and headers in a provider's responses, and who receives them."""
 
 import httpx
 

@@ -1,4 +1,4 @@
-"""How a question ends: once, by whom it may, and each end told apart."""
+"""Tests that a question ends once, and only by someone who may end it."""
 
 import json
 
@@ -68,7 +68,7 @@ async def _the_first_answer_of_a_key_counts(world: World, _: Door) -> None:
 
 
 async def _whoever_asks_never_decides(world: World, door: Door) -> None:
-    """Try every way of alice's into her own request, where she is one of the approvers herself."""
+    """Try every way in which alice could approve her own request as one of the approvers."""
     asked = await world.asked_of_finance({"order": "o8"}, "Pay it back?")
     own = world.known(asked, Door.TOOL_2026)
     page = await world.page(own)

@@ -1,4 +1,4 @@
-"""The rules that were there first: whose link it is, and that looking changes nothing."""
+"""The first rules: a link belongs to its person, and opening an address changes nothing."""
 
 import re
 

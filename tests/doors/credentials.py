@@ -1,4 +1,4 @@
-"""Credentials: none that works is held back for others, and each does what it was issued for."""
+"""Credentials: a valid one is never rate-limited for others, and works only for its purpose."""
 
 import httpx
 
@@ -13,7 +13,7 @@ ASKED = {"kind": "confirm", "message": "Sell the house?"}
 
 
 async def _flood(world: World) -> None:
-    """Send more keys and tokens that were made up than an address may, to every door of theirs."""
+    """Send more invalid keys and tokens to every route than one address may."""
     url, forged = world.env.here.url, f"{world.token(ANN)[:-8]}AAAAAAAA"
     async with httpx.AsyncClient(base_url=url, verify=TLS, timeout=300) as client:
         statuses = list[int]()

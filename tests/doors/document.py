@@ -1,4 +1,4 @@
-"""docs/doors.md: the table of rules and doors, as text."""
+"""docs/doors.md: the table of rules and doors as text."""
 
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ the rule. [Threats](threats.md) says who attacks, and how.
 
 
 def document() -> str:
-    """Return the whole page."""
+    """Return the complete page."""
     return "\n".join([_HEAD, *(_section(rule) for rule in rules())])
 
 

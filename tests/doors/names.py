@@ -1,4 +1,4 @@
-"""Names that authors and programs give: each belongs to the one who gave it, for each person."""
+"""Names that authors and programs choose: each belongs to its program and person."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def visit(name: str) -> dict[str, Any]:
 
 
 async def _by_a_program(world: World, door: Door, program: str, name: str) -> Asked:
-    """Have a program ask the same person under this name; it must not be refused."""
+    """Ask the same person from a program under this name. The program must not be refused."""
     if world.subject(door) != ALICE:
         return await world.ask(Door.API, visit(name), program=program)
     acting = (await world.program_named(program)).acting_for(world.token(ALICE, use="api"))
@@ -120,7 +120,7 @@ SECRET = {"kind": "secret", "message": "Your key, please.", "name": "weather"}
 
 
 async def _is_no_name_of_anothers(world: World, door: Door) -> None:
-    """Give what one party asked under a name; another one's of that name is not answered by it."""
+    """Answer a secret of one program. The same name in another program must stay unanswered."""
     secret = {**SECRET, "name": f"weather-{door.name}"}
     ours = await world.ask(door, secret)
     guest = Guest(await world.browser(ours.subject))

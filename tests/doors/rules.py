@@ -53,7 +53,7 @@ ANSWERING: Final = (
 ENTERING: Final = (Door.SIGN_IN, Door.USER_CODE)
 PROVIDERS: Final = (Door.CALLBACK, Door.PROXY, Door.WEBHOOK)
 STORES: Final = (Door.MEMORY, Door.SQLITE, Door.POSTGRES, Door.VALKEY, Door.PROCESS)
-# The groups and these are all doors.
+# All doors are in one of these groups.
 OTHERS: Final = (Door.HOOK, Door.OWN_PAGES, Door.EVENT, Door.COMMAND)
 
 Probe: TypeAlias = Callable[[World, Door], Awaitable[None]]
@@ -62,7 +62,7 @@ Cell: TypeAlias = Probe | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule: `source` says where it is promised, `cells` how each door holds it."""
+    """A rule. `source` says where it is promised, `cells` how it holds at each door."""
 
     id: str
     says: str
@@ -76,7 +76,7 @@ def every(doors: Iterable[Door], cell: Cell) -> dict[Door, Cell]:
 
 
 def rules() -> list[Rule]:
-    """Return the rules of all modules of this folder, in the order of the modules' names."""
+    """Return the rules of all modules in this folder, in the order of the modules' names."""
     names = sorted(each.name for each in pkgutil.iter_modules([str(Path(__file__).parent)]))
     found: list[Rule] = []
     for name in names:

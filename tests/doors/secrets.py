@@ -1,4 +1,4 @@
-"""A secret that a person typed is read by the tool that asked, and by nobody else."""
+"""A secret that a person typed reaches the tool that asked, and nobody else."""
 
 import json
 

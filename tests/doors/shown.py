@@ -1,4 +1,4 @@
-"""A decision is shown whole wherever it is shown, or is refused where it is asked."""
+"""A decision is shown completely at every door, or is refused where it is asked."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ IBAN = "DE02120300000000202051"
 ENDING = f"Pay 9,000 EUR to {IBAN}?"
 NOTE = " ".join(f"word{number}" for number in range(230))
 MESSAGE = f"{NOTE}\n{ENDING}"
-LONG = "x" * 90  # longer than a name is shown elsewhere
+LONG = "x" * 90  # longer than the names that other pages show
 LABELS = {"one": f"{LONG} and pay 1 EUR", "two": f"{LONG} and pay 9,000 EUR"}
 NESTED: Any = 0
 for _ in range(DEPTH_AT_MOST + 1):
@@ -50,7 +50,7 @@ def words_of(page: Page) -> str:
 
 
 def questions() -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
-    """Return questions of each kind, and what of each has to be on the page."""
+    """Return questions of each kind, and the texts that the page of each must show."""
     schema = {
         "type": "object",
         "properties": {

@@ -1,4 +1,4 @@
-"""Every rule at every door: a probe that tries to break it, or why that door cannot."""
+"""Tests of every rule at every door: a probe tries to break it, or a reason says why it cannot."""
 
 from collections.abc import AsyncIterator
 
@@ -29,7 +29,7 @@ async def test_a_rule_holds_at_a_door(rule: str, door: Door, world: World) -> No
     if isinstance(cell, str):
         assert len(cell.split()) > 2
         return
-    world.env.here.clock.tick(seconds=30)  # nobody is too fast
+    world.env.here.clock.tick(seconds=30)  # so that no answer counts as too fast
     try:
         await cell(world, door)
     finally:

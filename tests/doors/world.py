@@ -1,8 +1,8 @@
-"""One server with every door open: tools, blocks, programs, people, approvers and their browsers.
+"""A server with every door open: tools, blocks, programs, people, approvers and their browsers.
 
 `World.ask` asks the same question at each door that asks, so that a probe is written once. People
-at MCP are "alice" and sign in at the issuer; users of the application, whom blocks and programs
-ask, are "ann" and known by a cookie. Approvers of "finance" sign in at the issuer too.
+at MCP are "alice" and sign in at the issuer. Users of the application, whom blocks and programs
+ask, are "ann" and are identified by a cookie. Approvers of "finance" sign in at the issuer too.
 """
 
 import json
@@ -42,7 +42,7 @@ from webapp.api.asking import owner_of_user
 from webapp.api.representations import NewQuestion
 from webapp.identity.api_keys import KeyScope
 
-ALICE: Final = "alice"  # asks by an MCP client
+ALICE: Final = "alice"  # asks with an MCP client
 ANN: Final = "ann"  # a user of the application
 ERIN: Final = "erin"  # decides as finance
 DAY_SECONDS: Final = 24 * 3600
@@ -50,22 +50,22 @@ _TOOLS: list[Callable[[Any], None]] = []
 
 
 def world_tools(register: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Have the world's server get the tools that `register` adds to it."""
+    """Register a function that adds tools to the world's server."""
     _TOOLS.append(register)
     return register
 
 
 class Refused(Exception):
-    """A question that was not asked; the text is what the asking side was given."""
+    """A question was not asked. The text is what the asking side received."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A question as the store has it, and the person's link to its page."""
+    """A stored question, and the person's link to its page."""
 
     id: str
     link: str
-    subject: str  # whose browser opens it
+    subject: str  # the person whose browser opens the link
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class World:
     env: PeopleEnv
     program: Program
     programs: Programs
-    desk: Program  # a key that approves for ann
+    desk: Program  # an API key that approves for ann
     stack: AsyncExitStack
     _numbers: Iterator[int] = field(default_factory=count)
     _browsers: dict[str, Person] = field(default_factory=dict[str, Person])
@@ -81,9 +81,12 @@ class World:
     async def ask(
         self, door: str, body: Mapping[str, Any], *, tool: str = "ask", program: str | None = None
     ) -> Asked:
-        """Ask what `body` describes, in the words of POST /api/questions. Raises Refused.
+        """Ask the question of `body`, which has the format of POST /api/questions.
 
         `tool` is the MCP tool that asks, `program` the name of the API program.
+
+        Raises:
+            Refused: The question was not asked.
         """
         before = {one.id for one in await self.open(door)}
         said = await self._asks(door, body, tool=tool, program=program)
@@ -93,7 +96,7 @@ class World:
         return self.known(found[0], door)
 
     def fresh(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the question in other words, so that no answer of an earlier probe is its own."""
+        """Return the question with another message, so that earlier answers do not apply to it."""
         return {**body, "message": f"{body['message']} ({next(self._numbers)})"}
 
     def known(self, asked: Elicitation, door: str) -> Asked:
@@ -117,7 +120,7 @@ class World:
         return self.env.owner(ALICE) if door in _AT_MCP else owner_of_user(service, ANN)
 
     async def browser(self, subject: str) -> Person:
-        """Return the one browser of this person, which is signed in where they are known."""
+        """Return this person's browser, which is signed in."""
         if subject not in self._browsers:
             if subject == ANN:
                 self._browsers[subject] = await self.env.here.browser(ANN)
@@ -134,7 +137,7 @@ class World:
         return await (await self.browser(asked.subject)).visit(asked.link)
 
     async def person_alone(self, subject: str, **claims: Any) -> Program:
-        """Return what somebody sends to the API with their own access token and without a key."""
+        """Return a client of the API that uses this person's own access token and no key."""
         token = self.token(subject, use="api/inbox", **claims)
         return await self.stack.enter_async_context(alone(self.env, token))
 
@@ -144,14 +147,14 @@ class World:
         return self.env.token(subject, use=use, exp=now + DAY_SECONDS, **groups, **claims)
 
     async def asked_of_finance(self, arguments: Mapping[str, Any], message: str) -> Elicitation:
-        """Have alice's tool ask finance to decide; return the question."""
+        """Ask finance for a decision with alice's tool, and return the question."""
         before = {one.id for one in await self.open(_AT_MCP[0])}
         await self.call(_AT_MCP[1], "ask_finance", arguments=arguments, message=message)
         (found,) = [one for one in await self.open(_AT_MCP[0]) if one.id not in before]
         return found
 
     async def addresses_of_finance(self) -> list[str]:
-        """Return the addresses of what waits in erin's inbox, the latest first."""
+        """Return the addresses of the requests that wait in erin's inbox, the latest first."""
         inbox = f"{self.env.here.url}/inbox"
         page = await (await self.browser(ERIN)).visit(inbox)
         waiting, _, _ = page.text.partition("Decided in the last 30 days")
@@ -159,9 +162,10 @@ class World:
         return [urljoin(inbox, each) for each in found]
 
     async def call(self, door: str, tool: str, **arguments: Any) -> str:
-        """Call a tool as alice, by a client that shows no links; return what the result says.
+        """Call a tool as alice with a client that shows no links, and return the result's text.
 
-        Raises Refused for a JSON-RPC error.
+        Raises:
+            Refused: The server returned a JSON-RPC error.
         """
         revision = MODERN if door == _AT_MCP[1] else LEGACY
         browser = await self.env.here.browser(None)
@@ -176,7 +180,7 @@ class World:
         )
 
     async def end_all(self) -> None:
-        """End what is open, so that the next probe finds nothing that it did not ask."""
+        """End all open questions, so that the next probe finds only its own."""
         for block in self.env.here.blocks:
             block.cancel()
         for door in _AT_MCP[0], _IN_BLOCK:
@@ -186,7 +190,7 @@ class World:
     async def _asks(
         self, door: str, body: Mapping[str, Any], *, tool: str, program: str | None
     ) -> str:
-        """Ask it; return what the asking side is given at once."""
+        """Ask the question, and return what the asking side receives immediately."""
         match door:
             case "task":
                 return await self._asks_in_task(tool, body)
@@ -200,7 +204,7 @@ class World:
                 return await self._asks_in(work)
             case _ if door in _AT_MCP:
                 return await self.call(door, tool, body=body)
-            case _:  # what does not ask itself is tried with what a program asked
+            case _:  # other doors are tried with a question of a program
                 sender = await self.program_named(program) if program else self.program
                 return (await sender.ask(dict(body))).text
 
@@ -237,7 +241,7 @@ _IN_BLOCK: Final = "`asking` block"
 
 
 def owner_tag(world: World, subject: str) -> str:
-    """Return the tag of somebody at the issuer."""
+    """Return the tag of this person at the issuer."""
     return world.env.owner(subject)
 
 
@@ -247,7 +251,7 @@ def question_of(body: Mapping[str, Any]) -> Any:
 
 
 def said_in(text: str) -> str:
-    """Return what the result in an answer of /mcp says. Raises Refused for a JSON-RPC error."""
+    """Return the text of the result in a response of /mcp. Raise Refused for a JSON-RPC error."""
     lines = re.findall(r"^data: (\{.*)$", text, re.MULTILINE) or [text]
     told = json.loads(lines[-1])
     if "error" in told:

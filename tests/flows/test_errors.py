@@ -1,4 +1,4 @@
-"""The tree of errors is what its docstring draws."""
+"""The tree of errors matches the tree in the module's docstring."""
 
 import re
 
@@ -13,7 +13,7 @@ DRAWN = re.compile(r"^([│ ├└─]*)(\w+)(?:  +\S.*)?$")
 
 
 def drawn() -> dict[str, str | None]:
-    """Each class in the docstring's tree and the one above it."""
+    """Return each class in the docstring's tree with the class above it."""
     assert errors.__doc__ is not None
     above: dict[str, str | None] = {}
     path: list[str] = []
@@ -49,13 +49,13 @@ def test_every_error_says_what_it_is_to_programs(name: str) -> None:
     assert re.fullmatch(r"[A-Z_]+", error.name)
     assert error.jsonrpc_code < 0
     # finding: XQ10
-    assert error.code == error.name  # as problem details and results say it
+    assert error.code == error.name  # as in problem details and results
     assert 400 <= error.http_status <= 599
     assert error.__doc__
 
 
 def test_no_two_errors_have_one_name() -> None:
-    # A question and an answer that do not fit have one name: FrontMCP's for both.
+    # An invalid question and an invalid answer share a name, which FrontMCP uses for both.
     others = [name for name in real() if name not in ("NotAccepted", "InvalidAnswer")]
     names = [getattr(errors, name).name for name in others]
     assert len(set(names)) == len(names)

@@ -1,4 +1,4 @@
-"""What a plugin declares: where, when, in which order; and what is no plugin."""
+"""Plugin declarations: which hook runs where and in which order, and what is not a plugin."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

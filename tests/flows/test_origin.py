@@ -1,4 +1,4 @@
-"""Addresses: only what a browser and we read as the same origin is let out."""
+"""Addresses: accepted only if browsers and this library read the same origin."""
 
 import pytest
 from hypothesis import given, settings
@@ -147,7 +147,7 @@ def test_the_longest_address_is_read_and_a_longer_one_is_refused() -> None:
     ],
 )
 def test_a_letter_that_browsers_keep_is_no_other_letter_here(address: str, other: str) -> None:
-    """Either it is refused, or it is the host where the browser goes."""
+    """The address is refused, or its host is the one that browsers open."""
     try:
         origin = origin_of(address)
     except InvalidQuestion:

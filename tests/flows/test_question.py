@@ -1,4 +1,4 @@
-"""Questions: nothing is asked before the await, and a bad one fails where it is written."""
+"""Questions: asked only by the `await`, and invalid questions fail where they are written."""
 
 import asyncio
 import copy

@@ -1,4 +1,4 @@
-"""Arguments are shown whole, or refused, by bounds of the text as it is shown."""
+"""Arguments are shown in full or refused, depending on the length of the shown text."""
 
 from typing import Any
 

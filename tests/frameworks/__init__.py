@@ -1,5 +1,6 @@
-"""Agent frameworks as MCP clients, the real ones, with models that are played.
+"""Real agent frameworks as MCP clients, with simulated models.
 
-Each is installed apart, by the pins of its own file, because some need other versions of libraries
-than this project. Each runs in a process of its own (`agents`), which is the model and the person.
+Each framework is installed separately with its own pins, because some need other versions of
+libraries than this project. Each runs in its own process (`agents`), which simulates the model and
+the person.
 """

@@ -1,9 +1,10 @@
-"""One run of an agent: `python -m tests.frameworks.agents FRAMEWORK URL TOOL EARLY`.
+"""A run of an agent: `python -m tests.frameworks.agents FRAMEWORK URL TOOL EARLY`.
 
 The model calls TOOL and does what it is told: it shows the person the link, and calls again when
-the person is done; EARLY times it calls before that. It prints one JSON object: what the model
-heard of each call, how often the person was asked in the client, and what ended the run, if that
-was an error. An own process imports one framework alone: they need different libraries.
+the person is done. It calls EARLY times before that. The output is one JSON object: the text that
+the model received from each call, how often the person was asked in the client, and the error that
+ended the run, if any. Each process imports only one framework, because they need different
+libraries.
 """
 
 import asyncio
@@ -24,12 +25,13 @@ CALLS_AT_MOST = 8
 _PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
 _SAMPLE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"http://[^\s'\"\\,}]+/e/[^\s'\"\\,}]+")
-_LATER = ("Another call is waiting", "Please try again")  # ours, and what openai-agents makes up
+# our words, and those of openai-agents itself
+_LATER = ("Another call is waiting", "Please try again")
 
 
 @dataclass
 class Play:
-    """A model that calls one tool, and the person whom it shows links."""
+    """A simulated model that calls one tool, and the person to whom it shows links."""
 
     tool: str
     early: int
@@ -38,7 +40,7 @@ class Play:
     link: str | None = None
 
     async def calls_again(self, said: str) -> bool:
-        """Hear what the tool said; True if the model calls it once more."""
+        """Record the tool's text, and return True if the model calls the tool again."""
         self.heard.append(said)
         if (found := _LINK.search(said)) is not None:
             self.link = found[0]
@@ -54,14 +56,14 @@ class Play:
         return True
 
     def fills(self, schema: Any) -> dict[str, Any]:
-        """Return what the person types into a form of the client's."""
+        """Return what the person types into a form of the client."""
         self.asked += 1
         properties = (schema or {}).get("properties", {})
         return {name: (asked.get("enum") or [NAME])[0] for name, asked in properties.items()}
 
 
 def documented(number: int, url: str) -> Callable[..., Awaitable[str]]:
-    """Return `run` of a sample of docs/frameworks.md, as a reader has copied it."""
+    """Return `run` of a sample of docs/frameworks.md, as a reader would copy it."""
     sample = _SAMPLE.findall(_PAGE.read_text("utf-8"))[number]
     names: dict[str, Any] = {}
     exec(sample.replace("http://127.0.0.1:8765/mcp", url), names)  # noqa: S102 - what a reader copies
@@ -70,7 +72,7 @@ def documented(number: int, url: str) -> Callable[..., Awaitable[str]]:
 
 
 async def langchain(url: str, play: Play) -> None:
-    """LangChain's own adapter: each question is an interrupt of the graph."""
+    """Run LangChain's own adapter, in which each question interrupts the graph."""
 
     async def ask_user(request: Any) -> Any:
         return {"action": "accept", "content": play.fills(request.get("requested_schema"))}

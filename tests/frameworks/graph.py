@@ -1,7 +1,7 @@
-"""The node of docs/client.md in a graph of LangGraph: `python -m tests.frameworks.graph URL KEY`.
+"""The node of docs/client.md in a graph: `python -m tests.frameworks.graph URL KEY`.
 
-It reads a line for each resume, and prints one JSON object for each run of the graph: the link with
-which it was interrupted, or what the node returned.
+The process reads a line for each resume, and prints one JSON object for each run of the graph: the
+link of the interrupt, or what the node returned.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The packages of each framework, installed apart from those of this project."""
+"""The packages of each framework, installed separately from those of this project."""
 
 import os
 import re
@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 
 def packages_of(framework: str) -> str:
-    """Return a PYTHONPATH with its packages, those that it builds on, and this project."""
+    """Return a PYTHONPATH with the framework's packages, its dependencies and this project."""
     name = re.sub("(_asking|_legacy|_patient)+$", "", framework)
     names = [name, "langchain"] if name == "langchain_mcp_adapters" else [name]
     paths = [str(installed(HERE / f"{one}.txt", f"framework_{one}")) for one in names]

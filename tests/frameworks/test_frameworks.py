@@ -1,4 +1,4 @@
-"""Each framework, with its defaults: the person is asked once, and no run ends by an error."""
+"""Tests of each framework with its defaults: the person is asked once, and no run fails."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.support.mcp_server import LIBRARIES, ServerEnv, new_server, server_en
 from tests.support.processes import ended, start
 from webapp.limits import CallLimits
 
-# The person sees a question in a form of the client's, or as a link in the chat.
+# The person sees a question in a form of the client, or as a link in the chat.
 ASKING = (
     "langchain",
     "langchain_mcp_adapters_asking",
@@ -106,7 +106,7 @@ async def test_model_is_told_the_link_and_no_run_ends_however_soon_it_calls_agai
             *waiting, returned = run["heard"]
             assert RETURNS[tool] in returned
             links = ["/e/" in heard and "show" in heard.lower() for heard in waiting]
-            # openai-agents waits for 5 seconds only, which this server has to see once.
+            # openai-agents waits only 5 seconds, which the server learns from its first call.
             lost = 1 if framework == "openai_agents" and tool == "name" else 0
             assert links.count(False) == lost, run
             assert len(waiting) >= 3

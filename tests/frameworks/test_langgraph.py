@@ -20,13 +20,13 @@ from tests.support.runs_env import approve, fill, programs_at
 
 @dataclass
 class Graph:
-    """A graph that was started; each run of it is read, and the next one follows a resume."""
+    """A running graph. Each run is read from its output, and a resume starts the next run."""
 
     process: asyncio.subprocess.Process
     here: AskingEnv
 
     async def told(self) -> dict[str, Any]:
-        """Return what it was interrupted with, or what the node returned."""
+        """Return the interrupt's value, or what the node returned."""
         assert self.process.stdout is not None
         line = await asyncio.wait_for(self.process.stdout.readline(), timeout=300)
         assert line, error_of(self.process)

@@ -1,1 +1,1 @@
-"""The HTTP API as a program sends it that goes by its document alone, and by nothing else."""
+"""Tests that send generated requests to the HTTP API, based only on its OpenAPI document."""

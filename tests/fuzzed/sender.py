@@ -1,9 +1,9 @@
-"""Sends what the OpenAPI document of a server allows, and what it does not; tells how it went.
+"""Send requests that a server's OpenAPI document allows or forbids, and report the responses.
 
-A process of its own, as its tool is installed apart: `python -m tests.fuzzed.sender URL EXAMPLES
-KEYS`, an object of a key for each operation by its label, none of which comes to its rate. It
-prints one JSON object: for each operation how often each status came, and under `broken` what no
-request may come to.
+This is a separate process, because schemathesis is installed separately: `python -m
+tests.fuzzed.sender URL EXAMPLES KEYS`. KEYS is a JSON object with a key for each operation, by the
+operation's label. No key reaches its rate limit. The output is one JSON object: for each operation
+the number of responses by status, and under `broken` the responses that must never occur.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""schemathesis, which reads the OpenAPI document and sends what comes of it."""
+"""A run of schemathesis, which generates requests from the OpenAPI document."""
 
 import json
 import os
@@ -17,14 +17,14 @@ from webapp.identity.api_keys import KeyScope
 
 PINS = Path(__file__).parent / "requirements.txt"
 EXAMPLES = 12
-ENDLESS = "/{question_id}/events"  # a stream that goes on until the question is over
+ENDLESS = "/{question_id}/events"  # a stream that stays open until the question ends
 _ASKS: dict[str, Any] = {"also": (KeyScope.TOKENS, KeyScope.REFUND)}
 _APPROVES: dict[str, Any] = {"scope": KeyScope.APPROVE, "owners": ("ann",)}
 _OPERATES: dict[str, Any] = {"scope": KeyScope.OPERATE}
 
 
 def operations() -> list[str]:
-    """By their labels; all but the one that does not end, and the proxy by one of its methods."""
+    """Return the labels of all operations, without the endless stream. The proxy has one method."""
     return [
         f"{method.upper()} {path}"
         for path, item in api().openapi_schema.to_schema()["paths"].items()
@@ -34,7 +34,7 @@ def operations() -> list[str]:
 
 
 def scopes_for(operation: str) -> dict[str, Any]:
-    """What its key has to be, so that it is not refused before anything is read."""
+    """Return the scopes that a key needs for this operation."""
     if "/webhooks" in operation:
         return _OPERATES
     return _APPROVES if operation.endswith("/answer") else _ASKS
@@ -45,7 +45,7 @@ async def test_nothing_that_the_document_allows_or_forbids_breaks_the_server() -
         await shop.asked(CONFIRM)
         keys = dict[str, str]()
         for number, operation in enumerate(operations()):
-            # Requests are counted by program, so each operation has its own.
+            # Requests are counted by program, so each operation has its own program.
             name, scopes = f"fuzzer-{number}", scopes_for(operation)
             async with program_at(here, program=name, **scopes) as program:
                 keys[operation] = program.key

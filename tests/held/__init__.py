@@ -1,6 +1,6 @@
-"""Who holds a payment, and who takes it away: each way of the one against each way of the other.
+"""Tests of each way to hold a payment against each way to take it back.
 
-`holds` are the ways to have a payment in hand or to wait for it, `takes` the ways to take it back.
-`table` says in a few words what each pair comes to, and `test_held` tries it. `python -m
-tests.held` writes the table into docs/payment-outcomes.md.
+`holds` has the ways to hold a payment or to wait for it, `takes` the ways to take it back. `table`
+has the expected outcome of each pair, and `test_held` tests it. `python -m tests.held` writes the
+table into docs/payment-outcomes.md.
 """

@@ -1,4 +1,4 @@
-"""The ways to hold a payment, each over the door that it comes by: MCP, a block, the HTTP API."""
+"""The ways to hold a payment, each through its real interface: MCP, a block, the HTTP API."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ STEP = {"user": "ann", "run": "order 8", "name": "book", "by": "a-process"}
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    """One application with its tools, its users and programs, and the sandbox beside it."""
+    """An application with its tools, users and programs, and the sandbox."""
 
     here: AskingEnv
     env: ServerEnv
@@ -58,10 +58,10 @@ class World:
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     goes_on: asyncio.Event = field(default_factory=asyncio.Event)
     made: list[str] = field(default_factory=list[str])
-    after: list[str] = field(default_factory=list[str])  # what a tool did behind its `once`
+    after: list[str] = field(default_factory=list[str])  # what a tool did after its `once`
 
     async def work(self, receipt: str) -> str:
-        """Whatever is paid for: it begins, and comes to its end when it may."""
+        """Do the paid work: report its start, and wait until it may end."""
         self.begun.set()
         await self.goes_on.wait()
         self.made.append(receipt)
@@ -72,7 +72,7 @@ class World:
         return payment
 
     async def tell(self, event: dict[str, Any]) -> None:
-        """Deliver an event, signed as by the provider."""
+        """Deliver an event with the provider's signature."""
         body, secret = json.dumps(event).encode(), self.here.sandbox.webhook_secret
         headers = signing.stripe(body, secret=secret, now=self.here.clock())
         async with httpx.AsyncClient(verify=TLS, base_url=self.here.url) as provider:
@@ -80,14 +80,14 @@ class World:
             assert answer.status_code == 200, answer.text
 
     async def calm(self) -> None:
-        """Wait until no call is at work, and its end is stored."""
+        """Wait until no call runs and the end of each call is stored."""
         bodies = self.here.service.bodies
         await eventually(lambda: not len(bodies) and not bodies.is_noting)
 
 
 @dataclass(slots=True, kw_only=True)
 class Held:
-    """A payment in hand. `finish` has the holder come to its end and says how that went."""
+    """A payment that somebody holds. `finish` ends the holder's work and returns its outcome."""
 
     world: World
     person: Person
@@ -97,13 +97,13 @@ class Held:
     came_to: str | None = None
 
     async def end(self) -> str:
-        """Finish, once."""
+        """Finish on the first call, and return the outcome."""
         if self.came_to is None:
             self.came_to = await self.finish()
         return self.came_to
 
     async def look(self) -> None:
-        """Let the sweeper look at what is due, while leases are renewed."""
+        """Run the sweeper, and renew the holder's leases in between."""
         for _ in range(3):
             self.world.here.clock.tick(seconds=15)
             if self.came_to is None:
@@ -151,7 +151,7 @@ async def world() -> AsyncIterator[World]:
         env = ServerEnv(url=here.url, service=here.service, settings=here.settings, posts=posts)
         till = await stack.enter_async_context(program_at(here, also=(KeyScope.REFUND,)))
         worlds.append(World(here=here, env=env, store=store, till=till))
-        here.clock.tick(minutes=1)  # no lease is left alone any more because it has just begun
+        here.clock.tick(minutes=1)  # leases are no longer protected as new
         try:
             yield worlds[0]
         finally:
@@ -178,7 +178,7 @@ def _call(revision: str, tool: str) -> Holds:
             async def cancel() -> str:
                 await cut(call)
                 if revision == LEGACY and tool != "ship":
-                    await world.calm()  # it is stopped where it waits
+                    await world.calm()  # the call is stopped where it waits
                 world.goes_on.set()
                 await world.calm()
                 return "cancelled"
@@ -253,7 +253,7 @@ async def _block(world: World) -> AsyncGenerator[Held]:
 
 @asynccontextmanager
 async def _program(world: World) -> AsyncGenerator[Held]:
-    """By the official client, whose work lasts, and renews its claim."""
+    """Hold the payment with the Python client, whose work continues and renews its claim."""
     links: asyncio.Queue[str] = asyncio.Queue()
     key = str(world.till.key)
     way = httpx.AsyncHTTPTransport(verify=TLS)
@@ -278,7 +278,7 @@ async def _program(world: World) -> AsyncGenerator[Held]:
 
     async def renew() -> None:
         payment = (await world.payment()).id
-        # The client's own claim, sent when its time has come by this clock.
+        # Send the client's own claim, which is due by the manual clock.
         await world.till.at("runs/once", method="POST", json={**STEP, "payment": payment})
 
     async def cancel() -> str:
@@ -307,7 +307,7 @@ async def _question(world: World) -> AsyncGenerator[Held]:
 
 
 async def _left(world: World, *, is_made: bool) -> tuple[Call, Person]:
-    """A call whose process died with the payment in hand, and perhaps with a result."""
+    """Return a call whose process died while it held the payment, with or without a result."""
     service, presenter = world.here.service, Holding()
     call = service.call(
         service.identity.caller_of_user("ann"),
@@ -338,7 +338,7 @@ def _dead(*, is_made: bool) -> Holds:
         call, person = await _left(world, is_made=is_made)
 
         async def finish() -> str:
-            """The same call, made again."""
+            """Repeat the same call."""
             presenter = Holding()
             again = world.here.service.call(call.caller, call.tool, presenter=presenter)
             task = asyncio.create_task(_run(again))
@@ -373,7 +373,7 @@ async def _run(call: Call) -> str:
 
 
 def _asked_again(body: dict[str, Any], *names: str) -> Holds:
-    """A question that is open because a bank has claimed what was paid for the same."""
+    """Return a hold by a question that is open again because the first payment was disputed."""
 
     @asynccontextmanager
     async def held(world: World) -> AsyncGenerator[Held]:
@@ -396,7 +396,7 @@ def _asked_again(body: dict[str, Any], *names: str) -> Holds:
         held = Held(world=world, person=person, finish=finish, cancel=cancel, renew=_nobody)
         await world.tell(claim(await world.payment()))
         await held.look()
-        for _ in range(2):  # the first time it is told what became of the payment
+        for _ in range(2):  # the first request returns the payment's outcome
             asked = (await world.till.ask(body, name=second)).json()
         assert asked["url"], asked
         yield held

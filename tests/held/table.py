@@ -1,7 +1,7 @@
-"""Ways to take a payment back against ways to have it in hand, and the end of each pair.
+"""The table of ways to take a payment back and ways to hold it, with the outcome of each pair.
 
-A cell says what the way to take it back comes to, then what the holder comes to, and how the
-payment stands in the end. Each cell is tried.
+A cell names the outcome for the way to take it back, then for the holder, and the final status of
+the payment. A test checks each cell.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ _TASK = {
     "a bank's claim": "disputed; no such task, disputed",
     "a refund that fails later": "refund failed; no such task, refunding",
 }
-# A bank has claimed the payment, so the same has to be paid again.
+# The payment was disputed, so the same purchase must be paid for again.
 _OPEN_QUESTION = {
     "the person's page": "no button; to be paid, disputed",
     "`elicit payments refund`": "refuses; to be paid, disputed",
@@ -106,14 +106,14 @@ TABLE: Mapping[str, Mapping[str, str]] = {
 
 
 def cells() -> Iterator[tuple[str, str]]:
-    """Each pair."""
+    """Yield each pair of names."""
     for hold in HOLDS:
         for take in TABLE[hold]:
             yield hold, take
 
 
 def rendered() -> str:
-    """The table as it stands in the document."""
+    """Return the table as Markdown."""
     takes = [*_AT_WORK]
     lines = [f"| in hand | {' | '.join(takes)} |", f"|---|{'---|' * len(takes)}"]
     for hold, row in TABLE.items():

@@ -1,4 +1,4 @@
-"""The ways to take a payment back, each by its own door, and what that says."""
+"""The ways to take a payment back, each through its real interface, and the outcomes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -87,14 +87,14 @@ async def _inquiry(held: Held) -> str:
 
 
 async def _told(held: Held, event: dict[str, Any]) -> str:
-    """How the payment stands once its provider has told an event, and that was looked into."""
+    """Deliver a provider event, run the sweeper, and return the payment's status."""
     await held.world.tell(event)
     await held.look()
     return (await held.world.payment()).status.value
 
 
 async def _failed_refund(held: Held) -> str:
-    """Somebody refunds it at the provider, which says days later that this failed."""
+    """Refund the payment at the provider, which reports days later that the refund failed."""
     payment, sandbox = await held.world.payment(), held.world.here.sandbox
     page = f"{sandbox.url}/pay/{payment.session}"
     headers = {"authorization": f"Bearer {sandbox.stripe_key}"}
@@ -128,7 +128,7 @@ async def _cancel(held: Held) -> str:
 
 async def _expiry(held: Held) -> str:
     here = held.world.here
-    for _ in range(16 * 12):  # longer than any question lasts, in steps in which leases are renewed
+    for _ in range(16 * 12):  # longer than any question lasts, in steps that renew leases
         here.clock.tick(seconds=10)
         await held.renew()
     await fall_due(here.service)
@@ -136,7 +136,7 @@ async def _expiry(held: Held) -> str:
 
 
 async def _failover(held: Held) -> str:
-    """The store goes away and comes back, and nothing of it is lost."""
+    """Make the store unavailable and available again, without loss."""
     here, store = held.world.here, held.world.store
     store.troubles.append(AWAY)
     try:
@@ -150,14 +150,14 @@ async def _failover(held: Held) -> str:
 
 
 async def _step_back(held: Held) -> str:
-    """The store loses the last seconds, while the work goes on."""
+    """Make the store lose the last seconds while the work continues."""
     copies = await _marked(held)
     await _loses(held, copies)
     return "goes on"
 
 
 async def _lost_delivery(held: Held) -> str:
-    """The store loses that the result was delivered; how it is listed more than a week later."""
+    """Make the store lose the delivery of the result. Return the status a week later."""
     copies = await _marked(held)
     await held.end()
     await _loses(held, copies)
@@ -168,7 +168,7 @@ async def _lost_delivery(held: Held) -> str:
 
 
 async def _marked(held: Held) -> list[Record]:
-    """The records of the store, whose newest mark is of this moment."""
+    """Return the store's records, with a new high-water mark."""
     here = held.world.here
     here.clock.tick(seconds=6)
     await held.renew()
@@ -177,13 +177,13 @@ async def _marked(held: Held) -> list[Record]:
 
 
 async def _loses(held: Held, copies: Sequence[Record]) -> None:
-    """The store steps back to the copies, which its process notices and acts on."""
+    """Reset the store to the copies. The process must notice and handle the loss."""
     here, payment = held.world.here, await held.world.payment()
     high_water = here.service.elicitations.high_water
     here.clock.tick(seconds=6)
     if held.came_to is None:
         await held.renew()
-    await held.world.till.asked(CONFIRM, user="bob")  # others write, too
+    await held.world.till.asked(CONFIRM, user="bob")  # other users write too
     await high_water.make_mark()
     await go_back(held.world.store, copies, newer=[payment.owner])
     await _hear(here.service.elicitations, None)

@@ -1,4 +1,4 @@
-"""Each cell of the table of who holds a payment and who takes it away."""
+"""Tests of each cell in the table of who holds a payment and who takes it back."""
 
 import pytest
 

@@ -1,11 +1,11 @@
-"""Other people's hosts: who else may serve the application, and what it promises there.
+"""Hosts: ASGI servers and frameworks that can serve the application, and what holds there.
 
-A host is a row (`HOSTS` in `table.py`): an object that starts itself and says how an author would
-(`host.py`). A promise is a column: a check (`checks.py`) that looks at a served host from outside,
-through HTTP alone, and gives a verdict: it holds, or it is the host's own affair. The tests run
-every check through every host and compare; `python -m tests.hosts` writes what they hold to be true
-into docs/hosts.md, and a fast test compares the file.
+A host is a row (`HOSTS` in `table.py`): an object that starts the host and has the line that an
+author writes (`host.py`). A promise is a column: a check (`checks.py`) that tests a served host
+from outside, only through HTTP. Its verdict is that the promise holds or that the host is
+responsible. The tests run every check through every host and compare. `python -m tests.hosts`
+writes the expected table into docs/hosts.md, and a fast test compares the file.
 
-What could go wrong: a row that is only claimed. So there is no cell without a check that ran, and
-what a host refuses at its start is started and seen to be refused.
+Risks: a row that is only claimed. So every cell has a check that ran, and a refusal at the start is
+tested by starting the host.
 """

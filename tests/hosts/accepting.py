@@ -1,4 +1,4 @@
-"""How an author starts uvicorn so that it notes whose each connection is."""
+"""An author's start of uvicorn, with a protocol that records who opened each connection."""
 
 import sys
 from functools import partial

@@ -1,4 +1,4 @@
-"""Promises, each as a check that looks at a served host from outside and gives a verdict."""
+"""Promises, each with a check that tests a served host from outside and returns a verdict."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ from webapp.demo.walker import Page as Forms
 
 _LINK = re.compile(r'https?://[^"\\\s]+/e/[A-Za-z0-9._~-]+')
 _FROM_AFAR = {"x-forwarded-for": "203.0.113.9"}
-# Whoever comes by a relay is nobody's own program, also where those are known.
+# A caller through a proxy is never treated as a local program, even where those are recognized.
 _STRANGERS = (
     _FROM_AFAR,
     {"forwarded": "for=127.0.0.1"},
@@ -37,7 +37,7 @@ _STRANGERS = (
 
 
 class Verdict(StrEnum):
-    """What is true of a promise in a host."""
+    """The outcome of a promise in a host."""
 
     HOLDS = "holds"
     OWN = "the host's own"
@@ -48,7 +48,7 @@ Check: TypeAlias = Callable[[Served], Awaitable[Verdict]]
 
 
 async def pages(at: Served) -> Verdict:
-    """Links, forms, redirects and returns lead where they should, on both revisions."""
+    """Check that links, forms, redirects and returns work, on both revisions."""
     for revision in (LEGACY, MODERN):
         async with at.calls.caller(revision, headers=at.key) as caller, at.person() as person:
             call = caller.call("order", what=f"pages {revision}")
@@ -69,7 +69,7 @@ async def pages(at: Served) -> Verdict:
 
 
 async def host_and_origin(at: Served) -> Verdict:
-    """A request for another host, and a page of another site, reach nothing."""
+    """Check that requests for another host and pages of another site are refused."""
     async with at.browser() as browser:
         call = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         headers = {"accept": "application/json, text/event-stream", **at.key}
@@ -86,7 +86,7 @@ async def host_and_origin(at: Served) -> Verdict:
 
 
 async def sessions(at: Served) -> Verdict:
-    """A session of MCP 2025-11-25 is its opener's, whoever knows its id."""
+    """Check that a session of MCP 2025-11-25 works only for its opener, whoever knows its id."""
     async with _opened(at, at.key) as hers, at.browser() as browser:
         listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
         assert (await hers.http.post(hers.url, json=listing, headers=hers.headers)).is_success
@@ -100,7 +100,7 @@ async def sessions(at: Served) -> Verdict:
 
 
 async def identity(at: Served) -> Verdict:
-    """A link opens for whoever asked, and for nobody who knows it or looks like them."""
+    """Check that a link opens only for its asker, not for others who know it or look alike."""
     async with at.calls.caller(MODERN, headers=at.key) as caller:
         call = caller.call("order", what="identity")
         link = await _shown(at, caller, call)
@@ -124,7 +124,7 @@ async def identity(at: Served) -> Verdict:
 
 
 async def locality(at: Served) -> Verdict:
-    """Our own user's programs are known without a key; else nobody's are, and it says why."""
+    """Check that our user's programs need no key, or that the refusal explains why they do."""
     text = await _refusal(at, {})
     if text is None:
         return Verdict.HOLDS
@@ -134,9 +134,9 @@ async def locality(at: Served) -> Verdict:
 
 
 async def limits(at: Served) -> Verdict:
-    """Who sends slowly is cut off: where our protocol reads, which notes whose a connection is."""
+    """Check that slow senders are cut off, if our protocol reads the connection."""
     if await locality(at) is Verdict.OWN:
-        return Verdict.OWN  # so it is not ours that reads, and waits as long as it likes
+        return Verdict.OWN  # the host reads the connection, with its own limits
     url = httpx.URL(at.url)
     reader, writer = await asyncio.open_connection(url.host, url.port)
     writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n")
@@ -147,7 +147,7 @@ async def limits(at: Served) -> Verdict:
 
 
 async def bounds(at: Served) -> Verdict:
-    """A text that is too long is refused before anything reads it."""
+    """Check that a text that is too long is refused before it is parsed."""
     async with at.browser() as browser:
         assert (await browser.get(f"{at.url}/e/{'x' * 5000}")).status_code == 414
         assert (await browser.get(f"{at.url}/?{'x' * 9000}")).status_code in (414, 400)
@@ -161,7 +161,7 @@ async def bounds(at: Served) -> Verdict:
 
 
 async def resumption(at: Served) -> Verdict:
-    """A stream that was cut is read on from the last event (Last-Event-ID)."""
+    """Check that a cut stream continues after the last event (Last-Event-ID)."""
     async with _opened(at, at.key) as hers, at.person() as person:
         async with _asked(hers, "resumption") as (link, last_id):
             pass
@@ -180,11 +180,11 @@ async def resumption(at: Served) -> Verdict:
 
 
 async def delivery(at: Served) -> Verdict:
-    """A result that reached nobody is given again to the same call, and nothing is done twice."""
+    """Check that an undelivered result is repeated for the same call, and the work is not."""
     async with _opened(at, at.key) as hers, at.person() as person:
         async with _asked(hers, "delivery") as (link, _):
             pass
-        await type_secret(person, _under(at, link))  # nobody is on the line
+        await type_secret(person, _under(at, link))  # the connection is closed
         told = set[str]()
         for _ in range(3):
             again = (await soon(hers.call("order", what="delivery"))).text
@@ -194,7 +194,7 @@ async def delivery(at: Served) -> Verdict:
 
 
 async def logs(at: Served) -> Verdict:
-    """The host's log of requests has no link of ours in it; that of a proxy is its own."""
+    """Check that the host's access log has no link of ours. A proxy's log is its own affair."""
     async with at.browser() as browser:
         await browser.get(f"{at.url}/e/a-token-of-a-link")
         await browser.get(f"{at.url}/callback/github?code=4711&state=4712")
@@ -203,7 +203,7 @@ async def logs(at: Served) -> Verdict:
 
 
 async def drain(at: Served) -> Verdict:
-    """Told to end, it answers the calls that it holds, and ends."""
+    """Check that the host answers its open calls after SIGTERM, and ends."""
     async with _opened(at, at.key) as hers, at.person() as person, at.browser() as watcher:
         watcher.cookies = person.browser.cookies
         async with _asked(hers, "drain", stays=True) as (link, lines):
@@ -226,7 +226,7 @@ async def drain(at: Served) -> Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """A column of the table. One that `ends` its host, or needs settings, has a host of its own."""
+    """A column of the table. A promise that `ends` its host or needs settings gets its own host."""
 
     name: str
     says: str
@@ -253,7 +253,7 @@ PROMISES = (
         name="slow senders",
         says="half a request is cut off",
         check=limits,
-        settings={"ELICIT_READ_SECONDS": "5"},  # other promises are not to depend on it
+        settings={"ELICIT_READ_SECONDS": "5"},  # so that other promises do not depend on it
     ),
     Promise(name="logs", says="no link stands in the log of requests", check=logs),
 )
@@ -265,7 +265,7 @@ def _under(at: Served, address: str) -> str:
 
 
 async def type_secret(person: Person, link: str) -> None:
-    """Type a secret of four letters into the page of the link, and see that it is taken."""
+    """Type a secret of four characters into the link's page, and check that it was saved."""
     page = await person.browser.get(link)
     form = next(form for form in Forms(page.text).forms if "answer.value" in form.asks)
     address = str(page.url.join(form.action))
@@ -276,7 +276,7 @@ async def type_secret(person: Person, link: str) -> None:
 
 
 async def _refusal(at: Served, headers: dict[str, str]) -> str | None:
-    """What a call says that asks for somebody; None if a link was shown."""
+    """Return the text of a call that asks, or None if a link was shown."""
     async with at.calls.caller(MODERN, headers=headers) as caller:
         call = caller.call("order", what="nothing")
         shown = asyncio.create_task(caller.link())
@@ -289,7 +289,7 @@ async def _refusal(at: Served, headers: dict[str, str]) -> str | None:
 
 
 async def _shown(at: Served, caller: Caller, call: "asyncio.Task[Any]") -> str:
-    """The link that the call shows, which must not end before."""
+    """Return the link that the call shows. Fail if the call ends first."""
     link = asyncio.create_task(caller.link())
     await asyncio.wait({call, link}, return_when=asyncio.FIRST_COMPLETED)
     if not link.done():
@@ -300,7 +300,7 @@ async def _shown(at: Served, caller: Caller, call: "asyncio.Task[Any]") -> str:
 
 @asynccontextmanager
 async def _opened(at: Served, headers: dict[str, str]) -> AsyncIterator[CutOffCaller]:
-    """A client of 2025-11-25 by hand, which has opened a session."""
+    """Connect a client of 2025-11-25 without a library, which opens a session."""
     async with at.browser() as http:
         caller = CutOffCaller(http, f"{at.url}/mcp", LEGACY)
         caller.headers |= headers
@@ -312,9 +312,9 @@ async def _opened(at: Served, headers: dict[str, str]) -> AsyncIterator[CutOffCa
 async def _asked(
     caller: CutOffCaller, what: str, *, stays: bool = False
 ) -> AsyncIterator[tuple[str, Any]]:
-    """An order whose stream shows a link, and the id of its last event; it is cut in the end.
+    """Provide the link that an order's stream shows and its last event id, then cut the stream.
 
-    With `stays` the lines that still come instead of that id.
+    With `stays`, provide the remaining lines instead of the id.
     """
     request = {"jsonrpc": "2.0", "id": 7, "method": "tools/call"}
     request |= {"params": {"name": "order", "arguments": {"what": what}}}

@@ -1,7 +1,7 @@
-"""Hosts: how each is started, and what stands before it.
+"""Hosts: how each is started, and the proxy in front of it.
 
-The socket is bound and listens before a host is started, which inherits it: a request waits for its
-start, and nobody asks whether it is up by now.
+The socket is bound and listens before the host starts and inherits it. So a request waits for the
+start, and no test polls.
 """
 
 import asyncio
@@ -35,21 +35,21 @@ MODULE = "tests.hosts.shop"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A host that serves: the public address, and the process if there is one to end."""
+    """A host that serves: its public address and its process."""
 
     url: str
     process: Process
-    log: Callable[[], str]  # what the host wrote until now
-    proxy_log: Callable[[], str] = str  # and a proxy before it
+    log: Callable[[], str]  # returns the host's log until now
+    proxy_log: Callable[[], str] = str  # returns the log of a proxy in front of the host
 
     @property
     def key(self) -> dict[str, str]:
-        """The header of a client of whoever runs the server."""
+        """The header of a client of the server's operator."""
         return {"authorization": f"Bearer {key_of(Ring([SECRET.encode()]))}"}
 
     @property
     def calls(self) -> ServerEnv:
-        """What connects clients: without a service, which is in another process."""
+        """An environment that connects clients. It has no service, which is in another process."""
         return ServerEnv(url=self.url, service=None, settings=None, posts=None)  # type: ignore[arg-type]
 
     @asynccontextmanager
@@ -59,7 +59,7 @@ class Served:
 
     @asynccontextmanager
     async def person(self) -> AsyncIterator[Person]:
-        """Whoever runs the server, with a browser that was paired."""
+        """Provide the server's operator, with a paired browser."""
         tokens = Tokens(Ring([SECRET.encode()]), origin=self.url)
         async with self.browser() as browser:
             person = Person(browser)
@@ -75,28 +75,28 @@ class Host(Protocol):
     def name(self) -> str: ...
     @property
     def says(self) -> str:
-        """How an author starts it, in a line of Markdown."""
+        """The author's command or code to start the host, as a line of Markdown."""
         ...
 
     @property
     def own(self) -> Mapping[str, str]:
-        """Of each promise that the host does not let us keep: what it has instead, to set."""
+        """The promises that do not hold in this host, with what to set or use instead."""
         ...
 
     def served(
         self, folder: Path, *, extra: Mapping[str, str] | None = None
     ) -> AbstractAsyncContextManager[Served]:
-        """Serve `tests.hosts.shop`; of further settings, {origin} is where it is reached."""
+        """Serve `tests.hosts.shop`. In `extra` settings, {origin} is replaced by its origin."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedHost:
-    """One that a command starts, on a socket that it inherits.
+    """A host that a command starts, on a socket that the host inherits.
 
-    `command` has {fd} for the socket, {app} for the application and {root_path} for what a proxy
-    takes off. `proxy` is what an nginx before it does with the path, or with `taken`, the beginning
-    of that: `keeps` or `takes off`.
+    `command` has {fd} for the socket, {app} for the application and {root_path} for the path that a
+    proxy strips. `proxy` says what an nginx in front does with the path, or with its beginning
+    `taken`: `keeps` or `takes off`.
     """
 
     name: str
@@ -118,7 +118,7 @@ class StartedHost:
             front = free_port() if self.proxy else port
             url = f"http://127.0.0.1:{front}{self.path}"
             async with self._started(listener, url=url, folder=folder, extra=extra) as served:
-                listener.close()  # the host has it alone: when it is gone, it is gone
+                listener.close()  # only the host has the socket, so it closes with the host
                 if self.proxy is None:
                     yield served
                     return
@@ -164,7 +164,7 @@ class StartedHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHost:
-    """A program that binds its own port, {port} in `command`, and says when it serves."""
+    """A program that binds its own port, {port} in `command`, and reports when it serves."""
 
     name: str
     says: str
@@ -187,7 +187,7 @@ class RunHost:
 
 
 async def _ended(process: Process) -> None:
-    """Let it end by itself: what it says at its end is heard."""
+    """Wait until the process ends, so that its last output is read."""
     try:
         async with asyncio.timeout(300):
             await process.wait()

@@ -1,4 +1,4 @@
-"""Two instances of one server behind nginx, as docs/workers.md has it."""
+"""Two instances of one server behind nginx, configured as in docs/workers.md."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ NAMES = ("a", "b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instances:
-    """What is reached through nginx, and the processes behind it by their names."""
+    """Two instances: the address through nginx, and the processes by name."""
 
     served: Served
     processes: dict[str, Process]
@@ -34,7 +34,7 @@ class Instances:
     start: Callable[[str], Awaitable[Process]]
 
     async def restart(self, name: str) -> None:
-        """As an operator does it: SIGTERM, wait until it has ended, and until it serves again."""
+        """Restart as an operator does: send SIGTERM, wait for the end, and start again."""
         old = self.processes[name]
         old.terminate()
         end = await ended(old)
@@ -44,7 +44,7 @@ class Instances:
 
 
 def of_the_document(front: int, ports: Mapping[str, int], *, by_session: bool) -> str:
-    """Nginx's configuration as the document has it, here; or without going by the session."""
+    """Return nginx's configuration from the document, with or without routing by session."""
     text = DOCUMENT.read_text("utf-8").partition("```nginx\n")[2].partition("```")[0]
     for number, name in enumerate(NAMES, 1):
         text = text.replace(f"10.0.0.{number}:8765", f"127.0.0.1:{ports[name]}")
@@ -64,9 +64,9 @@ async def instances(
     front: int = 0,
     sandbox: Sandbox | None = None,
 ) -> AsyncIterator[Instances]:
-    """Both serve; unless they are `on_one_machine`, they do not reach each other.
+    """Run both instances. Unless `on_one_machine`, they cannot reach each other.
 
-    `front` is where nginx listens; `sandbox` is one that serves what is reached there.
+    `front` is nginx's port. `sandbox` is a sandbox that serves this address.
     """
     folder.chmod(0o700)  # noqa: ASYNC240 - one call
     front, ports = front or free_port(), {name: free_port() for name in NAMES}
@@ -80,7 +80,7 @@ async def instances(
     }
     async with AsyncExitStack() as stack:
         processes = dict[str, Process]()
-        # A socket's path is short: 107 letters at most.
+        # A socket's path must be short: at most 107 characters.
         shared = stack.enter_context(TemporaryDirectory())
 
         async def start_one(name: str) -> Process:
@@ -124,7 +124,10 @@ async def _started(
     sandbox: Sandbox | None,
     parents: AsyncExitStack,
 ) -> Process:
-    """One of them, when it serves; of a sandbox it hears as a worker does, from its parent."""
+    """Start an instance and wait until it serves.
+
+    It receives a sandbox like a worker, from its parent.
+    """
     command = [*COMMAND, "serve", server, "--port", str(port)]
     ours, theirs = socket.socketpair()
     parents.enter_context(ours)
@@ -144,7 +147,7 @@ async def _started(
         return process
     ours.setblocking(False)
     try:
-        said = await asyncio.get_running_loop().sock_recv(ours, 1)  # when it serves
+        said = await asyncio.get_running_loop().sock_recv(ours, 1)  # sent when it serves
     except ConnectionResetError:
         said = b""
     assert said, error_of(process)

@@ -1,4 +1,4 @@
-"""nginx before a host: it keeps the path, or takes it off, and writes its usual log."""
+"""An nginx in front of a host. It keeps or strips the path, and writes its usual log."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ _ONE_HOST = """\
 
 
 def log_of(folder: Path) -> str:
-    """What it wrote of the requests that were over before the last one of a connection."""
+    """Return the access log. The last request of each connection may be missing."""
     return (folder / "access.log").read_text()
 
 
@@ -48,7 +48,7 @@ def log_of(folder: Path) -> str:
 async def nginx(
     folder: Path, front: int, port: int, *, path: str, takes_off: str
 ) -> AsyncIterator[None]:
-    """Listens at `front` and hands on to `port` what is below `path`."""
+    """Run nginx at port `front`, which forwards requests below `path` to `port`."""
     text = _ONE_HOST.format(
         front=front,
         port=port,
@@ -61,7 +61,7 @@ async def nginx(
 
 @asynccontextmanager
 async def configured(folder: Path, servers: str, *, front: int) -> AsyncIterator[None]:
-    """With what stands in its `http`; one of these servers listens at `front`."""
+    """Run nginx with these servers in its `http` block. One of them listens at `front`."""
     assert NGINX is not None
     text = _CONFIGURATION.format(folder=folder, servers=servers)
     (folder / "nginx.conf").write_text(text)

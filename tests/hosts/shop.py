@@ -1,4 +1,4 @@
-"""An author's module, as each host serves it: one server, and what it is mounted in."""
+"""An author's module as each host serves it: a server, and the frameworks that it is mounted in."""
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -28,7 +28,7 @@ URL = os.environ["ELICIT_URL"]
 
 
 def with_tools(server: Any) -> Any:
-    """An MCPServer or FastMCP server, with them and with routes of its own."""
+    """Add the tools and the author's routes to an MCPServer or FastMCP server."""
     for tool in TOOLS:
         server.tool()(tool)
     for path, route in ROUTES.items():
@@ -37,7 +37,7 @@ def with_tools(server: Any) -> Any:
 
 
 def low_level() -> Any:
-    """A low-level server with them; its routes stand beside it."""
+    """Return a low-level server with the tools. Its routes are mounted next to it."""
 
     async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
         empty = {"type": "object"}
@@ -89,7 +89,7 @@ async def _order(key: str) -> int:
 
 
 def served(server: Any = None) -> Any:
-    """The server with its tools, on one that is given; or the conformance suite's."""
+    """Return the server with its tools, or the conformance suite's server."""
     if os.environ.get("SERVED") == "conformance":
         return by_the_protocol
     return with_tools(server or MCPServer("shop", log_level="WARNING"))
@@ -105,7 +105,7 @@ def _in_starlette() -> Any:
 
 
 def _in_fastapi() -> Any:
-    """With a lifespan of its own, and with what many have before everything."""
+    """Mount the application in FastAPI with its own lifespan and common middleware."""
     app = _app()
 
     @asynccontextmanager

@@ -128,7 +128,7 @@ def expected(host: Host, promise: str) -> Verdict:
 
 
 def rendered(hosts: Sequence[Host] = HOSTS) -> str:
-    """The table as it stands in the document."""
+    """Return the table as Markdown."""
     promises = [promise.name for promise in PROMISES]
     lines = [
         "| promise | what it is |",

@@ -1,4 +1,4 @@
-"""The examples of hosts, each as its own server would run it: lifespan, pages, a call, the end."""
+"""Tests of the host examples, each run as its server would: lifespan, pages, a call, the end."""
 
 import asyncio
 import sys
@@ -20,7 +20,7 @@ from webapp.settings.settings import read_settings
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 URL = "http://127.0.0.1:8000"
-# By module: what it serves, and the path of ELICIT_URL.
+# By module: the served attribute, and the path of ELICIT_URL.
 HOSTS = {
     "served_by_uvicorn": ("app", ""),
     "mounted_in_starlette": ("host", ""),
@@ -31,9 +31,9 @@ HOSTS = {
 
 @contextmanager
 def imported(name: str, home: Path) -> Iterator[tuple[Any, str]]:
-    """The application of an example, and where it is reached."""
+    """Provide the application of an example, and its address."""
     attribute, path = HOSTS[name]
-    with pytest.MonkeyPatch.context() as patch, log_as_before():  # Litestar sets up its own log
+    with pytest.MonkeyPatch.context() as patch, log_as_before():  # Litestar configures its own log
         patch.setenv("ELICIT_URL", URL + path)
         patch.setenv("ELICIT_STORE", "memory:")
         patch.setenv("ELICIT_SECRET", "s" * 44)
@@ -48,7 +48,7 @@ def imported(name: str, home: Path) -> Iterator[tuple[Any, str]]:
 
 @asynccontextmanager
 async def living(app: Any) -> AsyncIterator[None]:
-    """As an ASGI server runs the lifespan."""
+    """Run the lifespan as an ASGI server does."""
     told, said = asyncio.Queue[Message](), asyncio.Queue[Message]()
     scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
     running = asyncio.create_task(app(scope, told.get, said.put))

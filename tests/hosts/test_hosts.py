@@ -1,4 +1,4 @@
-"""Every promise through every host: what the table says is what a look from outside finds."""
+"""Tests of every promise through every host: the verdict must be the table's."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Two instances of one server behind nginx: what holds with one process holds with two."""
+"""Two instances of one server behind nginx: what holds for one process holds for two."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(NGINX is None, reason="needs nginx"),
     pytest.mark.asyncio(loop_scope="module"),
 ]
-# What the proxy goes by, and whether the two reach each other.
+# Whether the proxy routes by session, and whether the two can reach each other.
 WAYS = {
     "by session, apart": (True, False),
     "in turn, on one machine": (False, True),
@@ -42,7 +42,7 @@ def _way(request: pytest.FixtureRequest) -> str:
 async def at(
     way: str, store: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Served]:
-    """Both, for every test of that way and store."""
+    """Provide both instances, for every test with this routing and store."""
     folder = tmp_path_factory.mktemp("instances")
     by_session, together = WAYS[way]
     async with (
@@ -72,7 +72,7 @@ async def test_where_nothing_goes_by_sessions_2026_07_28_needs_nothing_and_a_ses
                 call = caller.call("order", what=f"tea {number}")
                 await type_secret(person, await caller.link())
                 assert text_of(await soon(call)).endswith("for 4 letters")
-        # What the official client makes of the 404: its call, or its opening, raises.
+        # The official client raises at the 404, in its call or when it connects.
         with pytest.RaisesGroup(
             pytest.RaisesExc(MCPError, match="Session not found"), flatten_subgroups=True
         ):
@@ -102,7 +102,7 @@ async def test_the_python_client_leaves_a_404_to_the_application_whose_new_sessi
         for name in NAMES:
             await both.restart(name)
         assert "call this tool again" in text_of(await soon(call))
-        for _ in range(2):  # it begins no new session by itself, now or later
+        for _ in range(2):  # the client starts no new session by itself, now or later
             with pytest.raises(MCPError, match="Session not found"):
                 await soon(first.call("order", what="tea"))
         second = await connected()

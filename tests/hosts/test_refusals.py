@@ -1,4 +1,4 @@
-"""What a host cannot do with us is refused, at its start or at the first request, in words."""
+"""Unsupported uses of a host, which are refused at its start or at the first request."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""docs/hosts.md says what the checks found."""
+"""Tests that docs/hosts.md has the checked table."""
 
 from tests.hosts.checks import PROMISES
 from tests.hosts.table import FILE, HOSTS, rendered, with_table

@@ -1,11 +1,11 @@
-"""Are the tests as strong as they were? 200 faults, frozen, that they have to kill.
+"""A check that the tests still find 200 frozen faults.
 
-`draw` drew them once, 20 of each of ten subjects (`subjects` says which modules those stand in),
-from what cosmic-ray's operators can change there, by the seed that faults.json names. Each is kept
-as text: the lines as they were, with their neighbours, and what they become. So a fault is found
-again when lines have moved, to another module too; one that cannot be placed any more is told by
-its id. outcomes.json has, for each, the test that killed it when all that reach its line were run,
-or that it survives, and why that may be.
+`draw` drew the faults once: 20 for each of ten subjects (`subjects` has their modules), from the
+changes that cosmic-ray's operators can make there, with the seed in faults.json. Each fault is
+stored as text: the original lines, their neighbours, and the changed lines. So a fault is found
+again after lines have moved, even to another module. A fault that cannot be placed any more is
+reported by its id. outcomes.json has, for each fault, the test that killed it when all tests that
+reach its line were run, or that it survives, and why it may.
 
     python -m tests.mutation                     is each still killed by the test that killed it?
     python -m tests.mutation.reach MAP           which tests reach which line (minutes; coverage)
@@ -17,5 +17,6 @@ that no test held until a reviewer broke it. Add yours to faults.json with the n
 the test that kills it: `python -m tests.mutation --only P005 --tests PATH --write`. `draw` leaves
 them in the file, and pytest fails if one no longer has a place in the code.
 
-Nothing else of this is run by pytest: it takes minutes, and two tools that the tests need not have.
+pytest runs nothing else of this: it takes minutes, and needs two tools that are not installed for
+the tests.
 """

@@ -1,10 +1,10 @@
-"""Do the tests kill the faults? 1 as status if one that was killed is not any more.
+"""Check that the tests still kill the faults. The status is 1 if a killed fault survives now.
 
     python -m tests.mutation                          each by the test that killed it
     python -m tests.mutation --reach MAP              by the tests that reach its line
     python -m tests.mutation --tests tests/flows ...  by these files and folders
 
-MAP is measured by `python -m tests.mutation.reach MAP`, on the same tree.
+`python -m tests.mutation.reach MAP` creates MAP, on the same tree.
 """
 
 import argparse
@@ -34,7 +34,7 @@ Outcomes = dict[str, dict[str, str]]
 
 
 class Trials:
-    """Tries faults, each in whichever copy is free."""
+    """Tries faults, each in the next free copy of the tree."""
 
     def __init__(self, *, reach: Reach | None, paths: Sequence[str], seconds: float) -> None:
         self.known: Outcomes = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
@@ -46,7 +46,7 @@ class Trials:
         self.copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
 
     def prove(self) -> None:
-        """Nothing outlives a module that cannot be imported; without it the same tests pass."""
+        """Check that a broken import fails the tests, and that they pass without it."""
         copy = self.copies.get()
         module, test = MORTAL
         with copy.broken(module, ["raise RuntimeError"]):
@@ -84,7 +84,7 @@ class Trials:
         return Outcome(word="survived")
 
     def unsound(self, killers: Sequence[str]) -> Outcome:
-        """Run the tests that killed on the tree as it is: none may fail."""
+        """Run the killing tests on the unchanged tree. None may fail."""
         copy = self.copies.get()
         names = {one for one in killers if "::" in one}
         outcome = copy.first_failure(sorted({one.split("::")[0] for one in names}), names)
@@ -92,7 +92,7 @@ class Trials:
         return outcome
 
     def _in_order(self, picked: set[str]) -> Iterator[tuple[Sequence[str], set[str]]]:
-        """Some files at a time, with the tests of theirs; what is slow comes last."""
+        """Yield a few files at a time, with their selected tests. Slow tests come last."""
         if not self._reach:
             yield from ((portion, set[str]()) for portion in in_portions(self._files))
             return
@@ -159,7 +159,7 @@ def main() -> int:
 
 
 def _write(known: Outcomes, fault: Fault, outcome: Outcome) -> None:
-    """What was noted of a survivor stays, until it is killed."""
+    """Write an outcome. A survivor keeps its note until it is killed."""
     note = "" if outcome.is_killed else known.get(fault.id, {}).get("note", "")
     told = {"outcome": outcome.word, "test": outcome.test or "", "note": note}
     known[fault.id] = {name: text for name, text in told.items() if text}

@@ -1,9 +1,10 @@
-"""Draws the faults: `python -m tests.mutation.draw`, once; what it drew is frozen in faults.json.
+"""Draw the faults: `python -m tests.mutation.draw`.
 
-Needs cosmic-ray (8.7; it is in no list of ours: `pip install cosmic-ray`), whose operators say
-what can be changed where. A place is drawn first, then one of the changes that can be made in it:
-else `+`, which may become eleven others, would be drawn eleven times as often as `not`. Left out
-are changes of an annotation, a docstring or what only a type checker reads.
+This was run once, and faults.json has the result. It needs cosmic-ray (8.7; not in our lists: `pip
+install cosmic-ray`), whose operators know what can be changed where. A place is drawn first, then
+one of its possible changes. Otherwise `+`, which can become eleven others, would be drawn eleven
+times as often as `not`. Changes of annotations, docstrings and code that only a type checker reads
+are left out.
 """
 
 import ast
@@ -25,11 +26,11 @@ NEIGHBOURS_AT_LEAST: Final = 2
 NEIGHBOURS_AT_MOST: Final = 8
 FAULTS: Final = Path(__file__).with_name("faults.json")
 
-_Change = tuple[str, int]  # the operator's name, and which of its occurrences in the module
+_Change = tuple[str, int]  # the operator's name, and the number of its occurrence in the module
 
 
 class _Bared(ast.NodeTransformer):
-    """Without what no running code reads."""
+    """Removes everything that no running code reads."""
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
         is_alias = ast.unparse(node.annotation) == "TypeAlias"
@@ -64,14 +65,14 @@ def bared(code: str) -> str:
 
 
 def places(code: str) -> Iterator[tuple[tuple[Any, str], _Change]]:
-    """Every change that can be made in a module, with its place and the family of its operator."""
+    """Yield every possible change of a module, with its place and the operator's family."""
     plugins = importlib.import_module("cosmic_ray.plugins")
     trees = importlib.import_module("cosmic_ray.ast")
     nodes = [*trees.ast_nodes(trees.get_ast(code))]
     for name in plugins.operator_names():
         operator_class = plugins.get_operator(name)
         if operator_class.arguments():
-            continue  # it would have to be told which variable
+            continue  # such an operator needs a variable's name
         operator = operator_class()
         positions = [where for node in nodes for where in operator.mutation_positions(node)]
         for occurrence, where in enumerate(positions):
@@ -79,7 +80,7 @@ def places(code: str) -> Iterator[tuple[tuple[Any, str], _Change]]:
 
 
 def changed(code: str, change: _Change) -> str | None:
-    """The module with its change, or None where there is nothing that would run otherwise."""
+    """Return the changed module, or None if the change has no effect when it runs."""
     mutating = importlib.import_module("cosmic_ray.mutating")
     operator = importlib.import_module("cosmic_ray.plugins").get_operator(change[0])()
     try:
@@ -92,7 +93,7 @@ def changed(code: str, change: _Change) -> str | None:
 def fault_of(
     module: str, subject: str, operator: str, mutated: str, sources: Mapping[str, list[str]]
 ) -> Fault | None:
-    """The changed lines, with as many neighbours as it takes to find them."""
+    """Return the changed lines, with as many neighbours as are needed to find them."""
     old, new = sources[module], mutated.split("\n")
     blocks = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     changes = [one for one in blocks if one[0] != "equal"]

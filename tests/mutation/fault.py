@@ -1,4 +1,4 @@
-"""A fault: a line of ours and the wrong one in its place, found again by its text."""
+"""A fault: changed lines of our code, found again by their text."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,12 +9,12 @@ from tests.mutation.subjects import HOUSE
 
 PACKAGES: Final = ("flows", "webapp")
 PLANTED: Final = "Planted"  # the operator of a fault that a person wrote, not a tool
-_SAME_MODULE: Final = 0.5  # of a neighbour: of two places that are alike, the one at home
+_SAME_MODULE: Final = 0.5  # the weight of the same module, compared with a neighbour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """Where a fault goes now: lines from `start` on, in the module of that path."""
+    """The current location of a fault: lines from `start` on, in this module."""
 
     module: str
     start: int
@@ -22,9 +22,9 @@ class Location:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """`original` lines of a module that become `faulty`, between lines that tell which they are.
+    """A fault: `original` lines that become `faulty`, and neighbours that identify them.
 
-    All are kept without the indentation of the first of `original`.
+    All lines are stored without the indentation of the first of `original`.
     """
 
     id: str
@@ -47,10 +47,10 @@ class Fault:
         return asdict(self)
 
     def place(self, sources: Mapping[str, Sequence[str]]) -> Location | None:
-        """Where its lines are, or None: gone, or in several places that are as like.
+        """Return the current location, or None if the lines are gone or ambiguous.
 
-        `sources` are the lines of each module. Lines that stand in another module, or elsewhere
-        in their own, count only with a neighbour.
+        `sources` are the lines of each module. Lines in another module, or elsewhere in their own
+        module, count only with a neighbour.
         """
         found: list[tuple[float, Location]] = []
         wanted = [line.strip() for line in self.original]
@@ -73,7 +73,7 @@ class Fault:
         return [*lines[: place.start], *faulty, *lines[place.start + len(self.original) :]]
 
     def _neighbours(self, stripped: Sequence[str], start: int) -> int:
-        """How many of its neighbours still stand there: counted outward, until one does not."""
+        """Return the number of unchanged neighbours, counted outward."""
         end = start + len(self.original)
         above = reversed(stripped[max(0, start - len(self.before)) : start])
         return _alike(reversed(self.before), above) + _alike(self.after, stripped[end:])
@@ -89,7 +89,7 @@ def _alike(these: Iterable[str], those: Iterable[str]) -> int:
 
 
 def sources_of(top: Path = HOUSE) -> dict[str, list[str]]:
-    """The lines of every module that a fault may be in."""
+    """Return the lines of every module in which a fault can be."""
     return {
         path.relative_to(top).as_posix(): path.read_text("utf-8").split("\n")
         for package in PACKAGES

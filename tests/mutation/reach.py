@@ -1,8 +1,8 @@
-"""Which tests run which lines of the ten subjects: `python -m tests.mutation.reach MAP [PATH ..]`.
+"""Measure which tests run which lines: `python -m tests.mutation.reach MAP [PATH ..]`.
 
-Needs coverage (not in the constraints: `pip install coverage`). Each file of tests runs in a
-process of its own, forked from one that has imported what takes long. Only tests that pass are
-kept: one that fails on this machine anyway would seem to kill every fault.
+It needs coverage (not in the constraints: `pip install coverage`). Each test file runs in its own
+process, forked from a process that has imported the slow libraries. Only passing tests are
+recorded: a test that fails anyway would seem to kill every fault.
 """
 
 import importlib
@@ -29,7 +29,7 @@ HEAVY: Final = (
     *("pydantic", "uvicorn"),
 )
 FILE_AT_MOST_SECONDS: Final = 180
-# Libraries that are pytest's plugins too were imported before it could rewrite their asserts.
+# Libraries with pytest plugins are imported before pytest can rewrite their asserts.
 QUIETLY: Final = ("-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 
 
@@ -39,14 +39,14 @@ def import_what_takes_long() -> None:
 
 
 def forget_the_tree() -> None:
-    """Let a forked child import ours anew, from wherever its path leads."""
+    """Make a forked child import our modules again, from its own path."""
     for name in [*sys.modules]:
         if name.split(".")[0] in ("flows", "webapp", "tests", "elicit_url"):
             del sys.modules[name]
 
 
 class Watch:
-    """A plugin that tells coverage which test is on, and keeps how long each took."""
+    """A pytest plugin that sets coverage's context to the running test and records durations."""
 
     def __init__(self, coverage: Any) -> None:
         self.coverage = coverage
@@ -117,7 +117,7 @@ def main() -> None:
     reached: dict[str, dict[str, list[str]]] = {}
     seconds: dict[str, float] = {}
     bad: list[str] = []
-    if where.exists():  # some files anew, the others as they were
+    if where.exists():  # measure some files again, and use the stored results of the others
         before = json.loads(where.read_text())
         reached, seconds, bad = before["reached"], before["seconds"], before["bad"]
     with ThreadPoolExecutor(2) as pool:

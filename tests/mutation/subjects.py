@@ -1,4 +1,4 @@
-"""The ten subjects whose faults are drawn, each with the modules that it stands in."""
+"""The ten subjects whose faults are drawn, each with its modules."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,7 +38,7 @@ SUBJECTS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def modules_of(subject: str) -> list[str]:
-    """Their paths from the top of the tree, those of a folder one by one."""
+    """Return the paths of the subject's modules, relative to the top of the tree."""
     return [
         path.relative_to(HOUSE).as_posix()
         for pattern in SUBJECTS[subject]

@@ -1,4 +1,4 @@
-"""A frozen fault is found again by its text, or said to be gone."""
+"""A frozen fault is found again by its text, or reported as gone."""
 
 import json
 from pathlib import Path

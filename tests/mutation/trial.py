@@ -1,8 +1,8 @@
-"""One fault tried: in a copy of the tree, by processes that import the copy.
+"""The trial of one fault: in a copy of the tree, by processes that import the copy.
 
-What could go wrong: the tests import the tree beside the copy, and every fault survives. So a run
-begins with a fault that nothing outlives (see `__main__`). Or a test fails without the fault too,
-and seems to kill: so the tests that killed are run once more at the end, on the tree as it is.
+Risks: the tests import the original tree, and every fault survives. So a run starts with a fault
+that always fails (see `__main__`). Or a test fails without the fault too, and seems to kill. So the
+killing tests run once more at the end, on the unchanged tree.
 """
 
 import ast
@@ -26,17 +26,21 @@ from tests.mutation.fault import Fault, Location
 from tests.mutation.reach import FOLDERS, QUIETLY, forget_the_tree
 from tests.mutation.subjects import HOUSE
 
-SLOW_SECONDS: Final = 2  # tests that take longer are run after all others
-HANG_SECONDS: Final = 90  # of one test, or of collecting
+SLOW_SECONDS: Final = 2  # slower tests run after all others
+HANG_SECONDS: Final = 90  # limit for one test, or for the collection
 MEMORY_AT_MOST_BYTES: Final = 6 * 1024**3
-FILES_AT_ONCE: Final = (6, 12, 24)  # and so on: what is not killed early is seldom killed late
+# and so on: a fault that survives the first files is seldom killed
+FILES_AT_ONCE: Final = (6, 12, 24)
 NOT_COPIED: Final = (".git", ".venv", ".venv-*", "__pycache__", ".*_cache", "node_modules*")
 KILLED, ENDED = "killed ", "ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`word` is one of: killed, timed out, survived, cannot be applied, not reached, undecided."""
+    """The outcome of a trial.
+
+    `word` is one of: killed, timed out, survived, cannot be applied, not reached, undecided.
+    """
 
     word: str
     test: str | None = None
@@ -47,14 +51,14 @@ class Outcome:
 
 
 class Teller:
-    """A plugin: it picks the tests, and tells the parent which one is on and which one failed."""
+    """A pytest plugin that selects tests, and reports the running and the failed test."""
 
     def __init__(self, told: Path, picked: Collection[str]) -> None:
         self._told = told.open("a", buffering=1)
         self._picked = picked
 
     def pytest_sessionstart(self) -> None:
-        """A failure need not be made smaller to count."""
+        """Turn off hypothesis's shrinking: any failure counts."""
         phases = (Phase.explicit, Phase.generate)
         house = settings.get_profile("house")
         settings.register_profile("mutation", parent=house, phases=phases, print_blob=False)
@@ -77,7 +81,7 @@ class Teller:
 
 
 class Copy:
-    """A copy of the tree that one worker breaks and mends."""
+    """A copy of the tree in which one worker inserts and removes faults."""
 
     def __init__(self, top: Path) -> None:
         self.top = top / "tree"
@@ -100,7 +104,7 @@ class Copy:
     def first_failure(
         self, files: Sequence[str], picked: Collection[str] = (), *, seconds: float = inf
     ) -> Outcome:
-        """Run test files, of them only those picked if any are, until one fails."""
+        """Run test files, or only the `picked` tests in them, until one fails."""
         self._told.write_text("")
         child = os.fork()
         if not child:
@@ -124,7 +128,7 @@ class Copy:
                 return Outcome(word="killed", test=line.removeprefix(KILLED))
         if lines[-1:] == [ENDED]:
             return Outcome(word="survived")
-        # It went down with its process, or before a test was found.
+        # The process crashed, or ended before a test was found.
         return Outcome(word="killed", test=lines[-1] if lines else files[0])
 
     def _run(self, files: Sequence[str], picked: Collection[str]) -> None:
@@ -152,7 +156,7 @@ def _forget_compiled(path: Path) -> None:
 
 
 class Reach:
-    """Which tests run which line, as `tests.mutation.reach` measured it."""
+    """The tests that run each line, as `tests.mutation.reach` measured them."""
 
     def __init__(self, measured: Mapping[str, Mapping[str, object]]) -> None:
         self._reached: Mapping[str, Mapping[str, list[str]]] = measured["reached"]  # type: ignore[assignment]
@@ -160,7 +164,7 @@ class Reach:
         self._seconds: Mapping[str, float] = measured["seconds"]  # type: ignore[assignment]
 
     def tests(self, fault: Fault, place: Location, lines: Sequence[str]) -> set[str]:
-        """Those that run its statement; at import every test does: all that are in its module."""
+        """Return the tests of the fault's statement, or of its module if it runs at import."""
         reached = self._reached.get(place.module, {})
         last = place.start + len(fault.original)
         wanted = _statement(lines, range(place.start + 1, last + 1))
@@ -172,7 +176,7 @@ class Reach:
         return {test for test in tests if self._seconds.get(test, 0) > SLOW_SECONDS}
 
     def cheapest_first(self, tests: Iterable[str]) -> list[str]:
-        """Their files: by folder, then by what these tests take in each."""
+        """Return the files of these tests, sorted by folder and then by the tests' duration."""
         seconds: dict[str, float] = {}
         for test in tests:
             file = test.split("::")[0]
@@ -186,7 +190,7 @@ def rank(file: str) -> int:
 
 
 def _statement(lines: Sequence[str], changed: range) -> range | None:
-    """The smallest statement around those, without its body; None outside functions."""
+    """Return the smallest statement at these lines without its body, or None outside functions."""
     best: range | None = None
     for node in ast.walk(ast.parse("\n".join(lines))):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

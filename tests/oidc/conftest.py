@@ -1,4 +1,4 @@
-"""The two providers of this folder: one that is ours, and another that could be anybody's."""
+"""The two providers of this folder: ours, and one that an attacker could control."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
@@ -11,7 +11,7 @@ from tests.support.mcp_server import new_browser
 
 @pytest.fixture(scope="session")
 def node() -> str:
-    """The node that runs the provider, which is installed."""
+    """Return the node that runs the provider, and install the provider."""
     try:
         return install()
     except Missing as missing:
@@ -32,21 +32,21 @@ def second_process(node: str) -> Iterator[OpenIdProvider]:
 
 @pytest.fixture
 def acme(first_process: OpenIdProvider) -> OpenIdProvider:
-    """A provider that nobody has signed in at and nobody is registered with."""
+    """Return a provider without sessions and registrations."""
     first_process.configure()
     return first_process
 
 
 @pytest.fixture
 def rival(second_process: OpenIdProvider) -> OpenIdProvider:
-    """Another one."""
+    """Return a second provider, which can attack."""
     second_process.configure()
     return second_process
 
 
 @pytest.fixture
 async def newcomer() -> AsyncIterator[Newcomer]:
-    """Somebody with a fresh browser who is not signed in, by their name."""
+    """Provide a function that returns a person with a new browser, who is not signed in."""
     async with AsyncExitStack() as browsers:
 
         async def make(provider: OpenIdProvider, name: str) -> Guest:
@@ -57,7 +57,7 @@ async def newcomer() -> AsyncIterator[Newcomer]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say in one line what did not run and why."""
+    """Report in one line which tests did not run and why."""
     for reason in (NO_NODE, NO_PACKAGE):
         skipped = terminalreporter.stats.get("skipped", ())
         if count := sum(reason in report.longreprtext for report in skipped):

@@ -1,4 +1,4 @@
-"""A server of ours beside the real provider, where accounts are connected."""
+"""A server of this project with a real provider, at which accounts are connected."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ from tests.support.oauth_env import OAuthEnv, oauth_env
 
 @asynccontextmanager
 async def office(*providers: OpenIdProvider, **declared: Any) -> AsyncIterator[OAuthEnv]:
-    """The application, registered at the providers: `acme` and, if there is another, `rival`."""
+    """Run the application, registered at the providers `acme` and, if given, `rival`."""
     names = ("acme", "rival")[: len(providers)]
     declarations = [
         each.declared(name, **declared) for name, each in zip(names, providers, strict=True)
@@ -22,7 +22,7 @@ async def office(*providers: OpenIdProvider, **declared: Any) -> AsyncIterator[O
 
 
 def ours(here: OAuthEnv, *paths: str, **changes: Any) -> dict[str, Any]:
-    """The application's registration."""
+    """Return the application's registration at `acme`."""
     id, secret = here.settings.credentials["acme"]
     addresses = [f"{here.url}{path}" for path in paths]
     return registration(*addresses, client_id=id, client_secret=secret, **changes)

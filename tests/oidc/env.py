@@ -1,7 +1,7 @@
-"""A certified OpenID provider as a process of its own, people who sign in there, callers' tokens.
+"""A certified OpenID provider in its own process, people who sign in there, and access tokens.
 
-It is `oidc-provider`, run by node (server.mjs) on a port of its own. It lives in real time, so a
-hand clock that has to do with it starts at the real time and is ticked from there.
+The provider is `oidc-provider`, run by node (server.mjs) on its own port. It uses real time, so a
+manual clock in these tests starts at the real time.
 """
 
 import json
@@ -36,9 +36,9 @@ NO_PACKAGE = "npm cannot install oidc-provider on this machine"
 PATIENCE_SECONDS = 300.0
 STEPS_AT_MOST = 20
 OUR_ID = "our id"
-OUR_SECRET = "our:secret/%+"  # what Basic must encode
+OUR_SECRET = "our:secret/%+"  # Basic authentication must encode it
 ASSISTANT = "an assistant"
-ASSISTANT_BACK = "http://127.0.0.1:1/callback"  # nobody goes there
+ASSISTANT_BACK = "http://127.0.0.1:1/callback"  # no request goes there
 PEOPLE = {
     "alice": {"name": "Alice", "preferred_username": "alice", "email": "alice@acme.example"},
     "bob": {"name": "Bob", "preferred_username": "bob", "email": "bob@acme.example"},
@@ -54,14 +54,14 @@ PLAIN: Mapping[str, Any] = {
 
 
 class Missing(Exception):
-    """What this machine lacks for these tests."""
+    """A program or package that these tests need is missing on this machine."""
 
 
 class OpenIdProvider:
-    """The process. It answers as configured last, and knows nothing from before that."""
+    """The provider's process. A new configuration replaces the previous one and all state."""
 
     def __init__(self, *node: str) -> None:
-        """`node` is the program, after what it is started in."""
+        """Start the process. `node` is the program and the command that runs it, if any."""
         self._process = open_process(
             *(*node, str(HERE / "server.mjs")),
             name="the OpenID provider",
@@ -72,7 +72,7 @@ class OpenIdProvider:
         self.wanted: dict[str, Any] = {}
 
     def configure(self, **wanted: Any) -> None:
-        """Begin anew, with `PLAIN` for what is not said here."""
+        """Restart with this configuration. `PLAIN` has the defaults."""
         self.wanted = {**PLAIN, **wanted}
         cast("IO[bytes]", self._process.stdin).write(json.dumps(self.wanted).encode() + b"\n")
         said = json.loads(self._line())
@@ -80,15 +80,15 @@ class OpenIdProvider:
         self.issuer = said["issuer"]
 
     def change(self, **wanted: Any) -> None:
-        """Begin anew with what was wanted last, and this."""
+        """Restart with the last configuration and these changes."""
         self.configure(**{**self.wanted, **wanted})
 
     def declared(self, name: str = "acme", **changes: Any) -> Provider:
-        """The provider as a settings file declares it."""
+        """Return the provider as a settings file declares it."""
         return replace(openid(name, self.issuer), **changes)
 
     def client(self, name: str = "acme", **changes: Any) -> Client:
-        """Our registration there, where it was configured with `registration`."""
+        """Return our client at the provider, as `registration` registers it."""
         provider = self.declared(name, **changes)
         return Client(provider=provider, client_id=OUR_ID, client_secret=OUR_SECRET)
 
@@ -109,7 +109,7 @@ class OpenIdProvider:
         self.close()
 
     def close(self) -> None:
-        """It ends with its input."""
+        """Close the process's input, which ends it."""
         close(self._process)
 
     def _line(self) -> bytes:
@@ -122,7 +122,7 @@ class OpenIdProvider:
 
 
 class Guest:
-    """Somebody with a browser, which has its own cookie jar, at one provider."""
+    """A person with a browser, which has its own cookie jar, at one provider."""
 
     def __init__(self, name: str, *, at: OpenIdProvider, browser: httpx.AsyncClient) -> None:
         self.name = name
@@ -130,13 +130,13 @@ class Guest:
         self.at = at
 
     async def walk(self, url: str, *, says: str = "yes") -> str:
-        """Sign in and consent where that is asked; where it leads back to, which nobody visits."""
+        """Sign in and consent if asked. Return the redirect's address without visiting it."""
         end = await self._go(url, says)
         assert isinstance(end, str), end.text
         return end
 
     async def enter(self, url: str, *, user_code: str = "", says: str = "yes") -> str:
-        """Walk to an end at the provider itself; what its page says."""
+        """Follow the pages to one that does not redirect back, and return its text."""
         end = await self._go(url, says, user_code)
         assert isinstance(end, httpx.Response), end
         return end.text
@@ -152,26 +152,27 @@ class Guest:
                 page = await self.browser.get(url)
                 continue
             form = _Form(page.text)
-            if not form.action or "interrupted" in page.text:  # after a no, the code once more
+            # after a decline, the code form again
+            if not form.action or "interrupted" in page.text:
                 return page
             filled = {name: mine.get(name) or was for name, was in form.fields.items()}
             page = await self.browser.post(str(page.url.join(form.action)), data=filled)
         raise AssertionError("it leads nowhere")
 
 
-# Makes somebody with a fresh browser at a provider, by their name; the fixture `newcomer`.
+# Returns a person with this name and a new browser at a provider; see the fixture `newcomer`.
 Newcomer: TypeAlias = Callable[[OpenIdProvider, str], Awaitable[Guest]]
 
 
 class _Form(Form):
-    """A form whose fields say no more than they must."""
+    """A form whose inputs may omit their default attributes."""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         super().handle_starttag(tag, [("action", ""), ("type", "text"), ("value", ""), *attrs])
 
 
 def install() -> str:
-    """Install the provider into a folder outside git, once; the node to run it with."""
+    """Install the provider once into a folder outside git, and return the path of node."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         raise Missing(NO_NODE)
@@ -197,12 +198,12 @@ def install() -> str:
 
 
 def real_time() -> Clock:
-    """A hand clock that starts now, which is what the provider's clock says."""
+    """Return a manual clock that starts at the real time, like the provider's clock."""
     return Clock(utc_now())
 
 
 def registration(*redirect_uris: str, **changes: Any) -> dict[str, Any]:
-    """Us, as a client of the provider."""
+    """Return our registration at the provider."""
     return {
         "client_id": OUR_ID,
         "client_secret": OUR_SECRET,
@@ -214,7 +215,7 @@ def registration(*redirect_uris: str, **changes: Any) -> dict[str, Any]:
 def sign_in_for(acme: OpenIdProvider, url: str, **wanted: Any) -> dict[str, str]:
     """Let people and their assistants sign in at the provider for the server at this address.
 
-    What comes back are the variables of that server.
+    Return the environment variables of that server.
     """
     assistant = {
         "client_id": ASSISTANT,
@@ -238,7 +239,7 @@ def sign_in_for(acme: OpenIdProvider, url: str, **wanted: Any) -> dict[str, str]
 async def bearer_of(
     guest: Guest, resource: str | None, *, scope: str = "openid tools"
 ) -> dict[str, Any]:
-    """What the person's assistant gets for this resource, as MCP clients ask for it (RFC 8707)."""
+    """Return the token reply for this resource, requested as MCP clients do (RFC 8707)."""
     issuer, verifier = guest.at.issuer, secrets.token_urlsafe(32)
     named = {} if resource is None else {"resource": resource}
     asked = {
@@ -268,7 +269,7 @@ async def bearer_of(
 
 
 def _installed() -> dict[str, str]:
-    """The version of what is there."""
+    """Return the installed version."""
     package = PACKAGES / "oidc-provider" / "package.json"
     if not package.is_file():
         return {}

@@ -1,8 +1,8 @@
 """`python -m tests.oidc.official_clients [MCP_REMOTE]`: real clients sign a person in and ask them.
 
-The official TypeScript clients of both lines and the Python one, on each revision, and mcp-remote
-if its program is named, at oidc-provider and with the two settings of docs/issuers.md. The person
-has a real browser: for the sign-in, and for the link. It ends with 1 where something went wrong.
+The official TypeScript and Python clients, on each revision, and mcp-remote if its program is
+named, sign in at oidc-provider with the two settings of docs/issuers.md. The person uses a real
+browser for the sign-in and for the link. The exit status is 1 if a client failed.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ async def visit() -> str:
 
 
 class Callback:
-    """Where the browser comes back to, with a code for whoever waits for it."""
+    """A redirect URI that passes the received code to the waiting client."""
 
     def __init__(self) -> None:
         self.codes: asyncio.Queue[dict[str, str]] = asyncio.Queue()
@@ -72,7 +72,7 @@ class Callback:
 
 
 async def walk(page: Page, url: str, *, until: str) -> None:
-    """On through every page's first button, as alice, until the browser is there."""
+    """Press the first button of every page as alice, until the browser is at `until`."""
     await page.goto(url)
     for _ in range(STEPS_AT_MOST):
         if page.url.startswith(until) and not await page.locator(SENDS).count():
@@ -88,8 +88,8 @@ async def walk(page: Page, url: str, *, until: str) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     page: Page
-    url: str  # of our server
-    back: str  # where the browser comes back to
+    url: str  # our server's
+    back: str  # where the browser is redirected to
     callback: Callback
 
     async def sign_in(self, url: str) -> dict[str, str]:
@@ -183,7 +183,7 @@ async def python(place: Place, revision: str) -> str:
 
 
 async def mcp_remote(place: Place, program: str, revision: str, home: Path) -> str:
-    """It says on its error output where the person is to sign in, and listens for the code."""
+    """Run mcp-remote. It prints the sign-in address on standard error and listens for the code."""
     registered = json.dumps({"client_id": ASSISTANT, "token_endpoint_auth_method": "none"})
     options = ("--host", "127.0.0.1", "--allow-http", "--static-oauth-client-info", registered)
     started = StdioServerParameters(
@@ -230,7 +230,7 @@ async def place(provider: OpenIdProvider, home: Path, page: Page) -> AsyncIterat
 
 
 async def tried(remote: str | None = None) -> bool:
-    logging.disable()  # the libraries' of this side
+    logging.disable()  # hide the log of the libraries in this process
     ways: dict[str, Callable[[Place, Path], Awaitable[str]]] = {
         **{f"TypeScript {one}": partial(_typescript, client=one) for one in CLIENTS},
         **{f"Python {revision}": partial(_python, revision=revision) for revision in REVISIONS},

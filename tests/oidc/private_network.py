@@ -1,8 +1,9 @@
-"""`python -m tests.oidc.private_network`: an issuer in a network and of an authority of its own.
+"""`python -m tests.oidc.private_network`: an issuer in a private network with its own CA.
 
-Its address is a private one, behind a certificate that the operator alone trusts; people sign in,
-callers bring tokens, and an account is connected there. An author's own way there is refused. It
-makes a network namespace, so it needs root and `ip`; it ends with 1 where something went wrong.
+The issuer has a private address and a certificate that only the operator trusts. People sign in
+there, callers bring its tokens, and an account is connected there. A provider that an author's tool
+names at the same address is refused. The script creates a network namespace, so it needs root and
+`ip`. The exit status is 1 if a check failed.
 """
 
 import asyncio
@@ -59,7 +60,7 @@ async def connect() -> str:
 
 @mcp.tool()
 async def wander(issuer: str) -> str:
-    """As a model names it: the same address, and nobody has configured that."""
+    """Connect to a provider at this address, which the operator has not configured."""
     return f"connected {(await elicit.oauth(openid('mine', issuer), scopes=['profile'])).label}"
 
 
@@ -82,7 +83,7 @@ def network() -> Iterator[None]:
 
 
 def authority(folder: Path) -> tuple[Path, Path]:
-    """The authority's certificate, and the issuer's with its key; both are of today."""
+    """Return the CA's certificate, and the issuer's certificate with its key, both valid today."""
     root_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     root_name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Our own authority")])
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, THERE)])
@@ -117,7 +118,7 @@ def authority(folder: Path) -> tuple[Path, Path]:
 
 
 async def tried(provider: OpenIdProvider, root: Path, home: Path) -> dict[str, bool]:
-    """What was to come out, and whether it did."""
+    """Return each check and whether it passed."""
     with bound("127.0.0.1") as free:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"

@@ -1,6 +1,6 @@
-"""Accounts at a provider that is not ours: connected, renewed, given back, and mixed up.
+"""Accounts at a third-party provider: connected, refreshed, revoked and mixed up.
 
-The application is the real one; who attacks holds real answers of real providers.
+The application is the real one. The attacker uses real responses of real providers.
 """
 
 from dataclasses import dataclass, replace
@@ -29,14 +29,14 @@ from tests.support.mcp_server import Page, Person, eventually, new_browser
 from tests.support.oauth_env import Asking, OAuthEnv, changed, ends, parameter
 
 T = TypeVar("T")
-# OpenID Connect Core, 11: without this a provider leaves offline_access out.
+# OpenID Connect Core, 11: without this, a provider ignores offline_access.
 LASTING = {"extra": (("prompt", "consent"),)}
 DEVICE = [registration(grant_types=[oauth_device.GRANT_TYPE, "refresh_token"], response_types=[])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """One question, the browser that it was opened in, and where its Continue leads."""
+    """A question, the browser that opened it, and the address that Continue leads to."""
 
     asked: Asking
     person: Person
@@ -53,14 +53,14 @@ class Visit:
 
 
 async def visit(here: OAuthEnv, *scopes: str, provider: str = "acme", **about: Any) -> Visit:
-    """A tool asks, and the person presses Continue."""
+    """Ask with a tool, and press Continue."""
     asked = here.ask(*scopes, provider=provider, **about)
     person, link = await here.person(), await asked.link()
     return Visit(asked=asked, person=person, link=link, leaves=await person.go_on(link))
 
 
 async def connected(here: OAuthEnv, guest: Guest, *scopes: str) -> tuple[Client, Connection]:
-    """A connection as it is stored, and our registration."""
+    """Connect an account. Return our client and the stored connection."""
     trip = await visit(here, *scopes)
     await trip.done_with(await guest.walk(trip.leaves))
     (connection,) = await here.connections()
@@ -81,7 +81,7 @@ async def userinfo(acme: OpenIdProvider, access_token: str) -> httpx.Response:
 
 
 async def is_active(client: Client, acme: OpenIdProvider, token: str) -> bool:
-    """What the provider says of a key (RFC 7662)."""
+    """Return True if the provider says that the token is active (RFC 7662)."""
     async with new_browser() as http:
         reply = await http.post(
             f"{acme.issuer}/token/introspection",
@@ -131,7 +131,7 @@ async def test_an_answer_without_the_issuers_name_is_refused(
         named = f"{acme.issuer}/" if issuer == "acme/" else issuer
         assert (await trip.back_with(changed(callback, iss=named))).status == 400
         assert not await here.connections()
-        assert (await trip.done_with(callback)).id == "alice"  # the code was not touched
+        assert (await trip.done_with(callback)).id == "alice"  # the code is still valid
 
 
 async def test_the_answer_of_one_provider_opens_nothing_at_anothers_callback(
@@ -149,7 +149,7 @@ async def test_the_answer_of_one_provider_opens_nothing_at_anothers_callback(
 async def test_a_provider_that_sends_people_on_to_another_gets_no_code(
     acme: OpenIdProvider, rival: OpenIdProvider, newcomer: Newcomer
 ) -> None:
-    """The mix-up of RFC 9700, 4.4: the rival is the attacker, and hands the browser to acme."""
+    """Check the mix-up attack of RFC 9700, 4.4: the rival sends the browser on to acme."""
     async with office(acme, rival) as here:
         trip = await visit(here, provider="rival")
         alice = await newcomer(acme, "alice")
@@ -158,7 +158,7 @@ async def test_a_provider_that_sends_people_on_to_another_gets_no_code(
         to_acme = changed(handed_on, redirect_uri=f"{here.url}/callback/acme")
         page = await trip.back_with(await alice.walk(to_acme))
         assert page.status == 404
-        # Even where both addresses are registered: iss tells.
+        # Even if both addresses are registered, the `iss` parameter reveals the attack.
         acme.configure(clients=[ours(here, "/callback/acme", "/callback/rival")])
         callback = await (await newcomer(acme, "alice")).walk(handed_on)
         assert (await trip.back_with(callback)).status == 400
@@ -204,7 +204,7 @@ async def test_a_callback_that_comes_again_neither_exchanges_nor_harms(
         account = await trip.done_with(callback)
         page = await ends(trip.person, await trip.back_with(callback))
         assert "is connected" in page.heading
-        # A second exchange of the code would have made the provider take the key back.
+        # A second exchange of the code would have made the provider revoke the token.
         assert (await userinfo(acme, account.access_token)).status_code == 200
 
 
@@ -245,7 +245,7 @@ async def test_what_a_person_took_back_at_the_provider_is_gone(
 ) -> None:
     async with office(acme, **LASTING) as here:
         client, connection = await connected(here, await newcomer(acme, "alice"), "offline_access")
-        acme.change()  # it knows nothing from before
+        acme.change()  # the provider forgets all state
         with pytest.raises(RefreshTokenGone):
             await lead(refresh(client, connection, now=here.clock()))
         assert await lead(revoke(client, connection))
@@ -276,7 +276,8 @@ async def test_a_connection_that_is_given_back_opens_nothing_any_more(
         assert (await userinfo(acme, connection.access_token)).status_code == 401
         with pytest.raises(RefreshTokenGone):
             await lead(refresh(client, connection, now=here.clock()))
-        assert await lead(revoke(client, connection))  # it is gone; saying so twice is no harm
+        # it is already revoked, and a second revocation succeeds
+        assert await lead(revoke(client, connection))
 
 
 async def test_a_connection_without_a_refresh_token_is_given_back_too(
@@ -290,7 +291,7 @@ async def test_a_connection_without_a_refresh_token_is_given_back_too(
 
 
 async def pair_of(here: OAuthEnv) -> tuple[str, str]:
-    """Both keys of the one account, as the application keeps them."""
+    """Return the access token and the refresh token of the only stored account."""
     (kept,) = await here.connections()
     assert kept.refresh_token is not None
     return kept.access_token, kept.refresh_token
@@ -311,7 +312,7 @@ async def test_fifty_calls_whose_key_is_over_get_one_new_pair_and_nobody_is_aske
         after = await pair_of(here)
         assert keys == {after[0]}
         assert not set(before) & set(after)
-        # Had the old one been brought twice, the provider would have ended the whole family.
+        # Reuse of the old refresh token would have revoked the complete token family.
         assert [await is_active(client, acme, key) for key in after] == [True, True]
         assert not await is_active(client, acme, before[1])
         assert (await userinfo(acme, after[0])).json()["email"] == "alice@acme.example"

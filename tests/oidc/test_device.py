@@ -1,4 +1,4 @@
-"""`elicit connect`: an account is connected from a terminal, by a code entered elsewhere."""
+"""`elicit connect`: connect an account from a terminal, with a code typed on another device."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ GRANTS = {"grant_types": [oauth_device.GRANT_TYPE, "refresh_token"], "response_t
 
 
 class Desk:
-    """A terminal whose user enters the code on another device while time passes here."""
+    """A terminal whose user enters the code on another device while the terminal waits."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Desk:
         self.asked: list[str] = []
         self._guest, self._says, self._likes = guest, says, likes
         self._has_entered = False
-        self._meanwhile = meanwhile  # before the answer to whether it is right
+        self._meanwhile = meanwhile  # runs before the user confirms the account
 
     @property
     def terminal(self) -> Terminal:

@@ -1,4 +1,4 @@
-"""People and their assistants sign in at a certified provider, through our whole server."""
+"""People and their assistants sign in at a certified provider, through our complete server."""
 
 import re
 from collections.abc import Callable
@@ -53,7 +53,7 @@ async def bearer(env: ServerEnv, guest: Guest) -> dict[str, str]:
 
 
 async def sign_in(person: Person, page: Page, guest: Guest) -> Page:
-    """As that guest, from a page with a sign-in button; the page that it ends at."""
+    """Sign in as the guest from a page with a sign-in button, and return the last page."""
     back = await guest.walk(await leave_to_sign_in(person, page))
     returned = await person.visit(back)
     assert returned.status == 303, returned.text
@@ -107,7 +107,8 @@ async def test_somebody_who_signed_in_as_another_can_sign_in_again(
             link = await caller.link()
             person = await env.person()
             refused = await sign_in(person, await person.visit(link), bob)
-            # The same browser at the provider: only the prompt makes it ask who it is.
+            # With the same browser session at the provider, only the prompt makes it ask for the
+            # user.
             now_alice = Guest("alice", at=acme, browser=bob.browser)
             assert WORDS in (await sign_in(person, refused, now_alice)).text
 

@@ -1,7 +1,7 @@
-"""Signing in at a provider that is not ours, and the tokens that it gives to people's assistants.
+"""Sign-in at a third-party provider, and the access tokens that it issues to assistants.
 
-Who signs in here must come out as the same person as their assistant's token says, whatever the
-provider's ways of signing are.
+A person who signs in here must be identified as the same person as in their assistant's token,
+whatever algorithm the provider signs with.
 """
 
 from collections.abc import AsyncIterator
@@ -53,7 +53,7 @@ NEXT = {"kid": "two", "alg": "ES256"}
 
 @dataclass(slots=True)
 class Desk:
-    """Our side: where people sign in, and who checks what callers bring."""
+    """A server's sign-in, and its verification of the tokens that callers send."""
 
     provider: OpenIdProvider
     http: httpx.AsyncClient
@@ -75,7 +75,7 @@ class Desk:
         return self.way.begin(await self.metadata(), **options)
 
     async def arrive(self, departure: Redirect, back: str, **changes: Any) -> SignedIn:
-        """The browser is here with the provider's answer; `changes` of what it kept."""
+        """Handle the provider's redirect. `changes` replace values that the browser stored."""
         kept = {**cast("dict[str, Any]", departure.kept), **changes}
         arrival = CallbackParams(parameters=tuple(parse_qsl(urlsplit(back).query)))
         found = await self.metadata()
@@ -100,7 +100,7 @@ class Desk:
         return refused.value.reason
 
     def door(self, *, asks: bool = False) -> httpx.AsyncClient:
-        """A caller before the endpoint, which the protection stands around."""
+        """Return a client of a protected endpoint."""
         about: Any = {"issuer": self.issuer, "resource": self.resource, "clock": self.clock}
         introspection = Introspection(client=self.provider.client(), **about) if asks else None
         tokens = IssuerTokens(
@@ -111,7 +111,7 @@ class Desk:
 
 
 async def whose_call(scope: Scope, receive: Receive, send: Send) -> None:
-    """An MCP endpoint that knows one thing."""
+    """Answer as an MCP endpoint that returns the caller's subject."""
     token = get_access_token()
     subject = None if token is None else token.subject
     await JSONResponse({"subject": subject})(scope, receive, send)
@@ -135,7 +135,7 @@ async def test_a_person_signs_in_and_is_known_by_the_name_they_use(
     assert signed_in == SignedIn(issuer=desk.provider.issuer, subject="alice", label="alice")
     again = await desk.leave()
     page = await alice.browser.get(again.url)
-    assert page.headers["location"].startswith(BACK)  # this time nothing is asked
+    assert page.headers["location"].startswith(BACK)  # nothing is asked the second time
     assert await desk.arrive(again, page.headers["location"]) == signed_in
 
 
@@ -157,7 +157,7 @@ async def test_a_person_who_switches_chooses_who_to_be(desk: Desk, newcomer: New
     alice = await newcomer(desk.provider, "alice")
     assert (await desk.sign_in(alice)).subject == "alice"
     bob = Guest("bob", at=desk.provider, browser=alice.browser)
-    assert (await desk.sign_in(bob)).subject == "alice"  # nobody was asked
+    assert (await desk.sign_in(bob)).subject == "alice"  # the provider asked nothing
     assert (await desk.sign_in(bob, switches=True)).subject == "bob"
     assert (await desk.sign_in(alice)).subject == "bob"
 
@@ -179,7 +179,7 @@ async def test_an_answer_to_another_browser_is_not_acted_upon(
     with pytest.raises(Mixed) as mixed:
         await desk.arrive(victim, forged)
     assert mixed.value.reason == "the state is not this browser's"
-    assert (await desk.arrive(mallory, forged)).subject == "bob"  # the code was not touched
+    assert (await desk.arrive(mallory, forged)).subject == "bob"  # the code is still valid
 
 
 async def test_a_code_of_another_browser_is_worth_nothing(desk: Desk, newcomer: Newcomer) -> None:
@@ -246,7 +246,7 @@ async def test_a_token_for_an_id_of_ours_counts_where_that_is_declared(
 async def test_a_token_counts_until_its_time_is_over(desk: Desk, newcomer: Newcomer) -> None:
     token = (await bearer_of(await newcomer(desk.provider, "alice"), MCP))["access_token"]
     desk.clock.tick(seconds=120)
-    assert (await desk.read(token)).subject == "alice"  # clocks differ by a minute
+    assert (await desk.read(token)).subject == "alice"  # clocks may differ by a minute
     desk.clock.tick(seconds=120)
     assert await desk.refusal(token) == "time"
 
@@ -305,12 +305,12 @@ async def test_the_issuer_changes_its_key_and_nobody_notices(
     before = (await bearer_of(alice, MCP))["access_token"]
     async with desk.door() as caller:
         assert (await caller.post("/mcp", headers=bearer(before))).status_code == 200
-        desk.provider.change(keys=[NEXT, KEY])  # the old one is published still
+        desk.provider.change(keys=[NEXT, KEY])  # the old key is still published
         bob = await newcomer(desk.provider, "bob")
         after = (await bearer_of(bob, MCP))["access_token"]
         early = await caller.post("/mcp", headers=bearer(after))
         # finding: XO11
-        assert early.status_code == 503  # one request in 30 seconds, whatever callers send
+        assert early.status_code == 503  # the keys are fetched at most once in 30 seconds
         assert int(early.headers["retry-after"]) >= 30
         desk.clock.tick(seconds=BETWEEN_FETCHES.total_seconds())
         for token, subject in ((after, "bob"), (before, "alice")):
@@ -335,7 +335,7 @@ async def test_the_same_name_at_another_issuer_is_somebody_else(
 ) -> None:
     sign_in_for(rival, HERE)
     token = (await bearer_of(await newcomer(rival, "alice"), MCP))["access_token"]
-    assert await desk.refusal(token) == "signature"  # their key has the same name too
+    assert await desk.refusal(token) == "signature"  # the other issuer's key has the same id
     theirs = replace(desk.resource, issuer=rival.issuer)
     assert await desk.refusal(token, theirs) == "signature"
 

@@ -1,5 +1,5 @@
-"""What was once seen from outside, tried again against a served process, with counts.
+"""Defects that were once seen from outside, tried again against a served process, with counts.
 
-Each module here is one row: `FINDING` is its id, and `reproduce(times)` yields a case and whether
-it went right, for each try. `python -m tests.outside` prints counts; the suite tries each once.
+Each module is a row: `FINDING` is its id, and `reproduce(times)` yields for each try a case and
+whether it passed. `python -m tests.outside` prints counts. The test suite tries each row once.
 """

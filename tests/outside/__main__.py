@@ -1,4 +1,7 @@
-"""`python -m tests.outside [ID ...] [--times 20]`: the counts, and 1 as status if one is wrong."""
+"""`python -m tests.outside [ID ...] [--times 20]`: print the counts.
+
+The status is 1 if one is wrong.
+"""
 
 import argparse
 import asyncio
@@ -25,7 +28,7 @@ def main() -> int:
     parser.add_argument("ids", nargs="*", help="rows, by their ids; all where none is named")
     parser.add_argument("--times", type=int, default=20)
     arguments = parser.parse_args()
-    logging.disable()  # the libraries' of this side
+    logging.disable()  # hide the log of the libraries in this process
     rows = [row for row in ROWS if not arguments.ids or row.FINDING in arguments.ids]
     is_right = [asyncio.run(count(row, times=arguments.times)) for row in rows]
     return 0 if all(is_right) and rows else 1

@@ -1,4 +1,4 @@
-"""A tool that makes a question and forgets its `await`, served: nothing is given away."""
+"""A served tool that creates a question and forgets `await`: it must deliver nothing."""
 
 import tempfile
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""A paid result arrives while the store is away: that is noted later, or it is never refunded."""
+"""A paid result that is sent while the store is away: it must never be refunded."""
 
 import asyncio
 import tempfile
@@ -13,7 +13,7 @@ from tests.support.shared_stores import STORES
 
 FINDING = "XV1"
 PATIENCE_SECONDS = 300
-AGO = -90  # the server's clock: its leases are over by that of a command
+AGO = -90  # the server's clock, so that its leases have expired by the command's clock
 EIGHT_DAYS = 8 * 24 * 60 * 60
 
 
@@ -55,9 +55,9 @@ async def _is_not_refunded(process_pool: ProcessPool, store: str, *, dies: bool)
 
 
 async def _is_on_the_list(env: AccountEnv) -> bool:
-    """Eight days later, when what nobody used has been refunded."""
+    """Check the list eight days later, when unused payments have been refunded."""
     async with env.start(later=EIGHT_DAYS) as server:
-        for _ in range(2):  # it has looked at all that was due
+        for _ in range(2):  # the sweeper has handled everything that was due
             await server.says("looks")
         rows = await told(env, "listed")
     refunds = (await env.stripe(REFUNDS))["data"]

@@ -31,7 +31,7 @@ class AskedPrograms:
     extra: Mapping[str, str] = field(repr=False)
 
     async def key(self, program: str, *scopes: str) -> dict[str, str]:
-        """Return the headers of a program that has a new key."""
+        """Return the headers of a program with a new key."""
         names = ",".join(scopes or ("ask",))
         made = await called(
             *("api-keys", "new", program, "--scopes", names, "--expires", "90d"),
@@ -49,7 +49,10 @@ class AskedPrograms:
         return told
 
     async def do(self, program: Mapping[str, str], asked: Mapping[str, Any], *also: str) -> None:
-        """Do in a browser what the link of a question asks for; `also` are origins it leads to."""
+        """Do in a browser what the question's link asks for.
+
+        `also` are the origins that it leads to.
+        """
         async with httpx.AsyncClient(timeout=300) as browser:
             page = await browser.get(asked["url"])
             form = Page(page.text).forms[0]
@@ -61,7 +64,7 @@ class AskedPrograms:
             await walk(browser, asked["url"], answers={}, also=also, say=lambda _: None)
 
     async def script(self, text: str, *arguments: str) -> Ended:
-        """Run Python in a process of its own, with the settings of the server."""
+        """Run Python code in its own process, with the server's settings."""
         path = self.home / "vendor.py"
         path.write_text(text, "utf-8")
         process = await start(
@@ -77,7 +80,7 @@ class AskedPrograms:
 async def programs_on(
     store: str, home: Path, *arguments: str, tools: str = TOOLS, **extra: str
 ) -> AsyncIterator[AskedPrograms]:
-    """Serve `tools` on a fresh store of this kind."""
+    """Serve `tools` on a new store of this kind."""
     async with AsyncExitStack() as stack:
         if store == "postgres":
             extra["ELICIT_STORE"] = await stack.enter_async_context(fresh_database())

@@ -1,6 +1,6 @@
-"""A page showed a number at night: cause, question and payment by the log and one command.
+"""A page that showed an error number: the log and a command lead to cause, question and payment.
 
-docs/monitoring.md tells it in the same way. It is played on each store.
+docs/monitoring.md describes the same steps. They run on each store.
 """
 
 import json
@@ -40,7 +40,7 @@ async def buy() -> str:
     receipt = await elicit.payment(Money("9.00", "EUR"), "Report", provider="acme")
     return f"paid {receipt.price}"
 """
-# In the order of time; each is a line of the timeline.
+# The lines of the timeline, in order.
 HAPPENED = (
     "asked: payment",
     "Continue pressed (2)",
@@ -52,7 +52,7 @@ HAPPENED = (
 
 
 class Acme:
-    """A payment provider that is down until it is not."""
+    """A payment provider that is down until a test starts it."""
 
     def __init__(self) -> None:
         self.is_down = True
@@ -109,7 +109,7 @@ async def _played(store: str | None) -> AsyncIterator[tuple[str, bool]]:
             ):
                 link, number = await _incident(acme, here, client, Person(browser))
                 log = error_of(here.process)
-            # From here on there are the log and the commands alone.
+            # From here on, only the log and the commands are used.
             (line, *_) = [each for each in log.splitlines() if number in each] or [""]
             yield "the number of the page is in the log", f"error_id={number}" in line
             yield "its line names the cause", "provider.failed" in line and "503" in line
@@ -131,7 +131,7 @@ async def _played(store: str | None) -> AsyncIterator[tuple[str, bool]]:
 
 
 def _is_told(text: str) -> bool:
-    """Return True if each event stands there, in its order."""
+    """Return True if the text has each event, in order."""
     places = [text.find(f"\t{each}") for each in HAPPENED]
     return "led_nowhere  1" in text and -1 not in places and places == sorted(places)
 
@@ -154,7 +154,7 @@ def _set_up(home: Path, place: str, store: str | None) -> Mapping[str, str]:
 
 
 async def _incident(acme: Acme, here: Server, client: Client, person: Person) -> tuple[str, str]:
-    """The night: the link that the person had, and the number that a page showed."""
+    """Cause the incident. Return the person's link and the error number of the page."""
     result: Any = await client.call_tool("buy", {})
     link = link_in(result)
     page = await person.press(link)  # the provider is down

@@ -1,7 +1,7 @@
-"""Commands of an operator, each in a fresh process, on the store of a market and its sandbox.
+"""An operator's commands, each in a new process, on the store of a shop and its sandbox.
 
-`elicit payments refund` asks no sandbox for a refund. So these run the same work with the
-sandbox's settings, as the server has them. The last line that a command prints is JSON.
+`elicit payments refund` cannot refund at a sandbox. So these commands do the same work with the
+server's sandbox settings. The last line of a command's output is JSON.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ async def told(env: AccountEnv, *words: str) -> str:
 
 
 async def told_at_once(env: AccountEnv, *commands: Sequence[str]) -> list[str]:
-    """Return the outputs of commands that begin at the same moment, each in its process."""
+    """Return the outputs of commands that start at the same moment in separate processes."""
     about = {
         "port": env.port,
         "folder": str(env.folder),

@@ -1,4 +1,4 @@
-"""An MCP client by hand, that says no more than it must; and a proxy that loses what it carries."""
+"""A minimal MCP client without a library, and a proxy that loses responses."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 300.0
 
 
 class ByHand:
-    """One client on one revision; on the older one it has a session."""
+    """A client on one revision. On the older revision it has a session."""
 
     def __init__(self, http: httpx.AsyncClient, url: str, revision: str) -> None:
         self._http = http
@@ -25,7 +25,7 @@ class ByHand:
             "accept": "application/json, text/event-stream",
             "mcp-protocol-version": revision,
         }
-        self.events: list[str] = []  # ids of those of the last call
+        self.events: list[str] = []  # event ids of the last call
         self._number = 0
 
     async def connect(self) -> "ByHand":
@@ -41,7 +41,11 @@ class ByHand:
         return self
 
     async def call(self, tool: str, *, url: str | None = None, **arguments: object) -> Any:
-        """The result; `url` is another way to the server. Raises httpx.HTTPError if it is lost."""
+        """Return the call's result. `url` is another address of the server.
+
+        Raises:
+            httpx.HTTPError: The response was lost.
+        """
         return result_in((await self.post(self.calling(tool, arguments), url=url)).text)
 
     def calling(self, tool: str, arguments: dict[str, object]) -> dict[str, Any]:
@@ -56,9 +60,9 @@ class ByHand:
         return {"id": self._number, "method": "tools/call", "params": params}
 
     async def post(self, message: dict[str, Any], *, url: str | None = None) -> httpx.Response:
-        # Through a proxy it is still this server that is meant.
+        # Through a proxy, the Host header still names this server.
         headers = {**self.headers_for(message), "host": urlsplit(self.url).netloc}
-        # A connection of its own: what a proxy resets is no other request's.
+        # Use a connection of its own, so that a proxy's reset affects no other request.
         headers["connection"] = "close"
         return await self._http.post(
             url or self.url, json={"jsonrpc": "2.0", **message}, headers=headers
@@ -76,7 +80,7 @@ class ByHand:
 
 
 def result_in(text: str) -> Any:
-    """The result in an answer, which is JSON or a stream of events."""
+    """Return the result in a response, which is JSON or an event stream."""
     lines = [line.removeprefix("data:") for line in text.splitlines() if line.startswith("data:")]
     for line in lines or [text]:
         if line.strip():
@@ -91,9 +95,10 @@ def texts_in(result: Any) -> list[str]:
 
 
 class Losing:
-    """A proxy that loses the answer in which `marker` stands, and keeps what it has seen of it.
+    """A proxy that loses the response that contains `marker`, and records what it has read.
 
-    It resets as soon as it sees it, or (`reads_on`) takes the server's answer to its end first.
+    It resets the connection as soon as it reads the marker. With `reads_on` it first reads the
+    server's response to its end.
     """
 
     def __init__(self, port: int, *, marker: bytes, reads_on: bool) -> None:
@@ -129,7 +134,7 @@ class Losing:
 
 @contextlib.asynccontextmanager
 async def losing(port: int, *, marker: bytes, reads_on: bool) -> AsyncGenerator[tuple[Losing, str]]:
-    """The proxy, and the address of /mcp through it."""
+    """Provide the proxy, and the address of /mcp through it."""
     proxy = Losing(port, marker=marker, reads_on=reads_on)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     async with server:

@@ -1,4 +1,4 @@
-"""SIGTERM while fifty calls are held: each is answered in the protocol, and goes on afterwards."""
+"""SIGTERM while fifty calls are open: each gets a response in the protocol, and can continue."""
 
 import asyncio
 import signal
@@ -18,7 +18,7 @@ from tests.support.cli import Server, ended, serving
 from webapp.demo.client import text_of
 
 FINDING = "R5"
-CALLS = 50  # and twelve where each is tried but once
+CALLS = 50  # twelve if each is tried only once
 TOOLS = """
 from collections import Counter
 from mcp.server.mcpserver import MCPServer
@@ -84,9 +84,9 @@ async def _going_on(home: Path, revision: str, *, legs: int, number: int) -> lis
 async def _held(
     server: Server, revision: str, *, legs: int, number: int
 ) -> list[asyncio.Task[str]]:
-    """Return the calls when each has shown its link, and the server has the client's answer.
+    """Return the calls, once each has shown its link and the server has the client's answer.
 
-    The library's client ends all its calls when a server that has ended refuses its answer.
+    The library's client ends all its calls if a server that has ended refuses its answer.
     """
     shown = asyncio.Queue[None]()
     calls = [asyncio.create_task(_call(server.url, revision, one, shown)) for one in range(number)]
@@ -123,7 +123,7 @@ async def _call(url: str, revision: str, number: int, shown: asyncio.Queue[None]
                 elicitation_callback=show,
             ) as client,
         ):
-            await client.list_tools()  # or the library lists them after the result arrived
+            await client.list_tools()  # or the library lists them after the result has arrived
             text = text_of(await client.call_tool("wait", {"number": number}))
     return text
 

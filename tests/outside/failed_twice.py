@@ -1,4 +1,4 @@
-"""Paid, the tool fails, the line is cut, and its failure is told again: the receipt stays open."""
+"""A paid tool that fails after its connection was cut: the payment stays open."""
 
 import asyncio
 import re
@@ -44,12 +44,12 @@ async def _is_paid_once(process_pool: ProcessPool) -> bool:
                 assert await customer.walk(link) == "Paid 9.00 €"
                 while not account_env.work:  # noqa: ASYNC110 - another process
                     await asyncio.sleep(0.01)
-            (Path(folder) / "go").touch()  # the line is cut, and now the tool fails
+            (Path(folder) / "go").touch()  # the connection is cut, and now the tool fails
             await account_env.until("finished", kind="run")
             for words in ("out of leaves", "tea for 9.00 EUR"):
                 async with _called(http, url, caller.headers) as lines:
                     said = await _first(lines, re.compile(f"({words})|/e/"))
-                    if said != words:  # it asks to pay again
+                    if said != words:  # the call asks to pay again
                         return False
                 await account_env.until("delivered", kind="run")
             return len(set(account_env.work)) == 1

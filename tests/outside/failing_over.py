@@ -1,4 +1,4 @@
-"""Two served processes on a PostgreSQL with a standby, and what is asked of them meanwhile."""
+"""Two served processes on a PostgreSQL with a standby, and requests to them during a failover."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 300
 
 
 async def comes(is_so: Callable[[], Awaitable[bool]]) -> bool:
-    """Return True if it is so within the patience."""
+    """Return True if the condition becomes true in time."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not await is_so():
         if time.monotonic() > end:
@@ -30,7 +30,7 @@ async def comes(is_so: Callable[[], Awaitable[bool]]) -> bool:
 
 
 class Instances:
-    """Both have one home and one store; `till` has what their tools did."""
+    """Two processes with the same home and store. `till` has the work of their tools."""
 
     def __init__(self, servers: Sequence[Server], *, home: Path, extra: dict[str, str]) -> None:
         self.servers, self.home, self.extra = servers, home, extra
@@ -45,7 +45,7 @@ class Instances:
         return [event in error_of(each.process) for each in self.servers]
 
     async def order(self, what: str) -> list[str]:
-        """Have each of them place the order; return the idempotency keys."""
+        """Place the order at each process, and return the idempotency keys."""
         for number, each in enumerate(self.servers):
             async with Client(f"{each.url}/mcp") as client:
                 text_of(await client.call_tool("order", {"what": f"{what} {number}"}))

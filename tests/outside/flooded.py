@@ -1,4 +1,4 @@
-"""Somebody at the same address guesses keys without end: the keys that work go on working."""
+"""Endless guesses at keys from the same address: valid keys still work."""
 
 import tempfile
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ from tests.outside.asked_programs import programs_on
 from webapp.identity.api_keys import new_text
 
 FINDING = "XS5"
-GUESSES = 60  # of a burst of 30, at one address
+GUESSES = 60  # more than the limit of 30 for an address
 
 
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:

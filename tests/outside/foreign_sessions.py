@@ -1,4 +1,4 @@
-"""Another user of the machine, and another token, with a session's id of 2025-11-25."""
+"""Another user of the machine, or another token, with the id of a session of 2025-11-25."""
 
 import os
 from collections.abc import AsyncIterator, Mapping
@@ -18,7 +18,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
         with TemporaryDirectory() as folder, TemporaryDirectory() as elsewhere:
             home, other = Path(folder), Path(elsewhere)
             payment_env, extra = home / "till", {"TILL": str(home / "till")}
-            if os.getuid() == 0:  # root alone can make another user's connection
+            if os.getuid() == 0:  # only root can create another user's connection
                 async with serving(f"tests.outside.shop:{library}", home=home, extra=extra) as here:
                     for _ in range(times):
                         url = f"{here.url}/mcp"
@@ -56,7 +56,7 @@ async def _is_kept_out(
     session = await opened_session(url, headers=owners)
     stolen = {**session, **thiefs}
     talk = None
-    if not owners:  # where nobody can sign in, nothing is asked for a token
+    if not owners:  # without sign-in, a caller with a token cannot be asked
         talk = await sent(url, message=calling("wipe"), headers=session)
         await talk.until('"elicitation/create"')
     yes: dict[str, Any] = {"id": 1, "result": {"action": "accept", "content": {}}}
@@ -89,7 +89,7 @@ def _was_wiped(payment_env: Path) -> bool:
 async def _gets_no_event(
     url: str, owners: Mapping[str, str], thiefs: Mapping[str, str], *, thief: int = ME
 ) -> bool:
-    """The thief asks in a session of its own for what came in the opener's."""
+    """Ask in the thief's own session for events of the opener's session, which must be refused."""
     session = await opened_session(url, headers=owners)
     own = await opened_session(url, uid=thief, headers=thiefs)
     heard = await answered(url, message={"id": 3, "method": "tools/list"}, headers=session)

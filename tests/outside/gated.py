@@ -1,4 +1,4 @@
-"""A gated tool that is really served, and one request to it, written by hand (2026-07-28)."""
+"""A served gated tool, and a raw request to it (2026-07-28)."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -11,7 +11,7 @@ import httpx
 from tests.support.cli import serving
 
 LIBRARIES = ("mcp", "fastmcp")
-# What is not answered is over soon, so that a leg that is held comes to its end.
+# A short timeout, so that an open request ends.
 _TOOLS = """
 from datetime import timedelta
 from pathlib import Path
@@ -32,7 +32,7 @@ _META = "io.modelcontextprotocol/"
 
 
 class Calling:
-    """Calls `run`; `has_run`: whether its body ever started."""
+    """Calls `run`. `has_run` is True if the tool's body has started."""
 
     def __init__(self, http: httpx.AsyncClient, url: str, folder: Path) -> None:
         self._http = http
@@ -51,7 +51,7 @@ class Calling:
         more: Mapping[str, Any] | None = None,
         tool: str = "run",
     ) -> httpx.Response:
-        """`arguments` and `modes` are JSON, sent as they are written."""
+        """Call the tool. `arguments` and `modes` are JSON that is sent unchanged."""
         meta = {
             f"{_META}protocolVersion": "2026-07-28",
             f"{_META}clientInfo": {"name": "client", "version": "1"},
@@ -82,6 +82,6 @@ async def calling(library: str, folder: Path, tools: str = _TOOLS) -> AsyncItera
 
 
 def _message(text: str) -> str:
-    """The one message of an answer, whether it came as a stream or not."""
+    """Return the only message of a response, streamed or not."""
     lines = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
     return next((line for line in lines if line), text)

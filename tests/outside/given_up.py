@@ -1,6 +1,6 @@
-"""A deploy that its client gives up at five moments, and calls again: each step is done once.
+"""A deploy whose client gives up at five moments and calls again: each step runs once.
 
-How many seconds the deploy takes stands in DEPLOY_SECONDS; the suite's takes one.
+DEPLOY_SECONDS sets the duration of the deploy. In the test suite it is one second.
 """
 
 import asyncio
@@ -75,7 +75,8 @@ async def _is_deployed_once(
         await asyncio.gather(given_up, return_exceptions=True)
     async with _client(url, mode) as client, asyncio.timeout(PATIENCE_SECONDS):
         said = ""
-        for _ in range(CALLS_AT_MOST):  # one that another call works for is told to come again
+        # a call receives "call again" while another call works for it
+        for _ in range(CALLS_AT_MOST):
             result = await client.call_tool("deploy", {"what": what})
             said = next(part.text for part in result.content if isinstance(part, types.TextContent))
             if not (result.is_error or said.startswith("Another call")):

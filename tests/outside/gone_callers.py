@@ -1,4 +1,4 @@
-"""A call is sent, its connection closed at once, and the call made again (2025-11-25)."""
+"""A call whose connection is closed immediately, and the same call again (2025-11-25)."""
 
 import json
 import socket
@@ -43,6 +43,6 @@ def _send_and_close(url: str, what: str, session: dict[str, str]) -> None:
 
 
 def _keys(payment_env: Path, what: str) -> list[str]:
-    """Of each time that the work was done."""
+    """Return the idempotency key of each run of the work."""
     lines = [line.split() for line in payment_env.read_text().splitlines()]
     return [key for ordered, key in lines if ordered == what]

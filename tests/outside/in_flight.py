@@ -1,6 +1,6 @@
-"""Calls of every kind in flight while what serves them is started anew: how each ends, and books.
+"""Calls of every kind in flight while the server restarts: how each ends, and the payments.
 
-Clients do what real ones do: who is told to come again, or to begin anew, does.
+The clients behave like real clients: they call again or start again when they are told to.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from webapp.demo.walker import WalkFailed, walk
 
 REVISIONS = ("legacy", "2026-07-28")
 KINDS = ("visit", "account", "buy", "fill_in", "sure", "keep", "both", "wipe")
-FEW = 2 * len(KINDS) * len(REVISIONS)  # where each is tried but once
+FEW = 2 * len(KINDS) * len(REVISIONS)  # if each is tried only once
 MANY = 200
 TRIES_AT_MOST = 40
 SETTINGS = {"ELICIT_PENDING_PER_OWNER": "200"}  # all of it is asked of one person
-# What each comes to if its person did what it asks for, after its kind and number.
+# The result of each kind, after its kind and number, if the person did what it asks.
 COMES_TO: Mapping[str, str] = {
     "visit": "ann",
     "account": "octocat",
     "buy": r"\S+",
-    "fill_in": "soup|demo",  # in the client, or at the page that a silent one gets
+    "fill_in": "soup|demo",  # in the client, or on the page for a client that does not answer
     "sure": "True",
     "keep": "4",
     "both": "(soup|demo) ann",
@@ -120,7 +120,7 @@ async def complete(request):
 
 @dataclass(slots=True, kw_only=True)
 class Served:
-    """What is reached at `url` by a client with these headers, and by the browser."""
+    """A server at `url` for clients with these headers, and for the browser."""
 
     url: str
     sandbox: str
@@ -131,7 +131,7 @@ class Served:
 async def in_flight(
     served: Served, restart: Callable[[], Awaitable[object]], *, number: int
 ) -> dict[Flow, str]:
-    """What each call came to, of which half have their person act after the restart alone."""
+    """Return the result of each call. Half of the people act only after the restart."""
     flows = [
         (KINDS[one % len(KINDS)], REVISIONS[one // len(KINDS) % len(REVISIONS)], one)
         for one in range(number)
@@ -149,7 +149,7 @@ async def in_flight(
 
 
 def judged(texts: Mapping[Flow, str], *, home: Path) -> Iterator[tuple[str, bool]]:
-    """What each call came to, and what the tools did besides, case by case."""
+    """Yield each case and whether it passed: the calls' results and the tools' work."""
     for (kind, revision, one), text in texts.items():
         is_right = re.fullmatch(f"{kind} {one} (?:{COMES_TO[kind]})", text) is not None
         yield f"{revision}: {kind} comes to its end", is_right
@@ -161,7 +161,7 @@ def judged(texts: Mapping[Flow, str], *, home: Path) -> Iterator[tuple[str, bool
 
 
 def is_paid_once(texts: Mapping[Flow, str], payments: list[Mapping[str, Any]]) -> bool:
-    """By what `elicit payments list` has."""
+    """Return True if `elicit payments list` has each purchase once, as spent."""
     paid = Counter(f"{each['what']} {each['standing']}" for each in payments)
     return paid == Counter(f"lamp {text.split()[0]} spent" for text in _bought(texts))
 
@@ -180,7 +180,10 @@ class _People:
     _links: set[str] = field(default_factory=set[str])
 
     async def wait(self, number: int) -> None:
-        """Be asked; half the people, of each kind and revision, take their time."""
+        """Record the question.
+
+        Half of the people, of each kind and revision, wait for the restart.
+        """
         self.asked.add(number)
         self.was_asked.set()
         if number // (len(KINDS) * len(REVISIONS)) % 2:
@@ -205,7 +208,7 @@ class _People:
 
 
 class _PaidAlready(Exception):
-    """The way back was cut off after the payment, and nobody presses what gives it back."""
+    """The return was cut off after the payment, and the person does not press Refund."""
 
 
 def _see(step: str) -> None:
@@ -241,7 +244,7 @@ async def _call(people: _People, kind: str, revision: str, number: int) -> str:
             ):
                 told = text_of(await client.call_tool(kind, {"number": number}))
         except (MCPError, httpx.HTTPError, httpx2.HTTPError, ExceptionGroup) as error:
-            if not told:  # else it was only the end of the session that failed
+            if not told:  # otherwise only the end of the session failed
                 text = repr(error)
                 continue
         text = told

@@ -1,4 +1,4 @@
-"""A result that was delivered after a backup was made: the backup was restored, and it refunded."""
+"""A result that was delivered after a backup: once restored, the backup caused a refund."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -42,8 +42,8 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
 
 
 async def _is_restored(env: AccountEnv) -> None:
-    """Note in the copy, as `elicit restore` does, that it may lack something."""
-    now = utc_now() + UNSURE  # as the server's clock says, see ChildClock.settle
+    """Record in the copy, as `elicit restore` does, that it may lack something."""
+    now = utc_now() + UNSURE  # the server's clock, see ChildClock.settle
     mark = await env.store.read(SERVICE, MARK, SERVICE)
     noted = restored(mark, made_at=now, now=now)
     await env.store.write(*(replace(each, version=each.version - 1) for each in noted))

@@ -1,4 +1,4 @@
-"""A store that lost the moment in which a page was made and paid: people paid twice."""
+"""A store that lost the moment in which a page was created and paid: people paid twice."""
 
 from collections.abc import AsyncIterator
 
@@ -35,6 +35,6 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
 async def _arrives(call: Calling) -> bool:
     try:
         await call.result()
-    except AssertionError:  # the tool's error, in words
+    except AssertionError:  # the tool's error
         return False
     return True

@@ -1,4 +1,4 @@
-"""Two programs ask one user under the same `elicitation_id`: a completion reaches its own alone."""
+"""Two programs that ask one user with the same `elicitation_id`: a completion reaches its own."""
 
 import tempfile
 from collections.abc import AsyncIterator

@@ -1,6 +1,6 @@
-"""Nested and endless arguments are refused with a sentence where they are asked; pages stay small.
+"""Nested and oversized arguments are refused with an explanation, and pages stay small.
 
-Counts bytes and no time: another request is answered while each of these is refused.
+The test counts bytes and no time: the server answers another request while each is refused.
 """
 
 import json

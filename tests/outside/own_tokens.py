@@ -1,4 +1,4 @@
-"""An approver's token for calls, in their assistant's hands: it decides and reads nothing."""
+"""An approver's token for calls, used by their assistant: it decides and reads nothing."""
 
 import tempfile
 from collections.abc import AsyncIterator

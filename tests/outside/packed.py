@@ -1,4 +1,4 @@
-"""An issuer whose replies are packed twice: a few kilobytes must not become the server's memory."""
+"""An issuer whose replies are compressed twice must not fill the server's memory."""
 
 import gzip
 import json
@@ -16,7 +16,7 @@ from webapp.http.connection import ASGIApp, Receive, Scope, Send
 
 FINDING = "S9"
 UNPACKED_BYTES = 512 * 1024 * 1024
-MEMORY_AT_MOST = 64 * 1024  # kB more than before
+MEMORY_AT_MOST = 64 * 1024  # kB, in addition to before
 
 
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
@@ -27,7 +27,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
 
 
 async def _is_refused(door: str, packed: bytes) -> bool:
-    """Whether the caller is not let in and the server has not grown."""
+    """Return True if the caller was refused and the server's memory has not grown."""
     asked: list[str] = []
 
     def make(url: str) -> ASGIApp:
@@ -55,7 +55,7 @@ async def _is_refused(door: str, packed: bytes) -> bool:
 
 
 def _token(issuer: str, audience: str) -> str:
-    """One that only the issuer's keys can tell from a good one."""
+    """Return a token that only the issuer's keys can distinguish from a valid one."""
     now = int(time.time())
     head = {"alg": "RS256", "kid": "one", "typ": "at+jwt"}
     claims = {"iss": issuer, "sub": "ada", "aud": f"{audience}/mcp", "client_id": "c"}
@@ -86,6 +86,6 @@ def _issuer(url: str, door: str, packed: bytes, asked: list[str]) -> ASGIApp:
 
 
 def _most_memory(pid: int) -> int:
-    """What the process has had at most, in kB."""
+    """Return the peak memory of the process, in kB."""
     lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))

@@ -1,4 +1,4 @@
-"""A payment that is made and acknowledged in what a failover loses: it is said, and on a list."""
+"""A payment that a failover loses although it was acknowledged: it is reported and listed."""
 
 import asyncio
 import json
@@ -77,7 +77,7 @@ async def _buy(url: str, sandbox: str, browser: httpx.AsyncClient, *, number: in
 
 
 async def _payments(home: Path, extra: dict[str, str]) -> int:
-    """How many `elicit payments list` has, with those that somebody has to look at."""
+    """Return the number of payments in `elicit payments list`, with those that need review."""
     found = set[str]()
     for also in ((), ("--open",)):
         told = await run("payments", "list", *also, "--json", home=home, extra=extra)

@@ -1,4 +1,4 @@
-"""Two part refunds of one payment at the same moment, by commands in two processes."""
+"""Two partial refunds of one payment at the same moment, by commands in two processes."""
 
 import tempfile
 from collections.abc import AsyncIterator
@@ -32,13 +32,13 @@ async def _is_one_refund(process_pool: ProcessPool, store: str) -> bool:
             refunds = (await env.stripe(REFUNDS))["data"]
             given = sum(one["amount"] for one in refunds)
             rows = await told(env, "listed")
-            # Which of them was first is the machine's affair: no more than 6.00 was refunded.
+            # Either can be first. At most 6.00 was refunded.
             is_said = f"{given // 100}.00 EUR of it refunded" in rows
             return 0 < given <= 600 and is_said and all(said)
 
 
 async def paid_in_vain(env: AccountEnv) -> str:
-    """The id of a payment that no call waits for any more."""
+    """Return the id of a payment that no call waits for any more."""
     async with env.start() as server, open_customer() as customer:
         async with calling(server, "buy", mode="legacy") as call:
             link = await held(server, call, mode="legacy")

@@ -1,4 +1,4 @@
-"""R2: a result is lost on its way, and the same call is made again."""
+"""A result that is lost in transit, and the same call made again."""
 
 import re
 import secrets
@@ -89,7 +89,7 @@ async def _at(
 
 
 async def _lost(client: ByHand, tool: str, what: str, *, reads_on: bool) -> str:
-    """The text of a result that a proxy has seen and its client has not."""
+    """Return the text of a result that a proxy has received but its client has not."""
     port = urlsplit(client.url).port
     assert port is not None
     async with losing(port, marker=b"order ", reads_on=reads_on) as (proxy, url):
@@ -106,5 +106,5 @@ async def _lost(client: ByHand, tool: str, what: str, *, reads_on: bool) -> str:
 
 
 async def _resumed(client: ByHand, event: str) -> httpx.Response:
-    """What a stream is taken up with; it ends with the call's response."""
+    """Resume the stream after this event. It ends with the call's response."""
     return await client.get({"last-event-id": event})

@@ -1,4 +1,4 @@
-"""A refund of all of it is told, and acknowledged, before the payment: nothing is delivered."""
+"""A full refund whose webhook arrives before the payment's: nothing is delivered."""
 
 import json
 import tempfile
@@ -51,7 +51,7 @@ async def _is_kept_back(process_pool: ProcessPool, mode: str) -> bool:
             await _tell(account_env, "checkout.session.completed", session)
             try:
                 delivered = await call.result()
-            except AssertionError as error:  # the tool's error, in words
+            except AssertionError as error:  # the tool's error
                 delivered = str(error)
             return "refunded meanwhile" in delivered and account_env.work == []
 

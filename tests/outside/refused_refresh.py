@@ -1,4 +1,4 @@
-"""A refresh refused in a vendor's own words: the person is asked again, and once, on each store."""
+"""A refresh refused in a vendor's own words: the person is asked again once, on each store."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -25,7 +25,7 @@ from tests.support.serving import serving as serving_app
 FINDING = "XO1"
 CALLS = 5
 _BY_TIME = "a plain 403"  # needs a second refusal, two minutes later
-_numbers = count()  # the same call again would be held: each is another wish
+_numbers = count()  # makes each call different, because an identical call would stay open
 TOOLS = """
 from flows import elicit
 from mcp.server.mcpserver import MCPServer
@@ -40,7 +40,7 @@ async def look(number: int) -> str:
 
 
 class Hub:
-    """A provider whose access tokens live for a second, and that refuses to renew them."""
+    """A provider whose access tokens live for a second, and that refuses to refresh them."""
 
     def __init__(self) -> None:
         self.refusal: httpx.Response | None = None
@@ -140,7 +140,7 @@ async def _is_the_operators(
 
 
 async def _connect(hub: Hub, client: Client, person: Person) -> bool:
-    """Connect the account; False if the call does not ask for it."""
+    """Connect the account. Return False if the call does not ask for it."""
     hub.refusal, hub.refreshes = None, 0
     number = next(_numbers)
     result: Any = await client.call_tool("look", {"number": number})
@@ -154,10 +154,10 @@ async def _connect(hub: Hub, client: Client, person: Person) -> bool:
 
 
 async def _said_when_refused(hub: Hub, client: Client, reply: httpx.Response) -> list[str]:
-    """Return what calls say from the first one on for which the provider was asked."""
+    """Return the results of calls, starting with the first for which the provider was asked."""
     hub.refusal = reply
     said = await _look(client)
-    while not hub.refreshes or said == "ada":  # the access token still lives
+    while not hub.refreshes or said == "ada":  # the access token is still valid
         await asyncio.sleep(0.01)
         said = await _look(client)
     return [said, *[await _look(client) for _ in range(CALLS - 1)]]

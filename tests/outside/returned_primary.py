@@ -1,4 +1,4 @@
-"""An old primary comes back, first in the address, next to the standby that was promoted."""
+"""An old primary that returns, first in the address, next to the standby that was promoted."""
 
 import tempfile
 from collections.abc import AsyncIterator

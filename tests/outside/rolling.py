@@ -1,4 +1,4 @@
-"""Workers that are started anew while calls of every kind are in flight: none of them is lost."""
+"""Workers that restart while calls of every kind are in flight: no call is lost."""
 
 import json
 import signal

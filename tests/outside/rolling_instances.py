@@ -1,6 +1,6 @@
-"""Two instances behind nginx, ended and started one by one while calls of every kind are in flight.
+"""Two instances behind nginx, restarted one by one while calls of every kind are in flight.
 
-The sandbox stands outside of both, and its books say what was paid and told.
+The sandbox runs outside of both, and its records show what was paid and sent.
 """
 
 import json
@@ -82,7 +82,7 @@ async def _with(store: str, *, number: int) -> AsyncIterator[tuple[str, bool]]:
 
 
 class _Books:
-    """The sandbox, and what it knows: what it told, what arrived, what is paid."""
+    """The sandbox, and its records: webhooks sent, webhooks received, sessions paid."""
 
     def __init__(self, sandbox: Sandbox, post: httpx.AsyncClient) -> None:
         self.sandbox = sandbox

@@ -1,4 +1,4 @@
-"""The rows that are tried from outside: every module here that names the row it is about."""
+"""The rows of trials from outside: every module of this folder that names its finding."""
 
 import importlib
 import pkgutil

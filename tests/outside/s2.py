@@ -1,4 +1,4 @@
-"""An accept of a link, carried by a leg that declares forms: nobody opened a page."""
+"""An accepted link in a request of a client that declares only forms: nobody opened a page."""
 
 import json
 import tempfile

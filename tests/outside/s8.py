@@ -1,4 +1,4 @@
-"""A model hides the argument that runs: nobody is asked about a call that cannot be shown whole."""
+"""A model that hides an argument: nobody is asked about a call that cannot be shown completely."""
 
 import tempfile
 from collections.abc import AsyncIterator
@@ -25,7 +25,8 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                         answer = await call(arguments, modes='{"form": {}, "url": {}}')
                         is_refused = "INVALID_ARGUMENTS" in answer.text
                         yield f"{library}: {case}", is_refused and not call.has_run
-                    # Another one each time: what is not answered is shown by a link the next time.
+                    # A new call each time, because an unanswered one is shown as a link the next
+                    # time.
                     fine = f'{{"command": "ls", "amount": "{number}"}}'
                     shown = await call(fine, modes='{"form": {}}')
                     message = shown.json()["result"]["inputRequests"]

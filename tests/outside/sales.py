@@ -1,4 +1,4 @@
-"""Sales at the sandbox's Stripe by a served process, on a file and on PostgreSQL."""
+"""Sales through the sandbox's Stripe by a served process, on SQLite and on PostgreSQL."""
 
 import json
 import tempfile
@@ -29,7 +29,7 @@ class Sales:
     folder: Path
 
     async def charges(self) -> int:
-        """How many checkouts were paid whose money was not given back."""
+        """Return the number of paid sessions that were not refunded."""
         told = [one["event"]["data"]["object"] for one in await self.env.carried()]
         given = (await self.env.stripe("/stripe/v1/refunds?limit=100"))["data"]
         paid = {one["payment_intent"] for one in told if one.get("payment_status") == "paid"}
@@ -56,7 +56,7 @@ class Sales:
 
     @asynccontextmanager
     async def copied(self, kept_in: str) -> AsyncIterator[AccountEnv]:
-        """The same market on a copy of the store as it is now: what comes after is lost in it."""
+        """Provide the same environment on a copy of the current store, which lacks later writes."""
         place = self.folder / "copied"
         place.mkdir()
         async with STORES[kept_in](place) as address:
@@ -80,7 +80,7 @@ class Sales:
 
 @asynccontextmanager
 async def selling(process_pool: ProcessPool, kept_in: str) -> AsyncIterator[tuple[Sales, Server]]:
-    """A market that is served, with its books empty."""
+    """Serve an environment with an empty ledger."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         async with (

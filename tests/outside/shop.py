@@ -1,6 +1,6 @@
-"""What is served to be tried from outside: one shop on either library, and with access tokens.
+"""The server for trials from outside: a shop on either library, with or without access tokens.
 
-What its tools did is told by the lines of the file that TILL names.
+Its tools write what they did into the file that TILL names.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ def with_tools(server: Any) -> Any:
 
     @server.tool()
     async def deploy(what: str) -> str:
-        """A person says yes; then it builds and releases, each once, with pauses beside."""
+        """Ask for approval, then build and release, each once and with pauses."""
 
         async def pause(step: str) -> None:
             note(f"{what} {step}")

@@ -1,4 +1,4 @@
-"""A decision stands whole on its page; a question that cannot is refused."""
+"""A decision is shown completely on its page; a question that cannot be shown is refused."""
 
 import re
 import tempfile

@@ -1,4 +1,4 @@
-"""A primary that is killed, silent or off the network, and a standby that is promoted."""
+"""A primary that is killed, hangs or is off the network, and a standby that is promoted."""
 
 import tempfile
 from collections.abc import AsyncIterator

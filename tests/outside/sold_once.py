@@ -1,4 +1,4 @@
-"""One product, bought for good by two calls with other arguments: it was paid for twice."""
+"""A permanent purchase by two calls with different arguments, which was once paid for twice."""
 
 import asyncio
 import re
@@ -30,7 +30,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
 
 
 async def _shown(call: Calling) -> str:
-    """The link, by the client or in the result."""
+    """Return the link that the client or the result shows."""
     asked = asyncio.create_task(call.link())
     await asyncio.wait({asked, call.task}, return_when=asyncio.FIRST_COMPLETED)
     if asked.done():
@@ -41,7 +41,7 @@ async def _shown(call: Calling) -> str:
 
 
 async def _paid(sales: Sales, call: Calling, links: list[str]) -> str:
-    """Pay at each page that can be paid at; what the call says then."""
+    """Pay at each page that can still be paid at, and return the call's result."""
     for link in links:
         if not (await sales.customer.page(link)).heading.startswith("Paid"):
             await sales.customer.walk(link)

@@ -1,4 +1,4 @@
-"""The store's file is deleted under a served process: nothing more is acknowledged."""
+"""A store's file is deleted while the server runs: nothing more is acknowledged."""
 
 import json
 import tempfile

@@ -1,4 +1,4 @@
-"""Each row of this folder, tried once from outside; `make soak` alone has those that are long."""
+"""Tests of each row of this folder, once. Only `make soak` runs the long rows."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A bank's claim that is won while the same is asked again: it was paid for twice."""
+"""A dispute that is won while the same purchase is asked again: it was once paid for twice."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -36,7 +36,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
 
 
 async def _is_told(call: Any) -> bool:
-    """The call that would have used it hears what became of the money."""
+    """Return True if the call that would have used the payment reports the dispute."""
     try:
         await call.result()
     except AssertionError as error:

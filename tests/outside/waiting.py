@@ -1,7 +1,7 @@
-"""A tool that waits for a person: clients that replay, count errors, or send forms back empty.
+"""A tool that waits for a person: clients that replay, count errors, or send empty forms.
 
-Each client is played by requests of its own: it makes the call again from its first request (XC1),
-checks results against the listed output schema (XC2), or accepts a form with nothing in it (XC3).
+Each client is simulated by raw requests: it repeats the call from its first request (XC1),
+validates results against the listed output schema (XC2), or accepts a form without content (XC3).
 """
 
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Tools that ask, on both libraries; served as `tests.outside.waiting_shop:mcp`."""
+"""Tools that ask, for both libraries. They are served as `tests.outside.waiting_shop:mcp`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which protocol revision a test runs on."""
+"""The protocol revision that a test runs with."""
 
 import pytest
 

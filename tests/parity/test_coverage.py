@@ -1,6 +1,6 @@
-"""What other systems have and what went wrong with them: each is cited by a test of ours.
+"""Abilities and defects of other systems: a test in this repository cites each.
 
-A test cites what it covers in a comment on a line of its own, in the test or directly above it; a
+A test cites what it covers in a comment on its own line, in the test or directly above it. A
 comment between two definitions is about the whole module. `parity: F12`, `finding: S1, S2` and
 `defect: lynq early completion` are citations. T is Toolshed, F FrontMCP, E Tesseron, L lynq.
 """
@@ -18,12 +18,12 @@ ROWS = {
     "E": 11,
     "L": 13,
 }
-# What was found by trying the project from outside: S security, R nothing lost, M money, A authors,
-# P speed, T tests, H machines, I identity providers, C the card.
+# Findings of trials from outside: S security, R nothing lost, M money, A authors, P speed, T tests,
+# H machines, I identity providers, C the card.
 FOUND = {"S": 32, "R": 19, "M": 11, "A": 10, "H": 8, "I": 3, "P": 1, "T": 4, "C": 1}
 FINDINGS = [f"{about}{number}" for about, last in FOUND.items() for number in range(1, last + 1)]
-# The rows of the third look that are due: XS security, XM money, XO identity providers, XC clients,
-# XQ frameworks, XV incidents, XB stores, XD state, XA authors, XP pages, XH the tests.
+# Findings of the third review: XS security, XM money, XO identity providers, XC clients, XQ
+# frameworks, XV incidents, XB stores, XD state, XA authors, XP pages, XH the tests.
 THIRD_LOOK = {
     "XA": (2, 3, 5, 6, 8, 11, 12, 16, 17, 18, 19),
     "XB": (1, 2, 3, 4, 5, 6, 7),
@@ -38,7 +38,7 @@ THIRD_LOOK = {
     "XV": (1, 2, 3, 4, 5, 6, 7, 8),
 }
 FINDINGS += [f"{about}{number}" for about, numbers in THIRD_LOOK.items() for number in numbers]
-NOT_YET = {"A8", "XC8"}
+NOT_YET = {"A8"}
 DUE = [f"{system}{number}" for system, last in ROWS.items() for number in range(1, last + 1)]
 DEFECTS = [
     "lynq early completion",
@@ -79,7 +79,7 @@ DEFECTS = [
 
 @cache
 def citations() -> tuple[tuple[str, str, bool], ...]:
-    """Each citation: of what, its id, and whether it stands within a test."""
+    """Return each citation: its kind, its id, and whether it is inside a test."""
     found = list[tuple[str, str, bool]]()
     for path in TESTS.rglob("test_*.py"):
         lines = path.read_text("utf-8").splitlines()
@@ -94,7 +94,7 @@ def citations() -> tuple[tuple[str, str, bool], ...]:
 
 
 def _lines_of_tests(text: str) -> set[int]:
-    """Return the lines that stand in no helper: all but those of functions that are no tests."""
+    """Return the lines outside of helpers, which are functions that are not tests."""
     tree = ast.parse(text)
     helpers = {
         number

@@ -1,4 +1,4 @@
-"""lynq: what went wrong there when it was run, where no other test of ours shows it."""
+"""lynq: defects that were found when it was run and that no other test covers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from webapp.stores.memory import MemoryStore
 
 
 class Counting(MemoryStore):
-    """A store that counts how often it is asked for anything, record by record."""
+    """A store that counts its operations, record by record."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ async def test_a_client_that_cannot_show_the_link_leaves_nobody_waiting() -> Non
     async def visit() -> str:
         return str(dict(await elicit.url("Please go there.", "https://shop.example/")))
 
-    # No answer that the protocol knows: the client's library fails, and says so to ours.
+    # The client's library fails at this invalid answer, and reports the failure to ours.
     async with server_env(server) as env, env.caller(LEGACY, answers=["broken"]) as caller:
         link = link_in(await soon(caller.call("visit")))
         assert not len(env.service.elicitations.waiters)
@@ -88,7 +88,7 @@ async def test_what_one_question_costs_does_not_depend_on_how_many_wait(does: st
 
 
 async def cost(does: str, *, beside: int) -> int:
-    """What the store is asked for to start one more question, or to settle one of them."""
+    """Return the number of store operations to start or settle a question while others wait."""
     store = Counting()
     calls: list[asyncio.Task[object]] = []
     async with process(store, Clock()) as service:

@@ -1,4 +1,4 @@
-"""paymcp: what went wrong there, where no other test of ours shows it."""
+"""paymcp: defects that no other test covers."""
 
 import json
 
@@ -18,7 +18,7 @@ async def test_whoever_takes_the_money_is_told_nothing_of_the_callers_session() 
         session_id = caller.headers["mcp-session-id"]
         assert len(session_id) >= 16
         assert session_id not in told
-        assert row.owner not in told.replace(row.id, "")  # an id of ours begins with its tag
+        assert row.owner not in told.replace(row.id, "")  # our ids start with the owner's tag
         await payer.press_there(there, "card")
         await shop.tell_all()
         assert "paid 9.00 EUR" in (await soon(call)).text

@@ -1,7 +1,7 @@
-"""The public servers: which they are, the lines that each gets, and the packages they come in.
+"""The public servers: the lines that each gets, and the packages that they come in.
 
-The packages are installed once, outside git, as the pins say; what a test
-serves is a copy of its own, with the lines added.
+The packages are installed once, outside git, with pinned versions. A test serves its own copy with
+the lines added.
 """
 
 import shutil
@@ -17,7 +17,7 @@ LINES_AT_MOST = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """One line, put before or behind the first line of a file that begins with these words."""
+    """A line that is inserted before or after the first line that starts with these words."""
 
     file: str
     line: str
@@ -43,7 +43,7 @@ class PublicServer:
         return _packages() / self.package
 
     def copied(self, folder: Path) -> Path:
-        """The folder of a copy that has the lines; everything else in it is as published."""
+        """Return the folder of a copy with the added lines. All other lines are as published."""
         shutil.copytree(self.published(), folder / self.package)
         for each in self.added:
             file = folder / self.package / each.file
@@ -64,7 +64,7 @@ DUCKDUCKGO = PublicServer(
         ),
     ),
 )
-# FastMCP in a function; a `def` tool is paid for. It is started by its own command, over HTTP.
+# FastMCP in a function; a `def` tool requires a payment. Its own command starts it, over HTTP.
 MOTHERDUCK = PublicServer(
     package="mcp_server_motherduck",
     added=(
@@ -88,7 +88,7 @@ GIT = PublicServer(
 
 
 def environment(folder: Path) -> Mapping[str, str]:
-    """Where Python finds the copy, the other packages, and ours."""
+    """Return a PYTHONPATH with the copy, the other packages and ours."""
     return {"PYTHONPATH": f"{folder}:{HERE.parents[1]}:{_packages()}"}
 
 

@@ -1,4 +1,4 @@
-"""Each public server asks a person, on both revisions, from the call to the line that returns."""
+"""Tests in which each public server asks a person, on both revisions."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ REVISIONS = (LEGACY, MODERN)
 
 
 class Person:
-    """Opens the links that the client shows, and does what the pages ask for."""
+    """A person who opens the links that the client shows, and does what the pages ask for."""
 
     def __init__(self, *origins: str) -> None:
         self.origins = origins
@@ -43,7 +43,7 @@ class Person:
 
 
 def address_in(said: str, line: str) -> str:
-    """What the block that is printed at the start says on its line of this name."""
+    """Return the value of the line with this name in the text that is printed at the start."""
     return next(words[1] for each in said.splitlines() if (words := each.split())[:1] == [line])
 
 
@@ -80,7 +80,7 @@ async def test_a_search_server_asks_for_an_account(revision: str, tmp_path: Path
             done = len(person.did)
             again = await client.call_tool("fetch_content", {"url": address, "max_length": 9})
             assert "The page" in text_of(again)
-            assert len(person.did) == done  # the account is kept
+            assert len(person.did) == done  # the account is stored
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
@@ -115,7 +115,7 @@ async def test_a_git_server_waits_for_a_yes(revision: str, tmp_path: Path, free_
     with heard("mcp_server_git") as said:
         started = stdio_client(parameters, errlog=cast("TextIO", said))
         client = _Declaring(started, mode=revision, elicitation_callback=person.show)
-        client.declares = URL  # else it would be the one to show the approval
+        client.declares = URL  # otherwise the client itself would show the approval
         async with client:
             assert _staged(work) == ["a.txt"]
             reset = await client.call_tool("git_reset", {"repo_path": str(work)})
@@ -126,7 +126,7 @@ async def test_a_git_server_waits_for_a_yes(revision: str, tmp_path: Path, free_
 
 @contextlib.asynccontextmanager
 async def by_its_own_command(*arguments: str, folder: Path) -> AsyncIterator[str]:
-    """The server as its author has it started; yields what it says when it is ready."""
+    """Start the server with its author's command, and yield its output when it is ready."""
     process = await processes.start(
         *(sys.executable, "-P", *arguments),
         name="a public server",

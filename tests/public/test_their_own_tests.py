@@ -1,4 +1,4 @@
-"""A public server's own tests, with a person of the kit in the one whose tool asks for somebody."""
+"""A public server's own tests, with a test person in the test whose tool asks."""
 
 import subprocess
 import sys

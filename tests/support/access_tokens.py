@@ -1,4 +1,4 @@
-"""Access tokens as an issuer signs them, good ones and others."""
+"""Valid and invalid access tokens, signed like those of an issuer."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ ENTRA = ("oid", "tid")
 
 
 def claims_of(**changes: Any) -> dict[str, Any]:
-    """What a good token says, with changes; None leaves a claim out."""
+    """Return the claims of a valid token with `changes` applied. None removes a claim."""
     claims: dict[str, Any] = {
         "iss": ISSUER,
         "sub": "alice",
@@ -42,7 +42,7 @@ def token(
     header: dict[str, Any] | None = None,
     **changes: Any,
 ) -> str:
-    """A token as the issuer would make it, with changes of its claims."""
+    """Return a signed token with `changes` applied to its claims."""
     registry = JWSRegistry(algorithms=[alg], strict_check_header=False)
     said = {"alg": alg, "kid": key.kid, "typ": "at+jwt", **(header or {})}
     said = {name: value for name, value in said.items() if value is not None}

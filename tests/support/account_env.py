@@ -1,4 +1,4 @@
-"""Accounts at a provider that answers as it is told, and people who connect them."""
+"""A service with a fake OAuth provider, and people who connect their accounts to it."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ Answer = Callable[[httpx.Request], Awaitable[httpx.Response]]
 
 
 class Network(httpx.AsyncBaseTransport):
-    """What a provider answers: a key with these scopes, of this person."""
+    """A transport that simulates a provider: it issues tokens for `scopes` and `person`."""
 
     def __init__(self) -> None:
         self.scopes = "repo"
@@ -60,7 +60,7 @@ class Network(httpx.AsyncBaseTransport):
 
 
 class Yielding(MemoryStore):
-    """A store that lets others go on before and after each step, as one on a disk does."""
+    """A store that yields to other tasks before and after each write, like a store on disk."""
 
     async def write(self, *records: Record) -> tuple[Record, ...]:
         await asyncio.sleep(0)
@@ -101,7 +101,7 @@ async def serving_accounts(
 
 
 class Asking:
-    """A tool that asks for an account."""
+    """A tool call that asks for an account."""
 
     def __init__(
         self,
@@ -147,14 +147,14 @@ class Asking:
 
 
 async def opened(service: Service, asked: Asking) -> tuple[Elicitation, str]:
-    """The question after Continue, and the state that went out with the browser."""
+    """Press Continue. Return the elicitation and the OAuth state in the provider's URL."""
     elicitation = await asked.elicitation()
     url = await depart(service, elicitation, cookie="a cookie")
     return elicitation, parse_qs(urlsplit(url).query)["state"][0]
 
 
 async def come_home(service: Service, state: str) -> None:
-    """The browser is back with a code."""
+    """Simulate the browser's return from the provider with a code."""
     back = await returned(service, [state], now=service.clock())
     await service.kinds.accounts.grants.connect(back.elicitation, state=back.state, code="a-code")
 
@@ -184,7 +184,7 @@ async def give_up(*askings: Asking) -> None:
 
 
 async def press_allow(service: Service, elicitation: Elicitation) -> None:
-    """Press Allow on the page that shows what is connected."""
+    """Press Allow on the page that offers a connected account."""
     (offered, *_) = await service.kinds.accounts.offers(elicitation)
     account = offered.id.removeprefix(offered.owner)
     await service.kinds.accounts.share(elicitation, account=account)

@@ -1,4 +1,4 @@
-"""An account between its exchange and its end, and the ways to lead a talk about it."""
+"""OAuth clients, connections and talks for tests of token exchange, refresh and revocation."""
 
 import base64
 import json
@@ -78,7 +78,7 @@ def said(status: int, **members: Any) -> httpx.Response:
 
 
 def unanswered(talk: Talk[T]) -> T:
-    """What a talk comes to when its first request gets no answer."""
+    """Return the result of a talk whose first request times out."""
     request = next(talk)
     try:
         talk.throw(httpx.ConnectTimeout("too slow", request=request))
@@ -89,7 +89,7 @@ def unanswered(talk: Talk[T]) -> T:
 
 
 async def led(talk: Talk[T], http: httpx.AsyncClient) -> T:
-    """Lead the talk with a real other side."""
+    """Run the talk to completion, and send its requests with `http`."""
     try:
         request = next(talk)
         while True:
@@ -104,7 +104,7 @@ def form_of(request: httpx.Request) -> dict[str, str]:
 
 
 def values_of(request: httpx.Request) -> Mapping[str, Any]:
-    """What a request says in its body, however it says it."""
+    """Return the values of a request's body, JSON or form-encoded."""
     if "json" in request.headers.get("content-type", ""):
         values: Mapping[str, Any] = json.loads(request.content)
         return values

@@ -1,6 +1,6 @@
-"""Acme, a payment provider of one's own as the contract has it, and a question that it is asked in.
+"""Acme, a fake custom payment provider that follows the documented contract.
 
-It signs by Standard Webhooks, as the library of those does.
+Its webhooks are signed with the `standardwebhooks` library.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ SIGNS = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 class Acme:
-    """The whole provider, as the contract of the documentation has it."""
+    """A payment provider that implements the documented contract."""
 
     def __init__(self) -> None:
         self.checkouts: dict[str, Body] = {}
-        self.refunds: dict[str, Body] = {}  # by their keys
+        self.refunds: dict[str, Body] = {}  # refunds by idempotency key
         self.calls: list[str] = []
         self.is_down = False
-        self.loses: str | None = None  # the replies to what ends so
-        self.refuses: str | None = None  # what ends so
-        self.says: Body = {}  # what it says otherwise of a checkout that it makes
+        self.loses: str | None = None  # lose the reply to requests whose path ends like this
+        self.refuses: str | None = None  # refuse requests whose path ends like this
+        self.says: Body = {}  # values that replace those of a new checkout
         self.before_it_answers: Callable[[Body], Awaitable[object]] | None = None
         self._by_key: dict[str, Body] = {}
 
@@ -113,7 +113,7 @@ class Acme:
         return next(one for one in self.checkouts.values() if one.get("payment") == payment)
 
     def pay(self, id: str = "co-1", *, state: str = "paid", **says: object) -> bytes:
-        """The person pays, or chooses to; the event that says so."""
+        """Pay a checkout, or start a payment that is pending. Return the webhook event."""
         self.checkouts[id] |= {"state": state, "payment": f"pay-{id}"}
         return self.event(id, **says)
 
@@ -123,7 +123,7 @@ class Acme:
 
 
 class Forgetful(Acme):
-    """It makes another checkout each time, and answers when a test says so."""
+    """An Acme that creates a checkout for each request, and answers when a gate is opened."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ async def tell(
     secret: str = SIGNS,
     minutes_ago: int = 0,
 ) -> httpx.Response:
-    """Send it as the library of Standard Webhooks signs it."""
+    """Send the event to the webhook route, signed with the `standardwebhooks` library."""
     at = payment_env.clock() - timedelta(minutes=minutes_ago)
     headers = [
         ("webhook-id", id),
@@ -160,7 +160,7 @@ async def tell(
 
 
 def declared(text: str, *, folder: Path) -> MerchantAccount:
-    """What the settings make of the file and of two variables."""
+    """Return the merchant account that the settings read from this elicit.toml."""
     (folder / "elicit.toml").write_text(text, "utf-8")
     settings = read_settings(
         {
@@ -174,7 +174,7 @@ def declared(text: str, *, folder: Path) -> MerchantAccount:
 
 
 async def begun(payment_env: PaymentEnv) -> Elicitation:
-    """Somebody was asked, and has pressed Continue."""
+    """Ask for a payment and press Continue."""
     asked = await payment_env.asked()
     assert await payment_env.go_on(asked) == "https://pay-test.acme.example/co-1"
     return asked
@@ -199,12 +199,12 @@ async def still_open(payment_env: PaymentEnv | Shop) -> list[PaymentRow]:
 
 
 async def noted(payment_env: PaymentEnv | Shop) -> str:
-    """What the operator reads of the first that is open."""
+    """Return the note that the operator sees at the first open payment."""
     return (await still_open(payment_env))[0].note or ""
 
 
 async def left_by(payment_env: PaymentEnv, acme: Acme, *, state: str) -> Elicitation:
-    """The person has paid so, nobody tells, and the question's time is over."""
+    """Pay until `state`, send no webhook, and let the question expire."""
     asked = await begun(payment_env)
     acme.pay(state=state)
     await payment_env.sweep(minutes=31)

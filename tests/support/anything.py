@@ -1,4 +1,4 @@
-"""Any JSON at all, for what reads a stranger's."""
+"""A hypothesis strategy that generates any JSON value, for parsers of untrusted input."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""An application whose people sign in at an issuer, and what acts for them over the API."""
+"""An application whose users sign in at an issuer, and programs that act for them over the API."""
 
 import json
 import re
@@ -22,7 +22,7 @@ from webapp.settings.quotas import PolicySettings
 
 
 def shop_tools() -> Any:
-    """A tool that asks, and one behind a gate."""
+    """Return a server with a tool that asks a question and a tool behind a gate."""
     server = new_server("mcp")
 
     @server.tool()
@@ -44,16 +44,16 @@ class PeopleEnv:
     issuer: Issuing
 
     def token(self, subject: str | None, *, use: str = "mcp", **claims: Any) -> str:
-        """An access token of theirs, made for calls of this server or for another use of it."""
+        """Return an access token of this user for MCP calls or another audience."""
         about = {"audience": f"{self.here.url}/{use}", **claims}
         return self.issuer.token(subject, **about)
 
     def acting(self, subject: str | None, **claims: Any) -> str:
-        """One with which a program acts for them."""
+        """Return an access token that lets a program act for this user."""
         return self.token(subject, use="api", **claims)
 
     def own(self, subject: str | None, **claims: Any) -> str:
-        """One with which they come to the API themselves."""
+        """Return an access token with which this user calls the API directly."""
         return self.token(subject, use="api/inbox", **claims)
 
     def owner(self, subject: str) -> str:
@@ -61,13 +61,16 @@ class PeopleEnv:
         return owners.tag(issuer=self.issuer.url, subject=subject)
 
     async def signed_in(self, subject: str, url: str) -> Person:
-        """A browser that came to this link, and signed in as them."""
+        """Return a browser that opened this link and signed in as the user."""
         person = await self.here.browser(None)
         await sign_in(person, await person.visit(url), subject)
         return person
 
     async def call(self, subject: str, tool: str, **arguments: Any) -> str:
-        """A call of theirs, by a client that only hands the link on; what its result says."""
+        """Call a tool as this user, with a client that only shows links.
+
+        Return the result's text.
+        """
         browser = await self.here.browser(None)
         caller = CutOffCaller(browser.browser, f"{self.here.url}/mcp", LEGACY, elicits=False)
         caller.headers |= {"authorization": f"Bearer {self.token(subject)}"}
@@ -78,7 +81,7 @@ class PeopleEnv:
         return said
 
     async def asked_by_a_tool(self, subject: str, tool: str, **arguments: Any) -> Elicitation:
-        """What such a call asks them."""
+        """Call a tool as this user, and return the elicitation that the call created."""
         rows = self.here.service.elicitations
         before = {one.id for one in await rows.open_of(self.owner(subject))}
         await self.call(subject, tool, **arguments)
@@ -106,7 +109,7 @@ async def people_env(
 
 @asynccontextmanager
 async def alone(env: PeopleEnv, token: str) -> AsyncIterator[Program]:
-    """A person without a program: their access token stands where a key would."""
+    """Provide API access with a person's own access token and no API key."""
     about = {"authorization": f"Bearer {token}"}
     async with httpx.AsyncClient(
         base_url=env.here.url, headers=about, verify=TLS, timeout=300

@@ -1,4 +1,4 @@
-"""A program that asks over the HTTP API, or approves, with a key of its own."""
+"""A program that asks or approves over the HTTP API with its own key."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,18 +23,18 @@ SECRET = {"kind": "secret", "message": "Your key, please."}
 
 @dataclass(slots=True, kw_only=True)
 class Program:
-    """Its requests; each gives the response, whatever that says."""
+    """A client of the HTTP API. Most methods return the response, whatever its status."""
 
     client: httpx.AsyncClient
     key: str
-    token: str | None = None  # of the person that it acts for
+    token: str | None = None  # the access token of the person that the program acts for
 
     def acting_for(self, token: str) -> "Program":
-        """The same program, with this person's access token beside its key."""
+        """Return a copy of this program that also sends this person's access token."""
         return replace(self, token=token)
 
     async def call(self, method: str, path: str = "", **more: Any) -> httpx.Response:
-        """At a route of questions."""
+        """Send a request to a route under /api/questions."""
         return await self.send(method, f"/api/questions{path}", **more)
 
     async def send(
@@ -53,7 +53,7 @@ class Program:
         return await self.call("POST", json={**whose, **body}, headers=named)
 
     async def asked(self, body: dict[str, Any], *, user: str = "ann") -> dict[str, Any]:
-        """The question, which was asked."""
+        """Ask a question, check that it was created, and return its state."""
         answer = await self.ask(body, user=user)
         assert answer.status_code == 201, answer.text
         told: dict[str, Any] = answer.json()
@@ -66,11 +66,11 @@ class Program:
         return told
 
     async def at(self, path: str, *, method: str = "GET", **more: Any) -> httpx.Response:
-        """A request to another resource than questions, such as `accounts/ID`."""
+        """Send a request to another resource than questions, such as `accounts/ID`."""
         return await self.send(method, f"/api/{path}", **more)
 
     async def connected(self, here: AskingEnv, *, user: str = "ann") -> str:
-        """The id of an account that the user has connected for it."""
+        """Connect an account as the user, and return its id."""
         asked = await self.asked(ACCOUNT, user=user)
         await (await here.guest(user)).connect(asked["url"])
         told = await self.read(asked["id"], wait=50)
@@ -78,7 +78,7 @@ class Program:
         return id
 
     async def paid(self, here: AskingEnv, *, user: str = "ann") -> dict[str, Any]:
-        """The question that the user has paid for."""
+        """Ask for a payment, pay as the user, and return the question's state."""
         asked = await self.asked(PAYMENT, user=user)
         await (await here.guest(user)).pay(asked["url"])
         return await self.read(asked["id"], wait=50)
@@ -98,7 +98,7 @@ async def program_at(
     owners: tuple[str, ...] = (),
     lasts: timedelta = timedelta(days=90),
 ) -> AsyncIterator[Program]:
-    """With a fresh key."""
+    """Provide a program with a new API key."""
     key, _ = await here.service.api_keys.new(
         program=program,
         scopes=[scope, *also],

@@ -1,4 +1,4 @@
-"""A shop whose refunds others approve: who asks, who decides, and both of their browsers."""
+"""A shop whose refunds need approval, with browsers for the requester and the approver."""
 
 import re
 from collections.abc import AsyncIterator
@@ -23,12 +23,12 @@ FINANCE = Approver(
     claims={"groups": ("finance-approvers",)},
 )
 GROUPS = {"groups": ["staff", "finance-approvers"]}
-AT_ONCE = CallLimits(link=timedelta())  # a call is told at once that it waits
+AT_ONCE = CallLimits(link=timedelta())  # a call immediately returns that it waits for approval
 WAITS = "Waiting for finance."
 
 
 def shop(library: str = "mcp", ran: list[str] | None = None) -> Any:
-    """`refund` waits before it starts, `ship` in the middle."""
+    """Return a server: `refund` waits for approval before it starts, `ship` while it runs."""
     ran, server = [] if ran is None else ran, new_server(library)
 
     @server.tool()
@@ -48,7 +48,7 @@ def shop(library: str = "mcp", ran: list[str] | None = None) -> Any:
 
 @dataclass(slots=True, kw_only=True)
 class ApprovalEnv:
-    """What is served, the issuer where everybody signs in, and a clock that both go by."""
+    """A served shop, the issuer where everybody signs in, and the clock that both use."""
 
     env: ServerEnv
     issuer: Issuing
@@ -59,13 +59,13 @@ class ApprovalEnv:
         return f"{self.env.url}/inbox"
 
     def bearer(self, subject: str, *, use: str = "mcp", **claims: Any) -> dict[str, str]:
-        """An access token that outlives the test's days, made for calls or for another use."""
+        """Return a header with an access token for calls or another audience, valid for 30 days."""
         until = int(self.clock().timestamp()) + 30 * 24 * 3600
         audience = f"{self.env.url}/{use}"
         return self.issuer.bearer(subject, audience=audience, exp=until, **claims)
 
     def own(self, subject: str, **claims: Any) -> dict[str, str]:
-        """One with which an approver comes to the API."""
+        """Return a header with an access token with which an approver calls the API."""
         return self.bearer(subject, use="api/inbox", **claims)
 
     @asynccontextmanager
@@ -77,7 +77,7 @@ class ApprovalEnv:
             yield caller
 
     async def signed_in(self, subject: str, **claims: Any) -> Person:
-        """Somebody at their inbox; `claims` are what the issuer says of them."""
+        """Return a browser that is signed in at its inbox. `claims` are added by the issuer."""
         person = await self.env.person()
         self.issuer.claims = claims
         page = await sign_in(person, await person.visit(self.inbox), subject)
@@ -85,11 +85,11 @@ class ApprovalEnv:
         return person
 
     async def waiting(self, person: Person) -> list[str]:
-        """The addresses of what waits in their inbox."""
+        """Return the addresses of the requests that wait in this person's inbox."""
         return (await self.inboxes(person))[0]
 
     async def inboxes(self, person: Person) -> tuple[list[str], list[str]]:
-        """Of what waits, and of what was decided."""
+        """Return the addresses of the waiting requests and of the decided requests."""
         page = await person.visit(self.inbox)
         waiting, _, decided = page.text.partition("Decided in the last 30 days")
         return self._addresses(waiting), self._addresses(decided)
@@ -110,7 +110,7 @@ class ApprovalEnv:
 async def press(
     person: Person, address: str, answer: str, *, page: Page | None = None, reason: str = ""
 ) -> Page:
-    """Open the request and press a button; `page` was opened before."""
+    """Open the request and press a button. `page` is the request's page if it was opened before."""
     page = page or await person.visit(address)
     data = {"csrf": page.csrf or "", "reason": reason}
     pressed = Page.of(await person.browser.post(f"{address}/{answer}", data=data))
@@ -126,7 +126,7 @@ async def served(
     approvers: tuple[Approver, ...] = (FINANCE,),
     **options: Any,
 ) -> AsyncIterator[ApprovalEnv]:
-    """One process that serves it; further options are settings of who is who, or `store`."""
+    """Serve the shop in one process. `options` are identity settings, `store` or `limits`."""
     own = {name: options.pop(name) for name in ("store", "limits") if name in options}
     who = issuer.who(approvers=approvers, **options)
     async with server_env(server, who=who, clock=clock, **{"limits": AT_ONCE, **own}) as env:
@@ -135,7 +135,7 @@ async def served(
 
 @asynccontextmanager
 async def approving(server: Any, **options: Any) -> AsyncIterator[ApprovalEnv]:
-    """Serve it, with an issuer beside it."""
+    """Serve the shop together with a new issuer."""
     clock = Clock()
     async with issuing(clock) as issuer, served(server, issuer, clock, **options) as here:
         yield here

@@ -1,4 +1,4 @@
-"""An asker that notes what it is asked."""
+"""A fake asker that records the questions it receives."""
 
 from datetime import timedelta
 from typing import Any
@@ -16,7 +16,7 @@ def question(message: str = "Please go there.", url: str = URL, **more: Any) -> 
 
 
 class Told:
-    """An asker that answers what it is told."""
+    """A fake asker that answers every question with a fixed outcome."""
 
     def __init__(self, outcome: Outcome[Any]) -> None:
         self.outcome = outcome

@@ -1,6 +1,6 @@
-"""An application without a server, its users with browsers, and the sandbox beside it.
+"""An application without an MCP server, its users' browsers, and the sandbox.
 
-Who is at a browser its `who` reads in a cookie, as an author's own session would say it.
+The application reads the user from a cookie, as an author's own session would.
 """
 
 import asyncio
@@ -44,13 +44,16 @@ async def by_cookie(request: Request) -> str | None:
 
 @dataclass(slots=True, kw_only=True)
 class Block(Awaitable[T]):
-    """Code of the application's that runs, and the links that it was told to show."""
+    """A running block of the application's code, and the links it was given to show."""
 
     task: asyncio.Task[T]
     shown: list[ShownLink]
 
     async def link(self, number: int = 0) -> ShownLink:
-        """That one, once it is shown; what the block raises before it is raised here."""
+        """Wait until the link with this number is shown.
+
+        If the block raises first, raise its error.
+        """
         await eventually(lambda: len(self.shown) > number or self.task.done())
         if len(self.shown) <= number:
             await self.task
@@ -84,7 +87,7 @@ class AskingEnv:
         owner: str = "ann",
         key: str | None = "wish",
     ) -> Block[T]:
-        """A block asking this user, which does the work; its questions are noted."""
+        """Start `work` in a block that asks this user. The block's links are recorded."""
         shown: list[ShownLink] = []
 
         async def run() -> T:
@@ -96,7 +99,7 @@ class AskingEnv:
         return Block(task=task, shown=shown)
 
     async def browser(self, user: str | None = "ann") -> Person:
-        """A person with a fresh browser, signed in at the application as this user."""
+        """Return a person with a new browser, signed in at the application as this user."""
         browser = await self.rooms.enter_async_context(new_browser())
         if user is not None:
             browser.cookies.set(COOKIE, user)

@@ -21,7 +21,7 @@ from webapp.identity.issuer import Issuer
 
 
 class There:
-    """The issuer out there."""
+    """A fake issuer that counts requests for its keys and introspections."""
 
     def __init__(self) -> None:
         self.is_down = False
@@ -52,7 +52,7 @@ class There:
 
 @dataclass(slots=True)
 class Answer:
-    """What came of a request: the scope that reached the app, or the refusal."""
+    """The result of a request: the scope that reached the application, or the refusal."""
 
     passed: Scope | None = None
     seen: Any = None
@@ -67,7 +67,7 @@ class Answer:
 
 
 class Door:
-    """The protected endpoint, without a network."""
+    """The protected endpoint, called without a network."""
 
     def __init__(self, resource: Resource = RESOURCE, *, asks: bool = False) -> None:
         self.there = There()

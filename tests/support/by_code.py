@@ -1,4 +1,4 @@
-"""People who take a code from the page to the chat."""
+"""People who type the page's one-time code into the chat."""
 
 import asyncio
 import re
@@ -10,7 +10,7 @@ from flows import elicit
 from tests.support.mcp_server import Caller, Page, Person, ServerEnv, caller_of, new_server
 from webapp.settings.identity import IdentitySettings
 
-# Whoever comes through something that relays is not this machine's own user.
+# A forwarded request never counts as a request of this machine's user.
 FROM_AFAR = {"x-forwarded-for": "203.0.113.7"}
 ANONYMOUS = IdentitySettings(asks_anonymous=True)
 WORDS = "Only for whoever asked"
@@ -34,7 +34,7 @@ def shop(server: Any) -> Any:
 async def nameless(
     revision: str, *, library: str = "mcp", **options: Any
 ) -> AsyncIterator[tuple[ServerEnv, Caller, asyncio.Queue[str]]]:
-    """A caller without a name, and the letters that somebody types where it asks for them."""
+    """Provide an anonymous caller, and a queue of the codes that are typed into its form."""
     typed = asyncio.Queue[str]()
     server = shop(new_server(library))
     about = {"headers": FROM_AFAR, "typed": typed, **options}
@@ -43,7 +43,7 @@ async def nameless(
 
 
 async def letters_for(person: Person, link: str) -> str:
-    """Press for the letters, and read them."""
+    """Press the button that shows the code, and return the code."""
     page = await person.visit(link)
     assert WORDS not in page.text
     pressed = await person.press(link, to="/code")

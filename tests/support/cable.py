@@ -1,4 +1,4 @@
-"""A cable to a server, which a test can lead elsewhere, cut, freeze or take off the network."""
+"""A TCP proxy in front of a server, which a test can redirect, cut, freeze or unplug."""
 
 import asyncio
 import socket
@@ -10,9 +10,9 @@ _PIECE = 64 * 1024
 
 
 class Cable:
-    """Listens at a port of loopback and passes on to the socket of a server.
+    """A proxy from a loopback port to the socket of a server.
 
-    `leads_to` is where connections go that are made from now on.
+    New connections go to `leads_to`.
     """
 
     def __init__(self, leads_to: Path) -> None:
@@ -41,7 +41,7 @@ class Cable:
         self._listener.close()
 
     async def mend(self) -> None:
-        """Pass everything on, whatever was done to the cable before."""
+        """Restore the proxy: accept connections and forward everything again."""
         for each in self._filling:
             each.close()
         self._filling.clear()
@@ -51,33 +51,34 @@ class Cable:
             self._server = await asyncio.start_server(self._pass_on, sock=self._listener.dup())
 
     def freeze(self) -> None:
-        """Take connections and pass nothing on: the server is silent."""
+        """Accept connections but forward nothing, like a server that hangs."""
         self._is_open.clear()
 
     async def unplug(self) -> None:
-        """Pass nothing on, and answer nobody who wants to connect: the machine is off."""
+        """Forward nothing and accept no connection, like a machine that is off."""
         self.freeze()
         assert self._server is not None
         self._server.close()
         self._server = None
         self._listener.listen(0)
-        while True:  # until the queue of those who are not accepted is full
+        while True:  # until the accept queue is full
             waiting = socket.socket()
             waiting.setblocking(False)
             with suppress(BlockingIOError):
                 waiting.connect(("127.0.0.1", self.port))
             self._filling.append(waiting)
             await asyncio.sleep(0)
-            if waiting.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != 1:  # established
+            # TCP_INFO's state is 1 for an established connection.
+            if waiting.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != 1:
                 return
 
     async def cut(self) -> None:
-        """End every connection, and refuse new ones."""
+        """Close every connection, and refuse new connections."""
         await self._stop()
         self._listener.close()
 
     async def cut_connections(self) -> None:
-        """End every connection; new ones are taken."""
+        """Close every connection, and accept new connections."""
         ended = tuple(self._passing)
         for task in ended:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Callers whose links are tried by others, and what is left of a question that nobody touched."""
+"""Callers whose links other people try, and a check that a question is unchanged."""
 
 from typing import Any
 
@@ -8,14 +8,17 @@ from tests.support.oauth_env import Asking, OAuthEnv, approve
 
 
 async def sent_out(here: OAuthEnv, *scopes: str, **about: Any) -> tuple[Asking, Person, str, str]:
-    """A tool that asks, a person who said yes at the provider, the link, and the way back."""
+    """Ask for an account and approve at the provider.
+
+    Return the call, the person, the link and the callback URL.
+    """
     asked, person = here.ask(*scopes or ("repo",), **about), await here.person()
     link = await asked.link()
     return asked, person, link, await approve(person, await person.go_on(link))
 
 
 async def is_untouched(here: OAuthEnv, link: str) -> bool:
-    """Whether nothing has come of it: no exchange, no account, still to be answered."""
+    """Return True if the question is unchanged: no exchange, no account, and still open."""
     row = await here.row(link)
     return (
         here.gate.exchanges == 0

@@ -1,4 +1,4 @@
-"""Certificates, made for a test: a root, those it issued, and their keys."""
+"""Certificates for tests: a root, the certificates that it issued, and their keys."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A certificate and the key to it."""
+    """A certificate and its private key."""
 
     certificate: x509.Certificate
     key: Key
@@ -39,7 +39,7 @@ def issued(
     is_authority: bool = False,
     purpose: x509.ObjectIdentifier = ExtendedKeyUsageOID.SERVER_AUTH,
 ) -> Holder:
-    """A certificate as DigiCert issues them: by itself if nobody else is given."""
+    """Return a certificate with DigiCert's fields, self-signed if `by` is None."""
     key = key or ec.generate_private_key(ec.SECP256R1())
     signer = by.key if by else key
     subject = x509.Name(

@@ -1,4 +1,4 @@
-"""What an owner's chain tells, whether it is whole, and processes that keep one."""
+"""An owner's audit chain, its verification, and processes with the audit on."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ audited = partial(process, policies=AUDITED)
 
 
 async def told_of(service: Service, owner: str) -> list[Entry]:
-    """All of it, from the first entry on."""
+    """Return every entry of the owner's audit chain, decrypted."""
     locker = await service.elicitations.owners.locker(owner)
     told = list[Entry]()
     for record in await service.elicitations.store.list(AUDIT, owner=owner, limit=1000):
@@ -28,7 +28,7 @@ async def told_of(service: Service, owner: str) -> list[Entry]:
 
 
 async def put(store: Store, *records: Record) -> None:
-    """As whoever can write to the store does, past every rule."""
+    """Write records directly to the store, past every rule, as an attacker could."""
     await store.fence("being changed")
     for start in range(0, len(records), RECORDS_AT_MOST):
         await store.load(*records[start : start + RECORDS_AT_MOST], behind="being changed")

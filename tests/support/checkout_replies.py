@@ -1,4 +1,4 @@
-"""What PayPal and Mollie answer about a checkout of ours, in their own words; Stripe: checkouts."""
+"""Replies of PayPal and Mollie about our checkouts. Replies of Stripe are in `checkouts`."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ PAYPAL_SELLER = paypal("client-1", "hidden-1", is_live=False, account="MERCHANT1
 
 
 def mollie_payment(status: str = "open", **changes: Any) -> dict[str, Any]:
-    """A payment as Mollie tells it."""
+    """Return a payment as Mollie's API does."""
     page = {"checkout": {"href": MOLLIE_PAGE, "type": "text/html"}} if status == "open" else {}
     return {
         "resource": "payment",
@@ -47,7 +47,7 @@ def paypal_order(
     unit: dict[str, Any] | None = None,
     **changes: Any,
 ) -> dict[str, Any]:
-    """An order as PayPal tells it."""
+    """Return an order as PayPal's API does."""
     payments = {"captures": list(captures), "refunds": refunds or []}
     return {
         "id": "ORDER1",

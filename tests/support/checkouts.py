@@ -1,4 +1,4 @@
-"""A checkout at a provider: what is asked, and what it answers."""
+"""A checkout at Stripe: its elicitation, and the provider's replies."""
 
 from datetime import timedelta
 from typing import Any
@@ -23,17 +23,17 @@ def asked(price: Money = NINE, **terms: Any) -> Elicitation:
 
 
 def prepared(elicitation: Elicitation | None = None, *, number: int = 1) -> Elicitation:
-    """With an attempt whose request is stored and was not sent."""
+    """Return an elicitation whose attempt has a stored request that was not sent."""
     return gateway_env.prepared(STRIPE, elicitation or asked(), number=number)
 
 
 def begun(elicitation: Elicitation | None = None, *, session: str = "cs_test_1") -> Elicitation:
-    """With an attempt that made a session."""
+    """Return an elicitation whose attempt created a session."""
     return gateway_env.begun(STRIPE, elicitation or asked(), session=session, url=PAGE)
 
 
 def session(**changes: Any) -> dict[str, Any]:
-    """A session as the provider tells it."""
+    """Return a Checkout session as Stripe's API does."""
     return {
         "id": "cs_test_1",
         "object": "checkout.session",

@@ -1,4 +1,4 @@
-"""Runs `elicit`, mostly as a process: with a home of its own, and an end in every case.
+"""Runs `elicit`, usually as a process, with its own home directory and a time limit.
 
 `-P` leaves the working directory off Python's path, as the installed command does.
 """
@@ -44,15 +44,15 @@ COMMAND = (sys.executable, "-P", "-m", "elicit_url")
 
 
 def environment_of(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What is set for a command: nothing of ours but what a test says."""
+    """Return a command's environment: only those of our variables that the test sets."""
     ours = {k: v for k, v in os.environ.items() if not k.startswith(("ELICIT_", "MCP_", "XDG_"))}
-    at_once = {"ELICIT_MIN_ANSWER": "0"}  # a client of a test answers at once
+    at_once = {"ELICIT_MIN_ANSWER": "0"}  # clients in tests answer immediately
     return {**ours, "HOME": str(home), "PYTHONPATH": str(HOUSE), **at_once, **(extra or {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A running `elicit serve`; `said` is the block that it prints when it is ready."""
+    """A running `elicit serve`. `said` is the text that it printed when it was ready."""
 
     url: str
     said: str
@@ -81,14 +81,14 @@ async def start(
 async def run(
     *arguments: str, home: Path, cwd: Path | None = None, extra: Mapping[str, str] | None = None
 ) -> Ended:
-    """Run a command to its end."""
+    """Run a command to completion."""
     process = await start(*arguments, home=home, cwd=cwd, extra=extra)
     return await ended(process)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingDemo:
-    """A demo that waits for its person, at the link that it printed."""
+    """A running demo that waits for its person. `link` is the link that it printed."""
 
     link: str
     said: str
@@ -98,7 +98,7 @@ class WaitingDemo:
 async def waiting_demo(
     url: str, *arguments: str, tool: str = "sign_guest_book", home: Path
 ) -> WaitingDemo:
-    # `true` is a browser that opens nothing: the test is the person.
+    # BROWSER=true runs the command `true`, which opens nothing: the test acts as the person.
     process = await start(
         *("demo", "--tool", tool, "--url", url, *arguments), home=home, extra={"BROWSER": "true"}
     )
@@ -110,7 +110,10 @@ async def waiting_demo(
 async def called(
     *arguments: str, home: Path, cwd: Path | None = None, extra: Mapping[str, str] | None = None
 ) -> Ended:
-    """The same within this process, which costs a tenth: for what neither serves nor reads."""
+    """Run a command in this process, which is ten times faster.
+
+    It must neither serve nor read input.
+    """
     out, err = io.StringIO(), io.StringIO()
     modules, path = set(sys.modules), sys.path[:]
     with (
@@ -121,7 +124,7 @@ async def called(
         log_as_before(),
     ):
         try:
-            # In a thread, as a command runs a loop of its own.
+            # Use a thread, because a command runs its own event loop.
             status = await asyncio.to_thread(_status_of, arguments)
         finally:
             sys.path[:] = path
@@ -134,7 +137,7 @@ async def called(
 
 @contextlib.contextmanager
 def log_as_before() -> Iterator[None]:
-    """A command redirects the log, which tests listen to."""
+    """Restore the loggers at the end, because a command redirects the log that tests listen to."""
     loggers = [logging.getLogger(name) for name in ("webapp", "flows", "fastmcp", None)]
     before = [(each.handlers[:], each.level, each.propagate) for each in loggers]
     try:
@@ -174,7 +177,7 @@ async def serving(
     extra: Mapping[str, str] | None = None,
     pairs: bool = False,
 ) -> AsyncIterator[Server]:
-    """`elicit serve` on a free port, ready; `pairs`: it prints what a client is paired with."""
+    """Run `elicit serve` on a free port. Set `pairs` if it prints a pairing secret."""
     process = await start("serve", *arguments, "--port", str(port), home=home, cwd=cwd, extra=extra)
     try:
         said = await said_until("stop", process)
@@ -189,7 +192,7 @@ async def serving(
 
 
 async def said_until(words: str, process: Process) -> str:
-    """What it says until it has said these words."""
+    """Return the process's output up to the line with these words."""
     assert process.stdout is not None
     said = ""
     async with asyncio.timeout(DEADLINE_SECONDS):

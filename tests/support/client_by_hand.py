@@ -1,4 +1,4 @@
-"""A client that answers by hand or at once, on a hand clock: what it is sent, what comes of it."""
+"""A client whose answers a test gives one by one, with a manual clock."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -19,7 +19,7 @@ NOBODY = "ELICITATION_NOBODY_ASKED"
 
 
 class Shows:
-    """A client whose answers are given by hand, or at once."""
+    """A client whose answers come from the test, or are set in advance."""
 
     def __init__(self, *at_once: tuple[str, Any]) -> None:
         self.asked = 0
@@ -32,7 +32,7 @@ class Shows:
         return await self.answers.get()
 
     async def says(self, action: str, content: Any = None) -> None:
-        """The server has heard of it."""
+        """Answer, and wait until the server has processed the answer."""
         self.answers.put_nowait((action, content))
         await eventually(self.answers.empty)
         for _ in range(200):
@@ -52,7 +52,7 @@ class Here:
         self.env.service.elicitations.waiters.wake_all()
 
     async def asks(self, tool: str) -> "asyncio.Task[types.CallToolResult]":
-        """A call whose question is before the client."""
+        """Start a call, and wait until the client shows its question."""
         before = self.shows.asked
         call = self.caller.call(tool)
         await eventually(lambda: self.shows.asked > before)
@@ -99,5 +99,5 @@ def code_of(result: types.CallToolResult) -> object:
 
 
 def is_link(result: types.CallToolResult) -> bool:
-    """Whether it leads the person to our page, as something that is still asked."""
+    """Return True if the result links to our page and has no error code."""
     return bool(link_in(result)) and code_of(result) is None

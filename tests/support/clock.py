@@ -1,4 +1,4 @@
-"""The hand clock of the kit, by the name that the tests know it by."""
+"""The manual clock of the testing kit, re-exported."""
 
 from webapp.deadline import NOON
 from webapp.deadline import HandClock as Clock

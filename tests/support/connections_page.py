@@ -1,4 +1,4 @@
-"""The page of connections, as a person reads and presses it."""
+"""The page of connected accounts, as a person reads it and presses its buttons."""
 
 import re
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ from webapp.records.ids import OWNER_TAG_CHARACTERS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class City:
-    """An application whose people sign in."""
+    """An application whose users sign in."""
 
     oauth_env: OAuthEnv
     issuer: Issuing
@@ -29,7 +29,7 @@ class City:
         return owners.tag(issuer=self.issuer.url, subject=subject)
 
     async def citizen(self, subject: str) -> Person:
-        """Somebody who has signed in from the page of what is connected."""
+        """Return a person who signed in from the page of connected accounts."""
         person = await self.oauth_env.person()
         page = await sign_in(person, await look(person, self.oauth_env), subject)
         assert page.heading == "Connected accounts", page.text
@@ -40,7 +40,7 @@ class City:
 async def city() -> AsyncIterator[City]:
     async with issuing() as issuer:
         opening = oauth_env(
-            clock=Clock(utc_now()),  # the issuer's own is the machine's
+            clock=Clock(utc_now()),  # the issuer uses the machine's clock
             change=lambda settings, _: replace(settings, identity=issuer.who()),
         )
         async with opening as here:
@@ -52,7 +52,7 @@ async def look(person: Person, here: OAuthEnv) -> Page:
 
 
 async def press(person: Person, here: OAuthEnv, to: str) -> Page:
-    """Press the one button of the page that leads there; the page that it ends at."""
+    """Press the page's only button that leads to `to`, and return the page it ends at."""
     page = await look(person, here)
     (form,) = (form for form in Forms(page.text).forms if to in form.action)
     sent = await person.browser.post(urljoin(here.url, form.action), data=form.fields)
@@ -60,7 +60,7 @@ async def press(person: Person, here: OAuthEnv, to: str) -> Page:
 
 
 async def connect_as(here: OAuthEnv, login: str, **about: Any) -> Connection:
-    """Connect another account of the sandbox's than its first one."""
+    """Connect the sandbox account `login`, which is not its first account."""
     asked, person = here.ask("repo", **about), await here.person()
     at_provider = await go_for_another(person, await asked.link())
     await ends(person, await person.visit(await approve(person, at_provider, person=login)))
@@ -86,5 +86,5 @@ def tail(connection: Connection) -> str:
 
 
 def said(page: Page) -> str:
-    """Its words, one space between them."""
+    """Return the text of the page, with single spaces."""
     return " ".join(re.sub(r"<[^>]+>", " ", page.text.partition("<main>")[2]).split())

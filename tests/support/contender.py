@@ -1,6 +1,6 @@
-"""A process of its own on a store: what it does is its first argument, the address its second.
+"""A process that works on a store. Its arguments are a function of this module and the address.
 
-It speaks in lines: "ready", then after a line on its input what became of its work, as JSON.
+It prints "ready", waits for a line on its input where needed, and prints its results as JSON.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ def say(what):
 
 
 async def contend(address, name):
-    """Claim every record, then wait until the watch has shown each one that the other won."""
+    """Claim every record, then wait until the watch has reported all records of the rival."""
     store = await open_store(address)
     watch = store.watch()
     contested = await store.list("elicitation", owner="a", limit=1000)
@@ -36,13 +36,13 @@ async def contend(address, name):
         except Conflict as conflict:
             lost.append((item.id, conflict.found and conflict.found.status))
 
-    # Four at a time, so that neither process has it all in one commit.
+    # Claim four at a time, so that neither process gets all records in one commit.
     for start in range(0, len(contested), 4):
         await asyncio.gather(*map(claim, contested[start : start + 4]))
     unseen = {item_id for item_id, _ in lost}
     while unseen:
         seen = await anext(watch)
-        if not isinstance(seen, Record):  # something may have been missed
+        if not isinstance(seen, Record):  # events may have been missed
             found = await store.list("elicitation", owner="a", limit=1000)
             unseen -= {item.id for item in found if item.status != "pending"}
             continue
@@ -54,7 +54,7 @@ async def contend(address, name):
 
 
 async def write_until_killed(address):
-    """Write pairs from many tasks, and name each once it is acknowledged."""
+    """Write pairs of records from many tasks, and print each name after its write."""
     store = await open_store(address)
     say("ready")
 
@@ -68,7 +68,7 @@ async def write_until_killed(address):
 
 
 async def write_until_refused(address):
-    """The same one after another, until the store refuses, and then why."""
+    """Write pairs one after another until the store refuses, then print the reason."""
     store = await open_store(address)
     say("ready")
     for number in range(1_000_000):
@@ -82,7 +82,7 @@ async def write_until_refused(address):
 
 
 async def fill_the_disk(address):
-    """Write under a limit of file sizes until that fails, and once more when it is lifted."""
+    """Write until a file size limit makes the store fail, then write again without the limit."""
     store = await open_store(address)
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, most))
@@ -102,8 +102,8 @@ async def fill_the_disk(address):
 
 
 async def open_as_nobody(address):
-    """Open the store as a user who may read it and not write it."""
-    await asyncio.to_thread(int)  # what a thread needs is imported while we still may
+    """Open the store as a user who can read its file but not write it."""
+    await asyncio.to_thread(int)  # import what a thread needs while this user still may
     if os.geteuid() == 0:
         os.seteuid(65534)
     try:

@@ -1,4 +1,4 @@
-"""Processes that contend for one store."""
+"""Processes that compete for one store."""
 
 import asyncio
 import json

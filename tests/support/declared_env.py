@@ -1,4 +1,4 @@
-"""Declared payment providers for tests: for each, what it answers and tells, in its own shape."""
+"""Declared payment providers for tests: for each, its replies and its webhooks."""
 
 import base64
 import hashlib
@@ -40,7 +40,11 @@ Data = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """`fetched` and `told` make what it says for a word; the words have the verdict they mean."""
+    """A provider with its requests, replies and webhooks.
+
+    `fetched` and `told` build a reply and a webhook for a status word of the provider. `words` and
+    `events` map these words to the verdict that they must have.
+    """
 
     seller: DeclaredAccount
     session: str
@@ -66,7 +70,7 @@ class Case:
     refund: str | None = None
     refund_body: Data = field(default_factory=dict[str, Any])
     refund_replies: Mapping[str, Data] = field(default_factory=dict[str, Data])
-    held: Callable[[int], Data] | None = None  # what it says of a payment, so much of it given back
+    held: Callable[[int], Data] | None = None  # builds a payment of which this amount was refunded
     news: Mapping[str, Data] = field(default_factory=dict[str, Data])
 
     @property
@@ -95,7 +99,7 @@ class Case:
 
 
 def put(data: Data, place: str, value: Any) -> Data:
-    """A copy with something else in that place."""
+    """Return a copy of `data` with `value` at this place."""
     data = deepcopy(data)
     *parts, last = place.split(".")
     found: Any = data

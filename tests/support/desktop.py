@@ -1,4 +1,4 @@
-"""A desktop program that starts `elicit stdio`, and hears what it writes."""
+"""A desktop program that starts `elicit stdio` and reads its output."""
 
 import asyncio
 import contextlib
@@ -24,13 +24,13 @@ PATIENCE_SECONDS = 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class Desktop:
-    """A home with the author's tools in it, and a client that starts them as its command says."""
+    """A home directory with the author's tools, and a client that starts them by command."""
 
     home: Path
     port: int
     links: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
-    more: Mapping[str, str] = field(default_factory=dict)  # variables
-    said: list[Written] = field(default_factory=list)  # on standard error, by its processes
+    more: Mapping[str, str] = field(default_factory=dict)  # environment variables
+    said: list[Written] = field(default_factory=list)  # what the processes wrote to standard error
 
     @property
     def url(self) -> str:
@@ -70,12 +70,12 @@ class Desktop:
             return await self.links.get()
 
     async def open(self, link: str) -> None:
-        """The person opens the link and orders soup."""
+        """Open the link as the person, and order soup."""
         async with httpx.AsyncClient() as browser:
             await walk(browser, link, answers={"dish": "soup"}, say=lambda _: None)
 
     async def start(self, *, shows_links: bool = True) -> "Pipe":
-        """The same without a library on the client's side."""
+        """Start `elicit stdio` and initialize it without a client library."""
         process = await start(*self.arguments, home=self.home, extra=self.extra, stdin=PIPE)
         pipe = Pipe(process)
         await pipe.say(
@@ -99,7 +99,7 @@ class Desktop:
 
 @dataclass(frozen=True, slots=True)
 class Pipe:
-    """A process at whose stdin and stdout we sit ourselves."""
+    """A process whose stdin and stdout the test uses directly."""
 
     process: Process
 
@@ -109,7 +109,7 @@ class Pipe:
         await self.process.stdin.drain()
 
     async def hear(self) -> dict[str, Any]:
-        """The next message; whatever stands on stdout must be one."""
+        """Return the next message. Fail if a line on stdout is not a JSON-RPC message."""
         assert self.process.stdout is not None
         async with asyncio.timeout(PATIENCE_SECONDS):
             line = await self.process.stdout.readline()
@@ -119,7 +119,7 @@ class Pipe:
         return message
 
     async def order(self) -> str:
-        """Call the tool; the link that is to be shown."""
+        """Call the tool, and return the link that it asks the client to show."""
         await self.say(id=2, method="tools/call", params={"name": "order_lunch"})
         asked = await self.hear()
         assert asked["method"] == "elicitation/create"
@@ -128,12 +128,12 @@ class Pipe:
         return link
 
     async def result(self) -> str:
-        """Call the tool; its result, of a call that asks nothing."""
+        """Call the tool, and return its result. The call must ask nothing."""
         await self.say(id=2, method="tools/call", params={"name": "order_lunch"})
         text: str = (await self.hear())["result"]["content"][0]["text"]
         return text
 
     def close(self, descriptor: int) -> None:
-        """Close our end of one of its pipes."""
+        """Close our end of one of the process's pipes."""
         transport: Any = self.process._transport  # type: ignore[attr-defined]
         transport.get_pipe_transport(descriptor).close()

@@ -1,4 +1,4 @@
-"""Refunds and disputes of a payment, as their provider tells them."""
+"""Refunds and disputes of a payment, as Stripe's webhooks report them."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ CREATED, CLOSED = "charge.dispute.created", "charge.dispute.closed"
 
 
 async def kept(shop: Shop, buy: Buying) -> Payment:
-    """Paid, and nobody has used it."""
+    """Return a payment that was paid and that no call has used."""
     await give_up(shop, buy)
     await buy.person.pay(buy.link)
     await shop.tell_all()
@@ -20,7 +20,7 @@ async def kept(shop: Shop, buy: Buying) -> Payment:
 
 
 def claim(payment: Payment, kind: str = CREATED, **about: Any) -> dict[str, Any]:
-    """A bank's claim, which names the payment only."""
+    """Return the webhook of a bank's dispute, which names only the payment."""
     dispute = {
         "id": "dp_1",
         "object": "dispute",
@@ -36,7 +36,7 @@ def claim(payment: Payment, kind: str = CREATED, **about: Any) -> dict[str, Any]
 
 
 async def claimed(shop: Shop, payment: Payment, kind: str = CREATED, **about: Any) -> str:
-    """The claim is told, and looked into; how the payment stands then."""
+    """Deliver the dispute's webhook, run the sweeper, and return the payment's status."""
     answer = await shop.tell(claim(payment, kind, **about))
     assert (answer.status_code, answer.json()) == (200, {"received": "waiting"})
     await shop.sweep()

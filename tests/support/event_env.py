@@ -1,4 +1,4 @@
-"""A receiver of events, played in memory, and processes that tell it what happens."""
+"""A fake receiver of event webhooks, and processes that send events to it."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -29,7 +29,10 @@ PUBLIC = "93.184.215.14"
 
 @dataclass
 class Receiver:
-    """Answers as it is told, the next answer first, and else 204; `is_down`: not at all."""
+    """A receiver that returns the next of `answers`, or 204.
+
+    If `is_down`, it refuses connections.
+    """
 
     answers: list[httpx.Response | Exception] = field(default_factory=list)
     is_down: bool = False
@@ -69,7 +72,7 @@ def verified(request: httpx.Request, *, secret: str, clock: Clock) -> Delivery:
 
 @asynccontextmanager
 async def outbound_to(receiver: Any, *, resolved: str = PUBLIC) -> AsyncIterator[Outbound]:
-    """A way out that ends there, whatever the name."""
+    """Provide an outbound HTTP client that sends every request to `receiver`."""
 
     async def resolve(host: str, port: int) -> Sequence[str]:
         return [resolved]
@@ -89,7 +92,10 @@ async def telling(
     resolved: str = PUBLIC,
     telemetry: Telemetry = NONE,
 ) -> AsyncIterator[Service]:
-    """One process whose events are told; it sends when a test says so."""
+    """Run one process with events.
+
+    It sends them only when a test calls `round_of` or `send_all`.
+    """
     async with (
         outbound_to(receiver, resolved=resolved) as outbound,
         open_service(
@@ -109,7 +115,7 @@ async def telling(
 
 
 async def round_of(service: Service) -> None:
-    """The sweeper goes round once, and all that may be sent is sent."""
+    """Run the sweeper once, and send every event that is due."""
     await fall_due(service)
     await service.events.sender.send_all()
 
@@ -120,11 +126,11 @@ async def pass_time(service: Service, clock: Clock, **amount: float) -> None:
 
 
 async def events_of(service: Service) -> list[OutgoingEvent]:
-    """In the order of the store."""
+    """Return all stored events in the order of the store."""
     return await service.elicitations.all(OutgoingEvent)
 
 
 async def told_of_one(service: Service, **about: object) -> None:
-    """A question was asked, and the addresses have heard so."""
+    """Ask a question and send the event about it."""
     await asked(service, **about)
     await service.events.sender.send_all()

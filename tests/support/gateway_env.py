@@ -1,4 +1,4 @@
-"""What the tests of payment providers share: a question, an attempt at it, and a talk."""
+"""Shared parts of the payment providers' tests: a question, its attempt, and a talk."""
 
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -55,14 +55,14 @@ def asked(seller: str, price: Money = NINE, **terms: Any) -> Elicitation:
 def prepared(
     gateway: Gateway, elicitation: Elicitation, *, number: int = 1, trip: RedirectContext = TRIP
 ) -> Elicitation:
-    """With an attempt whose request is stored and was not sent."""
+    """Return the elicitation with an attempt whose request is stored and was not sent."""
     kept = gateway.prepare(elicitation, trip)
     attempt = Attempt(number=number, browser="b", started_at=NOON, kept=kept)
     return replace(elicitation, attempt=attempt)
 
 
 def keeping(elicitation: Elicitation, kept: Any) -> Elicitation:
-    """With this kept of its attempt."""
+    """Return the elicitation with this data stored in its attempt."""
     assert elicitation.attempt is not None
     return replace(
         elicitation, attempt=replace(elicitation.attempt, kept=msgspec.to_builtins(kept))
@@ -72,7 +72,7 @@ def keeping(elicitation: Elicitation, kept: Any) -> Elicitation:
 def begun(
     gateway: Gateway, elicitation: Elicitation, *, session: str, url: str, **options: Any
 ) -> Elicitation:
-    """With an attempt that made a session."""
+    """Return the elicitation with an attempt that created a session."""
     before = prepared(gateway, elicitation, **options)
     return keeping(before, replace(kept_in(before), session=session, url=url))
 
@@ -105,7 +105,10 @@ def reply(data: Any, status: int = 200) -> httpx.Response:
 
 
 def run(talk: Talk[T], *replies: httpx.Response) -> tuple[T, list[httpx.Request]]:
-    """What the talk comes to, and what it sent; every reply is used."""
+    """Run the talk with these replies.
+
+    Return its result and its requests. Every reply must be used.
+    """
     requests: list[httpx.Request] = []
     waiting = list(replies)
     try:

@@ -1,4 +1,4 @@
-"""Servers whose callers have to bring an access token of the server's own."""
+"""Servers that verify the access tokens of their callers themselves."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,19 +9,19 @@ TOKEN = {"authorization": "Bearer good"}
 
 
 def new_guarded_server(library: str, *, subject: str | None) -> Any:
-    """A server whose callers have to bring an access token of its own."""
+    """Return a server that accepts only the token `good`, of this subject or of none."""
     return guarded_by(library, {"sub": subject} if subject else {})
 
 
 def guarded_by(library: str, claims: dict[str, str]) -> Any:
-    """The same, with a token that says this."""
+    """Return a server that accepts only the token `good`, which has these claims."""
     return guarded_by_tokens(library, {"good": claims})
 
 
 def guarded_by_tokens(
     library: str, said: dict[str, dict[str, str]], *, scopes: Mapping[str, list[str]] | None = None
 ) -> Any:
-    """The same, with tokens that say these, and some that have scopes."""
+    """Return a server that accepts these tokens with their claims and, for some, scopes."""
     scoped = scopes or {}
     if library == "fastmcp":
         from fastmcp.server.auth.providers.jwt import StaticTokenVerifier

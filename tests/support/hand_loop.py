@@ -1,6 +1,7 @@
-"""An event loop without sockets, on a hand clock: when nothing is ready it asks what comes next.
+"""An event loop without sockets, on a manual clock.
 
-Timers fire when the clock gets there, so a test of minutes takes no time and never sleeps.
+When nothing is ready, the loop calls `on_idle` and then moves the clock to the next timer, so a
+test of minutes takes no time and never sleeps.
 """
 
 import asyncio
@@ -14,19 +15,22 @@ if TYPE_CHECKING:
 
 
 class HandLoop(asyncio.BaseEventLoop):
-    _scheduled: list[asyncio.TimerHandle]  # of BaseEventLoop
+    _scheduled: list[asyncio.TimerHandle]  # an attribute of BaseEventLoop
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self.clock = clock
         self.on_idle: Callable[[], bool] = lambda: False
-        self._selector = self  # what the loop asks whether anything came from outside
+        self._selector = self  # the loop polls its selector for input from outside
 
     def time(self) -> float:
         return (self.clock.now - NOON).total_seconds()
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Called by the loop: with a timeout of 0 while callbacks are ready."""
+        """Move the clock to the next timer.
+
+        The loop passes a timeout of 0 while callbacks are ready.
+        """
         if timeout != 0 and not self.on_idle():
             if timeout is None:
                 raise RuntimeError("everything sleeps, and no timer is set")
@@ -34,7 +38,7 @@ class HandLoop(asyncio.BaseEventLoop):
         return []
 
     def forget_timers(self) -> None:
-        """What is over has no timers: none of them fires after the clock was set back."""
+        """Remove the timers of ended work, so that none fires after the clock is set back."""
         self._scheduled.clear()
 
     def _process_events(self, events: list[Any]) -> None:

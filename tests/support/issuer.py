@@ -1,7 +1,7 @@
-"""An issuer on a port of this machine: people sign in there, and it makes access tokens.
+"""An issuer on a port of this machine, where people sign in and which creates access tokens.
 
-It plays the one that an operator names by ELICIT_ISSUER. Who is at the browser is a parameter of
-the address that `Person.sign_in` follows, in the place of a password.
+It simulates the issuer that an operator sets by ELICIT_ISSUER. The person at the browser is a
+parameter of the address that `Person.sign_in` follows, instead of a password.
 """
 
 import json
@@ -31,9 +31,10 @@ LIFE_SECONDS = 600
 
 
 class Issuing:
-    """The issuer; `denies` makes people say no there, `claims` are added to every id_token.
+    """A running issuer.
 
-    One that `is_down` answers nothing but that.
+    If `denies`, people decline to sign in. `claims` are added to every id_token. If `is_down`,
+    every request gets a 503.
     """
 
     def __init__(self, url: str, *, clock: Callable[[], datetime] = utc_now) -> None:
@@ -47,13 +48,13 @@ class Issuing:
         self._codes: dict[str, dict[str, str]] = {}
 
     def who(self, **options: Any) -> IdentitySettings:
-        """Settings that name it."""
+        """Return identity settings that use this issuer."""
         provider = openid(PROVIDER, self.url, label=urlsplit(self.url).netloc)
         client = Client(provider=provider, client_id=CLIENT_ID, client_secret=CLIENT_SECRET)
         return IdentitySettings(client=client, **options)
 
     def token(self, subject: str | None, *, audience: str, **claims: Any) -> str:
-        """An access token, as a caller brings it."""
+        """Return an access token for a caller."""
         now = int(self._clock().timestamp())
         said = {
             "iss": self.url,
@@ -154,7 +155,7 @@ async def issuing(clock: Callable[[], datetime] = utc_now) -> AsyncIterator[Issu
 
 
 async def leave_to_sign_in(person: Person, page: Page) -> str:
-    """Press the sign-in button of a page; the address at the issuer."""
+    """Press the sign-in button of a page, and return the address at the issuer."""
     fields = dict(_hidden(page, "/signin"))
     response = await person.browser.post(page.leading("/signin"), data=fields)
     assert response.status_code == 303, response.text
@@ -162,14 +163,14 @@ async def leave_to_sign_in(person: Person, page: Page) -> str:
 
 
 async def come_back_as(person: Person, place: str, subject: str) -> str:
-    """Be somebody at the issuer; the address that it sends the browser back to."""
+    """Sign in as `subject` at the issuer, and return the address of the redirect."""
     response = await person.browser.get(f"{place}&as={subject}")
     assert response.status_code == 302
     return response.headers["location"]
 
 
 async def sign_in(person: Person, page: Page, subject: str) -> Page:
-    """The whole way from a page with a sign-in button; the page that it ends at."""
+    """Sign in from a page with a sign-in button, and return the page after the last redirect."""
     back = await come_back_as(person, await leave_to_sign_in(person, page), subject)
     returned = await person.visit(back)
     assert returned.status == 303, returned.text
@@ -178,7 +179,7 @@ async def sign_in(person: Person, page: Page, subject: str) -> Page:
 
 
 def _hidden(page: Page, action: str) -> list[tuple[str, str]]:
-    """The hidden fields of the form that goes there."""
+    """Return the hidden fields of the form with this action."""
     form = re.search(
         rf'<form[^>]*action="[^"]*{re.escape(action)}"[^>]*>(.*?)</form>', page.text, re.DOTALL
     )

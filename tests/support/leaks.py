@@ -1,16 +1,18 @@
-"""Leaks: what a log, a problem, a metric, a failed tool or an error page may never hold.
+"""A pytest plugin that finds leaks of secrets in logs, problems, metrics, tool errors and pages.
 
-A plugin that listens during the whole run, and fails the test in which something leaked: by its
-form (tokens, links, cookies, e-mail addresses), or because it was seen in the test's own traffic
-(states, verifiers, what a person typed). A finding says where and what kind, never the value.
+The plugin listens during the whole run and fails the test in which a secret leaked. It recognizes a
+secret by its form (tokens, links, cookies, e-mail addresses) or because it occurred in the test's
+own traffic (states, verifiers, typed answers). A finding names the place and the kind of the
+secret, never its value.
 
-It hears every log record, what an app answers that is served in this process (support/serving.py)
-or in one that passes on what it hears (tests/crash), and the standard error of every process that
-a test starts (support/processes.py), or that writes into what pytest captures. There are no metrics
-yet; what is served at /metrics is heard, and whoever exports them in another way adds that here.
-What could go wrong: a level or a logger that is left out. So ours are heard whole, and all others
-as `elicit serve` shows them: from INFO, which a server's library sets, the talkative from WARNING.
-Or nothing is heard and all looks clean: whoever is deaf says so.
+The plugin reads every log record, the responses of applications that are served in this process
+(support/serving.py) or in a process that passes on what it hears (tests/crash), the standard error
+of every process that a test starts (support/processes.py), and what pytest captures. There are no
+metrics yet. A response of /metrics is checked. If you export metrics in another way, add them here.
+
+Risks: a level or a logger is left out. So our loggers are read at every level, and all others as
+`elicit serve` shows them: from INFO, which a server's library sets, and the talkative loggers from
+WARNING. Or a listener is disconnected and nothing is found, so a disconnected listener raises Deaf.
 """
 
 import base64
@@ -55,7 +57,7 @@ _FORMS = {
     "bearer": r"\b[Bb]earer (?=[\w.~+/-]*\d)[\w.~+/-]{12,}",
     "key": r"\b(?:gh[oprsu]_|github_pat_|glpat-|xox[a-z](?:-\d)?-|ya29\.|sandbox_[ar]t_"
     r"|[sr]k_(?:test|live)_|whsec_)[\w+/=-]{6,}",
-    # By themselves: of many random ids one has them in the middle.
+    # Match a code only if no word character or hyphen is next to it: some random ids contain one.
     "letters": r"(?<![\w-])[B-DF-HJ-NP-TV-XZ]{4}[- ]?[B-DF-HJ-NP-TV-XZ]{4}(?![\w-])",
     "email": r"[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}\b",
 }
@@ -65,20 +67,20 @@ _IN_JSON = frozenset(
 )
 _IN_PAIRS = frozenset({*_IN_QUERIES.split("|"), "password", "assertion"})
 _TYPED_AT_LEAST = 8
-_URL_ELICITATION_REQUIRED = -32042  # its data are the links, as the protocol wants it
-_PASSED_ON = "\x1e"  # what follows is JSON, if it is whole: its writer may be killed (RFC 7464)
+_URL_ELICITATION_REQUIRED = -32042  # its data are the links, as the protocol requires
+_PASSED_ON = "\x1e"  # JSON follows, unless its writer was killed (RFC 7464)
 
 
 class LeakFound(AssertionError):
-    """Something came out that nobody may read."""
+    """A secret leaked into a text that others can read."""
 
 
 class Deaf(AssertionError):
-    """Nothing was heard where something must have been said."""
+    """A listener that must receive text was disconnected or received nothing."""
 
 
 def kinds_in(text: str) -> set[str]:
-    """What can be told by its form."""
+    """Return the kinds of secrets that the text contains, recognized by their form."""
     return {
         str(found.lastgroup)
         for found in _ANY_FORM.finditer(text)
@@ -87,17 +89,17 @@ def kinds_in(text: str) -> set[str]:
 
 
 def _is_token(text: str) -> bool:
-    """Whether it has the envelope of ours: version 1, a day within a century, a signature."""
+    """Return True if the text has our token's envelope: version 1, a valid day, a signature."""
     body, _, signature = text.rpartition(".")
     try:
         blob = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
         return blob[0] == 1 and int.from_bytes(blob[1:3]) < 36525 and len(signature) == 43
-    except (ValueError, IndexError):  # no base64, or not even ASCII
+    except (ValueError, IndexError):  # not base64, or not ASCII
         return False
 
 
 class Secrets:
-    """What went by during one test, and what each was called there."""
+    """The secrets in one test's traffic, and their kinds."""
 
     def __init__(self, *, pass_on: Callable[..., None] | None = None) -> None:
         self._kinds: dict[str, str] = {}
@@ -105,10 +107,10 @@ class Secrets:
         self._pass_on = pass_on
 
     def note(self, kind: str, value: object) -> None:
-        """Remember it, unless it is a word that stands in many texts anyway."""
+        """Remember a secret, unless the value is short or a plain word."""
         if not isinstance(value, str) or len(value) < 6 or (value.isalpha() and value.islower()):
             return
-        # Of a long one a part is enough to be a leak; the first bytes of a token are not secret.
+        # A part of a long secret already is a leak. The first bytes of a token are not secret.
         whole = value[32:56] if len(value) >= 56 else value
         if self._pass_on is not None and whole not in self._kinds:
             self._pass_on(noted=(kind, value))
@@ -124,7 +126,10 @@ class Secrets:
         }
 
     def note_id(self, id: object) -> None:
-        """An id opens nothing, wherever it is tried; only what looks like one counts as one."""
+        """Remember a public id, which gives no access.
+
+        Ignore values that do not look like an id.
+        """
         if isinstance(id, str) and made_at(id) is not None:
             self._ids.add(id)
 
@@ -170,11 +175,11 @@ class Secrets:
 
 
 class Ears:
-    """Hears what one test after the other says, and compares it with what went by."""
+    """The listener that searches the output of each test for secrets of its traffic."""
 
     def __init__(self) -> None:
         self.secrets = Secrets()
-        self._said: dict[str, list[str]] = {}  # where -> texts
+        self._said: dict[str, list[str]] = {}  # place -> texts
         self._told: set[str] = set()
         self._written: list[Written] = []
         self._shown: dict[str, list[str]] = {}
@@ -183,7 +188,7 @@ class Ears:
         self._levels: dict[str, int] = {}
 
     def open(self) -> None:
-        for name in ("", *OURS):  # the others' own stay, for tests that want to hear more of them
+        for name in ("", *OURS):  # other loggers keep their level, for tests that lower it
             logger = logging.getLogger(name)
             self._levels[name] = logger.level
             logger.setLevel(_LEVELS[name])
@@ -197,21 +202,21 @@ class Ears:
             logger.removeHandler(self.handler)
 
     def begin(self) -> None:
-        """Forget the test before, and hear also the loggers that have become an end since then."""
+        """Forget the previous test, and attach to loggers that no longer propagate."""
         self.secrets = Secrets(pass_on=_pass_on if self._passes_on else None)
         self._said.clear()
         self._told.clear()
         self._listen()
 
     def hear(self, where: str, text: str) -> None:
-        """A text that nothing may leak into; it is searched when the test has gone on."""
+        """Collect a text in which no secret may occur. It is searched after the test."""
         if self._passes_on:
             _pass_on(said=(where, text))
         else:
             self._said.setdefault(where, []).append(text)
 
     def hear_messages(self, where: str, value: object) -> None:
-        """One message of MCP or several: what they say of a failure."""
+        """Collect the failures in one or several MCP messages."""
         self.secrets.in_json(value)
         for message in value if isinstance(value, list) else [value]:
             if isinstance(message, Mapping) and "jsonrpc" in message:
@@ -219,14 +224,14 @@ class Ears:
                     self.hear(where, said)
 
     def pass_on(self) -> None:
-        """Be the ears of a process that a test has started: all is for those who started it."""
+        """Listen in a process that a test started, and pass everything on to the test's process."""
         self._passes_on = True
         self.open()
         self.begin()
         _pass_on(said=("ears", ""))
 
     def listen(self, name: str, *, passes_on: bool = False) -> "Written":
-        """A new file for the standard error of a process, to be closed at the end of that."""
+        """Return a new file for a process's standard error. Close it when the process has ended."""
         written = Written(name, ears=self, passes_on=passes_on)
         self._written.append(written)
         return written
@@ -235,21 +240,21 @@ class Ears:
         self._written.remove(written)
 
     def read_on(self) -> None:
-        """Hear what was written since the last time."""
+        """Read what processes wrote since the last call."""
         for written in list(self._written):
             written.read_on()
 
     def show(self, name: str, text: str) -> None:
-        """A text for whoever reads why a test has failed."""
+        """Add a text to the report of a failed test."""
         self._shown.setdefault(name, []).append(text)
 
     def take_shown(self) -> list[tuple[str, str]]:
-        """What was to be shown since the last time, by its name."""
+        """Return the report texts since the last call, with their names, and clear them."""
         shown, self._shown = self._shown, {}
         return [(name, "".join(texts)) for name, texts in shown.items()]
 
     def must_hear(self) -> None:
-        """Raises Deaf, once, where a logger of ours is not heard any more."""
+        """Raise Deaf once if one of our loggers is disconnected."""
         loggers = [logging.getLogger(name) for name in ("", *OURS)]
         deaf = [logger.name for logger in loggers if not _is_heard(logger)]
         self._listen()
@@ -257,17 +262,17 @@ class Ears:
             raise Deaf(f"not heard any more: {', '.join(deaf)}")
 
     def findings(self) -> list[str]:
-        """Where something was heard, and of what kind."""
+        """Return the place and the kind of each secret that was found."""
         found = []
         for where, texts in self._said.items():
             text = "\n".join(texts)
-            # The words of a library's event may be what leaks.
+            # The name of a library's event can itself contain the secret.
             place = where.partition(":")[0] if self._kinds_in(where) else where
             found += [f"{place}: {kind}" for kind in self._kinds_in(text)]
         return sorted(found)
 
     def tell(self) -> None:
-        """Raises LeakFound, once for each leak."""
+        """Raise LeakFound once for each leak."""
         self.read_on()
         if found := [one for one in self.findings() if one not in self._told]:
             self._told.update(found)
@@ -283,15 +288,15 @@ class Ears:
 
 
 class Written:
-    """What a process writes to its standard error, heard while it runs and when it is over.
+    """A file with a process's standard error, read while the process runs and when it has ended.
 
-    With `passes_on` it has ears of its own there, and writes in between what those hear.
+    With `passes_on` the process runs this plugin too, and writes its results into the same file.
     """
 
     def __init__(self, name: str, *, ears: Ears, passes_on: bool) -> None:
         self._name = name
         self._ears = ears
-        # Every write goes to the end, whoever writes, and wherever somebody reads.
+        # Append mode: every write goes to the end, whoever writes and wherever a reader is.
         self._file = tempfile.TemporaryFile("ab+", buffering=0)  # noqa: SIM115 - see close
         self._passes_on = passes_on
         self._has_passed_on = False
@@ -302,12 +307,12 @@ class Written:
         return self._file.fileno()
 
     def text(self) -> str:
-        """All lines that have come until now, without what was passed on."""
+        """Return all complete lines until now, without the passed-on messages."""
         self.read_on()
         return self._text
 
     def read_on(self, *, is_over: bool = False) -> None:
-        """Hear the lines that have come since; a last one without an end once it is over."""
+        """Read the lines since the last call. If `is_over`, read an incomplete last line too."""
         if self._file.closed:
             return
         size = os.fstat(self.fileno()).st_size
@@ -328,7 +333,10 @@ class Written:
             self._ears.show(self._name, plain)
 
     def close(self) -> None:
-        """It is over; raises Deaf if it was to pass on what it heard, and did not."""
+        """Read the rest and close the file.
+
+        Raise Deaf if the process passed on nothing but had to.
+        """
         if self._file.closed:
             return
         self.read_on(is_over=True)
@@ -353,7 +361,7 @@ def _pass_on(**heard: tuple[str, str]) -> None:
 
 
 class _Handler(logging.Handler):
-    """Writes each record as it would stand in a log, with everything that it was given."""
+    """A handler that formats each record as a log would, with all of its attributes."""
 
     def __init__(self, ears: Ears) -> None:
         super().__init__(logging.NOTSET)
@@ -366,7 +374,7 @@ class _Handler(logging.Handler):
         package = record.name.partition(".")[0]
         if record.levelno < _LEVELS.get(package, _LEVELS[""]):
             return
-        written = copy.copy(record)  # a formatter leaves the traceback's text in what it is given
+        written = copy.copy(record)  # formatters store the traceback's text in the record
         written.exc_text = None
         if record.name in TOOL_LOGGERS or package in OURS:
             mask_secrets(written)
@@ -379,7 +387,7 @@ class _Handler(logging.Handler):
 
 
 def _is_heard(logger: logging.Logger | None) -> bool:
-    """Whether ears are on its way, or else what a command writes as events, which is captured."""
+    """Return True if this logger reaches our handler or a captured event log of a command."""
     while logger is not None:
         if any(isinstance(h, _Handler) or isinstance(h.formatter, Events) for h in logger.handlers):
             return True
@@ -388,7 +396,7 @@ def _is_heard(logger: logging.Logger | None) -> bool:
 
 
 def _ends() -> Iterator[logging.Logger]:
-    """The root, and every logger that passes nothing on to it."""
+    """Yield the root logger and every logger that does not propagate."""
     yield logging.getLogger()
     for logger in list(logging.root.manager.loggerDict.values()):
         if isinstance(logger, logging.Logger) and not logger.propagate:
@@ -399,7 +407,7 @@ EARS = Ears()
 
 
 def overheard(app: ASGIApp, ears: Ears = EARS) -> ASGIApp:
-    """The app as it is; what is secret in its traffic is noted, and what is public is heard."""
+    """Wrap the app: note the secrets in its traffic, and collect its public texts."""
 
     async def listening(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -425,7 +433,7 @@ def overheard(app: ASGIApp, ears: Ears = EARS) -> ASGIApp:
 
 
 class _Exchange:
-    """One request and its answer."""
+    """A request and its response."""
 
     def __init__(self, ears: Ears, scope: Scope) -> None:
         self._ears = ears
@@ -463,7 +471,7 @@ class _Exchange:
             self._answer += message.get("body", b"")
 
     def end(self) -> None:
-        self._note_request()  # also of a body that the app did not read to its end
+        self._note_request()  # again, for a body that the app did not read to its end
         text = self._answer.decode(errors="replace")
         kind = _kind(self._answered)
         if kind == "application/problem+json":
@@ -497,7 +505,7 @@ class _Exchange:
 
 
 def failures_in(message: Mapping[str, Any]) -> Iterator[str]:
-    """What a message of MCP says of a failure, but for the links that a person is to open."""
+    """Yield the failure texts of an MCP message, without the links that the person is to open."""
     if isinstance(error := message.get("error"), Mapping):
         yield str(error.get("message"))
         if error.get("code") != _URL_ELICITATION_REQUIRED:
@@ -513,7 +521,7 @@ def failures_in(message: Mapping[str, Any]) -> Iterator[str]:
 
 
 def visible(page: str) -> str:
-    """What a page shows as text: no markup, and not what its fields hold."""
+    """Return the visible text of a page, without markup and field values."""
     unseen = r"<(script|style|textarea|title)\b.*?</\1>|<!--.*?-->|<[^>]*>"
     return unescape(re.sub(unseen, " ", page, flags=re.DOTALL | re.IGNORECASE))
 
@@ -551,7 +559,7 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say what is not heard in this run."""
+    """Warn if output is not captured and so not searched."""
     if config.getoption("capture") != "fd":
         return "leaks: without --capture=fd what is printed is not heard"
     return None
@@ -580,7 +588,7 @@ def _listening(item: pytest.Item, when: str) -> Generator[None, object, object]:
         EARS.read_on()
         for name, text in EARS.take_shown():
             item.add_report_section(when, f"stderr of {name}", text)
-        # Also of the processes that inherit it. There is no other way to it than pytest's own.
+        # Captured output includes processes that inherit it. Only this private attribute has it.
         for during, name, text in item._report_sections:
             if during == when and name in {"stdout", "stderr"}:
                 EARS.hear(f"captured {name}", text)

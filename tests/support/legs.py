@@ -1,4 +1,4 @@
-"""Legs of a call in one process, and the loop let run until nothing is due."""
+"""Requests of one call in one process, and helpers that run the loop until nothing is ready."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -16,7 +16,7 @@ QUESTION = elicit.url("Please go there.", "https://example.com/")
 
 
 async def settled_loop() -> None:
-    """Let everything that is ready run."""
+    """Run everything that is ready."""
     for _ in range(50):
         await asyncio.sleep(0)
 
@@ -28,7 +28,7 @@ async def answer(call: Call, question: Question[Any] = QUESTION) -> Outcome[Any]
 
 
 async def leg(service: Service, *, run_id: str | None = None) -> tuple[Call, Holding, "Waiting"]:
-    """A leg that waits."""
+    """Start a request of a call, and return it once it waits."""
     presenter = Holding()
     call = call_of(service, presenter=presenter, run_id=run_id)
     waiting = asyncio.ensure_future(answer(call))
@@ -46,7 +46,7 @@ def id_of(presenter: Holding) -> str:
 
 
 async def soon(awaited: Awaitable[T]) -> T:
-    """It is there as soon as everything that is ready has run, without any timer."""
+    """Return the result, which must be ready without any timer."""
     future = asyncio.ensure_future(awaited)
     await settled_loop()
     assert future.done(), "it still sleeps"

@@ -1,6 +1,7 @@
-"""A context that lives in a task of its own, so that a fixture can open it and close it.
+"""A context manager that runs in its own task, so that a fixture can open and close it.
 
-What the protocol's library opens, the same task must close, and a fixture's two halves are two.
+The MCP library requires that the same task opens and closes a context. The two halves of a fixture
+can run in two tasks.
 """
 
 import asyncio

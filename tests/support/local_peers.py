@@ -1,4 +1,4 @@
-"""Whose a connection is, where the system tells it."""
+"""This user's uid, and a mark for tests of local connections that need Linux."""
 
 import os
 from pathlib import Path

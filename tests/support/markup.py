@@ -1,4 +1,4 @@
-"""What a page says, read off its HTML as a browser would."""
+"""A parser that reads what a page says from its HTML."""
 
 from html.parser import HTMLParser
 
@@ -6,7 +6,7 @@ VOID = {"meta", "link", "input", "br", "img", "path", "circle"}
 
 
 class Page(HTMLParser):
-    """The elements and the visible words of a page; elements that overlap are an error."""
+    """The elements and visible text of a page. Elements that overlap fail."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -40,9 +40,9 @@ class Page(HTMLParser):
         return "".join(data for name, data in self.words if name == tag)
 
     def said(self) -> str:
-        """The words of the page itself, as one line."""
+        """Return the text of <main> as one line."""
         return " ".join(self.text("main").split())
 
     def actions(self) -> list[str]:
-        """Where its forms lead, in their order."""
+        """Return the actions of the page's forms in order."""
         return [form["action"] for form in self.named("form")]

@@ -1,7 +1,6 @@
-"""A env with the sandbox beside it: accounts, payments and secrets, from the call to the result.
+"""A served tool server with the sandbox, for accounts, payments and secrets in complete calls.
 
-Every byte of the protocol is noted, both ways, and whoever leaves the env has it looked through
-for what must never be in it.
+All traffic of /mcp is recorded. A test can search it for secrets that must not occur in it.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -48,7 +47,7 @@ Act = Callable[[str], Awaitable[object]]
 
 
 class Guest:
-    """A person at our pages and the sandbox's; what each does is told the link."""
+    """A person who uses our pages and the sandbox's. Each action receives the link."""
 
     def __init__(self, person: Person) -> None:
         self.person = person
@@ -78,7 +77,7 @@ class Guest:
         return await self.press_there(await self.at_checkout(link), button)
 
     async def at_checkout(self, link: str) -> httpx.Response:
-        """The page of the checkout, where nothing is pressed yet."""
+        """Return the checkout page before a button is pressed."""
         return await self.person.browser.get(await self.person.go_on(link))
 
     async def press_there(self, page: httpx.Response, button: str) -> Page:
@@ -86,7 +85,7 @@ class Guest:
         return await self._send(str(page.url), form.action, form.fields)
 
     async def type(self, link: str, **typed: str) -> Page:
-        """Type it all; `value` is the one field of a secret without a schema."""
+        """Type the values and send them. `value` is the only field of a secret without a schema."""
         page = await self.person.browser.get(link)
         (form, *_) = Forms(page.text).forms
         answers = {f"answer.{name}": text for name, text in (typed or {"value": KEY}).items()}
@@ -116,7 +115,7 @@ class SandboxEnv:
     guest: Guest
 
     async def pass_time(self, **amount: float) -> None:
-        """Let time pass for the call that waits, and do what falls due."""
+        """Wait until the call waits, move the clock, and do the work that is due."""
         await self.env.pending()
         self.clock.tick(**amount)
         await fall_due(self.env.service)
@@ -130,11 +129,11 @@ class SandboxEnv:
         return [await rows.rows.open(r, Connection) for r in await rows.store.list("account")]
 
     async def control(self, **wishes: Any) -> None:
-        """How the sandbox's webhooks arrive."""
+        """Set how the sandbox delivers its webhooks."""
         await self._post("/stripe/control", self.sandbox.stripe_key, wishes)
 
     async def plan(self, **wish: Any) -> None:
-        """What the sandbox's authorisation server does wrong next."""
+        """Set the next failures of the sandbox's authorization server."""
         await self._post("/control", self.sandbox.client_secret, wish)
 
     async def _post(self, path: str, key: str, wish: dict[str, Any]) -> None:
@@ -144,7 +143,7 @@ class SandboxEnv:
         assert reply.status_code == 200, reply.text
 
     async def look_through(self) -> None:
-        """No secret, token or key of anybody's was in any message."""
+        """Check that no secret, token or key occurred in any message."""
         told = bytes(self.tap.heard)
         kept = [token for c in await self.connections() for token in (c.access_token,) if token]
         for secret in (KEY, *kept, self.sandbox.client_secret, self.sandbox.stripe_key):
@@ -152,7 +151,7 @@ class SandboxEnv:
 
 
 class Tap:
-    """The application, with all that goes over its /mcp noted, both ways."""
+    """An ASGI wrapper that records all traffic of /mcp."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -184,7 +183,10 @@ async def sandbox_env(
     plays: bool = True,
     who: IdentitySettings | None = None,
 ) -> AsyncIterator[SandboxEnv]:
-    """Serve it with the sandbox; `plays` is whether the sandbox is used for what is not set up."""
+    """Serve the tools with the sandbox.
+
+    Without `plays`, the sandbox does not replace missing settings.
+    """
     clock = Clock()
     async with AsyncExitStack() as stack:
         post = await stack.enter_async_context(httpx.AsyncClient(verify=TLS))
@@ -218,7 +220,7 @@ async def sandbox_env(
 async def caller_at_sandbox(
     server: Any, revision: str, **options: Any
 ) -> AsyncIterator[tuple[SandboxEnv, Caller]]:
-    """Serve it with the sandbox, and connect a client; each has the options that are its own."""
+    """Serve the tools with the sandbox and connect a client. `options` go to both."""
     own = {name: options.pop(name) for name in OF_CALLERS & options.keys()}
     async with sandbox_env(server, **options) as at, at.env.caller(revision, **own) as caller:
         yield at, caller
@@ -227,9 +229,9 @@ async def caller_at_sandbox(
 async def went_through(
     caller: Caller, tool: str, acts: Sequence[Act], *, by_url: bool = True, **arguments: Json
 ) -> types.CallToolResult:
-    """Call a tool and do what each link asks for; its result.
+    """Call a tool, do what each link asks for, and return the result.
 
-    Without URL mode the link stands in a result, and the same call goes on from there.
+    Without URL mode the link is in a result, and the same call continues the run.
     """
     if by_url:
         call = caller.call(tool, **arguments)

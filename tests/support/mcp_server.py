@@ -1,7 +1,7 @@
-"""A env: a server that is really served, clients that really call it, persons with browsers.
+"""A server that is really served, clients that call it over HTTP, and people with browsers.
 
-Nothing here sleeps. What is waited for is a condition that a request, a write or a client brings
-about; a env that is left must leave nothing behind, neither a waiter nor a task.
+Nothing in this module sleeps: it waits for a condition that a request, a write or a client causes.
+When a server is closed, no waiter and no task may be left.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import Settings
 from webapp.stores import Store, open_store
 
-# What clients declare: the modes, and {} of before there were modes.
+# What clients declare: the modes, and {}, which clients declared before there were modes.
 FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
 URL = types.ElicitationCapability(url=types.UrlElicitationCapability())
 BOTH = types.ElicitationCapability(
@@ -54,12 +54,12 @@ LIBRARIES = ("mcp", "fastmcp")
 PATIENCE_SECONDS = 300.0
 RING = Ring([b"k" * 32])
 UID = os.getuid()
-# Nothing here speaks TLS, and reading the roots of the world takes a tenth of a second each time.
+# No TLS is used in tests, and loading the root certificates takes a tenth of a second each time.
 TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def new_server(library: str, **options: Any) -> Any:
-    """A server of either library, without tools."""
+    """Return a server of either library, without tools."""
     if library == "fastmcp":
         from fastmcp import FastMCP
 
@@ -74,28 +74,28 @@ def new_browser() -> httpx.AsyncClient:
 
 
 async def eventually(condition: Callable[[], object]) -> None:
-    """Let everybody else go on until it holds."""
+    """Run other tasks until the condition is true."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():  # noqa: ASYNC110 - whatever it is that makes it true
             await asyncio.sleep(0)
 
 
 async def soon(awaited: Awaitable[Any]) -> Any:
-    """Its result, which must come within the test's patience."""
+    """Return the result. Fail if it does not come in time."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         return await awaited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What a browser got."""
+    """The response to a browser's request."""
 
     status: int
     heading: str
     text: str
     location: str | None
     csrf: str | None
-    actions: tuple[str, ...] = ()  # where its forms go
+    actions: tuple[str, ...] = ()  # where its forms lead
 
     @classmethod
     def of(cls, response: httpx.Response) -> "Page":
@@ -115,12 +115,12 @@ class Page:
         )
 
     def leading(self, to: str) -> str:
-        """The address of the form that goes there."""
+        """Return the address of the form whose action contains `to`."""
         return next(action for action in self.actions if to in action)
 
 
 class Person:
-    """A person with one browser, which has its own cookie jar and follows nothing by itself."""
+    """A person with one browser, which has its own cookie jar and follows no redirect."""
 
     def __init__(self, browser: httpx.AsyncClient) -> None:
         self.browser = browser
@@ -129,14 +129,14 @@ class Person:
         return Page.of(await self.browser.get(url))
 
     async def press(self, url: str, *, to: str = "") -> Page:
-        """Open the link and press a button on it."""
+        """Open the link and press a button on the page."""
         page = await self.visit(url)
         assert page.csrf is not None, f"{page.status} {page.heading}"
         place = page.leading(to) if to else url
         return Page.of(await self.browser.post(place, data={"csrf": page.csrf}))
 
     async def go_on(self, url: str) -> str:
-        """Press Continue; where it leads."""
+        """Press Continue, and return the address of the redirect."""
         page = await self.press(url)
         assert page.status == 303
         assert page.location is not None
@@ -149,19 +149,19 @@ class Person:
 
 
 class Caller:
-    """A client as the model's host runs it: it notes the links that it was shown."""
+    """An MCP client as the model's host runs it. It records the links that it is asked to show."""
 
     def __init__(self, client: Client, shown: asyncio.Queue[str], completed: list[str]) -> None:
         self.client = client
         self.completed = completed  # ids of the complete notifications
-        self.list_changes = 0  # how often it was told that the list of tools is another one
-        self.told: list[str] = []  # what the forms said that somebody typed letters into
-        self.forms: list[Any] = []  # the tools' own forms that it was asked to show
+        self.list_changes = 0  # number of list_changed notifications
+        self.told: list[str] = []  # messages of the forms in which somebody typed a code
+        self.forms: list[Any] = []  # the tools' own forms that the client was asked to show
         self._shown = shown
         self._calls: set[asyncio.Task[types.CallToolResult]] = set()
 
     async def link(self) -> str:
-        """The next link that the client was asked to show."""
+        """Return the next link that the client was asked to show."""
         return cast("str", await soon(self._shown.get()))
 
     @property
@@ -169,21 +169,21 @@ class Caller:
         return not self._shown.empty()
 
     def call(self, tool: str, **arguments: Json) -> asyncio.Task[types.CallToolResult]:
-        """Call a tool; the client answers what it is asked on the way."""
+        """Call a tool. The client answers what the server asks during the call."""
         task = asyncio.create_task(self.client.call_tool(tool, dict(arguments)))
         self._calls.add(task)
         return task
 
     def begin(self, tool: str, **arguments: Json) -> None:
-        """Call a tool whose result nobody looks at."""
+        """Call a tool and ignore its result."""
         self._calls.add(self.call(tool, **arguments))
 
     async def result(self, tool: str, **arguments: Json) -> Any:
-        """Call a tool; its result."""
+        """Call a tool and return its result."""
         return await soon(self.call(tool, **arguments))
 
     async def text(self, tool: str, **arguments: Json) -> str:
-        """Call a tool; what its result says."""
+        """Call a tool and return its result's text."""
         return text_of(await self.result(tool, **arguments))
 
     async def leg(
@@ -194,7 +194,10 @@ class Caller:
         action: str = "accept",
         **arguments: Json,
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """One request of a call, driven by hand (2026-07-28); `after` is what the last one gave."""
+        """Send one request of a call (2026-07-28).
+
+        `after` is the result of the previous request.
+        """
         asked = (after.input_requests or {}) if after is not None else {}
         answer = types.ElicitResult(action=cast("Any", action))
         return cast(
@@ -211,38 +214,41 @@ class Caller:
         )
 
     async def asked(self, tool: str, **options: Any) -> types.InputRequiredResult:
-        """A leg that is not the last: what it asks."""
+        """Send a request that is not the last, and return what the server asks."""
         return asked_in(await self.leg(tool, **options))
 
     async def answered(self, tool: str, **options: Any) -> types.CallToolResult:
-        """The last leg: the result."""
+        """Send the last request, and return the result."""
         return answered_in(await self.leg(tool, **options))
 
     async def last_text(self, tool: str, **options: Any) -> str:
-        """The last leg: what the result says."""
+        """Send the last request, and return the result's text."""
         return text_of(await self.answered(tool, **options))
 
     async def link_in_result(self, tool: str, **arguments: Json) -> str:
-        """Call a tool; the link that its result carries for a client without URL mode."""
+        """Call a tool, and return the link in its result, for a client without URL mode."""
         return link_in(await self.result(tool, **arguments))
 
     def call_leg(
         self, tool: str, *, after: types.InputRequiredResult
     ) -> "asyncio.Task[types.CallToolResult | types.InputRequiredResult]":
-        """One request that may be held."""
+        """Send one request in a task, because it can stay open."""
         task = asyncio.create_task(self.leg(tool, after=after))
         self._calls.add(cast("Any", task))
         return task
 
     async def hang_up(self) -> None:
-        """Give up every call that is still open."""
+        """Cancel every call that is still open."""
         for task in self._calls:
             task.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
 
 
 class CutOffCaller:
-    """A client by hand: it shows links to nobody, answers nothing, and its line can be cut."""
+    """A client without a library.
+
+    It shows and answers nothing, and a test can cut its connection.
+    """
 
     def __init__(
         self,
@@ -279,7 +285,7 @@ class CutOffCaller:
     def call(
         self, tool: str, *, state: str | None = None, **arguments: Json
     ) -> asyncio.Task[httpx.Response]:
-        """One request; cancel the task to cut the line without a word."""
+        """Send one request. Cancel the task to cut the connection."""
         params: dict[str, Any] = {"name": tool, "arguments": arguments}
         headers = {}
         if state is not None:
@@ -295,12 +301,15 @@ class CutOffCaller:
         return asyncio.create_task(self._post(request, headers))
 
     async def cancel(self) -> None:
-        """Say that the call is given up, as clients do at their limit; its line stays."""
+        """Send notifications/cancelled, as clients do at their time limit.
+
+        The connection stays open.
+        """
         gone = {"requestId": 1, "reason": "timeout"}
         await self._post({"method": "notifications/cancelled", "params": gone})
 
     async def post_raw(self, body: str, headers: Mapping[str, str]) -> str:
-        """A request as it is written here, and the text of the answer."""
+        """Send this body unchanged, and return the response's text."""
         own = {"content-type": "application/json", **self.headers, **headers}
         return (await self.http.post(self.url, content=body, headers=own)).text
 
@@ -315,7 +324,7 @@ class CutOffCaller:
 
 
 async def cut(call: asyncio.Task[Any]) -> None:
-    """Cut the line, or give up the call."""
+    """Cut the connection, or cancel the call."""
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
 
@@ -330,7 +339,7 @@ class ServerEnv:
 
     @property
     def begun_posts(self) -> int:
-        """How many POST requests have come in."""
+        """The number of POST requests that have arrived."""
         return self._posts.begun
 
     @property
@@ -351,11 +360,11 @@ class ServerEnv:
         name: str = "mcp",
         version: str = "1",
     ) -> AsyncIterator[Caller]:
-        """A connected client. It answers with `answers` one by one, then with accept.
+        """Connect a client. It answers with `answers` one by one, then with accept.
 
-        `typed` are letters that somebody types where they are asked for by a form. `fills` are the
-        answers to a tool's own forms: contents, or actions that are no yes. `slow` is who answers
-        whatever is asked, when they like.
+        `typed` has the codes that somebody types into a form that asks for one. `fills` has the
+        answers to the tool's own forms: contents, or actions that do not accept. `slow` is a
+        coroutine function that answers everything, whenever it returns.
         """
         shown: asyncio.Queue[str] = asyncio.Queue()
         completed: list[str] = []
@@ -404,11 +413,11 @@ class ServerEnv:
                 await caller.hang_up()
 
     async def person(self) -> Person:
-        """A person with a fresh browser."""
+        """Return a person with a new browser."""
         return Person(await self._rooms.enter_async_context(new_browser()))
 
     async def cut_off_caller(self, revision: str) -> "CutOffCaller":
-        """A client whose connection can be cut in the middle of a call."""
+        """Return a client whose connection a test can cut during a call."""
         caller = CutOffCaller(
             await self._rooms.enter_async_context(new_browser()), self.mcp_url, revision
         )
@@ -424,7 +433,7 @@ class ServerEnv:
         return self.service.links.of(elicitation, now=self.service.clock())
 
     async def elicitations(self) -> list[Elicitation]:
-        """All there are, oldest first."""
+        """Return all elicitations, oldest first."""
         service = self.service.elicitations
         rows = [
             await service.rows.open(record, Elicitation)
@@ -438,7 +447,7 @@ class ServerEnv:
         return found.status
 
     async def pending(self, count: int = 1) -> list[Elicitation]:
-        """All elicitations, once there are that many and each open one has a waiting leg here."""
+        """Wait for this many elicitations, all ended or waited for, and return them."""
         waiters = self.service.elicitations.waiters
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
@@ -450,7 +459,7 @@ class ServerEnv:
                 await asyncio.sleep(0)
 
     async def waited_for_by_another(self, link: str, than: str | None) -> str:
-        """Wait until another leg than that one waits for the answer; which one."""
+        """Wait until a request other than `than` waits for the answer. Return its id."""
         id = self.id_of(link)
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
@@ -465,7 +474,7 @@ class ServerEnv:
                 await asyncio.sleep(0)
 
     async def complete(self, link: str, content: Mapping[str, Json] | None = None) -> Completion:
-        """What trusted code of the author's does when its service says that it is done."""
+        """Complete the link as the author's trusted code does when its service reports success."""
         return await self.service.completing.complete(self.id_of(link), content or {})
 
     async def text_after_visit(
@@ -475,17 +484,17 @@ class ServerEnv:
         content: Mapping[str, Json] | None = None,
         **arguments: Json,
     ) -> str:
-        """Call a tool, complete the visit that it asks for; what it says."""
+        """Call a tool, complete the visit that it asks for, and return the result's text."""
         call = caller.call(tool, **arguments)
         await self.complete(await caller.link(), content)
         return text_of(await soon(call))
 
     async def posts_are_over(self) -> None:
-        """Wait until the server knows that nobody is on any line any more."""
+        """Wait until the server has noticed the end of every POST request."""
         await eventually(lambda: not self._posts.running)
 
     async def aclose(self) -> None:
-        """Nobody waits any more, and no body runs."""
+        """Close the browsers, and wait until no waiter and no tool is left."""
         await self._rooms.aclose()
         await eventually(lambda: not len(self.service.elicitations.waiters))
         await eventually(lambda: not len(self.service.bodies))
@@ -507,10 +516,11 @@ async def server_env(
     clock: Callable[[], datetime] = utc_now,
     is_alone: bool = True,
 ) -> AsyncIterator[ServerEnv]:
-    """Serve it as `elicit serve` does, with the lifespan under uvicorn.
+    """Serve the server as `elicit serve` does, with its lifespan, under uvicorn.
 
-    `who` may be made of the address. Clients of tests answer at once, for a person. Beside another
-    one, which outlives it, it cannot tell what it left behind.
+    `who` can be a function of the server's address. Clients in tests answer immediately, and such
+    answers count as a person's. Set `is_alone=False` if another environment outlives this one: then
+    the check for leftover tasks is skipped.
     """
     before = _tasks()
     apps: list[_Lived] = []
@@ -548,7 +558,7 @@ OF_CALLERS = {"answers", "declares", "headers", "typed", "fills", "slow", "name"
 async def caller_of(
     server: Any, revision: str, **options: Any
 ) -> AsyncIterator[tuple["ServerEnv", Caller]]:
-    """Serve it, and connect a client; each has the options that are its own."""
+    """Serve the server and connect a client. `options` go to both."""
     own = {name: options.pop(name) for name in OF_CALLERS & options.keys()}
     async with server_env(server, **options) as env, env.caller(revision, **own) as caller:
         yield env, caller
@@ -563,9 +573,9 @@ async def attached(
     min_answer: timedelta = AT_ONCE.min_answer,
     **options: bool,
 ) -> AsyncIterator[ServerEnv]:
-    """Attach to a server that its own library serves: no pages, and nothing of ours around it.
+    """Attach to a server that its own library serves, without our pages and middleware.
 
-    The options are the library's.
+    `options` are the library's.
     """
     before = _tasks()
     is_fastmcp = hasattr(server, "_mcp_server")
@@ -604,7 +614,7 @@ def text_of(result: types.CallToolResult) -> str:
 
 
 def link_in(result: types.CallToolResult) -> str:
-    """The link that a result carries for a client without URL mode."""
+    """Return the link in a result for a client without URL mode."""
     link = re.search(r"http://\S+/e/\S+", text_of(result))
     assert link is not None, text_of(result)
     return link[0]
@@ -621,13 +631,13 @@ def answered_in(result: object) -> types.CallToolResult:
 
 
 def links_asked(result: object) -> list[str]:
-    """The links in an InputRequiredResult."""
+    """Return the links in an InputRequiredResult."""
     requests = asked_in(result).input_requests or {}
     return [cast("Any", request).params.url for request in requests.values()]
 
 
 def _tasks() -> set[asyncio.Task[Any]]:
-    """Every task but the one that sse-starlette keeps for each loop."""
+    """Return every task except the one that sse-starlette runs in each loop."""
     return {
         task
         for task in asyncio.all_tasks()
@@ -636,7 +646,7 @@ def _tasks() -> set[asyncio.Task[Any]]:
 
 
 class _Lived:
-    """What open_app gives, with a lifespan, as `elicit serve` has it."""
+    """An ASGI application that opens `open_app` in its lifespan, as `elicit serve` does."""
 
     def __init__(
         self,
@@ -664,7 +674,7 @@ class _Lived:
 
 
 def service_in(app: ASGIApp) -> Service:
-    """Below the layers that check who may come in."""
+    """Return the service of an app, below its access-checking layers."""
     layer: Any = app
     while not hasattr(layer, "_service"):
         layer = layer._app
@@ -672,7 +682,7 @@ def service_in(app: ASGIApp) -> Service:
 
 
 class _Posts:
-    """An app, and how many POST requests are inside it."""
+    """An app wrapper that counts the POST requests inside the app."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -690,7 +700,7 @@ class _Posts:
 
 
 class _Declaring(Client):
-    """A client that can declare less than what it could do."""
+    """A client that can declare fewer capabilities than it has."""
 
     declares: types.ElicitationCapability | None = None
 

@@ -1,6 +1,6 @@
-"""A served application, the sandbox that it connects accounts at, and tools that wait for persons.
+"""A served application, the sandbox as its OAuth provider, and tools that wait for accounts.
 
-The sandbox stands behind a gate that counts the exchanges, and that can answer in its place.
+A gate in front of the sandbox counts the token exchanges and can answer instead of the sandbox.
 """
 
 import asyncio
@@ -55,12 +55,13 @@ TOKEN_PATHS = ("/github/login/oauth/access_token", "/oidc/token")
 
 
 class Gate:
-    """What stands between the application and the sandbox."""
+    """A wrapper of the sandbox that counts token exchanges and can answer them."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self.exchanges = 0
-        self.answers: deque[ASGIApp] = deque()  # to the next exchanges, instead of the sandbox's
+        # answers to the next exchanges, instead of the sandbox's
+        self.answers: deque[ASGIApp] = deque()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
@@ -73,7 +74,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """A tool that awaits an account."""
+    """A tool call that awaits an account."""
 
     presenter: Holding
     task: asyncio.Task[Account]
@@ -93,7 +94,7 @@ class Asking:
 
 @dataclass(slots=True, kw_only=True)
 class OAuthEnv:
-    """One process of the application, and the sandbox."""
+    """A process of the application, and the sandbox."""
 
     url: str
     service: Service
@@ -105,7 +106,7 @@ class OAuthEnv:
     tasks: list[asyncio.Task[Account]] = field(default_factory=list)
 
     async def person(self, **headers: str) -> Person:
-        """A person with a fresh browser."""
+        """Return a person with a new browser."""
         browser = await self.rooms.enter_async_context(new_browser())
         browser.headers.update(headers)
         return Person(browser)
@@ -155,7 +156,7 @@ class OAuthEnv:
         return Asking(presenter=presenter, task=task)
 
     async def connect(self, *scopes: str, person: Person | None = None, **about: Any) -> Account:
-        """The whole way, with a person who says yes to everything."""
+        """Connect an account, with a person who accepts everything."""
         asked = self.ask(*scopes, **about)
         person = person or await self.person()
         at_provider = await person.go_on(await asked.link())
@@ -163,11 +164,11 @@ class OAuthEnv:
         return await asked.account()
 
     async def plan(self, fault: str) -> None:
-        """What the sandbox does wrong next."""
+        """Set the next failure of the sandbox."""
         await self._control({"next": fault})
 
     async def release(self) -> None:
-        """Let the sandbox's held replies go."""
+        """Release the replies that the sandbox holds back."""
         await self._control({"release": True})
 
     async def row(self, link: str) -> Elicitation:
@@ -210,7 +211,10 @@ async def oauth_env(
     limits: CallLimits | None = None,
     change: Callable[[Settings, Sandbox], Settings] = lambda settings, _: settings,
 ) -> AsyncIterator[OAuthEnv]:
-    """The application on loopback with the sandbox; `played` is whether it uses it for GitHub."""
+    """Run the application on loopback with the sandbox.
+
+    Unless `played`, GitHub is not simulated.
+    """
     clock = clock or Clock()
     async with (
         ground(clock) as on,
@@ -231,7 +235,7 @@ async def oauth_env(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """A port for the application, and the sandbox that serves whoever stands there."""
+    """A port for an application process, and the sandbox that serves it."""
 
     settings: Settings
     sandbox: Sandbox
@@ -271,7 +275,7 @@ async def process(
     port: int = 0,
     limits: CallLimits | None = None,
 ) -> AsyncIterator[OAuthEnv]:
-    """One process of the application; another port than its address names needs a Host header."""
+    """Run one process of the application. A port other than its address needs a Host header."""
     async with (
         open_app(
             settings,
@@ -300,7 +304,7 @@ async def process(
 
 
 def with_providers(settings: Settings, providers: Sequence[Provider], sandbox: Sandbox) -> Settings:
-    """With providers that are declared in the settings, our registration at each the sandbox's."""
+    """Return settings with these declared providers, registered with the sandbox's client."""
     ours = (sandbox.client_id, sandbox.client_secret)
     return replace(
         settings,
@@ -310,7 +314,7 @@ def with_providers(settings: Settings, providers: Sequence[Provider], sandbox: S
 
 
 async def decide(person: Person, at_provider: str, decision: str, /, **changes: str) -> str:
-    """Press a button of the sandbox's page; where that leads back to."""
+    """Press a button of the sandbox's page, and return the address of the redirect."""
     page = await person.browser.get(at_provider)
     assert page.status_code == 200, page.text
     form = Form(page.text)
@@ -324,7 +328,7 @@ async def decide(person: Person, at_provider: str, decision: str, /, **changes: 
 async def decided(
     here: OAuthEnv, *scopes: str, decision: str = "approve", **about: Any
 ) -> tuple[Asking, Person, str, str]:
-    """A call, the person who has decided at the provider, the link, and the way back from there."""
+    """Call a tool and decide at the provider. Return call, person, link and callback URL."""
     asked, person = here.ask(*scopes, **about), await here.person()
     link = await asked.link()
     return asked, person, link, await decide(person, await person.go_on(link), decision)
@@ -335,7 +339,7 @@ async def approve(person: Person, at_provider: str, /, **changes: str) -> str:
 
 
 def changed(callback: str, **changes: str | None) -> str:
-    """The same address with other parameters; None leaves one out."""
+    """Return the address with changed parameters. None removes a parameter."""
     parts = urlsplit(callback)
     pairs = [(name, text) for name, text in parse_qsl(parts.query) if name not in changes]
     pairs += [(name, text) for name, text in changes.items() if text is not None]
@@ -347,7 +351,7 @@ def parameter(address: str, name: str) -> str:
 
 
 async def ends(person: Person, page: Page) -> Page:
-    """What the person sees in the end."""
+    """Follow the redirects, and return the last page."""
     while page.location is not None:
         page = await person.visit(page.location)
     return page

@@ -1,4 +1,4 @@
-"""The way to an account and back, by hand: a provider, a redirect, its replies."""
+"""OAuth redirects without a server: a provider, an elicitation and the provider's replies."""
 
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -66,7 +66,7 @@ def an_elicitation(
 
 
 def talked(talk: Talk[T], *replies: httpx.Response) -> tuple[T, list[httpx.Request]]:
-    """What a talk comes to when it is given these replies, and what it asked."""
+    """Run the talk with these replies. Return its result and its requests."""
     asked = []
     waiting = iter(replies)
     try:
@@ -85,13 +85,16 @@ def departed(
     account: str | None = None,
     metadata: dict[str, Any] | None = None,
 ) -> tuple[Redirect, Elicitation]:
-    """Where the browser goes, and the elicitation as it waits for it to be back."""
+    """Start the flow.
+
+    Return the redirect and the elicitation that waits for the browser's return.
+    """
     flow, asked = a_flow(provider), an_elicitation(provider, scopes=scopes, account=account)
     kept = flow.prepare(asked, TRIP)
     going = an_elicitation(provider, scopes=scopes, account=account, kept=kept)
     replies = [httpx.Response(200, json=metadata or METADATA)] if provider.discovers else []
     departure, _ = talked(flow.begin(going, TRIP), *replies)
-    # Through JSON, as a record does.
+    # Encode as JSON and decode, as a stored record is.
     kept = msgspec.json.decode(msgspec.json.encode(departure.kept))
     return departure, an_elicitation(provider, scopes=scopes, account=account, kept=kept)
 

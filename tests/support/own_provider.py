@@ -1,4 +1,4 @@
-"""A payment provider of the author's own, and a shop that sells through it."""
+"""An author's own payment provider, and a shop that sells through it."""
 
 import json
 import re
@@ -15,7 +15,7 @@ OTHER = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[1]
 
 
 class Orchard:
-    """A provider that counts, names and signs otherwise."""
+    """A provider with its own amount format, names and signatures."""
 
     def __init__(self) -> None:
         self.order: Body = {}

@@ -1,4 +1,4 @@
-"""Forms that tools ask for by the protocol itself."""
+"""Forms that tools send with the protocol itself, without elicit."""
 
 import mcp_types as types
 

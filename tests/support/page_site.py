@@ -1,4 +1,4 @@
-"""Pages on a port of this machine, for a browser."""
+"""Pages that a test serves to a browser."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +22,7 @@ ORIGIN = "http://127.0.0.1:8765"
 
 @dataclass(slots=True, kw_only=True)
 class Site:
-    """Answers a browser as the server would, and keeps what was asked."""
+    """A site that answers a browser as the server would, and records its requests."""
 
     html: str
     form_targets: str = " https://example.org"
@@ -50,12 +50,12 @@ class Site:
             )
 
     async def watch(self, page: Page) -> None:
-        """Answer what the page asks for, and keep what it complains about."""
+        """Answer the page's requests, and record its console messages and errors."""
         page.on("console", lambda message: self.complaints.append(message.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
 
         async def answer(route: Route) -> None:
-            # Playwright writes on the object whose method it is given, and this one has slots.
+            # Playwright sets an attribute on the bound method's object, and this class has slots.
             await self.answer(route)
 
         await page.route("**/*", answer)

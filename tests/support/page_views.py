@@ -1,4 +1,4 @@
-"""Views of each page, with usual values and with hostile ones."""
+"""Views of each page, with usual values and with hostile values."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -223,16 +223,16 @@ USUAL: Mapping[str, Any] = {
     "tools": (("book_a_table", "Book a table at a restaurant."), ("weather", "Tell the weather.")),
 }
 ViewT = TypeVar("ViewT", bound=View)
-Shown: TypeAlias = Callable[[View], Page]  # how a test reads a page
+Shown: TypeAlias = Callable[[View], Page]  # a function with which a test renders a page
 
 
 def usual(view: type[ViewT], **changes: Any) -> ViewT:
-    """The view with the usual values of its fields, but for the changes."""
+    """Return the view with the usual values of its fields, except for `changes`."""
     values = {**USUAL, **changes}
     return view(**{field.name: values[field.name] for field in fields(view)})
 
 
-# Every page there is: a new one is in every test of this folder by being in the module.
+# Every page. A new view in these modules is tested automatically.
 VIEWS: tuple[type[View], ...] = tuple(
     view
     for found in (
@@ -297,7 +297,7 @@ def _hostile_groups(text: str) -> tuple[AccountGroup, ...]:
 
 
 def hostile_views(name: str) -> dict[str, View]:
-    """Every page with the same bad words wherever others may choose them."""
+    """Return every page, with the same hostile text in all fields that others can choose."""
     text = HOSTILE[name]
     others: dict[str, Any] = dict.fromkeys(CHOSEN_BY_OTHERS, text)
     others |= {"origins": (text,), "tools": ((text, text),)}

@@ -1,4 +1,4 @@
-"""People who pay, give up, or press twice."""
+"""People who pay, disconnect, or open two payment pages."""
 
 import asyncio
 
@@ -7,13 +7,13 @@ from tests.support.shop_env import EXPIRE, Buying, Shop
 
 
 async def give_up(shop: Shop, buy: Buying) -> None:
-    """The client goes away; the question stays."""
+    """Disconnect the client. The question stays open."""
     await cut(buy.call)
     await eventually(lambda: not len(shop.service.elicitations.waiters))
 
 
 async def paid_in_vain(shop: Shop, buy: Buying) -> str:
-    """The client goes away, and then the person pays; the payment's id, as it is shown."""
+    """Disconnect the client, then pay. Return the payment's id as the page shows it."""
     await give_up(shop, buy)
     await buy.pay()
     (payment,) = await shop.payments()
@@ -22,15 +22,15 @@ async def paid_in_vain(shop: Shop, buy: Buying) -> str:
 
 
 async def results_are_noted(shop: Shop) -> None:
-    """What was used is known to have arrived."""
+    """Wait until the use of every payment is recorded."""
     while any(payment.status == "open" for payment in await shop.payments()):  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
 async def two_tabs(shop: Shop, buy: Buying) -> tuple[str, str]:
-    """Two pages that can be paid at; the latest is second, and the person's.
+    """Open two payment pages. Return both addresses; the second belongs to `buy.person`.
 
-    The provider says of the earlier one, which was opened in another browser, that it is closed.
+    The first page was opened in another browser. The provider says that its session is closed.
     """
     earlier = await (await shop.person()).go_on(buy.link)
     shop.line.broken.append(EXPIRE)

@@ -1,6 +1,6 @@
-"""Providers as they would answer, and a service that sells through one of them.
+"""Fake payment providers, and a service that sells through one of them.
 
-Webhooks come in by the route itself, from an address that a test chooses.
+A test posts webhooks to the real route, from an address that it chooses.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ Body = dict[str, Any]
 
 
 class PayPal:
-    """Orders v2 as its OpenAPI documents tell it; an order is captured once."""
+    """PayPal's Orders v2 API, as its OpenAPI documents describe it. An order is captured once."""
 
     def __init__(self) -> None:
         self.orders: dict[str, Body] = {}
@@ -111,7 +111,7 @@ class PayPal:
 
 
 class Mollie:
-    """Payments v2 as its OpenAPI document tells it."""
+    """Mollie's Payments v2 API, as its OpenAPI document describes it."""
 
     def __init__(self) -> None:
         self.payments: dict[str, Body] = {}
@@ -141,7 +141,7 @@ class Mollie:
         return httpx.Response(200, json=self.payments[path.split("/")[-1]])
 
     def query(self, payment: str) -> str:
-        """Of the address that Mollie was given for this payment's webhooks."""
+        """Return the query of the webhook address that Mollie received for this payment."""
         return urlsplit(str(self.payments[payment]["webhookUrl"])).query
 
     def _made(self, request: httpx.Request) -> Body:
@@ -166,7 +166,7 @@ ADYEN = DeclaredAccount(
 
 
 class Adyen:
-    """It says that a link is used, and of which payment only by its webhook."""
+    """Adyen. Its link only says that it was paid; its webhook names the payment."""
 
     def __init__(self) -> None:
         self.link: Body = {}
@@ -186,7 +186,7 @@ class Adyen:
 
     @staticmethod
     def notice(asked: Elicitation, kind: str) -> bytes:
-        """The body of its webhook: the payment, or what became of it."""
+        """Return the body of a webhook for the payment, or for a later event of the payment."""
         is_first = kind == "AUTHORISATION"
         item = {
             "pspReference": "P1" if is_first else kind,
@@ -212,7 +212,7 @@ LEMON_SQUEEZY = DeclaredAccount(
 
 
 class LemonSqueezy:
-    """It gives an order back whenever it is asked to, each time, once it is told to answer."""
+    """Lemon Squeezy. It refunds an order on each request, once the test lets it answer."""
 
     def __init__(self) -> None:
         self.refunds = 0
@@ -253,7 +253,7 @@ class LemonSqueezy:
 
 
 class Interrupted(MemoryStore):
-    """Right after a refund is begun in it, something else happens, once."""
+    """A store that runs a callback once, right after a refund is begun."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -269,7 +269,7 @@ class Interrupted(MemoryStore):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaymentEnv:
-    """A service with one seller, and its door for webhooks."""
+    """A service with one merchant account, and its webhook route."""
 
     service: Service
     seller: MerchantAccount
@@ -278,7 +278,7 @@ class PaymentEnv:
     app: Any
 
     async def asked(self, join: str = "a question") -> Elicitation:
-        """A question for 9 EUR as it stands in the store."""
+        """Store a question for 9 EUR, and return the stored elicitation."""
         fresh = question_in_store(self.service, kind="payment", join=join, timeout=HALF_AN_HOUR)
         terms = CheckoutTerms(
             seller=self.seller.name, amount=900, currency="EUR", what="Report", is_live=False
@@ -294,11 +294,11 @@ class PaymentEnv:
         return found
 
     async def go_on(self, asked: Elicitation) -> str:
-        """Press Continue: the address of the payment page."""
+        """Press Continue, and return the address of the payment page."""
         return await depart(self.service, await self.now(asked), cookie="a browser")
 
     async def begun(self) -> Elicitation:
-        """A question whose person is at the payment page."""
+        """Return a question whose person has opened the payment page."""
         asked = await self.asked()
         await self.go_on(asked)
         return asked
@@ -319,14 +319,14 @@ class PaymentEnv:
         headers: list[tuple[str, str]] | None = None,
         sender: str = SENDER,
     ) -> httpx.Response:
-        """What somebody sends to the address for webhooks."""
+        """Post a webhook, and return the response."""
         door = transport_to(self.app, client=(sender, 50000))
         async with httpx.AsyncClient(transport=door, base_url=URL) as client:
             path = f"/webhooks/{self.seller.name}" + (f"?{query}" if query else "")
             return await client.post(path, content=body, headers=headers)
 
     async def counts(self) -> dict[str, int]:
-        """What was turned away, by its reason."""
+        """Return the number of rejected webhooks by reason."""
         await self.service.webhook_log.write_counts()
         return {
             row.reason: row.count
@@ -340,7 +340,7 @@ class PaymentEnv:
         return await self.service.webhook_log.hooks()
 
     async def sweep(self, **later: float) -> None:
-        """So much later, the sweeper's rounds until nothing is due; what fails stays due."""
+        """Move the clock, then run the sweeper until nothing is due, at most ten times."""
         self.clock.tick(**later)
         for _ in range(10):
             self.clock.tick(seconds=31)
@@ -357,7 +357,7 @@ async def selling(
     store: MemoryStore | None = None,
     is_unreached: bool = False,
 ) -> AsyncGenerator[PaymentEnv]:
-    """A service that sells by this seller alone, which is played by `provider`."""
+    """Run a service that sells only through this seller, which `provider` simulates."""
     clock, store = Clock(), store or MemoryStore()
     client = httpx.AsyncClient(transport=httpx.MockTransport(cast("Any", provider)))
     async with (
@@ -389,7 +389,7 @@ async def selling(
 
 
 def approved(asked: Elicitation, order: str) -> bytes:
-    """PayPal's webhook for an order that the person has agreed to."""
+    """Return PayPal's webhook for an order that the person has approved."""
     unit = {"custom_id": asked.id}
     return json.dumps(
         {
@@ -401,7 +401,7 @@ def approved(asked: Elicitation, order: str) -> bytes:
 
 
 async def ordered(payment_env: PaymentEnv, asked: Elicitation, order: str) -> str:
-    """What becomes of Lemon Squeezy's webhook for an order that was paid."""
+    """Post Lemon Squeezy's webhook for a paid order, and return its result."""
     attributes = {
         "status": "paid",
         "total": 900,

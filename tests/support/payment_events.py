@@ -1,4 +1,4 @@
-"""Events of payments as their provider signs them."""
+"""Signed payment events of Stripe."""
 
 import json
 from typing import Any
@@ -25,7 +25,7 @@ def delivery(body: bytes) -> Delivery:
 
 
 def told(kind: str, about: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """An event as the provider sends it."""
+    """Return an event as the provider sends it."""
     return {
         "id": "evt_1",
         "object": "event",

@@ -1,4 +1,4 @@
-"""A PgBouncer before the tests' PostgreSQL, which gives each transaction another session."""
+"""A PgBouncer in front of the tests' PostgreSQL, in transaction mode."""
 
 import asyncio
 import os
@@ -37,9 +37,9 @@ def installed() -> str:
 
 @asynccontextmanager
 async def pooled(server: PostgresServer, url: str) -> AsyncIterator[str]:
-    """The address of the same database through a pooler."""
+    """Provide the address of the same database through PgBouncer."""
     folder = Path(tempfile.mkdtemp(prefix="pgbouncer-"))
-    port = server.port  # of which its socket has only the name
+    port = server.port  # PostgreSQL only uses it in its socket's name
     settings = folder / "pgbouncer.ini"
     text = _SETTINGS.format(server=server.folder, user=USER, port=port, folder=folder)
     settings.write_text(text, "utf-8")

@@ -1,4 +1,4 @@
-"""Packages that a folder of tests needs and the rest of the house does not: installed in build/."""
+"""Packages that only one folder of tests needs, installed into build/."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ BUILD = Path(__file__).parents[2] / "build"
 
 @cache
 def installed(pins: Path, name: str) -> Path:
-    """The packages as the pins say; they are fetched where they are not there yet."""
+    """Return the folder with the pinned packages. Install them if they are missing."""
     packages = BUILD / name
     kept = packages / pins.name
     if not kept.is_file() or kept.read_bytes() != pins.read_bytes():

@@ -1,7 +1,7 @@
-"""A PostgreSQL of the tests' own: one server for a worker, a fresh database for each test.
+"""A PostgreSQL server for tests: one for each worker, with a new database for each test.
 
-It listens on a Unix socket, and where it is told so on loopback. It waits for the disk at each
-commit, as one that is used does.
+It listens on a Unix socket, and on loopback if its settings say so. It waits for the disk at each
+commit, like a server in production.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 USER = "tester"
-GUARDED_USER = "guarded"  # who needs a password
-NOBODY = 65534  # it refuses to run as root
+GUARDED_USER = "guarded"  # the user that needs a password
+NOBODY = 65534  # PostgreSQL refuses to run as root
 _SETTINGS = {
     "shared_buffers": "32MB",
     "max_connections": "60",
@@ -35,7 +35,7 @@ _numbers = count()
 
 
 def program(name: str) -> str:
-    """Return where it is installed; skip the test where it is not."""
+    """Return the path of an installed program. Skip the test if it is missing."""
     installed = shutil.which(name)
     if installed is None:
         found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
@@ -61,7 +61,7 @@ def run(*command: str) -> None:
 
 
 class PostgresServer:
-    """One that can be stopped, killed and started again."""
+    """A PostgreSQL server that a test can stop, kill and start again."""
 
     def __init__(
         self,
@@ -70,8 +70,11 @@ class PostgresServer:
         follows: "PostgresServer | None" = None,
         port: int = 0,
     ) -> None:
-        """`follows` is the primary of which it is a streaming standby, reached at that port."""
-        self.port = 5432  # its socket is named for it
+        """Create the server.
+
+        With `follows`, it is a streaming standby of that primary at `port`.
+        """
+        self.port = 5432  # part of its socket's name
         self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         if os.geteuid() == 0:
             os.chown(self.folder, NOBODY, NOBODY)
@@ -111,7 +114,7 @@ class PostgresServer:
         self.set(_SETTINGS)
 
     def set(self, settings: Mapping[str, str]) -> None:
-        """From its next start on."""
+        """Change settings. They apply from the next start."""
         with (self.data / "postgresql.conf").open("a", encoding="utf-8") as file:
             file.writelines(f"{name} = {value}\n" for name, value in settings.items())
 
@@ -120,25 +123,25 @@ class PostgresServer:
         run("pg_ctl", "start", "--wait", "--silent", "-D", f"{self.data}", "-l", log, "-t", "120")
 
     def promote(self) -> None:
-        """Make a standby take writes, on the next timeline."""
+        """Promote a standby, so that it accepts writes on the next timeline."""
         run("pg_ctl", "promote", "--wait", "--silent", "-D", f"{self.data}", "-t", "120")
 
     def hang(self) -> None:
-        """Stop all of its processes where they are: it accepts connections and says nothing."""
+        """Suspend all processes: the server accepts connections and does not answer."""
         for process in self._processes():
             with suppress(psutil.NoSuchProcess):
                 process.suspend()
 
     def wake(self) -> None:
-        """Let it go on after `hang`."""
+        """Resume the processes after `hang`."""
         for process in self._processes():
             with suppress(psutil.NoSuchProcess):
                 process.resume()
 
     def kill(self) -> None:
-        """All of its processes at once, so that it may start again at once."""
+        """Kill all processes together, so that the server can start again immediately."""
         for postmaster in self._processes()[:1]:
-            postmaster.suspend()  # or it would start others
+            postmaster.suspend()  # or it would start other processes
         processes = self._processes()
         for process in processes:
             with suppress(psutil.NoSuchProcess):
@@ -146,7 +149,7 @@ class PostgresServer:
         psutil.wait_procs(processes, timeout=300)
 
     def _processes(self) -> list[psutil.Process]:
-        """The postmaster first; none if it was killed."""
+        """Return the postmaster and its children, or nothing if it was killed."""
         number = int((self.data / "postmaster.pid").read_text("utf-8").split()[0])
         try:
             postmaster = psutil.Process(number)
@@ -156,7 +159,7 @@ class PostgresServer:
 
     def remove(self) -> None:
         if (self.data / "postmaster.pid").exists():
-            self.kill()  # a worker that ends waits for nothing
+            self.kill()  # a worker that ends does not wait for a shutdown
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, database: str, *, user: str = USER) -> str:
@@ -164,7 +167,7 @@ class PostgresServer:
 
     @asynccontextmanager
     async def database(self, options: str = "") -> AsyncIterator[str]:
-        """The address of a fresh one."""
+        """Provide the address of a new database."""
         name = f"test_{os.getpid()}_{next(_numbers)}"
         await self.execute(f"CREATE DATABASE {name} {options}")
         yield self.url(name)
@@ -180,7 +183,7 @@ class PostgresServer:
 
 @cache
 def shared_server() -> PostgresServer:
-    """The worker's; no test stops it."""
+    """Return the worker's server. No test stops it."""
     server = PostgresServer()
     atexit.register(server.remove)
     server.start()
@@ -189,7 +192,7 @@ def shared_server() -> PostgresServer:
 
 @asynccontextmanager
 async def fresh_database(options: str = "") -> AsyncIterator[str]:
-    """The address of a database of the worker's server."""
+    """Provide the address of a new database on the worker's server."""
     server = await asyncio.to_thread(shared_server)
     async with server.database(options) as url:
         yield url

@@ -1,7 +1,7 @@
-"""Processes that tests start: what each says on standard error is heard, and shown on failure.
+"""Processes that tests start: their standard error is searched for leaks and shown on failure.
 
-What could go wrong: a process that no ears listen to. So nothing in tests/ starts one of ours in
-another way; see tests/test_leaks.py.
+Risks: a process whose standard error is not read. So tests start our processes only through this
+module, which tests/test_leaks.py checks.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _WRITTEN: WeakKeyDictionary["Process | subprocess.Popen[bytes]", Written] = Weak
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What a finished process left."""
+    """The exit status and output of a finished process."""
 
     status: int
     out: str
@@ -37,7 +37,7 @@ async def start(
     env: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
 ) -> Process:
-    """Start it; its standard error is `error_of` it."""
+    """Start a process. `error_of` returns its standard error."""
     written = EARS.listen(name)
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -53,12 +53,12 @@ async def start(
 
 
 def error_of(process: "Process | subprocess.Popen[bytes]") -> str:
-    """What it has written to standard error until now."""
+    """Return what the process has written to standard error until now."""
     return _WRITTEN[process].text()
 
 
 async def ended(process: Process, *, within_seconds: float = DEADLINE_SECONDS) -> Ended:
-    """Wait for it to end by itself; after the deadline it is killed and the test fails."""
+    """Wait until the process ends. After the deadline, kill the process and fail."""
     try:
         async with asyncio.timeout(within_seconds):
             out, _ = await process.communicate()
@@ -71,7 +71,7 @@ async def ended(process: Process, *, within_seconds: float = DEADLINE_SECONDS) -
 
 
 async def killed(process: Process) -> None:
-    """End it, if it has not ended."""
+    """Kill the process if it still runs, and wait for its end."""
     if process.returncode is None:
         process.kill()
     await process.communicate()
@@ -86,7 +86,7 @@ def open_process(
     cwd: Path | None = None,
     passes_on: bool = False,
 ) -> "subprocess.Popen[bytes]":
-    """Start one that serves many tests; with `passes_on` it has ears of its own (EARS.pass_on)."""
+    """Start a process that serves many tests. With `passes_on`, it calls EARS.pass_on itself."""
     written = EARS.listen(name, passes_on=passes_on)
     process = subprocess.Popen(
         command, stdin=stdin, stdout=stdout, stderr=written.fileno(), bufsize=0, cwd=cwd
@@ -96,7 +96,7 @@ def open_process(
 
 
 def close(process: "subprocess.Popen[bytes]") -> None:
-    """Wait for the end of such a one, which comes with the end of its input."""
+    """Close the input of a process from `open_process`, and wait for its end."""
     try:
         process.communicate(timeout=DEADLINE_SECONDS)
     finally:
@@ -105,7 +105,7 @@ def close(process: "subprocess.Popen[bytes]") -> None:
 
 @contextmanager
 def heard(name: str) -> Iterator[Written]:
-    """A standard error for a process that a library starts."""
+    """Provide a standard error for a process that a library starts."""
     written = EARS.listen(name)
     try:
         yield written

@@ -1,4 +1,4 @@
-"""An author's own program that serves, and a client and a person for it."""
+"""An author's own program that serves tools, with a client and a person for it."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ FASTMCP_RUN = ("-P", "-m", "fastmcp.cli", "run")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """One that runs: where it is, what it has said, and its process."""
+    """A running program: its address, its output and its process."""
 
     url: str
     said: str
@@ -33,7 +33,7 @@ class Program:
 
 
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Its library looks nothing up on the network, and shows no banner."""
+    """Return an environment in which FastMCP checks for no updates and shows no banner."""
     quiet = {"FASTMCP_CHECK_FOR_UPDATES": "off", "FASTMCP_SHOW_SERVER_BANNER": "false"}
     return environment_of(home, {**quiet, "PYTHONPATH": f"{HOUSE}", **(extra or {})})
 
@@ -45,7 +45,7 @@ async def running(
     cwd: Path | None = None,
     extra: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Program]:
-    """It over HTTP, when it has said where it is."""
+    """Run the program over HTTP, and wait until it has printed its address."""
     process = await processes.start(
         sys.executable,
         *arguments,
@@ -68,7 +68,7 @@ async def running(
 async def started_by_client(
     *arguments: str, revision: str, home: Path, extra: Mapping[str, str] | None = None
 ) -> AsyncIterator[tuple[Client, "PersonAtLinks", Written]]:
-    """It on stdin and stdout, with the client that started it."""
+    """Run the program on stdin and stdout, with the client that started it."""
     parameters = StdioServerParameters(
         command=sys.executable, args=[*arguments], env=environment(home, extra), cwd=home
     )
@@ -80,7 +80,7 @@ async def started_by_client(
                 mode=revision,
                 elicitation_callback=cast("Any", person.show),
             ) as client,
-            asyncio.TaskGroup() as person.steps,  # the last page is there before the program ends
+            asyncio.TaskGroup() as person.steps,  # the last page loads before the program ends
         ):
             yield client, person, said
 
@@ -91,7 +91,7 @@ def elicit_stdio(server: str, *arguments: str) -> tuple[str, ...]:
 
 @contextlib.asynccontextmanager
 async def client_of(url: str, revision: str) -> AsyncIterator[tuple[Client, "PersonAtLinks"]]:
-    """A client over HTTP, and whoever opens what it shows."""
+    """Connect a client over HTTP, and a person who opens the links that it shows."""
     person = PersonAtLinks()
     async with (
         Client(
@@ -103,12 +103,12 @@ async def client_of(url: str, revision: str) -> AsyncIterator[tuple[Client, "Per
 
 
 class PersonAtLinks:
-    """Opens each link that is shown and goes on to its end, typing `demo` where it is asked."""
+    """A person who opens each link and finishes it, typing `demo` into fields."""
 
     def __init__(self) -> None:
         self.steps = cast("asyncio.TaskGroup", None)
         self.links: list[str] = []
-        self.enters: list[str] = []  # origins beside the link's own
+        self.enters: list[str] = []  # origins other than the link's own
 
     async def show(self, _: Any, params: ElicitRequestParams) -> ElicitResult:
         assert isinstance(params, ElicitRequestURLParams)
@@ -117,7 +117,7 @@ class PersonAtLinks:
         return ElicitResult(action="accept")
 
     async def _open(self, link: str) -> None:
-        # A connection that stood idle may end just as it is used again.
+        # An idle connection can end just when it is used again.
         none_kept = httpx.Limits(max_keepalive_connections=0)
         async with httpx.AsyncClient(limits=none_kept) as browser:
             await walk(browser, link, answers={}, also=self.enters, say=lambda _: None)

@@ -1,4 +1,4 @@
-"""Records of a store, as its tests write them."""
+"""Store records for tests."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -39,9 +39,9 @@ async def scanned(store: Store) -> list[Record]:
 
 
 async def go_back(store: Store, copies: Sequence[Record], *, newer: Sequence[str] = ()) -> None:
-    """Let the store step back to these copies, as a standby does that lacks the last seconds.
+    """Reset the store to these copies, like a standby that lacks the last seconds.
 
-    Of the owners in `newer` nothing is left but what is among the copies.
+    For the owners in `newer`, only the records among the copies are left.
     """
     for owner in newer:
         while await store.erase(owner=owner):

@@ -1,4 +1,4 @@
-"""Replies of token endpoints that refuse to renew an account, by the vendor that sends them."""
+"""Replies of token endpoints that refuse to refresh a token, by vendor."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +10,8 @@ def _json(status: int, /, **members: Any) -> httpx.Response:
     return httpx.Response(status, json=members)
 
 
-# The refresh token has ended, and no standard word says so. Not all bodies are from the vendors'
-# own pages: X, Reddit, Zoho and Meta are as others describe them.
+# The refresh token has expired, but the reply has no standard error code. Not all bodies are from
+# the vendors' own pages: those of X, Reddit, Zoho and Meta are as other people describe them.
 ENDED: Mapping[str, httpx.Response] = {
     "Atlassian": _json(
         403, error="unauthorized_client", error_description="refresh_token is invalid"
@@ -44,21 +44,21 @@ ENDED: Mapping[str, httpx.Response] = {
     "a plain 401": httpx.Response(401),
     "a plain 403": httpx.Response(403, text="Forbidden"),
 }
-# Only the operator can correct these.
+# Only the operator can fix the cause of these.
 OPERATORS: Mapping[str, httpx.Response] = {
     "a wrong secret": _json(401, error="invalid_client"),
     "a wrong secret, 400": _json(400, error="invalid_client", error_description="Client auth"),
     "a wrong secret, 200": _json(200, error="invalid_client"),
     "no refresh here": _json(400, error="unsupported_grant_type"),
 }
-# No refusal and no token: a page of the provider, or of a server in front of it.
+# Neither a refusal nor a token: a page of the provider, or of a server in front of it.
 PAGES: Mapping[str, httpx.Response] = {
     "elsewhere": httpx.Response(302, headers={"location": "https://portal.example"}),
     "a portal": httpx.Response(200, html="<html>error=invalid_grant</html>"),
     "no text": httpx.Response(200, content=b"\xff"),
     "204": httpx.Response(204),
 }
-# The network or the provider is out of order.
+# Temporary failures of the network or the provider.
 PASSING: Mapping[str, httpx.Response] = {
     "500": httpx.Response(500),
     "503 with the word": _json(503, error="invalid_grant"),

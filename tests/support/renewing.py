@@ -1,4 +1,4 @@
-"""A provider that renews keys and takes them back, and people whose accounts live there."""
+"""A fake provider that rotates and revokes tokens, and people with accounts there."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,23 +19,23 @@ from webapp.service import Service
 BASE = "http://127.0.0.1:8766"
 HUB = github.at(BASE)
 REVOKE = f"{BASE}/github/login/oauth/revoke"
-# The same provider with the ways in which others take a key back.
+# The same provider with other ways to revoke tokens.
 BY_FORM = replace(HUB, revoke=Revocation(url=REVOKE), manage="https://hub.example/apps")
 NO_WAY = replace(HUB, revoke=None, manage="https://hub.example/apps")
 
 
 class Renewing(Network):
-    """It rotates: a refresh token counts once, and only the latest pair is any good."""
+    """A provider that rotates refresh tokens: only the latest pair is valid, and only once."""
 
     def __init__(self) -> None:
         super().__init__()
         self.refreshes = 0
         self.probes = 0
-        self.api_status = 200  # what the API says to an access token that is good
+        self.api_status = 200  # the API's status for a valid access token
         self.renews: Answer = self._renew
         self.revoked: list[str] = []
         self.revokes: Answer = self._revoke
-        self.good: dict[str, str] = {}  # the latest access token, by person
+        self.good: dict[str, str] = {}  # the latest access token of each person
         self.token = self._exchange
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -98,7 +98,7 @@ async def the_one(service: Service) -> Connection:
 async def connected(
     *, tool: str = "t", hours: int = 0, minutes: int = 0, seconds: int = 0, **more: Any
 ) -> AsyncIterator[tuple[Service, Renewing, Clock]]:
-    """An account that was connected so long ago; its key lives for an hour."""
+    """Provide an account that was connected this long ago. Its access token lives for an hour."""
     network, clock = Renewing(), Clock()
     async with serving_accounts(network, clock=clock, **more) as service:
         await connect(service, "repo", tool=tool)

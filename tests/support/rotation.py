@@ -1,4 +1,4 @@
-"""Secrets that change: a key file beside a store that may stop taking writes."""
+"""Secrets that change: a key file, with a store that can stop accepting writes."""
 
 from flows.errors import StoreUnavailable
 from webapp.cli.keys import Keys
@@ -8,7 +8,7 @@ from webapp.stores.memory import MemoryStore
 
 
 class Interrupted(MemoryStore):
-    """Takes so many more writes, and then none."""
+    """A store that accepts `left` more writes and then fails."""
 
     left = 1000
 

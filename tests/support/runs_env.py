@@ -1,4 +1,4 @@
-"""Programs that ask by the verbs, over the HTTP API of an application of a test."""
+"""Programs that ask with the Python client, over the HTTP API of a test's application."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -23,14 +23,14 @@ NINE = Money("9.00", "EUR")
 
 
 class CutOff(httpx.AsyncBaseTransport):
-    """A way to the server that can be cut: before a request, or before its answer.
+    """A transport that fails before a request or before its response.
 
-    `answers` stand for whatever is between the two, such as a proxy.
+    `answers` are responses of something between client and server, such as a proxy.
     """
 
     def __init__(self) -> None:
         self._way = httpx.AsyncHTTPTransport(verify=TLS)
-        self.lost: list[str] = []  # the ends of paths whose next answer is lost
+        self.lost: list[str] = []  # path endings whose next response is lost
         self.answers: list[httpx.Response] = []
         self.sent: list[httpx.Request] = []
 
@@ -52,7 +52,7 @@ class CutOff(httpx.AsyncBaseTransport):
 
 @dataclass(slots=True, kw_only=True)
 class Programs:
-    """Those of one API key."""
+    """Programs that use one API key."""
 
     here: AskingEnv
     key: str
@@ -64,7 +64,7 @@ class Programs:
     def begin(
         self, work: Callable[[Elicit], Coroutine[Any, Any, T]], *, run: str = "order 8", **more: Any
     ) -> Block[T]:
-        """A program that does the work in a block; its links are noted."""
+        """Start `work` in a program that asks. Its links are recorded."""
         shown: list[ShownLink] = []
 
         async def go() -> T:
@@ -81,7 +81,7 @@ class Programs:
         *acts: Callable[[Guest, str], Awaitable[object]],
         **more: Any,
     ) -> T:
-        """Its result, after a person did what each link asks for."""
+        """Return the result of `work`, after a person did what each link asks for."""
         block, guest = self.begin(work, **more), await self.here.guest()
         for number, act in enumerate(acts):
             await act(guest, (await block.link(number)).url)
@@ -89,14 +89,14 @@ class Programs:
         return result
 
     async def killed(self, block: Block[Any]) -> None:
-        """It dies where it is: nothing more is sent."""
+        """Cancel the program after its first link. It sends nothing more."""
         await eventually(lambda: block.shown or block.task.done())
         await block.cancel()
 
 
 @asynccontextmanager
 async def programs_at(here: AskingEnv, *scopes: KeyScope) -> AsyncIterator[Programs]:
-    """With a fresh key."""
+    """Provide programs with a new API key."""
     lasts = here.clock().replace(year=here.clock().year + 1)
     key, _ = await here.service.api_keys.new(
         program="shop", scopes=[KeyScope.ASK, *scopes], expires_at=lasts
@@ -129,5 +129,5 @@ async def deny(guest: Guest, link: str) -> None:
 
 
 async def fill(guest: Guest, link: str) -> None:
-    """The one field of a form without a schema."""
+    """Fill in the only field of a form without a schema."""
     await guest.type(link, response="Lund")

@@ -1,6 +1,6 @@
-"""The samples of README and docs/, as the files that a reader would have copied.
+"""The samples of README and docs/, as files that a reader would copy.
 
-A sample whose first line is `# name.py` begins that file; those after it on its page go on with it.
+A sample whose first line is `# name.py` starts that file. The next samples of the page continue it.
 """
 
 import re
@@ -15,7 +15,7 @@ from tests.support.processes import ended, start
 PAGES = {
     path.relative_to(HOUSE).as_posix(): path.read_text("utf-8")
     for path in (HOUSE / "README.md", *sorted((HOUSE / "docs").glob("*.md")))
-    if path.name != "index.md"  # of the site: README, and the order of the pages
+    if path.name != "index.md"  # only for the site: README and the order of the pages
 }
 _SAMPLE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _NAMED = re.compile(r"# (\w+\.py)\n")
@@ -42,7 +42,7 @@ FILES = _files()
 
 
 def one_server() -> str:
-    """The tools of all servers on one, which is the first."""
+    """Return the code of all servers merged into one server, the first."""
     text = "\n\n".join(text for text in FILES.values() if "\nmcp = MCPServer(" in text)
     head, first, rest = re.split(r"(?m)(^mcp = MCPServer\(.*\)$)", text, maxsplit=1)
     return head + first + re.sub(r"(?m)^mcp = MCPServer\(.*\)$", "", rest)

@@ -1,4 +1,4 @@
-"""The env: a sandbox without a socket, a client of it, and a browser that keeps its cookies."""
+"""A sandbox without a socket, a client of it, and a browser with cookies."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ CALLBACK = f"{MAIN}/callback/sandbox"
 
 
 class Form(HTMLParser):
-    """The one form of a page, as a person without JavaScript would send it."""
+    """The only form of a page, as a browser without JavaScript sends it."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Form(HTMLParser):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """Where one of the three servers has its endpoints."""
+    """The endpoints of one of the three authorization servers."""
 
     authorize: str
     token: str
@@ -62,7 +62,7 @@ class Person:
         self.verifier = secrets.token_urlsafe(32)
 
     def query(self, **changes: str | None) -> dict[str, str]:
-        """A good request, with changes; None leaves a parameter out."""
+        """Return a valid authorization request with changes. None removes a parameter."""
         given: dict[str, str | None] = {
             "response_type": "code",
             "client_id": self.sandbox.client_id,
@@ -87,11 +87,11 @@ class Person:
         )
 
     async def approve(self, provider: Provider = OIDC, **changes: str | None) -> dict[str, str]:
-        """What the callback is told after Approve."""
+        """Press Approve, and return the callback's parameters."""
         return told(await self.press(await self.open(provider, **changes)))
 
     async def token(self, provider: Provider = OIDC, **changes: str | None) -> httpx.Response:
-        """Call the token endpoint with the password in the form; None leaves a field out."""
+        """Call the token endpoint with the client secret in the form. None removes a field."""
         given = {
             "client_id": self.sandbox.client_id,
             "client_secret": self.sandbox.client_secret,
@@ -117,7 +117,7 @@ class Person:
         )
 
     async def connect(self, provider: Provider = OIDC, **changes: str | None) -> dict[str, Any]:
-        """The whole way to a token reply."""
+        """Approve and exchange the code, and return the token reply."""
         code = (await self.approve(provider, **changes))["code"]
         reply: dict[str, Any] = (await self.exchange(code, provider)).json()
         return reply
@@ -134,7 +134,7 @@ class Person:
 
 
 def told(response: httpx.Response) -> dict[str, str]:
-    """The parameters of a redirect to the callback, each of which stands there once."""
+    """Return the parameters of a redirect to the callback. Each must occur once."""
     assert response.status_code == 303, response.text
     location = response.headers["location"]
     assert location.startswith(f"{CALLBACK}?")

@@ -1,7 +1,7 @@
-"""A checkout alone, a shop that sells at it, and a person who pays: all in one loop.
+"""The sandbox's Stripe checkout, a shop that sells through it, and a person who pays.
 
-The shop speaks to the sandbox through Stripe's own package. What it is told comes in by `deliver`,
-which answers as the test says.
+The shop calls the sandbox with Stripe's own package. Webhooks arrive at `deliver`, which answers as
+the test sets.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ BACK = f"{SHOP}/back?session={{CHECKOUT_SESSION_ID}}"
 
 
 class Shop:
-    """What the shop hears, and how it answers: 200 once `answers` is used up."""
+    """The webhooks that the shop received. It answers with `answers`, then with 200."""
 
     def __init__(self) -> None:
         self.heard: list[httpx.Request] = []
@@ -48,7 +48,7 @@ class Shop:
 
     @property
     def events(self) -> list[stripe.Event]:
-        """What it heard, as Stripe's own library verifies and reads it."""
+        """The received webhooks, verified and parsed by Stripe's own library."""
         return [
             stripe.Webhook.construct_event(
                 request.content, request.headers["stripe-signature"], SECRET, tolerance=0
@@ -83,7 +83,7 @@ class ServerEnv:
         ).v1
 
     def client(self) -> httpx.AsyncClient:
-        # One that raises would hide the answer that a real server gives.
+        # A client that raises would hide the response that a real server sends.
         transport = transport_to(self.app, raises=False)
         return httpx.AsyncClient(transport=transport, base_url=self.settings.url)
 
@@ -101,7 +101,7 @@ class ServerEnv:
     async def press_at(self, id: str, button: str, *, late: bool = False) -> httpx.Response:
         """Open the page in the browser and press one of its buttons.
 
-        A late press is one in a tab that was open before, whose button the page has no longer.
+        With `late`, the tab was opened before, and the current page no longer has the button.
         """
         page = await self.browser.get(f"/pay/{id}")
         for mark in re.findall(r'name="csrf" value="(\w+)"', page.text):
@@ -113,7 +113,7 @@ class ServerEnv:
     async def post(
         self, path: str, content: str, *, headers: Mapping[str, str] | None = None
     ) -> httpx.Response:
-        """Call the API without Stripe's package, to say what it never would."""
+        """Call the API without Stripe's package, to send requests that the package never sends."""
         headers = {
             "authorization": f"Bearer {KEY}",
             "content-type": "application/x-www-form-urlencoded",
@@ -130,7 +130,7 @@ class ServerEnv:
 
 
 class OverHttpx(stripe.HTTPClient):
-    """Stripe's package over a client that needs no network."""
+    """Stripe's HTTP client on an httpx client that needs no network."""
 
     name = "httpx"
 
@@ -156,7 +156,7 @@ def sandbox(url: str) -> Sandbox:
 def order(
     *, amount: int = 900, currency: str = "eur", name: str = "Premium report", **others: Any
 ) -> Any:
-    """The parameters of a session, as our own flow would give them."""
+    """Return the parameters of a session, like those that our flow sends."""
     price = {"currency": currency, "unit_amount": amount, "product_data": {"name": name}}
     return {
         "mode": "payment",

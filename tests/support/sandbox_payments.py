@@ -1,4 +1,4 @@
-"""One of our gateways at the sandbox that speaks like its provider, and a person who pays."""
+"""A gateway with the sandbox that simulates its provider, and a person who pays."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,13 +26,13 @@ WENT_BACK = f"{BACK}?state=s-1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paying:
-    """A gateway and whoever uses it; `secret` is who may control the sandbox."""
+    """A gateway and the person who pays. `secret` authorizes control of the sandbox."""
 
     env: ServerEnv
     gateway: Gateway
     outbound: Outbound
     secret: str
-    pays: str  # the button that pays, and the one whose money comes later
+    pays: str  # the button that pays now, and the button whose payment settles later
     pays_later: str
 
     @property
@@ -51,7 +51,7 @@ class Paying:
     async def begun(
         self, elicitation: Elicitation | None = None, *, number: int = 1
     ) -> Elicitation:
-        """With an attempt that made a session, as `begin` left it."""
+        """Return an elicitation with an attempt that created a session."""
         before = self.prepared(elicitation, number=number)
         now = self.env.clock()
         trip = RedirectContext(number=number, return_url=BACK, state="s-1", now=now)
@@ -59,7 +59,7 @@ class Paying:
         return gateway_env.keeping(before, departure.kept)
 
     async def repeated(self, elicitation: Elicitation) -> str:
-        """The session of an attempt whose reply was lost."""
+        """Repeat a request whose reply was lost, and return its session."""
         assert elicitation.attempt is not None
         kept = await self.run(self.gateway.repeat(elicitation, elicitation.attempt))
         assert kept.session is not None
@@ -72,18 +72,18 @@ class Paying:
         return await self.run(self.gateway.collect(elicitation, session_of(elicitation)))
 
     async def judged(self, elicitation: Elicitation) -> SessionStatus:
-        """What it comes to, once everything was collected that can be."""
+        """Collect the payment, and return the verified status of the session."""
         found = await self.collected(elicitation)
         return verify_session(elicitation, found, seller=self.gateway.seller)
 
     async def press(self, elicitation: Elicitation, button: str, *, late: bool = False) -> str:
-        """Where a press of the page's button leads."""
+        """Press a button of the page, and return the address of the redirect."""
         gone = await self.env.press_at(session_of(elicitation), button, late=late)
         assert gone.status_code == 303
         return gone.headers["location"]
 
     async def paid(self) -> tuple[Elicitation, Payment]:
-        """A question that was paid, and what the ledger would hold of it."""
+        """Return a paid question, and its payment as the ledger stores it."""
         begun = await self.begun()
         await self.press(begun, self.pays)
         return begun, await self.payment(begun)
@@ -92,7 +92,7 @@ class Paying:
         return await self.env.browser.get(f"/pay/{session_of(elicitation)}")
 
     async def payment(self, elicitation: Elicitation) -> Payment:
-        """What the ledger would hold of it."""
+        """Return the payment as the ledger stores it."""
         found = await self.collected(elicitation)
         return gateway_env.payment(self.name, session=found.id, payment_intent=found.payment)
 
@@ -106,7 +106,7 @@ class Paying:
 
 @asynccontextmanager
 async def paying_at(name: str) -> AsyncIterator[Paying]:
-    """Somebody who pays at the sandbox's Mollie or PayPal."""
+    """Provide a person who pays at the sandbox's Mollie or PayPal."""
     async with checkout_env() as env, env.client() as client:
         settings, is_mollie = env.settings, name == "mollie"
         mollie, paypal = MollieGateway(settings.mollie()), PayPalGateway(settings.paypal())

@@ -1,8 +1,8 @@
-"""Schedules: every order in which a few programs take their turns at the store, up to a bound.
+"""Schedules: every order in which a few programs can access a store, up to a bound.
 
-A program runs until its next step at the store and then waits for its turn. The default is that
-whoever ran goes on; each schedule departs from that in a few places (preemptions), and all of them
-up to the bound are tried, those with fewer first. Nothing is random.
+A program runs until its next store operation and then waits for its turn. By default, the program
+that ran last continues. A schedule switches to another program in a few places (preemptions). All
+schedules up to the bound are tried, those with fewer preemptions first. Nothing is random.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from tests.support.hand_loop import HandLoop
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 
-# Of a task and of those that it begins.
+# The program of a task and of the tasks that it starts.
 PROGRAM: ContextVar[str] = ContextVar("program", default="")
 
 
 @dataclass
 class Schedule:
-    """Who had which turn; `planned` is what it begins with."""
+    """The order of turns. `planned` is its beginning."""
 
     planned: tuple[str, ...] = ()
     taken: list[str] = field(default_factory=list)
@@ -33,11 +33,11 @@ class Schedule:
     programs: frozenset[str] = frozenset()
 
     async def turn(self) -> None:
-        """Wait for the running program's turn; whoever is no program needs none."""
+        """Wait for the running program's turn. Return immediately outside of a program."""
         name = PROGRAM.get()
         if name not in self.programs:
             return
-        while name in self.waiting:  # a task that it began goes on beside it
+        while name in self.waiting:  # a task that the program started runs concurrently
             name += "'"
         self.waiting[name] = asyncio.get_running_loop().create_future()
         try:
@@ -46,7 +46,7 @@ class Schedule:
             self.waiting.pop(name, None)
 
     def next(self) -> bool:
-        """Give the next turn; False if nobody waits for one."""
+        """Grant the next turn. Return False if no program waits."""
         able = tuple(sorted(name for name, turn in self.waiting.items() if not turn.done()))
         if not able:
             return False
@@ -62,7 +62,7 @@ class Schedule:
         return True
 
     def departures(self, preemptions_at_most: int) -> list[tuple[str, ...]]:
-        """The plans that leave this schedule at one place after its own plan."""
+        """Return the plans that differ from this schedule in one place after its own plan."""
         plans = []
         spent = 0
         for step, (able, name) in enumerate(zip(self.choices, self.taken, strict=True)):
@@ -79,17 +79,17 @@ class Schedule:
 
 
 class TurnStore(MemoryStore):
-    """A memory store whose every step waits for its turn, and that remembers what was written."""
+    """A memory store whose operations wait for their turn. It records all writes."""
 
     def __init__(self, schedule: Schedule, clock: Clock, *, is_slow: bool = False) -> None:
         super().__init__()
         self.schedule = schedule
         self.clock = clock
-        self.is_slow = is_slow  # the answer to a write takes a turn of its own
+        self.is_slow = is_slow  # the reply to a write takes a turn too
         self.history: list[tuple[datetime, Record]] = []
 
     def process(self) -> "TurnStore":
-        """The same records, opened by another process."""
+        """Return a store with the same records, opened by another process."""
         other = TurnStore(self.schedule, self.clock, is_slow=self.is_slow)
         other._contents = self._contents
         other.history = self.history
@@ -118,12 +118,12 @@ class TurnStore(MemoryStore):
 
 
 class World(Protocol):
-    """What is played in each schedule, from the same beginning."""
+    """The programs and checks that run in each schedule, from the same start."""
 
     violations: list[str]
 
     def is_quiet(self) -> None:
-        """Nothing can go on without time: look around."""
+        """Check the state while nothing can run until the clock moves."""
         ...
 
     async def play(self) -> None: ...
@@ -132,7 +132,7 @@ class World(Protocol):
 def explore(
     make: Callable[[Schedule, Clock], World], *, preemptions: int, at_most: int
 ) -> tuple[int, list[str]]:
-    """Play every schedule up to the bounds; how many there were, and what was wrong in them."""
+    """Run every schedule up to the bounds. Return their number and the violations."""
     plans: deque[tuple[str, ...]] = deque([()])
     wrong: list[str] = []
     played = 0

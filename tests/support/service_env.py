@@ -1,4 +1,4 @@
-"""A small world to test the service in: processes on one store, legs of calls, a hand clock."""
+"""A small environment for tests of the service: processes, requests of calls, a manual clock."""
 
 import json
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ async def process(
     policies: PolicySettings | None = None,
     who: IdentitySettings | None = None,
 ) -> AsyncIterator[Service]:
-    """One process on the store."""
+    """Run one process on the store."""
     async with open_service(
         store=store, ring=ring, public_url=URL, uid=1000, clock=clock, policies=policies, who=who
     ) as service:
@@ -51,7 +51,7 @@ def question_in_store(
     waiter: str | None = None,
     timeout: timedelta = MINUTES,
 ) -> Elicitation:
-    """An elicitation that is not stored yet."""
+    """Return an elicitation that is not stored yet."""
     owner = service.elicitations.owners.tag(issuer=issuer, subject=subject)
     now = service.clock()
     asked = Asked(
@@ -76,7 +76,7 @@ def question_in_store(
 
 
 async def asked(service: Service, **about: object) -> Elicitation:
-    """An elicitation as it stands in the store."""
+    """Store an elicitation and return the stored copy."""
     fresh = question_in_store(service, **about)  # type: ignore[arg-type]  # passed on as they are
     await service.elicitations.write(fresh)
     stored = await service.elicitations.get(fresh.id)
@@ -86,7 +86,7 @@ async def asked(service: Service, **about: object) -> Elicitation:
 
 @dataclass
 class Holding:
-    """A presenter that shows nothing and waits until the elicitation's time."""
+    """A presenter that shows nothing and waits until the elicitation ends or expires."""
 
     holds: str | None = None
     shown: PresentedQuestion | None = None
@@ -107,7 +107,7 @@ class Holding:
         return "busy"
 
     async def heed(self, call: Leg) -> None:
-        """Nobody answered it anything."""
+        """Apply nothing: this client sends no answers."""
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         self.shown = shown
@@ -119,7 +119,7 @@ class Holding:
                 current = await call.hold(current, waiter, until=until)
                 if current.status is not Status.EXCHANGING or not call.is_waiting_for(current):
                     return current
-                until = call.now + EXCHANGE_AT_MOST  # what began in time may end later
+                until = call.now + EXCHANGE_AT_MOST  # an exchange that began in time may end later
         finally:
             self.holds = None
 
@@ -138,7 +138,7 @@ def call_of(
     client_id: str | None = None,
     version: str | None = None,
 ) -> Call:
-    """One leg of a tool call."""
+    """Return one request of a tool call."""
     return service.call(
         Caller(
             owner=owner or service.elicitations.owners.tag(issuer="tests", subject=subject),

@@ -1,8 +1,8 @@
-"""An ASGI app on a real port of this machine, under uvicorn, in the test's own loop.
+"""ASGI applications on a real port under uvicorn, in the test's own event loop, or without a port.
 
-Or without a port; either way what it answers is heard (support/leaks.py). The socket is bound
-before the app is made, so the app can know its own address; a failed start is raised where it is
-awaited, and nothing is left running.
+Their responses are searched for leaks (support/leaks.py). The socket is bound before the
+application is created, so that the application can know its address. A failed start raises where it
+is awaited, and nothing is left running.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from webapp.identity.accepting import Accepted
 
 @contextlib.asynccontextmanager
 async def serving(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """Serve the app; yields its address, without a slash at the end."""
+    """Serve the app, and yield its address without a trailing slash."""
     async with serving_at(lambda _: app, host=host, port=port) as url:
         yield url
 
@@ -30,7 +30,7 @@ async def serving(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0) -> As
 async def serving_at(
     make: Callable[[str], ASGIApp], *, host: str = "127.0.0.1", port: int = 0
 ) -> AsyncIterator[str]:
-    """Serve an app that is made from its own address."""
+    """Serve the app that `make` creates from its address."""
     with bound(host, port=port) as listener:
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{listener.getsockname()[1]}"
@@ -50,7 +50,7 @@ async def serving_at(
         finally:
             server.stop.set()
             await running
-            # Those that uvicorn cancelled because they held on too long.
+            # Tasks that uvicorn cancelled after its shutdown timeout.
             await asyncio.gather(*server.server_state.tasks, return_exceptions=True)
 
 
@@ -61,7 +61,10 @@ def transport_to(
     root_path: str = "",
     raises: bool = True,
 ) -> httpx.ASGITransport:
-    """A way to the app without a port; unless it `raises`, it answers as a real server does."""
+    """Return a transport to the app without a port.
+
+    Unless `raises`, an exception of the app becomes a response, as with a real server.
+    """
     return httpx.ASGITransport(
         cast("Any", overheard(cast("ASGIApp", app))),
         client=client,
@@ -72,9 +75,9 @@ def transport_to(
 
 @contextlib.contextmanager
 def bound(host: str, *, port: int = 0) -> Iterator[socket.socket]:
-    """A socket that has its port, so that nobody can take it between choosing and listening."""
+    """Provide a bound socket, so that no other process can take the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named as TCP, or asyncio leaves Nagle's algorithm on and answers wait up to 40 ms.
+    # Pass IPPROTO_TCP, or asyncio leaves Nagle's algorithm on and responses wait up to 40 ms.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
@@ -82,13 +85,13 @@ def bound(host: str, *, port: int = 0) -> Iterator[socket.socket]:
 
 
 def free_port() -> int:
-    """One that nobody has now, for a process that must know its address before it starts."""
+    """Return a free port for a process that must know its address before it starts."""
     with bound("127.0.0.1") as listener:
         return int(listener.getsockname()[1])
 
 
 class _Server(uvicorn.Server):
-    """uvicorn that says when it is up, stops when told, and leaves the signals to pytest."""
+    """A uvicorn server that reports its start, stops on an event, and leaves signals to pytest."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -98,14 +101,14 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
             await super().startup(sockets)
-        except SystemExit:  # it would end the whole test run
+        except SystemExit:  # SystemExit would end the complete test run
             self.should_exit = True
             self.started_up.set_exception(RuntimeError("the app did not start; see the log"))
         else:
             self.started_up.set_result(None)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, without its sleeps of a tenth of a second."""
+        """Shut down like uvicorn, but without its sleeps of 0.1 seconds."""
         state = self.server_state
         for open_one in (*self.servers, *(sockets or ())):
             open_one.close()
@@ -121,7 +124,7 @@ class _Server(uvicorn.Server):
         await self.lifespan.shutdown()
 
     async def main_loop(self) -> None:
-        await self.on_tick(0)  # writes the default headers
+        await self.on_tick(0)  # creates the default headers
         await self.stop.wait()
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Signed-in browsers: their cookies and their keys."""
+"""Signed-in browsers: their cookies and the keys of these cookies."""
 
 from collections.abc import Mapping
 from http.cookies import SimpleCookie
@@ -32,7 +32,7 @@ def sessions_of(store: Any, clock: Clock, **changes: Any) -> Sessions:
 
 
 def jar(*set_cookies: str) -> dict[str, str]:
-    """What a browser sends back after these headers."""
+    """Return the cookies that a browser sends after these Set-Cookie headers."""
     kept: dict[str, str] = {}
     for header in set_cookies:
         for name, morsel in SimpleCookie(header).items():

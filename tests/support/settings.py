@@ -1,4 +1,4 @@
-"""What is wrong with an environment, as the settings tell it."""
+"""The problems that the settings find in an environment."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -9,13 +9,13 @@ from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import DEFAULT_HOST, BadSettings, read_settings
 
 SECRET = "a secret of at least thirty-two bytes"
-# Clients of the tests answer at once, for a person.
+# Clients in tests answer immediately, and such answers count as a person's.
 AT_ONCE = PolicySettings(min_answer=timedelta())
 PUBLIC = {"ELICIT_URL": "https://elicit.example", "ELICIT_SECRET": SECRET}
 
 
 def problems_in(environment: Mapping[str, str], *, host: str = DEFAULT_HOST) -> list[str]:
-    """All of them, told without what a secret of these tests is."""
+    """Return all problems. Their text must not contain the secret of these tests."""
     with pytest.raises(BadSettings) as refused:
         read_settings(environment, host=host)
     assert "hunter2" not in str(refused.value)
@@ -23,5 +23,5 @@ def problems_in(environment: Mapping[str, str], *, host: str = DEFAULT_HOST) -> 
 
 
 def variables_in(problems: list[str]) -> list[str]:
-    """Which variable each of them names."""
+    """Return the variable that each problem names."""
     return [problem.partition(":")[0] for problem in problems]

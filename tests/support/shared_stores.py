@@ -1,4 +1,4 @@
-"""Every store that several processes share, each fresh and by its address."""
+"""New instances of every store that several processes can share, by address."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

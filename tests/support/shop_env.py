@@ -1,8 +1,8 @@
-"""A shop that sells through the sandbox's checkout, with the provider's line and post in hand.
+"""A shop that sells through the sandbox's checkout. Tests control the provider's API and webhooks.
 
-The whole application is served on one port and the sandbox on another. What the checkout has to
-tell stays in `post` until a test says what arrives, when, and how often. Processes of the shop can
-be killed and started on the same store.
+The application is served on one port and the sandbox on another. Webhooks of the checkout wait in
+`post` until a test delivers them. Processes of the shop can be ended and started again on the same
+store.
 """
 
 import asyncio
@@ -70,20 +70,21 @@ Body = Callable[[Receipt], Awaitable[str]]
 
 
 class ProviderLine:
-    """What is between the shop and the provider's API: it notes, delays, loses and fails."""
+    """A proxy in front of the provider's API that records, delays, loses and fails calls."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         self.calls: list[str] = []
-        self.keys: list[str] = []  # the idempotency keys that came
+        self.keys: list[str] = []  # the idempotency keys of the calls
         self.is_down = False
-        self.lost: list[str] = []  # calls that are done and whose reply does not arrive
+        self.lost: list[str] = []  # calls that succeed but whose reply is lost
         self.broken: list[str] = []  # calls that do not arrive
-        self.held: dict[str, asyncio.Event] = {}  # calls that wait on their way there
-        self.after: dict[str, asyncio.Event] = {}  # calls whose reply waits on its way back
+        self.held: dict[str, asyncio.Event] = {}  # calls that wait before they arrive
+        self.after: dict[str, asyncio.Event] = {}  # calls whose reply waits
         self.refused: dict[str, tuple[int, str]] = {}  # calls that get this status and code
-        self.refused_once: dict[str, tuple[int, str]] = {}  # the next of such calls
-        self.amends: dict[str, Any] = {}  # what the provider says otherwise of a fetched session
+        # calls that get this status and code once
+        self.refused_once: dict[str, tuple[int, str]] = {}
+        self.amends: dict[str, Any] = {}  # values that replace those of a fetched session
         self.made: asyncio.Queue[str] = asyncio.Queue()  # addresses in replies that wait
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -169,7 +170,7 @@ class FrailStore(MemoryStore):
 
 
 class AwayStore(FrailStore):
-    """It goes away as soon as a result is about to go out, for all its openings at once."""
+    """A store that fails once a result is about to be sent, for all its openings."""
 
     def __init__(self, troubles: list[str] | None = None, goes: list[bool] | None = None) -> None:
         super().__init__(troubles)
@@ -193,7 +194,7 @@ class AwayStore(FrailStore):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One life of the shop."""
+    """A process of the shop."""
 
     app: ASGIApp
     life: Living[ASGIApp]
@@ -207,7 +208,7 @@ class Process:
 
 
 class Shop:
-    """One store, one clock, one seller, and the processes that serve."""
+    """A store, a clock, a seller, and the processes that serve."""
 
     def __init__(
         self,
@@ -229,14 +230,14 @@ class Shop:
         self.settings = with_sandbox(
             Settings(url=url, ring=RING, store=address, uid=UID, policies=AT_ONCE), sandbox
         )
-        self.post: list[bytes] = []  # what the checkout has to tell, oldest first
+        self.post: list[bytes] = []  # webhooks that the checkout has to deliver, oldest first
         self.price = Money("9.00", "EUR")
         self.timeout = timedelta(minutes=30)
-        self.limits: CallLimits | None = None  # how long calls are held
+        self.limits: CallLimits | None = None  # how long requests stay open
         self.is_for_good = False
         self.is_bought_again = False
         self.processing: Literal["wait", "return"] = "wait"
-        self.provider: str | None = None  # who takes the money; none: the checkout
+        self.provider: str | None = None  # the payment provider, or None for the checkout
         self.body: Body = _told
         self.bodies = 0
         self.given: list[Receipt] = []
@@ -266,13 +267,13 @@ class Shop:
         )
 
     async def restart(self, **changes: Any) -> None:
-        """The process ends and another one starts on the same store."""
+        """End the process and start another one on the same store."""
         await self._process.ended()
         self.settings = replace(self.settings, **changes)
         await self.start()
 
     async def process(self) -> Process:
-        """Another process on the same store."""
+        """Start another process on the same store."""
         self.server = server = new_server(self.library)
         self._sell(server)
         store = self.store.sibling() if isinstance(self.store, MemoryStore) else None
@@ -297,7 +298,7 @@ class Shop:
     # The provider.
 
     async def tell(self, body: bytes | dict[str, Any], **about: Any) -> httpx.Response:
-        """Deliver an event, signed now; `to` is another process than the serving one."""
+        """Deliver an event with a new signature. `to` is a process other than the serving one."""
         text = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = signing.stripe(text, secret=self.sandbox.webhook_secret, now=self.clock())
         return await self.deliver(text, headers, **about)
@@ -316,7 +317,7 @@ class Shop:
             return await provider.post(path, content=body, headers=headers)
 
     async def tell_all(self) -> list[str]:
-        """Deliver all the post once, oldest first; what the shop says became of each."""
+        """Deliver all events once, oldest first. Return what the shop did with each."""
         became = []
         while self.post:
             answer = await self.tell(self.post.pop(0))
@@ -325,7 +326,7 @@ class Shop:
         return became
 
     async def session(self, id: str) -> dict[str, Any]:
-        """What the provider says of a session, asked beside the shop's line."""
+        """Return the provider's session, fetched past the proxy."""
         return await self._beside(f"checkout/sessions/{id}")
 
     async def refunds(self) -> list[dict[str, Any]]:
@@ -333,7 +334,7 @@ class Shop:
         return found
 
     async def refund_by_hand(self, **about: str) -> dict[str, Any]:
-        """Somebody gives the latest payment back, or a part of it, beside us."""
+        """Refund the latest payment, or a part of it, at the provider and not through the shop."""
         payment = (await self.payments())[-1]
         assert payment.payment_intent is not None
         return await self.give_back_there(payment.payment_intent, **about)
@@ -345,7 +346,7 @@ class Shop:
         return refund
 
     async def make_session(self, **about: str) -> dict[str, Any]:
-        """A checkout of the same seller's that the shop did not begin, for 9 EUR."""
+        """Create a checkout session of the same seller for 9 EUR that the shop did not start."""
         item = "line_items[0]"
         form = {
             "mode": "payment",
@@ -359,7 +360,7 @@ class Shop:
         return await self._beside("checkout/sessions", **form)
 
     async def _beside(self, path: str, **form: str) -> dict[str, Any]:
-        """The provider's API, past the line; with a form it is a POST."""
+        """Call the provider's API past the proxy: POST with a form, otherwise GET."""
         transport = transport_to(self.line.app)
         headers = {"authorization": f"Bearer {self.sandbox.stripe_key}"}
         async with httpx.AsyncClient(transport=transport, base_url=self.sandbox.url) as asker:
@@ -369,10 +370,10 @@ class Shop:
         found: dict[str, Any] = answer.json()
         return found
 
-    # The clock, the sweeper, and what is in the store.
+    # The clock, the sweeper and the store.
 
     async def sweep(self) -> None:
-        """The sweeper's rounds until nothing is due; claims of before are over."""
+        """Let earlier claims expire, then run the sweeper until nothing is due."""
         self.clock.tick(seconds=CLAIM_OVER_SECONDS)
         for _ in range(10):
             if not await fall_due(self.service):
@@ -384,7 +385,7 @@ class Shop:
         await self.sweep()
 
     async def payments(self) -> list[Payment]:
-        """The ledger, oldest first."""
+        """Return the payments in the ledger, oldest first."""
         rows = self.service.elicitations.rows
         found = [await rows.open(r, Payment) for r in await self.store.list("payment")]
         return sorted(found, key=lambda payment: payment.paid_at)
@@ -432,7 +433,10 @@ class Payer(Person):
         self._shop = shop
 
     async def press_there(self, url: str, button: str) -> str:
-        """Press a button of the checkout's page; where it leads. The events are in the post."""
+        """Press a button of the checkout page.
+
+        Return the redirect's address; events are in `post`.
+        """
         page = await self.browser.get(url)
         mark = re.search(
             rf'action="/pay/\w+/{button}">\s*<input [^>]*name="csrf" value="(\w+)"', page.text
@@ -446,11 +450,11 @@ class Payer(Person):
         return urljoin(url, there.headers["location"])
 
     async def pay(self, link: str, *, button: str = "card") -> str:
-        """From our link to the end of the checkout; the address of the way back."""
+        """Pay from our link, and return the address of the return URL."""
         return await self.press_there(await self.go_on(link), button)
 
     async def come_back(self, url: str) -> Page:
-        """Follow the way back to our page."""
+        """Follow the return URL to our page."""
         answer = await self.visit(url)
         assert answer.location is not None, f"{answer.status} {answer.heading}"
         return await self.visit(answer.location)
@@ -458,7 +462,7 @@ class Payer(Person):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buying:
-    """A call of the tool that waits for its payment, and the person who has its link."""
+    """A call of the tool that waits for its payment, and the person with the link."""
 
     shop: "Shop"
     caller: Caller
@@ -467,18 +471,18 @@ class Buying:
     person: Payer
 
     async def press(self, button: str) -> str:
-        """Go to the checkout and press this there; the address of its page."""
+        """Go to the checkout and press this button. Return the checkout's address."""
         there = await self.person.go_on(self.link)
         await self.person.press_there(there, button)
         return there
 
     async def pay(self) -> None:
-        """And the provider has told."""
+        """Pay, and deliver the provider's events."""
         await self.person.pay(self.link)
         await self.shop.tell_all()
 
     async def paid(self) -> str:
-        """What the tool says once that is done."""
+        """Pay, and return the tool's result."""
         await self.pay()
         return await self.result()
 
@@ -486,21 +490,21 @@ class Buying:
         return text_of(await soon(self.call))
 
     async def again(self) -> str:
-        """The result of the same call made once more, which asks nobody to pay."""
+        """Return the result of the same call made again. Fail if it asks for a payment."""
         call = self.caller.call("report")
         await eventually(lambda: call.done() or self.caller.has_links_left)
         assert not self.caller.has_links_left, "it asks to pay again"
         return text_of(call.result())
 
     async def is_asked_again(self) -> str:
-        """The link that the same call made once more asks to open."""
+        """Return the link that the same call made again asks to open."""
         _ = self.caller.call("report")
         return await self.caller.link()
 
 
 @asynccontextmanager
 async def buying(shop: "Shop", *, revision: str = LEGACY) -> AsyncIterator[Buying]:
-    """The tool was called and waits."""
+    """Call the tool, and provide the call once it waits for its payment."""
     async with shop.env.caller(revision) as caller:
         call = caller.call("report")
         link = await caller.link()
@@ -514,7 +518,7 @@ async def _told(receipt: Receipt) -> str:
 
 
 async def _nowhere(message: Any) -> None:
-    """A reply that is lost."""
+    """Lose a reply."""
 
 
 def _refusing(status: int, code: str) -> ASGIApp:
@@ -547,7 +551,7 @@ async def open_shop(
     folder: Path | None = None,
     library: str = "mcp",
 ) -> AsyncIterator[Shop]:
-    """The shop at one port of this machine, the sandbox at another; with a folder, on SQLite."""
+    """Serve the shop and the sandbox on two ports. With a folder, the store is SQLite."""
     clock = clock or Clock()
     address = "memory:" if folder is None else f"sqlite:///{folder / 'shop.db'}"
     opened = store or (MemoryStore() if folder is None else await open_store(address))

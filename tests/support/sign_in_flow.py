@@ -1,4 +1,4 @@
-"""The way to the issuer and back, by hand."""
+"""The redirect to an issuer and back, without a server."""
 
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -35,7 +35,7 @@ def sign_in(claim: tuple[str, ...] = ("sub",)) -> SignIn:
 
 
 def departed(found: Metadata | None = None) -> tuple[dict[str, list[str]], Any]:
-    """What the address says, and what the browser keeps, through JSON as a cookie does."""
+    """Return the parameters of the redirect, and the browser's data after a JSON round trip."""
     departure = sign_in().begin(found or metadata())
     assert isinstance(departure, Redirect)
     kept = msgspec.json.decode(msgspec.json.encode(departure.kept))

@@ -1,4 +1,4 @@
-"""People who sign in at an issuer, and callers with its tokens."""
+"""People who sign in at an issuer, and callers with the issuer's tokens."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ def add_visit(server: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedInEnv:
-    """A server whose people sign in at an issuer, and the issuer."""
+    """A server whose users sign in at an issuer, and the issuer."""
 
     env: ServerEnv
     issuer: Issuing
@@ -50,7 +50,7 @@ async def signed_in_env(
 
 @asynccontextmanager
 async def asked_by_alice(revision: str = LEGACY) -> AsyncIterator[tuple[SignedInEnv, str]]:
-    """A call of hers waits for a visit; its link."""
+    """Provide a call of Alice that waits for a visit, and its link."""
     async with (
         signed_in_env() as here,
         here.env.caller(revision, headers=here.bearer("alice")) as caller,

@@ -1,4 +1,4 @@
-"""Each scheme's sender, by code that the verifier shares nothing with: the two cannot err alike."""
+"""A signer for each webhook scheme. It shares no code with the verifier, and so no faults."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -34,7 +34,7 @@ SIGNERS: dict[Scheme, Callable[[bytes, str, datetime], Headers]] = {
 
 
 def adyens(item: Item) -> dict[str, Any]:
-    """The item as Adyen's library has it, without a signature."""
+    """Return the item in the format of Adyen's library, without a signature."""
     return {
         "pspReference": item.psp_reference,
         "originalReference": item.original_reference,

@@ -1,8 +1,8 @@
-"""How senders sign what they tell us, each as its own documentation has it.
+"""The signatures of webhook senders, each as its own documentation describes it.
 
-What could go wrong: a signer that shares code with our verifier repeats its faults, and the two
-agree with each other and with nobody else. So this module takes nothing from flows, and each scheme
-is written out, as it is published. A delivery's headers are in the order in which they are signed.
+Risks: a signer that shares code with our verifier repeats its faults, and the two agree with each
+other but with no real sender. So this module imports nothing from flows, and implements each scheme
+as it is published. A delivery's headers are in the order in which they are signed.
 """
 
 import base64
@@ -29,7 +29,7 @@ _ADYEN_SIGNS = (
 
 
 def stripe(body: bytes, *, secret: str, now: datetime) -> Headers:
-    """The whole `whsec_` secret is the key (docs.stripe.com/webhooks/signature)."""
+    """Sign with the complete `whsec_` secret as the key (docs.stripe.com/webhooks/signature)."""
     time = _seconds(now)
     return [("Stripe-Signature", f"t={time},v1={_hex(secret, f'{time}.', body)}")]
 
@@ -40,9 +40,10 @@ def paddle(body: bytes, *, secret: str, now: datetime) -> Headers:
 
 
 def standard_webhooks(body: bytes, *, secret: str, now: datetime, id: str) -> Headers:
-    """Signed by a `whsec_` secret, or by the private key in a `whsk_` one.
+    """Sign with a `whsec_` secret, or with the private key in a `whsk_` secret.
 
-    Both hold base64. Of a private key the first 32 bytes count, as its public half may follow.
+    Both contain base64. Only the first 32 bytes of a private key are used, because its public key
+    can follow.
     """
     time = _seconds(now)
     message = _joined(f"{id}.{time}.", body)
@@ -57,19 +58,19 @@ def standard_webhooks(body: bytes, *, secret: str, now: datetime, id: str) -> He
 
 
 def svix(body: bytes, *, secret: str, now: datetime, id: str) -> Headers:
-    """Standard Webhooks under the names that it had before."""
+    """Sign by Standard Webhooks with the former header names."""
     headers = standard_webhooks(body, secret=secret, now=now, id=id)
     return [(name.replace("webhook-", "svix-"), value) for name, value in headers]
 
 
 def polar(body: bytes, *, secret: str, now: datetime, id: str) -> Headers:
-    """Standard Webhooks, but the text of the secret is the key as it is."""
+    """Sign by Standard Webhooks, with the secret's text itself as the key."""
     key = base64.b64encode(secret.encode()).decode()
     return standard_webhooks(body, secret=key, now=now, id=id)
 
 
 def square(body: bytes, *, secret: str, url: str) -> Headers:
-    """`url` is the address that the merchant has told Square to notify."""
+    """Sign a body for `url`, the notification address that the merchant set at Square."""
     mac = _base64(secret.encode(), _joined(url, body))
     return [("x-square-hmacsha256-signature", mac)]
 
@@ -83,7 +84,7 @@ def github(body: bytes, *, secret: str) -> Headers:
 
 
 def mollie(body: bytes, *, secrets: Sequence[str]) -> Headers:
-    """A header for each secret: while one takes the other's place there are two."""
+    """Return a header for each secret. During a rotation there are two."""
     return [("X-Mollie-Signature", f"sha256={_hex(secret, '', body)}") for secret in secrets]
 
 
@@ -92,7 +93,7 @@ def lemon_squeezy(body: bytes, *, secret: str) -> Headers:
 
 
 def adyen(items: Sequence[Mapping[str, Any]], *, secret: str) -> bytes:
-    """The body in which Adyen sends the items: each carries its own signature, by a key in hex."""
+    """Return the body in which Adyen sends items. Each item has its own signature by a hex key."""
     key = bytes.fromhex(secret)
     entries: list[Mapping[str, Any]] = []
     for item in items:

@@ -1,4 +1,4 @@
-"""A PostgreSQL primary with a streaming standby, each at the end of a cable, and what is lost."""
+"""A PostgreSQL primary with a streaming standby, behind proxies that simulate failures."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,12 +13,12 @@ from tests.support.postgres_server import USER, PostgresServer
 DATABASE = "elicit"
 LOSSES = ("killed", "silent", "unplugged")
 _SETTINGS = {"wal_level": "replica", "max_wal_senders": "8", "max_connections": "60"}
-# Of what is a copy of the primary's settings: nobody follows it yet.
+# The standby's settings are a copy of the primary's, but it has no standby of its own.
 _OF_STANDBY = {"synchronous_standby_names": "''"}
 
 
 class Pair:
-    """`cables` lead to the primary and the standby, `stream` is the one between them."""
+    """A primary and its standby. `cables` lead to them, and `stream` is the replication link."""
 
     def __init__(self, primary: PostgresServer, standby: PostgresServer, stream: Cable) -> None:
         self.primary, self.standby, self.stream = primary, standby, stream
@@ -26,7 +26,7 @@ class Pair:
 
     @property
     def url(self) -> str:
-        """The primary first, as an address has it that was written before the failover."""
+        """The database address with the primary first, like an address from before the failover."""
         hosts = ",".join(cable.host for cable in self.cables)
         return f"postgresql://{USER}@{hosts}/{DATABASE}"
 
@@ -52,7 +52,7 @@ class Pair:
         await asyncio.to_thread(self.standby.promote)
 
     async def has_everything(self) -> None:
-        """Return when the standby has all that the primary has."""
+        """Wait until the standby has replayed everything."""
         query = "SELECT pg_current_wal_lsn() = replay_lsn FROM pg_stat_replication"
         while not await fetchval(self.primary, query):
             pass
@@ -63,7 +63,7 @@ class Pair:
         return found
 
     async def written_on(self, server: PostgresServer) -> tuple[int, int]:
-        """How many records there are, and the sum of their versions."""
+        """Return the number of records and the sum of their versions."""
         query = "SELECT ARRAY[count(*), coalesce(sum(version), 0)] FROM elicit_records"
         records, versions = await fetchval(server, query)
         return int(records), int(versions)
@@ -89,7 +89,7 @@ async def replicating(*, is_synchronous: bool = False) -> AsyncIterator[Pair]:
                 PostgresServer, _OF_STANDBY, follows=primary, port=stream.port
             )
             await asyncio.to_thread(standby.start)
-            if is_synchronous:  # each commit waits for it from now on
+            if is_synchronous:  # each commit waits for the standby from now on
                 await primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
                 await primary.execute("SELECT pg_reload_conf()")
             pair = Pair(primary, standby, stream)

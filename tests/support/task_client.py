@@ -1,4 +1,4 @@
-"""A client that has tasks, by hand: what it sends and gets is as it stands on the wire."""
+"""A client with tasks, without a library: its messages are as on the wire."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ DECLARED: Mapping[str, Any] = {
 def tasks_env(
     server: Any, *, policies: PolicySettings | None = None, **more: Any
 ) -> AbstractAsyncContextManager[ServerEnv]:
-    """A server whose calls become tasks for any question, however short its time is."""
+    """Serve a server whose calls become tasks for any question, however short its timeout."""
     return server_env(server, policies=always(policies or PolicySettings()), **more)
 
 
@@ -46,7 +46,7 @@ class Refused(Exception):
 
 
 class TaskClient:
-    """`asked` are the requests that the server made of it, each answered by `answers` in turn."""
+    """A client with tasks. `asked` are the server's requests; `answers` answer them in turn."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class TaskClient:
         return capabilities
 
     async def request(self, method: str, **params: Any) -> dict[str, Any]:
-        """Its result. Raises Refused."""
+        """Send a request and return its result. Raise Refused for an error."""
         headers = dict(self._headers)
         if self.is_modern:
             headers["mcp-method"] = method
@@ -122,12 +122,12 @@ class TaskClient:
         raise AssertionError(f"{method} had no answer: {response.status_code}")
 
     async def call(self, tool: str, **arguments: Json) -> dict[str, Any]:
-        """Call a tool, as a task where that is for the client to say; what it is answered."""
+        """Call a tool and return the result. In 2025-11-25, request a task."""
         more: dict[str, Any] = {} if self.is_modern else {"task": {"ttl": 60_000}}
         return await self.request("tools/call", name=tool, arguments=arguments, **more)
 
     async def task(self, tool: str, **arguments: Json) -> str:
-        """Call a tool; the id of the task that it is answered with."""
+        """Call a tool that becomes a task, and return the task's id."""
         answer = await self.call(tool, **arguments)
         if not self.is_modern:
             answer = {**answer["task"], "resultType": "task"}
@@ -144,14 +144,14 @@ class TaskClient:
         return status
 
     async def until(self, task: str, *statuses: str) -> dict[str, Any]:
-        """Look until it stands so."""
+        """Poll until the task has one of these statuses."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while (state := await self.get(task))["status"] not in statuses:
                 assert state["status"] in ("working", "input_required"), state
         return state
 
     async def text(self, task: str) -> str:
-        """What its result says, once it is there."""
+        """Wait for the task's result, and return its text."""
         if self.is_modern:
             result = (await self.until(task, "completed"))["result"]
         else:
@@ -160,7 +160,7 @@ class TaskClient:
         return text
 
     async def update(self, task: str, **response: Any) -> dict[str, Any]:
-        """Answer all that it asks for alike."""
+        """Answer all open input requests of the task with the same response."""
         asked = (await self.get(task)).get("inputRequests", {})
         responses = dict.fromkeys(asked, response)
         return await self.request("tasks/update", taskId=task, inputResponses=responses)
@@ -181,7 +181,7 @@ async def task_client(
     name: str = "mcp",
     headers: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[TaskClient]:
-    """A client that is connected."""
+    """Provide a connected client."""
     async with httpx.AsyncClient(timeout=PATIENCE_SECONDS, verify=TLS, headers=headers) as http:
         client = TaskClient(http, env.mcp_url, revision, declares=declares, name=name)
         await client.connect()

@@ -1,6 +1,6 @@
-"""Traces of this process, kept in memory while a test looks.
+"""Traces of this process, collected in memory while a test uses `traces`.
 
-OpenTelemetry takes one provider for the life of a process; what nobody looks at is not sampled.
+OpenTelemetry allows one provider for each process, so spans are not sampled at other times.
 """
 
 from collections.abc import Generator, Sequence
@@ -37,7 +37,7 @@ def _collecting() -> tuple[_WhileLooked, InMemorySpanExporter]:
 
 
 class Spans:
-    """Those that have ended by now."""
+    """The spans that have ended."""
 
     def __init__(self, exporter: InMemorySpanExporter) -> None:
         self._exporter = exporter
@@ -52,7 +52,7 @@ class Spans:
         return {one.name for one in self.all() if trace_of(one) == trace_of(span)}
 
     def text(self) -> str:
-        """All that is exported of them."""
+        """Return all spans as exported JSON."""
         return "\n".join(span.to_json() for span in self.all())
 
 

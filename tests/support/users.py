@@ -1,7 +1,7 @@
-"""Requests over connections that are another user's of this machine, made by hand.
+"""Requests over connections of another user of this machine, without an HTTP library.
 
-A socket belongs to whoever made it, so root makes one in the name of somebody else. One request a
-connection: what a client of the usual kind would do beside stays out of the picture.
+A socket belongs to the user who created it, so root creates a socket as another user. Each
+connection sends one request, because HTTP clients would add traffic of their own.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Answer:
 
 
 class Talk:
-    """One request and its answer, of which it reads as much as is asked for."""
+    """A request and its response, which is read only as far as a test needs."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -49,7 +49,7 @@ class Talk:
         return Answer(status=int(lines[0].split()[1]), headers=headers)
 
     async def until(self, text: str) -> str:
-        """What comes until that is there."""
+        """Read until this text has arrived, and return what was read."""
         return (await self._soon(self._reader.readuntil(text.encode()))).decode()
 
     async def rest(self) -> str:
@@ -78,7 +78,7 @@ async def sent(
     message: Mapping[str, Any] | None = None,
     uid: int = ME,
 ) -> Talk:
-    """Send one request over a connection of that user's."""
+    """Send one request over a connection of this user."""
     parts = urlsplit(url)
     body = b"" if message is None else json.dumps({"jsonrpc": "2.0", **message}).encode()
     lines = {
@@ -100,14 +100,14 @@ async def sent(
 
 
 async def answered(url: str, **options: Any) -> Answer:
-    """Send one request; its whole answer."""
+    """Send one request and return its complete response."""
     return await (await sent(url, **options)).whole()
 
 
 async def opened_session(
     url: str, *, uid: int = ME, headers: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Open a session of 2025-11-25; the headers that its later requests carry."""
+    """Open a session of 2025-11-25, and return the headers of its later requests."""
     opening: dict[str, Any] = {"id": 0, "method": "initialize", "params": _OPENING}
     answer = await answered(url, message=opening, uid=uid, headers=headers)
     assert answer.status == 200, answer

@@ -1,7 +1,7 @@
-"""Valkey servers of the tests' own, each with a folder of its own; and what a test does to them.
+"""Valkey servers for tests, each in its own folder, and helpers that disturb them.
 
-One, and a cluster of three, are started for a worker of pytest by the first test that asks, and a
-test gets them empty. A test that kills one, or sets it up wrongly, starts its own.
+One server, and a cluster of three, are started for each pytest worker by the first test that needs
+them. Each test gets them empty. A test that kills or misconfigures a server starts its own.
 """
 
 import atexit
@@ -39,7 +39,7 @@ def binary() -> str:
 
 
 class OwnValkey:
-    """A server that can be killed and started again on what it has kept."""
+    """A server that a test can kill and start again with its data."""
 
     def __init__(self, folder: Path, *, port: int = 0, **settings: str) -> None:
         self._folder = folder
@@ -97,7 +97,7 @@ class OwnValkey:
             self._client = None
 
     def look(self) -> Any:
-        """A client that blocks, for what a test sees and does behind the store's back."""
+        """Return a synchronous client, to read and change data without the store."""
         if self._client is None:
             self._client = Redis(
                 unix_socket_path=str(self.socket), protocol=2, retry=Retry(NoBackoff(), 0)
@@ -126,8 +126,8 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def own_valkey(*, has_port: bool = False, **settings: str) -> Iterator[OwnValkey]:
-    """One of this test alone; `settings` are those of the server, in place of safe ones."""
-    # The path of a Unix socket is short, and pytest's own folders are not.
+    """Run a server for one test. `settings` override the safe settings."""
+    # The path of a Unix socket must be short, and pytest's folders have long paths.
     with tempfile.TemporaryDirectory(prefix="valkey-") as folder:
         (port,) = free_ports(1) if has_port else (0,)
         named = {name.replace("_", "-"): value for name, value in settings.items()}
@@ -141,7 +141,7 @@ def own_valkey(*, has_port: bool = False, **settings: str) -> Iterator[OwnValkey
 
 @contextmanager
 def own_cluster(*, has_replica: bool = False) -> Iterator[list[OwnValkey]]:
-    """Three servers, each with a third of the slots; a fourth may follow the first."""
+    """Run three servers with a third of the slots each. A replica of the first is optional."""
     with tempfile.TemporaryDirectory(prefix="valkey-") as folder:
         size = 3 + has_replica
         ports = free_ports(2 * size)
@@ -151,7 +151,7 @@ def own_cluster(*, has_replica: bool = False) -> Iterator[list[OwnValkey]]:
                 place = Path(folder) / str(number)
                 place.mkdir()
                 settings = {"cluster-enabled": "yes", "cluster-port": str(ports[size + number])}
-                if has_replica:  # which takes over soon
+                if has_replica:  # the replica must take over quickly
                     settings |= {"cluster-node-timeout": "1000", "repl-diskless-sync-delay": "0"}
                 node = OwnValkey(place, port=ports[number], **settings)
                 nodes.append(node)
@@ -199,14 +199,14 @@ def _stays(opened: AbstractContextManager[_Opened]) -> _Opened:
 
 
 def fresh_valkey() -> OwnValkey:
-    """The worker's, which holds nothing now; no test stops it."""
+    """Return the worker's server, emptied. No test stops it."""
     server = _shared()
     server.empty()
     return server
 
 
 def fresh_cluster() -> list[OwnValkey]:
-    """The worker's, as one server is."""
+    """Return the worker's cluster, emptied. No test stops it."""
     nodes = _shared_cluster()
     for node in nodes:
         node.empty()

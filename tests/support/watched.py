@@ -1,4 +1,4 @@
-"""A server that is watched: what its page of metrics says, and a tool for each kind of question."""
+"""A server with metrics, a parser of its metrics page, and a tool for each kind of question."""
 
 import asyncio
 import contextvars
@@ -18,10 +18,10 @@ from webapp.testing.person import URL
 METRICS_TOKEN = "metrics-of-a-test-which-nobody-else-reads"
 WATCHED = {"ELICIT_METRICS": METRICS_TOKEN}
 WORD_LETTERS_AT_LEAST = 8
-TYPED = "sesame-4711-open"  # what somebody types, and nobody else may read
+TYPED = "sesame-4711-open"  # what a person types, which must not leak
 
 
-# What the person does for each of the tools.
+# What the person does for each tool.
 ACTS: Mapping[str, Callable[[AskedPerson], None]] = {
     "url": lambda person: person.completes(),
     "oauth": lambda person: person.connects(),
@@ -35,7 +35,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def watched_tools() -> MCPServer:
-    """A tool for each kind of question, and one that is gated."""
+    """Return a server with a tool for each kind of question, and a gated tool."""
     mcp = MCPServer("watched")
 
     @mcp.tool()
@@ -76,7 +76,7 @@ def watched_tools() -> MCPServer:
 
 
 async def samples_of(person: AskedPerson, *, token: str | None = METRICS_TOKEN) -> Samples:
-    """What the page says, by name and labels."""
+    """Return the samples of the metrics page, by name and labels."""
     page = await page_of(person, token=token)
     assert page.status_code == 200, page.text
     return parsed(page.text)
@@ -100,7 +100,7 @@ def value(samples: Samples, name: str, **labels: str) -> float | None:
 
 
 async def done(person: AskedPerson, *kinds: str) -> None:
-    """Each is asked, and answered with a yes."""
+    """Ask each of these questions and accept it."""
     for kind in kinds:
         ACTS[kind](person)
         heard = await person.call(f"ask_{kind}")
@@ -108,11 +108,11 @@ async def done(person: AskedPerson, *kinds: str) -> None:
 
 
 class Elsewhere:
-    """Whatever a person does has no part in what runs in the task that asks them."""
+    """Runs what a person does in a task without the context of the call."""
 
     def __init__(self, person: AskedPerson) -> None:
         self._person = person
-        self.seen: list[str] = []  # what a browser was sent to and sent
+        self.seen: list[str] = []  # the addresses, bodies and cookies of the browser's traffic
         for hooks in (person._browser.event_hooks,):
             hooks["request"] = [self._sent]
             hooks["response"] = [self._came]
@@ -131,7 +131,7 @@ class Elsewhere:
         self.seen += reply.headers.get_list("set-cookie")
 
     def words(self) -> set[str]:
-        """Each token, code, state, answer and cookie that went through the browser."""
+        """Return each token, code, state, answer and cookie of the browser's traffic."""
         return {word for text in self.seen for word in _words(text)}
 
 

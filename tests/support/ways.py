@@ -1,4 +1,4 @@
-"""Which library and which protocol revision a test runs on, where it takes them."""
+"""The library and the protocol revision that a parametrized test runs with."""
 
 import pytest
 
@@ -8,9 +8,9 @@ REVISIONS = (LEGACY, MODERN)
 
 
 def run_each_way(metafunc: pytest.Metafunc, *, every: bool = True) -> None:
-    """On each library with each revision; or else on two of the four pairs.
+    """Parametrize a test with each library and revision, or with two of the four pairs.
 
-    These are so chosen that the suite as a whole covers all.
+    The two pairs depend on the test's name, so that the suite as a whole covers all pairs.
     """
     has_library = "library" in metafunc.fixturenames
     if has_library and "revision" in metafunc.fixturenames:

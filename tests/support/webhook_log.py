@@ -1,4 +1,4 @@
-"""What the webhook log holds, and a replay of it."""
+"""Helpers that find and replay a webhook of the log."""
 
 from tests.support.shop_env import Shop
 from webapp.cli.webhooks import replay_hook

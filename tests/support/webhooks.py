@@ -1,4 +1,4 @@
-"""Webhooks as their provider signs them."""
+"""Webhooks, signed as the provider signs them."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tests.support.shop_env import Buying, Shop
 
 
 async def paid(shop: Shop, buy: Buying) -> bytes:
-    """The event of a payment that was just made."""
+    """Pay, and return the event of the payment."""
     await buy.person.pay(buy.link)
     return shop.post.pop()
 
@@ -19,7 +19,7 @@ def signed(shop: Shop, body: bytes, *, secret: str | None = None, **ago: float) 
 
 
 async def a_session(shop: Shop, **changes: Any) -> dict[str, Any]:
-    """A session of the shop's own account that nobody here began, paid."""
+    """Return a paid session of the shop's account that the shop did not start."""
     return {
         "id": "cs_test_elsewhere",
         "object": "checkout.session",

@@ -1,10 +1,10 @@
-"""How much work a function does, told without a clock: counted, or compared with other work.
+"""Measurements of a function's work without a clock: counted, or compared with other work.
 
-What could go wrong: a bound in milliseconds, which a slower or busy machine breaks while nothing is
-wrong. So Python's own steps and the bytes that it takes are counted, which are the same on every
-machine. Work inside of C, such as a regular expression, has no steps: there the work is compared
-with a baseline that the same process does at the same moment. Both are measured in processor time
-of this thread, which a busy machine takes from neither, and only the quotient judges.
+Risks: a bound in milliseconds fails on a slow or busy machine although nothing is wrong. So this
+module counts Python's steps and the allocated bytes, which are equal on every machine. Work inside
+of C, such as a regular expression, has no steps. It is compared with a baseline that runs in the
+same process at the same time. Both are measured in processor time of this thread, which other load
+does not change, and only their quotient counts.
 """
 
 import sys
@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Any, Final
 
 _ROUNDS_AT_LEAST: Final = 3
-_ROUNDS_AT_MOST: Final = 30  # of which one round of quiet is enough
-_SECONDS_AT_LEAST: Final = 0.002  # of one measurement: what is shorter is repeated
+_ROUNDS_AT_MOST: Final = 30  # one round without disturbance is enough
+_SECONDS_AT_LEAST: Final = 0.002  # a shorter measurement is repeated
 Work = Callable[[], object]
 
 
@@ -45,7 +45,7 @@ def steps_of(work: Work) -> int:
 
 
 def bytes_of(work: Work) -> int:
-    """Return how many bytes more than before were held at once while it worked."""
+    """Return the peak of the bytes allocated while `work` ran, in addition to those before."""
     tracemalloc.start()
     try:
         held, _ = tracemalloc.get_traced_memory()
@@ -58,7 +58,7 @@ def bytes_of(work: Work) -> int:
 
 
 def is_at_most(work: Work, *, times: float, baseline: Work) -> bool:
-    """Return True if `work` takes at most so many times as long as `baseline` at this moment."""
+    """Return True if `work` takes at most `times` as long as `baseline`."""
     least, least_baseline = _seconds_of(work), _seconds_of(baseline)
     for number in range(_ROUNDS_AT_MOST):
         bound = times * least_baseline
@@ -70,12 +70,12 @@ def is_at_most(work: Work, *, times: float, baseline: Work) -> bool:
 
 
 def many_values() -> object:
-    """Make 50,000 small objects: a baseline for what a request may cost in all."""
+    """Create 50,000 small objects: a baseline for the total cost of a request."""
     return [{"n": str(number)} for number in range(50_000)]
 
 
 def _seconds_of(work: Work) -> float:
-    """Return the processor time that one call takes, of as many as can be measured."""
+    """Return the processor time of one call, averaged over enough calls to be measurable."""
     calls = 1
     while True:
         began = time.thread_time()

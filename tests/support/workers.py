@@ -1,6 +1,7 @@
-"""Two workers of one server, each on a port of its own so that a test may choose between them.
+"""Two workers of one server, each on its own port so that a test can choose between them.
 
-They are one server to everybody: one store, one public address, which is the first one's.
+To clients they are one server: they share the store and the public address, which is the first
+worker's.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -16,7 +17,7 @@ from webapp.stores import open_store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """Requests to one of the two: `at` is 0 or 1."""
+    """Requests to one of two workers. `at` is 0 or 1."""
 
     envs: tuple[ServerEnv, ServerEnv]
 
@@ -28,7 +29,7 @@ class Workers:
 
     @asynccontextmanager
     async def session(self, at: int = 0, **options: Any) -> AsyncIterator[dict[str, str]]:
-        """One that is open at that worker; the headers that its requests carry."""
+        """Open a session at this worker, and provide the headers of its requests."""
         headers = await opened_session(self.envs[at].mcp_url, **self._named(options))
         try:
             yield headers
@@ -36,7 +37,7 @@ class Workers:
             await self.answered(at, method="DELETE", **{**options, "headers": headers})
 
     def _named(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Whichever port it goes to, it names the server's own address."""
+        """Add a Host header with the server's public address, for requests to either port."""
         host = self.envs[0].url.removeprefix("http://")
         return {**options, "headers": {"host": host, **(options.get("headers") or {})}}
 
@@ -45,7 +46,7 @@ class Workers:
 async def two_workers(
     make: Callable[[], Any], *, store: str, **options: Any
 ) -> AsyncIterator[Workers]:
-    """Each serves a server that is made for it, on an opening of its own of the store."""
+    """Serve two workers, each with its own server from `make` and its own opening of the store."""
     first, second = await open_store(store), await open_store(store)
     try:
         async with (
@@ -61,6 +62,6 @@ async def two_workers(
 
 
 def in_file(folder: Path) -> str:
-    """The address of a store in a file of that folder."""
+    """Return the address of a store in a file of this folder."""
     folder.chmod(0o700)
     return f"sqlite:///{folder}/store.db"

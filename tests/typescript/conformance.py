@@ -1,4 +1,4 @@
-"""The conformance suite, run against a server."""
+"""A run of the conformance suite against a server."""
 
 import json
 import re
@@ -8,8 +8,8 @@ from tests.support.processes import ended, start
 from tests.typescript.packages import CONFORMANCE
 
 DEADLINE_SECONDS = 300.0
-PROBLEMS = {"FAILURE": 2, "WARNING": 1}  # all others are none
-Checks = dict[str, dict[str, int]]  # by scenario, how bad each check ended
+PROBLEMS = {"FAILURE": 2, "WARNING": 1}  # all other statuses are no problem
+Checks = dict[str, dict[str, int]]  # by scenario, how badly each check ended
 
 
 async def checked(node: str, url: str, revision: str, folder: Path) -> Checks:
@@ -25,7 +25,7 @@ async def checked(node: str, url: str, revision: str, folder: Path) -> Checks:
 
 
 def scenario_of(path: Path) -> str:
-    """Its name, out of that of its folder: `server-NAME-TIME`."""
+    """Return the scenario's name from its folder's name: `server-NAME-TIME`."""
     return re.sub(r"^server-|-\d{4}-\d\d-\d\dT.*$", "", path.parent.name)
 
 

@@ -1,4 +1,4 @@
-"""The node that runs it all, and each of the official clients on each revision that it speaks."""
+"""Fixtures: node, and each of the official clients on each revision that it supports."""
 
 import pytest
 
@@ -20,18 +20,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def node() -> str:
-    """A node that runs the clients; the packages are installed."""
+    """Return a node that runs the clients, and install the packages."""
     return _installed(FOR_CLIENTS)
 
 
 @pytest.fixture(scope="session")
 def newer_node() -> str:
-    """A node that runs the conformance suite; the packages are installed."""
+    """Return a node that runs the conformance suite, and install the packages."""
     return _installed(FOR_CONFORMANCE)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say in one line what did not run and why."""
+    """Report in one line which tests did not run and why."""
     skipped = terminalreporter.stats.get("skipped", ())
     for reason in (NO_NODE, NO_PACKAGES):
         if count := sum(reason in report.longreprtext for report in skipped):

@@ -1,7 +1,7 @@
-"""The official TypeScript clients as processes: called over pipes, they call a server of ours.
+"""The official TypeScript clients as processes, which the tests control over pipes.
 
-Nothing here answers for a person: what a client is asked comes out here, and the test goes on from
-there as the person would, or has told the client before what to answer.
+The clients call one of our servers. They never answer as a person: a test receives what a client is
+asked, and continues as the person would, or sets the client's answers in advance.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ BOTH: Mapping[str, Json] = {"form": {}, "url": {}}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Official:
-    """One of the official clients, on one revision."""
+    """An official client on one revision."""
 
     library: str
     revision: str
@@ -42,7 +42,7 @@ CLIENTS = (
 
 
 class Caller:
-    """A running client; one call at a time."""
+    """A running client that makes one call at a time."""
 
     def __init__(self, process: Process, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._process = process
@@ -57,23 +57,23 @@ class Caller:
         self.speaks, self.tools = said["speaks"], said["tools"]
 
     def begin(self, tool: str, **arguments: Json) -> None:
-        """Call it; what the client is asked and what comes of it is read afterwards."""
+        """Start a call. The client's questions and the result are read afterwards."""
         line = json.dumps({"name": tool, "arguments": arguments})
         cast("asyncio.StreamWriter", self._process.stdin).write(line.encode() + b"\n")
 
     async def call(self, tool: str, **arguments: Json) -> dict[str, Any]:
-        """Call it, and its result, if the client is asked nothing meanwhile."""
+        """Call a tool that asks the client nothing, and return the result."""
         self.begin(tool, **arguments)
         return await self.result()
 
     async def asked(self) -> dict[str, Any]:
-        """What the client was asked; a result instead is a failure."""
+        """Return the client's next question. A result instead is a failure."""
         said = await self._next()
         assert "asked" in said, said
         return cast("dict[str, Any]", said["asked"])
 
     async def link(self) -> str:
-        """The link that it was asked to show."""
+        """Return the link that the client was asked to show."""
         asked = await self.asked()
         assert asked["mode"] == "url"
         return cast("str", asked["url"])
@@ -84,11 +84,11 @@ class Caller:
         return cast("dict[str, Any]", said["result"])
 
     async def said(self) -> dict[str, Any]:
-        """What comes next: something that it was asked, a result or an error."""
+        """Return the next message: a question, a result or an error."""
         return await self._next()
 
     async def kill(self) -> None:
-        """End it in the middle of what it does."""
+        """Kill the client during a call."""
         self.is_killed = True
         await killed(self._process)
 
@@ -116,9 +116,9 @@ async def calling(
     answers_after: float | Literal["never"] = 0.0,
     patience_seconds: float = PATIENCE_SECONDS,
 ) -> AsyncIterator[Caller]:
-    """A connected client. It gives `answers` one by one, contents or actions, then accepts.
+    """Connect a client. It gives `answers` (contents or actions) one by one, then accepts.
 
-    `answers_after` is how many seconds each of them takes.
+    `answers_after` is the time in seconds until each of them.
     """
     given = [
         {"afterSeconds": answers_after, "action": each}

@@ -1,6 +1,6 @@
 """A server with the tools that the official conformance suite calls.
 
-It is written twice where it asks a person: by the protocol's own means, and with our verbs.
+Tools that ask a person exist twice: with the protocol itself, and with our verbs.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from mcp.server.mcpserver import Context, MCPServer
 
 from flows import elicit
 
-# The smallest pictures and sounds there are.
+# The smallest possible picture and sound.
 PIXEL = "R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
 SILENCE = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA="
 STATE = "as it was"
@@ -61,7 +61,7 @@ ENUMS = _object(
 
 
 def everything(*, with_verbs: bool) -> MCPServer:
-    """The server; `with_verbs`, it asks by ours."""
+    """Return the server. `with_verbs`, its tools ask with our verbs."""
     server = MCPServer("everything", log_level="WARNING")
     _add_plain_tools(server)
     _add_input_tools(server)
@@ -125,7 +125,7 @@ def _add_plain_tools(server: MCPServer) -> None:
 
 
 def _add_asking_tools(server: MCPServer) -> None:
-    """By the protocol's own means, on the older revision."""
+    """Add tools that ask with the protocol itself, on the older revision."""
 
     async def ask(context: Context, message: str, schema: dict[str, Any]) -> str:
         asked = await context.request_context.session.elicit_form(
@@ -150,7 +150,7 @@ def _add_asking_tools(server: MCPServer) -> None:
 
 
 def _add_rounds(server: MCPServer) -> None:
-    """By the protocol's own means, on the newer revision."""
+    """Add tools that ask with the protocol itself, on the newer revision."""
 
     @server.tool()
     async def test_input_required_result_request_state(context: Context) -> Any:
@@ -177,7 +177,7 @@ def _add_rounds(server: MCPServer) -> None:
 
 
 def _add_verb_tools(server: MCPServer) -> None:
-    """The same tools, as our users write them: once for both revisions."""
+    """Add the same tools as our users write them, once for both revisions."""
 
     async def ask(message: str, schema: dict[str, Any]) -> str:
         outcome = await elicit.form(message, schema).outcome()
@@ -219,7 +219,7 @@ def _add_verb_tools(server: MCPServer) -> None:
 
 
 def _add_input_tools(server: MCPServer) -> None:
-    """What our verbs do not ask for: names of requests, a client's model, its folders, prompts."""
+    """Add tools for which elicit has no verbs, such as named requests, roots and prompts."""
     model = types.CreateMessageRequest(
         params=types.CreateMessageRequestParams(
             messages=[

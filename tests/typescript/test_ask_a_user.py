@@ -1,4 +1,4 @@
-"""The example in TypeScript, by fetch alone: it asks, waits, ends, and goes on after a restart."""
+"""The TypeScript example, which uses only fetch: it asks, waits, ends, and survives a restart."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ EXAMPLE = HOUSE / "examples" / "ask_a_user.ts"
 
 @pytest.fixture(scope="session")
 def runs_types() -> str:
-    """A node that runs TypeScript as it stands; nothing is installed."""
+    """Return a node that runs TypeScript without a build. Nothing is installed."""
     try:
         return node(FOR_TYPES)
     except Missing as missing:

@@ -1,7 +1,7 @@
-"""The official TypeScript clients call tools of ours, and a person answers over HTTP.
+"""The official TypeScript clients call our tools, and a person answers over HTTP.
 
-Each test runs with the client of the first line (`@modelcontextprotocol/sdk`) and with that of the
-second (`@modelcontextprotocol/client`) on both revisions.
+Each test runs with `@modelcontextprotocol/sdk`, and with `@modelcontextprotocol/client` on both
+revisions.
 """
 
 import re
@@ -31,7 +31,7 @@ class Expense(BaseModel):
     category: Literal["travel", "meals"]
 
 
-# What an application catches when its session is gone.
+# The error that an application catches when its session is gone.
 GONE: Mapping[str, Mapping[str, Json]] = {
     "sdk": {"code": 404},
     "client": {"name": "SdkHttpError", "code": "CLIENT_HTTP_NOT_IMPLEMENTED"},
@@ -102,7 +102,7 @@ async def test_every_demo_tool_ends_well(node: str, official: Official, tmp_path
             result = await caller.result()
             assert not result.get("isError"), result
             assert re.fullmatch(expected, text_of(result))
-            # It comes before the result, and the newer revision has none.
+            # The notification comes before the result, and the newer revision has none.
             assert len(caller.completed) == (count if official.revision == OLDER else 0)
 
 
@@ -315,7 +315,7 @@ def _link_in(result: dict[str, Any]) -> str:
 async def test_a_call_that_goes_on_shows_its_link_once_a_session(
     node: str, official: Official, server: Any
 ) -> None:
-    """What `tests.typescript.slow_person` shows in real time."""
+    """Test in a short time what `tests.typescript.slow_person` shows in real time."""
     # finding: R4
     limits = CallLimits(
         call=timedelta(seconds=1), leg=timedelta(seconds=0.2), leg_at_least=timedelta(), rounds=3
@@ -356,7 +356,7 @@ async def test_it_leaves_a_404_to_the_application_whose_new_session_joins_the_qu
             link = await first.link()
         assert "call this tool again" in text_of(await first.result())
         async with serving(home=tmp_path, port=free_port) as here:
-            for _ in range(2):  # it begins no new session by itself, now or later
+            for _ in range(2):  # the client starts no new session by itself, now or later
                 first.begin(tool)
                 error = (await first.said())["error"]
                 assert GONE[older.library].items() <= error.items()

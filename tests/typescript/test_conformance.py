@@ -1,6 +1,7 @@
-"""The official conformance suite, against a server as it is and as `elicit serve` serves it.
+"""The official conformance suite, against a plain server and the same server with `elicit serve`.
 
-What a revision requires and the server has fails nowhere; what it lacks fails both times alike.
+A check that the revision requires and the plain server passes must pass everywhere. A check that
+the plain server fails may fail in both.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from tests.typescript.env import NEWER, OLDER
 from tests.typescript.everything import everything
 
 EVERYTHING = "tests.typescript.everything"
-# What the suite must find to be about us at all.
+# Scenarios that the suite must contain to cover our features.
 EXPECTED = {
     OLDER: {
         "elicitation-sep1034-defaults",
@@ -37,7 +38,7 @@ EXPECTED = {
     },
 }
 
-# What only a page whose origin is in ELICIT_ORIGINS gets.
+# Checks that only a page whose origin is in ELICIT_ORIGINS passes.
 OF_A_PAGE = {"dns-rebinding-protection: localhost-host-valid-accepted"}
 
 
@@ -50,7 +51,7 @@ def _revision(request: pytest.FixtureRequest) -> str:
 async def _without(
     newer_node: str, revision: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Checks:
-    """What the suite finds in the server as it is."""
+    """Return the suite's results for the plain server."""
     folder = tmp_path_factory.mktemp("plain")
     async with serving(everything(with_verbs=False).streamable_http_app()) as url:
         return await checked(newer_node, f"{url}/mcp", revision, folder)
@@ -79,7 +80,7 @@ async def test_no_scenario_is_worse_where_we_serve_it(
     passed = {name for name, checks in without.items() if not any(checks.values())}
     assert passed >= EXPECTED[revision]
     assert worse(with_verbs, than=without) == []
-    # The suite calls as a page of its own; without a name in ELICIT_ORIGINS no page may.
+    # The suite calls like a page of its own origin, which must be in ELICIT_ORIGINS.
     assert set(worse(with_us, than=without)) <= OF_A_PAGE
 
 
@@ -91,7 +92,7 @@ async def test_no_scenario_is_worse_in_a_host_of_other_people(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    # Another two on each revision; all of them on both by --whole, as in `make soak`.
+    # Two other hosts on each revision. `--whole`, as in `make soak`, runs all on both.
     few = HOSTS[3::8] if revision == OLDER else HOSTS[8::6]
     hosts = HOSTS if request.config.getoption("--whole") else few
     named = {"SERVED": "conformance", "ELICIT_ORIGINS": "{origin}"}
@@ -99,7 +100,8 @@ async def test_no_scenario_is_worse_in_a_host_of_other_people(
         home, found = tmp_path / f"home{number}", tmp_path / f"found{number}"
         home.mkdir()
         async with host.served(home, extra=named) as at, at.browser() as browser:
-            assert (await browser.get(f"{at.url}/ready")).is_success  # the suite waits for no start
+            # the suite does not wait for a start
+            assert (await browser.get(f"{at.url}/ready")).is_success
             checks = await checked(newer_node, f"{at.url}/mcp", revision, found)
         assert worse(checks, than=without) == [], host.name
 
@@ -112,7 +114,7 @@ def test_what_is_compared_is_all_that_either_has() -> None:
 
 
 def worse(checks: Checks, *, than: Checks) -> list[str]:
-    """What ended worse, or not at all, or went wrong where nothing was checked before."""
+    """Return the checks that ended worse, are missing, or failed without a check before."""
     return [
         f"{scenario}: {id}"
         for scenario in sorted({*than, *checks})

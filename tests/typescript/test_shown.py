@@ -1,6 +1,6 @@
-"""An answer at once, after two seconds, never: the official clients in earnest, and the Inspector.
+"""Answers that come immediately, after two seconds or never, from the official clients.
 
-docs/clients.md says what came of each; so do these.
+The clients include the Inspector. docs/clients.md documents the result of each.
 """
 
 import re
@@ -19,11 +19,13 @@ from webapp.demo.walker import walk
 from webapp.limits import CallLimits
 
 DOCUMENT = (Path(__file__).parent.parent.parent / "docs" / "clients.md").read_text("utf-8")
-# However busy the machine, one is sooner than any person, and one is what a person can do.
+# On any machine, an answer within the first limit is too fast for a person, and an answer after the
+# second can come from one.
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 SOON = CallLimits(silence=timedelta(seconds=0.5))
-AT_ONCE = CallLimits(silence=timedelta(microseconds=1))  # too long for whoever is asked again
-# What docs/clients.md says of them.
+# any silence is too long when a client is asked again
+AT_ONCE = CallLimits(silence=timedelta(microseconds=1))
+# The words of docs/clients.md.
 LINK = "the link"
 NOBODYS = "that nobody was asked, and the link"
 NO = "that the person declined"
@@ -44,7 +46,7 @@ def server() -> Any:
 
 
 def says(*cells: str) -> bool:
-    """Whether the page has this row."""
+    """Return True if the page has this row."""
     return f"| {' | '.join(cells)} |" in DOCUMENT
 
 
@@ -53,7 +55,7 @@ def code_of(result: dict[str, Any]) -> object:
 
 
 async def answer(env: ServerEnv, result: dict[str, Any]) -> None:
-    """The person opens the link in the result, and answers on our page."""
+    """Open the link in the result as the person, and answer on our page."""
     link = re.search(r"http://\S+/e/\S+", text_of(result))
     assert link is not None, result
     browser = (await env.person()).browser
@@ -104,7 +106,7 @@ async def test_a_client_that_never_answers_leads_to_the_link(
         await first.asked()
         if official.revision == OLDER:
             told = await first.result()
-        else:  # it hangs by itself, and is asked once more: the call after that leads on
+        else:  # this call hangs, and is asked again: the next call gets the link
             second.begin("ask")
             await second.asked()
             told = await third.call("ask")

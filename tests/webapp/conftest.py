@@ -1,4 +1,4 @@
-"""Two processes on one memory store, and the hand clock that both read; and one that sells."""
+"""Fixtures: two processes on one memory store with a manual clock, and a process that sells."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

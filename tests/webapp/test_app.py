@@ -1,4 +1,4 @@
-"""The application with its own lifespan, as an ASGI server drives it."""
+"""The application with its own lifespan, as an ASGI server runs it."""
 
 import asyncio
 import logging
@@ -98,7 +98,7 @@ async def test_a_request_before_the_lifespan_is_told_what_to_write(
             assert (await client.get("/health")).status_code == 200
         late = await client.get("/")
         assert (late.status_code, "its lifespan is over" in late.text) == (500, True)
-        async with app.lifespan():  # as a test client does, again and again
+        async with app.lifespan():  # as a test client does repeatedly
             assert (await client.get("/health")).status_code == 200
 
 

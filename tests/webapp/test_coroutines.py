@@ -1,4 +1,4 @@
-"""Blocks `asking`: code of an application's own that awaits its users, and what they get."""
+"""`asking` blocks: an application's own code that awaits its users, and their answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -311,7 +311,7 @@ async def test_what_show_raises_the_block_raises(here: AskingEnv) -> None:
     with pytest.raises(ConnectionError, match="mail server"):
         async with asking("ann", show=show, key="wish"):
             await type_key()
-    again = here.begin(type_key)  # the question stands
+    again = here.begin(type_key)  # the question still exists
     assert (await again.link()).kind == "secret"
 
 

@@ -1,4 +1,4 @@
-"""Deadlines, by a clock that nobody sets."""
+"""Deadlines, on a monotonic clock."""
 
 from datetime import timedelta
 
@@ -9,6 +9,6 @@ def test_a_deadline_without_a_microsecond_left_is_over():
     ticks = [0.1]
     deadline = Deadline(timedelta(seconds=0.2), ticks=lambda: ticks[0])
     assert not deadline.is_over
-    ticks[0] = 0.3  # a little less than 0.1 + 0.2 as floats have it: nobody can wait for the rest
+    ticks[0] = 0.3  # slightly less than 0.1 + 0.2 in floating point, too little to wait for
     assert deadline.left == timedelta()
     assert deadline.is_over

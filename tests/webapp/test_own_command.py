@@ -1,4 +1,4 @@
-"""What a hint tells to type for `elicit`: what is true where somebody stands."""
+"""The `elicit` command that a hint shows: it works in the current folder and environment."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from webapp.command import own_command
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The command of an environment in the folder where somebody stands."""
+    """Install the command in an environment below the current folder."""
     command = tmp_path / "env/bin/elicit"
     command.parent.mkdir(parents=True)
     command.write_text("")

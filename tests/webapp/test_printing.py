@@ -1,4 +1,4 @@
-"""What a command prints: nothing in it that a terminal obeys, whoever wrote it."""
+"""The output of commands: without terminal control sequences, whoever wrote the text."""
 
 import io
 from pathlib import Path

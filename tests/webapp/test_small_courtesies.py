@@ -1,4 +1,4 @@
-"""What a person or a program reads where something small went wrong."""
+"""Messages about small mistakes, for people and programs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""docs/web-apps.md: its code does what it says."""
+"""The code of docs/web-apps.md, which does what the page says."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""The examples of web applications, each served with its own sign-in and walked by browsers."""
+"""The web application examples, each served with its own sign-in and used by browsers."""
 
 import importlib.util
 import sys
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("name", ["connect_in_fastapi", "connect_in_
 
 
 class Customer(Guest):
-    """A person at the application's own pages, and at those that it sends them to."""
+    """A person who uses the application's own pages and the pages that it links to."""
 
     def __init__(self, browser: httpx.AsyncClient, shop: ModuleType, url: str) -> None:
         super().__init__(Person(browser))
@@ -36,7 +36,7 @@ class Customer(Guest):
         await self._post("/report")
 
     async def next_link(self, user: str, *, after: str | None = None) -> str:
-        """What their page leads to, once it is another one than before."""
+        """Return the link on the person's page, once the link has changed."""
         await eventually(lambda: self._shop.links.get(user, after) != after)
         text = (await self.person.browser.get(self._url)).text
         return text.split('href="')[1].split('"')[0]

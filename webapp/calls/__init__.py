@@ -3,7 +3,7 @@
 Terms: a *leg* is one HTTP request of a call. `call` implements a leg, and `verbs` has the methods
 with which its tool asks questions. `used` is what the body has received so far. `questions` finds
 or starts the elicitation of a question. `run` is the call's stored record. `leases` are the
-outcomes that this leg has claimed. `presenter` is the protocol for showing a link in one protocol
+outcomes that the request claimed. `presenter` is the protocol for showing a link in one protocol
 revision. `clients` records how each client handled questions. `running` has the bodies that may
 outlive a request.
 

@@ -228,7 +228,7 @@ class McpClients:
 class AskedClient:
     """The client of one call, to which the call sends questions.
 
-    `has_page` returns True if a person can answer this kind on our page. If nobody can, the client
+    `has_page` returns True if a person can answer this kind on our page. Otherwise the client
     is the only way to ask. `is_proxy`: the client behind the proxy perhaps cannot be asked, and
     then its call fails without a reply to this server, so an identical next call gets the link.
     `apart` distinguishes the client from others with the same library name.
@@ -264,7 +264,7 @@ class AskedClient:
     ) -> bool:
         """Return True if no person can have given this answer, `after` seconds after it was sent.
 
-        A form with content is always believed, because somebody must have supplied the content.
+        A form with content is always believed, because a person must have supplied the content.
         """
         if not self.is_too_soon(after):
             return False
@@ -277,7 +277,7 @@ class AskedClient:
         return is_yes and not self._may_answer(asked, mode)
 
     def is_too_soon(self, after: float) -> bool:
-        """Return True if nobody can have read a question in `after` seconds."""
+        """Return True if `after` seconds are too few for a person to read a question."""
         return after < self._clients.min_answer.total_seconds()
 
     async def has_answered(self, asked: Elicitation, mode: Mode) -> bool:
@@ -326,6 +326,13 @@ class AskedClient:
         """Record a reply to a question that was settled before the reply came."""
         if self.is_out(asked.id):
             self._put(asked, PutState.ANSWERED)
+
+    def is_asked_now(self, asked: Elicitation) -> bool:
+        """Return True if the client was asked so lately that nobody can have read the question."""
+        put = self._clients.puts.get(asked.id)
+        if put is None or put.state is not PutState.OUT:
+            return False
+        return self.is_too_soon((self._clients.now - put.at).total_seconds())
 
     def put_at(self, asked: Elicitation, *, is_again: bool, now: datetime) -> datetime:
         """Return when the client was first asked, or `now` if no earlier request asked."""

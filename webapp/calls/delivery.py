@@ -73,7 +73,7 @@ async def made(
 
 
 async def _gave_back(elicitation: Elicitation, kinds: Kinds, *, run: str) -> bool:
-    """Return True if this run refunded the payment, so that nobody can use it any more."""
+    """Return True if this run refunded the payment, so that no call can use it any more."""
     if traits_of(elicitation.kind).gives != "receipt":
         return False
     paid = await kinds.payments.paid(elicitation)

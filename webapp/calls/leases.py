@@ -1,6 +1,6 @@
 """The claims of one request: outcomes that no other request may use until the lease expires.
 
-Risks: a request goes away while it claims an outcome, and leaves a lease that nobody uses.
+Risks: a request is cancelled while it claims an outcome, and its lease blocks other requests.
 """
 
 import asyncio

@@ -120,7 +120,7 @@ class Presenter(Protocol):
         ...
 
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
-        """Return True if the client's own form accepts the answer, so that nobody opens a link.
+        """Return True if the client's own form accepts the answer, so that no link is opened.
 
         `arguments` are what the person confirms; the form has to show them in full.
         """

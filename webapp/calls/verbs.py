@@ -246,7 +246,7 @@ class Verbs:
         return tuple(task.result() for task in asking)
 
     async def _step(self, question: Question[T]) -> Step | Outcome[T]:
-        """Return the question's place in the run, or its outcome if nobody has to be asked."""
+        """Return the question's place in the run, or its outcome if no person has to be asked."""
         call, fact = self.call, self.fact(question.request)
         facts = call.kinds[fact[0]].facts(question.request)
         call.used.must_hold_nothing_hidden([question.message, facts])

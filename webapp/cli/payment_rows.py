@@ -173,7 +173,7 @@ def _note(payment: Payment, *, is_taken: bool) -> str | None:
 
 
 def _why_not_by_itself(payment: Payment) -> str:
-    """Return why the clock does not refund a payment that nobody is known to have used."""
+    """Return why an apparently unused payment is not refunded automatically."""
     if payment.made_at is None and payment.is_perhaps_used:
         return "may have been used in what the store lost: look, then refund it, or payments done"
     what = "result made" if payment.made_at is not None else "work done by once()"

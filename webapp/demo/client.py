@@ -318,7 +318,7 @@ def _calls_without_arguments(demo: Demo, tools: Iterable[Tool]) -> dict[str, dic
 
 
 async def _pair(browser: httpx.AsyncClient, address: str, *, walks: bool) -> None:
-    """Pair the browser with the server, on a machine that cannot tell its users apart."""
+    """Pair the browser with the server, on a machine that cannot distinguish its users."""
     tell("This machine does not tell whose browser it is: it is paired with the server first.\n")
     if walks:
         await walk(browser, address, answers={}, say=lambda step: tell(f"  {step}"))
@@ -359,7 +359,7 @@ async def _find_server(browser: httpx.AsyncClient, url: str) -> str | None:
 
 
 def _sentence(error: BaseException, url: str) -> str | None:
-    """Return the message for an error that the demo expects, or None for a defect of ours."""
+    """Return the message for an error that the demo expects, or None for a bug."""
     match error:
         case Unusable() | WalkFailed() | WrongArguments():
             return str(error)

@@ -1,4 +1,4 @@
-"""The demo's client and browser on a machine that cannot tell its users apart.
+"""The demo's client and browser on a machine that cannot distinguish its users.
 
 Risks: the key goes to another program on the server's port. So that program first has to prove that
 it uses this user's own store.

@@ -1,8 +1,8 @@
 """The demo's tools, and the small service that they send a person to.
 
-The service stands for one of the author's own.
+The service is an example of the author's own.
 
-Risks: a stranger's browser completes somebody's visit. So its forms end in
+Risks: a stranger's browser completes another person's visit. So its forms end in
 `complete_elicitation(request)` or in the return address. Both require the link's token and the
 browser that pressed Continue.
 """

@@ -180,9 +180,10 @@ class SharedPort:
     async def prove(self) -> None:
         """Check the owner before a link is sent.
 
-        Raises PagesTaken if it is not one of ours.
+        While the port changes its owner, there may be no reply for a moment.
 
-        While the port changes its owner, nobody may answer for a moment.
+        Raises:
+            PagesTaken: Another program owns the port.
         """
         loop = asyncio.get_running_loop()
         since = loop.time()

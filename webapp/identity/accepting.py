@@ -202,7 +202,7 @@ def _still_stands(transport: asyncio.BaseTransport) -> bool:
     """Return True if both ends are open.
 
     Some systems (macOS) do not report the state. There a reset socket has no peer, while a socket
-    whose other end was closed still has one. Until we close it, nobody else can use that end.
+    whose other end was closed still has one. Until we close it, that end cannot be used again.
     """
     if transport.is_closing():  # its file descriptor may belong to another socket by now
         return False

@@ -68,7 +68,7 @@ class Decisions:
         self.approvers = approvers
 
     def facts(self, request: Form) -> Json:
-        """Return the request's facts. Raises NotConfigured if nobody has the approver's name."""
+        """Return the request's facts. Raises NotConfigured if the approver's name is unknown."""
         assert request.approver is not None
         self.approvers.must_be_there(request.approver)
         return request.facts()

@@ -56,11 +56,13 @@ class ClientAsks:
         self._left: dict[str, _Left] = {}
         self._open: dict[str, Asking] = {}
         self._accepted: set[str] = set()
+        self._given_up: set[str] = set()
         self._untold: set[str] = set()  # ids that a call left open
         self._works: set[asyncio.Task[None]] = set()
 
     def begin(self, id: str, ask: Callable[[], Coroutine[Any, Any, ClientAnswer | None]]) -> Asking:
         """Ask the client, or continue a request that an earlier call left open."""
+        self._given_up.discard(id)
         left = self._left.pop(id, None)
         if left is not None:
             left.end.cancel()
@@ -79,8 +81,15 @@ class ClientAsks:
         if self._open.get(id) is asking:
             del self._open[id]
 
-    def leave(self, id: str, asking: Asking, *, life: timedelta, late: Late) -> None:
-        """Leave the request open for the next call. `late` handles an answer that comes before."""
+    def leave(
+        self, id: str, asking: Asking, *, life: timedelta, late: Late, is_to_newer: bool
+    ) -> None:
+        """Leave the request open for the next call. `late` handles an answer that comes before.
+
+        `is_to_newer`: a newer identical call waits for the answer already.
+        """
+        if not is_to_newer:
+            self.give_up(id)
         end = asyncio.get_running_loop().call_later(life.total_seconds(), asking.cancel)
         came = partial(self._came, id, late)
         self._left[id] = _Left(asking, end, came)
@@ -89,6 +98,17 @@ class ClientAsks:
 
     def has_left(self, id: str) -> bool:
         return id in self._left
+
+    def is_awaited(self, id: str) -> bool:
+        """Return True if the client was asked, and a call still waits for its answer."""
+        return id in self._open and id not in self._given_up
+
+    def give_up(self, id: str) -> None:
+        """Record that no call waits for the client's answer, although the client can still give it.
+
+        The next call that asks the client waits for it again.
+        """
+        self._given_up.add(id)
 
     def accept(self, id: str) -> None:
         """Record that the client shows this link."""
@@ -108,6 +128,7 @@ class ClientAsks:
         """Drop a question that has ended and whose end the client knows."""
         self._untold.discard(id)
         self._accepted.discard(id)
+        self._given_up.discard(id)
         if (left := self._left.pop(id, None)) is not None:
             left.end.cancel()
             left.asking.cancel()

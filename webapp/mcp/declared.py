@@ -63,7 +63,7 @@ class Declared:
 
     @property
     def told_by(self) -> str:
-        """The text that tells this client's calls from those of other unverified clients."""
+        """The text that distinguishes this client's calls from other unverified clients' calls."""
         return self.name or "" if self.apart is None else f"{self.name or ''}\n{self.apart}"
 
     @property

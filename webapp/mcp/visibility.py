@@ -112,7 +112,7 @@ class Visibility:
                     return False
         except StoreUnavailable:
             raise
-        except ElicitError:  # not configured: nobody has it
+        except ElicitError:  # not configured: no person can have it
             return False
         return True
 

@@ -1,15 +1,15 @@
-"""The keys of connected accounts: renewed when due, one at a time across processes, and given back.
+"""Access tokens of connected accounts: refreshed by one process at a time, and revoked.
 
-What could go wrong: two processes renew at once, and a provider that rotates takes the second for
-a thief. So whoever goes to the provider claims the row first, and the new pair is durable before
-anybody uses it. Not closable: a process that dies between the answer and the write has lost the
-pair; its claim runs out, the next one is told that the old pair is over, and the person connects
-again, once.
+Risks: two processes refresh at once, and a provider that rotates tokens treats the second request
+as an attack. So a process claims the row before it asks the provider, and stores the new pair of
+tokens before it is used. One gap remains: a process that dies between the reply and the write loses
+the pair. Its claim expires, the next process learns that the old pair has ended, and the person has
+to connect again once.
 
-Or a good account is ended because its provider is out of order, or an ended one is tried for ever.
-A refusal that the standard or the declaration calls an end is one. Any other refusal needs a proof:
-the provider's API refuses the access token too, or the provider refuses again, two minutes later
-(an hour later if its answer is a page or a redirect instead of an error).
+Or a valid account is ended because its provider is out of order, or an ended one is tried forever.
+A refusal ends an account if the standard or the provider's declaration says so. Any other refusal
+needs a proof: the provider's API refuses the access token too, or the provider refuses again, two
+minutes later (an hour later if its reply is a page or a redirect instead of an error).
 """
 
 import asyncio
@@ -43,24 +43,25 @@ from webapp.stores import Conflict
 
 CLAIM = timedelta(seconds=60)
 WAIT_AT_MOST = timedelta(seconds=90)
-# How often the row of another process's claim is looked at.
+# How often a row that another process has claimed is polled.
 LOOK_FIRST = timedelta(milliseconds=50)
 LOOK_AT_MOST = timedelta(seconds=1)
 BACK_OFF = timedelta(seconds=10)
 REFUSED_AGAIN_AFTER = timedelta(minutes=2)
-# A page where a token should be may be that of a provider that is out of order for some minutes.
+# A page in place of a token may be from a provider that is out of order for some minutes.
 PAGE_AGAIN_AFTER = timedelta(hours=1)
-# A key that was renewed just now and is refused is refused for something else.
+# An access token that was issued this recently is refused for another reason than its age.
 FRESH = timedelta(seconds=30)
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disconnection:
-    """What became of a disconnected account; here its name is left, for a day, in any case.
+    """The result of disconnecting an account, whose label stays stored for a day.
 
-    `revoked` is what the provider said: None where it has no way to be told, or nothing was there.
-    `manage` is where a person removes it by hand. `provider` is a label.
+    `revoked` is True if the provider confirmed the revocation, and None if it has no endpoint for
+    that or if there was no account. `manage` is the provider's page where the person can remove
+    the grant. `provider` is a label.
     """
 
     revoked: bool | None
@@ -82,7 +83,7 @@ class AccessTokens:
         self._outbound = outbound
         self._connections = connections
         self._failures = failures
-        # Those of this process stand here, so that one of them looks at the store for all.
+        # Calls of this process wait here, so that only one of them polls the store.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
@@ -90,9 +91,9 @@ class AccessTokens:
         return self._elicitations.clock()
 
     async def working(self, found: Connection) -> Connection | None:
-        """It with a key that works; None where the person has to connect it again.
+        """Return the account with a valid access token; None if it must be connected again.
 
-        Raises Failed where its key is over and the provider does not renew it now.
+        Raises Failed if the token has expired and the provider does not refresh it now.
         """
         now = self._now
         if not found.is_usable(now=now):
@@ -104,9 +105,9 @@ class AccessTokens:
     async def instead_of(
         self, owner: str, id: str, *, refused: str, tool: str, client: CallingClient
     ) -> str | None:
-        """A newer key for one that the provider's API has refused; None where there is none.
+        """Return a newer token for one that the provider's API refused, or None.
 
-        `tool`, called by `client`, gets it while the account is shared with them.
+        `tool`, called by `client`, gets it only while the account is shared with both.
         """
         found = await self._connections.read(owner, id)
         if found is None or not found.is_connected or not found.is_shared(tool, client):
@@ -126,13 +127,13 @@ class AccessTokens:
 
     async def fall_due(self, found: Connection) -> None:
         """Ask the provider a second time after a refusal that proved nothing by itself."""
-        with suppress(Failed):  # which is logged where it happens; the row says when to come again
+        with suppress(Failed):  # already logged; the row has the time of the next try
             await self._renewed(found, refused=found.access_token)
 
     async def disconnect(self, owner: str, id: str, *, by: str | None = None) -> Disconnection:
-        """Give its keys back and forget them; goes on to its end when cancelled.
+        """Revoke and erase an account's tokens. Runs to completion if cancelled.
 
-        `by`: whose word it is, as the audit names them.
+        `by` is the requester's name in the audit.
         """
         return await self._elicitations.whole(self._disconnect(owner, id, by=by))
 
@@ -158,12 +159,12 @@ class AccessTokens:
             except TokenRefused as error:
                 return _as_it_is(current, refused=refused, now=now, error=error)
             claimed = await self._claimed(current)
-            # Whoever slept beyond its claim meanwhile is not alone at the provider any more.
+            # After its claim has expired, this process must not ask: another one may do so.
             if claimed is not None and claimed.is_claimed(now=self._now):
                 return await self._ask(client, claimed, refused=refused)
 
     async def _free(self, found: Connection, *, deadline: Deadline) -> Connection | None:
-        """The row when nobody is at the provider with it; None if it was disconnected."""
+        """Wait for an unclaimed row and return it; None if the account was disconnected."""
         pause, claim, until = LOOK_FIRST, None, deadline
         with self._elicitations.waiters.waiter(found.id) as waiter:
             while True:
@@ -172,7 +173,7 @@ class AccessTokens:
                 if current is None or not current.is_claimed(now=now):
                     return current
                 if current.claim != claim:
-                    # Its own may be of another clock.
+                    # Measure here: the claim's own end may come from another clock.
                     claim, until = current.claim, self._from_now(CLAIM)
                 if until.is_over:
                     return current
@@ -185,7 +186,7 @@ class AccessTokens:
         return Deadline(after, ticks=self._elicitations.ticks)
 
     async def _claimed(self, current: Connection) -> Connection | None:
-        """The row with a claim of ours; None if somebody else was first."""
+        """Claim the row and return it; None if another process was first."""
         until = self._now + CLAIM
         claimed = replace(current, claim=Claim(by=secrets.token_urlsafe(12), until=until))
         try:
@@ -197,7 +198,7 @@ class AccessTokens:
     async def _ask(
         self, client: Client, claimed: Connection, *, refused: str | None
     ) -> Connection | None:
-        """Ask the provider once, and write what it says before anybody uses it."""
+        """Ask the provider once, and store the new tokens before they are used."""
         now = self._now
         if claimed.refresh_token is None:
             await self._prove(client, claimed)
@@ -215,26 +216,26 @@ class AccessTokens:
         else:
             current = await self._put(claimed, lambda c: _with(c, renewed, now=now))
             await self._failures.clear(client, owner=claimed.owner, refreshes=True)
-        # It may have been connected again, or disconnected, meanwhile.
+        # It may have been connected again, or disconnected, in the meantime.
         now = self._now
         return None if current is None or not current.is_usable(now=now) else current
 
     async def _after_failure(
         self, client: Client, claimed: Connection, error: Exception
     ) -> Connection | None:
-        """Store what follows from a refresh that failed. Return the account as it stands then."""
+        """Store the result of a failed refresh, and return the account as it is then."""
         refusal = error.refusal if isinstance(error, TokenRefused) else None
         if refusal is not None and refusal.means == "client":  # which puts all accounts off
             return await self._put(claimed, lambda c: replace(c, claim=None))
         if refusal is None or refusal.means != "unsure":
             return await self._put(claimed, self._later)
         now, first = self._now, claimed.refused_at
-        if first is None or first > now:  # or it was noted before the clock was set back
+        if first is None or first > now:  # a later time: the clock was set back
             first = now
         wait = PAGE_AGAIN_AFTER if refusal.is_page else REFUSED_AGAIN_AFTER
         if now - first >= wait:
             return await self._lapse(claimed, reason=refusal.error, proof="refused twice")
-        # The page of a firewall proves nothing beside an access token that has expired anyway.
+        # With an expired access token, a firewall's page proves nothing: the API refuses it anyway.
         counts = refusal.is_readable or claimed.works(now=now)
         if counts and await self._is_refused_by_api(client, claimed):
             return await self._lapse(claimed, reason=refusal.error, proof="the provider's API")
@@ -278,7 +279,7 @@ class AccessTokens:
     async def _put(
         self, claimed: Connection, change: Callable[[Connection], Connection]
     ) -> Connection | None:
-        """Write the change, if the claim is ours still. The row as it stands then."""
+        """Write the change if this process still has the claim, and return the current row."""
 
         async def changed() -> list[Value]:
             current = await self._connections.read(claimed.owner, claimed.id)
@@ -304,14 +305,14 @@ class AccessTokens:
             deadline = self._from_now(WAIT_AT_MOST)
             current = await self._free(found, deadline=deadline)
             if current is not None:
-                # Nobody is given it from here on, also if we die before the end.
+                # From now on no tool gets the account, even if this process dies.
                 claimed = await self._claimed(lapse(current, now=self._now))
         was_revoked = await self._revoked(claimed)
 
         async def ended() -> list[Value]:
             current = await self._connections.read(owner, id)
             if current is None or current.lapsed_at is None:
-                return []  # it was connected again meanwhile
+                return []  # connected again in the meantime
             return [disconnect(current, now=self._now, was_revoked=was_revoked, by=by)]
 
         await self._elicitations.write_afresh(ended)
@@ -329,7 +330,8 @@ class AccessTokens:
                 return None
             now = self._now
             if way != "form" and not claimed.works(now=now) and claimed.refresh_token is not None:
-                # An access token that is over proves nothing, and what renews it would live on.
+                # Revoking with an expired access token proves nothing, and the refresh token
+                # would stay valid.
                 renewed = await self._outbound.run(refresh(client, claimed, now=now), to=client)
                 claimed = refreshed(claimed, renewed, now=now)
                 await self._put(claimed, lambda c: refreshed(c, renewed, now=now))
@@ -357,7 +359,7 @@ def _is_due(current: Connection, *, refused: str | None, now: datetime) -> bool:
 def _is_put_off(current: Connection, *, now: datetime) -> bool:
     """Return True if the last refresh failed a moment ago.
 
-    A time further off was stored before the clock was set back.
+    A later `retry_at` was stored before the clock was set back, and is ignored.
     """
     return current.retry_at is not None and now < current.retry_at <= now + REFUSED_AGAIN_AFTER
 
@@ -365,9 +367,9 @@ def _is_put_off(current: Connection, *, now: datetime) -> bool:
 def _as_it_is(
     current: Connection, *, refused: str | None, now: datetime, error: Exception | None = None
 ) -> Connection | None:
-    """Return the account with its old access token while that works; raise Failed after that.
+    """Return the account with its old access token while that is valid; raise Failed after that.
 
-    `error` is why it could not be refreshed now.
+    `error` is the reason why it could not be refreshed now.
     """
     if not current.is_usable(now=now):
         return None
@@ -398,7 +400,7 @@ def _with(current: Connection, renewed: Renewed, *, now: datetime) -> Connection
 
 
 def _way(provider: Provider) -> Talk[str | None]:
-    """How a key is given back there; None where there is no way."""
+    """Return the kind of the provider's revocation endpoint, or None if it has none."""
     if provider.revoke is not None or not provider.discovers:
         return None if provider.revoke is None else provider.revoke.kind
     found = yield from discover(provider)
@@ -406,7 +408,7 @@ def _way(provider: Provider) -> Talk[str | None]:
 
 
 def _is_refused(client: Client, connection: Connection) -> Talk[bool]:
-    """Ask the provider whose the access token is; return True if the answer is 401."""
+    """Ask the provider for the access token's person, and return True if the reply is 401."""
     provider, token = client.provider, connection.access_token
     if provider.person is not None:
         request = probe(provider.person, provider=provider, token=token)

@@ -1,16 +1,16 @@
-"""Failures at token endpoints: logged, counted, and stored where the operator is at fault.
+"""Failures at token endpoints: logged, counted, and stored if the operator has to correct them.
 
-What could go wrong: nobody learns why accounts cannot be connected, or people are sent to a
-provider again and again for a mistake that only the operator can correct. So each failure is a line
-of the log. A refusal of our registration is stored as well, and nobody is asked for an account
-there for as long as it stands: ten minutes, or until the client id or secret is another one.
+Risks: the operator does not see why accounts cannot be connected, or people are sent to a provider
+again and again although only the operator can correct the mistake. So each failure is logged. A
+refusal of this server's registration is stored too. While it is valid, nobody is sent to the
+provider: for ten minutes, or until the client id or secret changes.
 
-Or one person stops all others. Nobody but the operator makes a token endpoint refuse our client id
-or secret, so that stands for everybody. A refused redirect address can be provoked with a code from
-elsewhere, and errors that come with a browser can be made up: those stand for that person alone.
-`unauthorized_client` says that our client may not do this, and providers send it for an account
-that has ended as well. It counts once a second person's account is refused so within a day, while
-nothing was accepted.
+Or one person blocks all others. Only the operator can cause a token endpoint to refuse the client
+id or secret, so that refusal applies to everyone. A refused redirect address can be provoked with a
+foreign code, and errors in a callback can be made up, so they apply to that person alone.
+`unauthorized_client` means that the client lacks a permission, but providers also send it for an
+ended account. It counts once a second person's account gets it within a day and no request
+succeeded in between.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ KEPT: Final = timedelta(days=30)
 DESCRIPTION_AT_MOST: Final = 200
 # A client that may not refresh may still exchange codes, so people can go on connecting accounts.
 _NO_REFRESH: Final = frozenset({"unsupported_grant_type", UNAUTHORIZED_CLIENT})
-# In what a provider says: addresses of people, pairs of a query, and what may be a token.
+# Parts of a provider's text to mask: e-mail addresses, query parameters, and possible tokens.
 _NO_WORD: Final = re.compile(r"\S*(?:[@=&%]|\?\S)\S*|[\w.~+/-]{24,}")
 _log = logging.getLogger(__name__)
 Step = Literal["exchange", "refresh", "callback"]
@@ -52,7 +52,7 @@ _EVENTS: Final[Mapping[Step, str]] = {
 
 
 class TokenFailures:
-    """One for a process."""
+    """The failures at token endpoints; one instance for each process."""
 
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
@@ -67,9 +67,10 @@ class TokenFailures:
         client: Client | None,
         hidden: Collection[str | None] = (),
     ) -> Exception:
-        """Log and count the failure of a question or account; `hidden` is kept out of the line.
+        """Log and count the failure of a question or account; mask `hidden` in the log.
 
-        Return the error, as a fault of the client where it was believed to be one only now.
+        Return the error. If this failure is the proof that the client is refused, return that
+        error instead.
         """
         refusal = error.refusal if isinstance(error, TokenRefused) else None
         about: dict[str, object] = {"id": id}
@@ -103,11 +104,11 @@ class TokenFailures:
         return error
 
     async def check(self, client: Client, *, owner: str, refreshes: bool = False) -> None:
-        """Raise TokenRefused if nobody is to go, or nothing to be refreshed, at this provider."""
+        """Raise TokenRefused if a stored refusal forbids connecting or refreshing accounts."""
         now = self._elicitations.clock()
         for id in self._ids(client, owner=owner, refreshes=refreshes):
             found = await self._read(id)
-            # A row that stands for longer was stored before the clock was set back.
+            # A row with a later end was stored before the clock was set back.
             if found is not None and found.is_refused and now < found.until <= now + STANDS:
                 refusal = Refusal(
                     status=found.http_status,
@@ -117,12 +118,12 @@ class TokenFailures:
                 raise refused(refusal, client.provider, otherwise="")
 
     async def clear(self, client: Client, *, owner: str, refreshes: bool = False) -> None:
-        """The provider has accepted our registration: no earlier refusal stands any more."""
+        """End earlier refusals, as the provider has accepted this server's registration."""
         for id in self._ids(client, owner=owner, refreshes=refreshes):
             await self._elicitations.write_afresh(partial(self._accepted, id))
 
     async def standing(self, clients: Collection[Client]) -> Sequence[RefusedRegistration]:
-        """Return the refusals of these registrations since which nothing was accepted."""
+        """Return the refusals of these registrations that no later success has ended."""
         known = {self._tag(client) for client in clients}
         rows = await self._elicitations.all(
             RefusedRegistration, status="refused", skips_unreadable=True
@@ -185,14 +186,14 @@ class TokenFailures:
         return await self._elicitations.read(RefusedRegistration, owner=_owner_in(id), id=id)
 
     def _tag(self, client: Client) -> str:
-        """Return what changes with the client id, the secret, and the place of the provider."""
+        """Return a hash of the client id, the secret, and the provider's name and address."""
         names = (client.provider.name, place_of(client), client.client_id, client.client_secret)
         return self._elicitations.owners.pepper.tag("registration", *names, size=18)
 
     def _ids(self, client: Client, *, owner: str, refreshes: bool) -> tuple[str, str]:
-        """Return the ids of the rows that count: one for everybody, and one for this owner.
+        """Return the ids of the rows that apply: one for everyone, and one for this owner.
 
-        For a refresh both are for everybody: that of the client, and that of its right to refresh.
+        For a refresh both are for everyone: the client's, and that of its permission to refresh.
         """
         tag = self._tag(client)
         return SERVICE + tag, (f"{SERVICE}{tag}.refresh" if refreshes else owner + tag)
@@ -203,7 +204,7 @@ def _owner_in(id: str) -> str:
 
 
 def _told(refusal: Refusal, *, step: Step, hidden: Collection[str]) -> dict[str, object]:
-    """Return what the log says of a refusal. What a browser brought is no provider's sentence."""
+    """Return a refusal's facts for the log, without a callback's text, which can be made up."""
     told: dict[str, object] = {"means": refusal.means}
     if refusal.error is not None:
         told["error"] = refusal.error

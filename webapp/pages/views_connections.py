@@ -11,7 +11,7 @@ from webapp.pages.views import AccountName, Scope, View
 from webapp.pages.views_openers import OwnPage
 
 # The state of an account for tools. "over": its access token no longer works. "unused": it was made
-# for another client registration of ours.
+# for another client registration of this server.
 Standing = Literal["works", "over", "unused"]
 
 

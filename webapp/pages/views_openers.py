@@ -96,7 +96,7 @@ class SignInFailed(View):
 class Closed(View):
     """The page for an anonymous caller, who can sign in; otherwise `why` says what to do.
 
-    `by_code`: this server binds links by codes, which sign nobody in.
+    `by_code`: this server binds links by codes, which do not sign a person in.
     """
 
     template: ClassVar[str] = "closed.html"

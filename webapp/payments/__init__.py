@@ -1,12 +1,12 @@
-"""Payments, acted out: checkouts, webhooks, the ledger, and what came too early or too late.
+"""Payment processing: checkouts, webhooks, the ledger and refunds.
 
-The one path: `checkouts` asks the provider for a page -> `webhooks` takes an event, kept before it
-is answered -> `verification` decides what a provider's word about a session amounts to -> `ledger`
-has the payment, by compare-and-set -> the waiting call is settled. `turns` asks a provider that
-sends nothing; `early_events`, `late_events`, `orphaned_events` and `unsigned_notices` are words
-that come at another time, or prove nothing by themselves; `refunds` gives money back; `unresolved`
-is what may still be paid.
+The flow: `checkouts` asks the provider for a page -> `webhooks` receives an event, which is stored
+before it is answered -> `verification` decides what the provider's status of a session means ->
+`ledger` records the payment, by compare-and-set -> the waiting call is settled. `turns` polls
+providers whose webhooks do not arrive. `early_events`, `late_events` and `orphaned_events` handle
+events that arrive at another time, `unsigned_notices` those that prove nothing by themselves.
+`refunds` refunds payments, and `unresolved` tracks sessions that may still be paid.
 
-Promised: 2xx only after the write is durable; money is told once; whatever is asked of a provider
-is stored before it is asked.
+Guarantees: a webhook is answered with 2xx only after the write is durable. A payment is recorded
+once. Every request to a provider is stored before it is sent.
 """

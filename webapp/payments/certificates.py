@@ -1,11 +1,10 @@
-"""Certificates: a webhook that is signed with one is verified before anything is asked about it.
+"""Verification of webhooks that are signed with a certificate, and the certificates' cache.
 
-What could go wrong: whoever sends one names the address of the certificate, and so makes us fetch.
-It stands at its sender's own host or nothing is fetched, at a rate for each address that sends and
-one for them all. Neither is in the way of a certificate that was good once: it is kept in the
-store, and its address has a reserve of its own, which nobody fills with addresses made up. A
-sandbox of ours is its own authority: its root is believed of nobody else, and is no root of
-anybody else's.
+Risks: the sender of a webhook names the certificate's address and so makes this server fetch it.
+Certificates are fetched only from the provider's own host, with a rate limit for each sender and
+one for all. Neither limit delays a certificate that was valid before: it is stored, and its
+address has a limit of its own, which made-up addresses cannot use up. A sandbox of this project is
+its own authority: its root is trusted for its own webhooks only, and no other root is.
 """
 
 import hashlib
@@ -38,30 +37,30 @@ from webapp.records.owners import SERVICE
 from webapp.records.values import KINDS, KeptCertificate
 from webapp.stores import Conflict
 
-FETCHES_OF_ONE = 5  # of one address that sends; the genuine one of a new certificate needs one
+FETCHES_OF_ONE = 5  # for one sender; the real one needs a single fetch for a new certificate
 BETWEEN_FETCHES_OF_ONE = timedelta(minutes=1)
-FETCHES_AT_ONCE = 60  # of all of them, and as many of each address where one has been good
+FETCHES_AT_ONCE = 60  # for all senders, and for each address of a certificate that was valid
 BETWEEN_FETCHES = timedelta(seconds=10)
 KEPT_AT_MOST = 8  # in memory
-KEPT = timedelta(days=400)  # in the store: longer than a certificate lives
+KEPT = timedelta(days=400)  # in the store: longer than certificates are valid
 KEPT_BYTES_AT_MOST = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedScheme(CertificateScheme):
-    """How a sandbox of ours signs; it tells itself, at `root_url`, whom to trust for it."""
+    """The signature scheme of this project's sandbox, whose own root is at `root_url`."""
 
     root_url: str
 
 
 @cache
 def trusted_roots(scheme: CertificateScheme) -> Store:
-    """The roots of the scheme's authority that this installation trusts."""
+    """Return the roots of the scheme's authority that this installation trusts."""
     return roots_of(scheme, bundle=Path(certifi.where()).read_bytes())
 
 
 class Shelf:
-    """Certificates in the store, by their addresses; nobody is believed for being there."""
+    """The certificates in the store by their addresses. Stored ones are verified like others."""
 
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
@@ -70,7 +69,7 @@ class Shelf:
         try:
             found = await self._elicitations.read(KeptCertificate, owner=SERVICE, id=_id(url))
         except Unreadable:
-            return None  # it is fetched anew, and takes its place
+            return None  # it is fetched again and replaced
         return None if found is None else found.pem
 
     async def put(self, url: str, certificate: bytes) -> None:
@@ -83,14 +82,15 @@ class Shelf:
             erase_at=self._elicitations.clock() + KEPT,
             version=0 if former is None else former.version,
         )
-        with suppress(Conflict):  # another process has just kept it
+        with suppress(Conflict):  # another process has just stored it
             await self._elicitations.write(kept)
 
 
 class Certificates:
-    """Kept in this process's memory, and on the shelf. `fetch` follows no redirect, raises Failed.
+    """The certificates for verifying webhooks, cached in memory and in the store (`shelf`).
 
-    `verify` also raises StoreUnavailable where there is a shelf.
+    `fetch` must not follow redirects, and raises Failed. With a shelf, `verify` can also raise
+    StoreUnavailable.
     """
 
     def __init__(
@@ -113,9 +113,14 @@ class Certificates:
     async def verify(
         self, gateway: Certifies, *, body: bytes, headers: Sequence[tuple[str, str]], sender: str
     ) -> Delivery:
-        """The delivery, if it was signed for one of our webhooks; `sender` is who is held back.
+        """Return the delivery if it was signed for one of this server's webhooks.
 
-        Raises Unverified; Failed or TooOften if the certificate cannot be had now.
+        `sender` is the key for the rate limit.
+
+        Raises:
+            Unverified: The signature or the certificate is wrong.
+            Failed: The certificate cannot be fetched now.
+            TooOften: Too many certificates were fetched.
         """
         scheme, now = gateway.certificates, self._clock()
         url = certificate_url(scheme, body=body, headers=headers, now=now)
@@ -138,21 +143,21 @@ class Certificates:
                 return verified(known)
             except Unverified as error:
                 if error.reason != "bad_certificate":
-                    raise  # else it has run out: perhaps there is another one by now
+                    raise  # a bad certificate may have expired and been replaced
         self._of_one.require(sender)
         self._of_all.require(scheme.name if known is None else url)
         certificate = await self._fetched(url)
         try:
             delivery = verified(certificate)
         except Unverified as error:
-            if error.reason == "bad_signature":  # the certificate itself is good
+            if error.reason == "bad_signature":  # the certificate itself is valid
                 await self._keep(url, certificate)
             raise
         await self._keep(url, certificate)
         return delivery
 
     async def _known(self, url: str) -> bytes | None:
-        """The certificate that stood there, and was good, when it was fetched last."""
+        """Return the certificate at `url` that was valid at the last fetch, or None."""
         if url not in self._kept and self._shelf is not None:
             found = await self._shelf.find(url)
             if found is not None:

@@ -1,10 +1,9 @@
-"""Checkouts: the sessions that our attempts began, asked about and closed at their sellers.
+"""Checkouts: polling and closing the provider sessions that this server's attempts began.
 
-What could go wrong: a checkout that stays open when its question is over, money that nobody asks
-about any more, two that take at once what a person has approved. Whatever ends a question closes
-what it had open, what may still be paid then is asked about until its provider has said, and one
-session is asked about once at a time. What follows from the answers is with
-`webapp.payments.verification`.
+Risks: a checkout stays open after its question has ended, a payment is not noticed, or an approved
+payment is captured twice at once. So the end of a question closes its sessions. Sessions that may
+still be paid then are polled until the provider reports their final status, and each session is
+polled once at a time. `webapp.payments.verification` acts on the results.
 """
 
 import asyncio
@@ -46,10 +45,10 @@ from webapp.payments.verification import Verification
 
 T = TypeVar("T")
 BETWEEN_FETCHES = timedelta(seconds=2)
-# Of one merchant account, which others of its programs ask as well.
+# For one merchant account, whose limit at the provider is shared with other programs.
 FETCHES_AT_ONCE = 10
 BETWEEN_FETCHES_THERE = timedelta(seconds=0.25)
-PAGES_AT_MOST = 100  # of a provider's list, through which one question's pages are looked for
+PAGES_AT_MOST = 100  # of a provider's list when searching for one question's sessions
 _log = logging.getLogger(__name__)
 
 
@@ -79,11 +78,13 @@ class Checkouts:
     async def ask_provider(
         self, elicitation: Elicitation, *, collects: bool = True
     ) -> list[SessionStatus]:
-        """Fetch the sessions that may have been paid, and act on what they say.
+        """Fetch the sessions that may have been paid, and act on their status.
 
-        `collects`: what the person has approved is taken first.
+        `collects`: capture first what the person has approved.
 
-        Raises Failed if the provider cannot be asked, Mismatch if it tells of something else.
+        Raises:
+            Failed: The provider cannot be asked.
+            Mismatch: A session differs from what was requested.
         """
         failure: Failed | Mismatch | None = None
         verification: list[SessionStatus] = []
@@ -92,20 +93,21 @@ class Checkouts:
                 found = await self._ask(elicitation, session, collects=collects)
                 verification.append(await self._verdicts.heed(elicitation, found))
             except (Failed, Mismatch) as error:
-                failure = failure or error  # another one may be paid
+                failure = failure or error  # another session may be paid
         if failure is not None:
             raise failure
         return verification
 
     def one_at_a_time(self, elicitation_id: str) -> asyncio.Lock:
-        """For a press of Continue: it waits until the one before has led somewhere."""
+        """Return the lock with which presses of Continue wait for the previous press."""
         return self._pressing.setdefault(elicitation_id, asyncio.Lock())
 
     async def make_way(self, elicitation_id: str, *, browser: str) -> None:
-        """Close what an earlier press has opened, unless it is this browser's own page.
+        """Close the page of an earlier press, unless it is this browser's own page.
 
-        Raises Failed if its provider says neither that it is closed nor what became of it, and
-        NotPossible if it is paid, or if another payment has bought the same product for good.
+        Raises:
+            Failed: The provider neither closed the page nor reported its status.
+            NotPossible: The page is paid, or the same permanent purchase was paid before.
         """
         elicitation = await self._elicitations.get(elicitation_id)
         if elicitation is None:
@@ -129,22 +131,22 @@ class Checkouts:
         is_theirs = latest.url is not None and not self._is_in_the_way(elicitation, browser)
         for session in sessions_of(elicitation):
             if session == latest.session:
-                if not is_theirs:  # else its reply was lost, and here it is
+                if not is_theirs:  # their own page, whose reply was lost, stays open
                     await self._close_session(elicitation, session)
             elif session not in known:
                 await self._close_session(elicitation, session)
 
     async def _close_session(self, elicitation: Elicitation, session: str) -> None:
-        """Close this page, so that another one can be made.
+        """Close a session, so that another one can be created.
 
-        Raises NotPossible if it is paid, and Failed if its provider does not say.
+        Raises NotPossible if the session is paid, Failed if the provider does not report it.
         """
         try:
             is_closed = await self._talk(self._flow.close(elicitation, session))
         except Failed as error:
             if not error.is_refusal:
                 raise
-            is_closed = True  # it lapses by itself; what is paid there as well is given back
+            is_closed = True  # it expires by itself, and a second payment there is refunded
         if not is_closed:
             found = await self._ask(elicitation, session, collects=True)
             with suppress(Mismatch):
@@ -153,11 +155,14 @@ class Checkouts:
         await self._elicitations.change(elicitation.id, lambda e: forget_page(e, session))
 
     async def can_be_made_again(self, elicitation_id: str, refused: Failed) -> bool:
-        """Return True if a page that was refused can be asked for under another key.
+        """Return True if a refused page can be requested again with another idempotency key.
 
-        The store may have lost an earlier page of this question, which holds the key: then it is
-        looked up at the provider and closed. Raises NotPossible if the earlier page is paid, or if
-        the provider lists no pages, and Failed if the provider does not answer.
+        The store may have lost an earlier page of this question, which used the key. That page is
+        then looked up at the provider and closed.
+
+        Raises:
+            NotPossible: The earlier page is paid, or the provider lists no pages.
+            Failed: The provider did not answer.
         """
         elicitation = await self._elicitations.get(elicitation_id)
         if elicitation is None:
@@ -183,9 +188,9 @@ class Checkouts:
         return bool(lost) or isinstance(refused, KeyUsed)
 
     async def find_lost(self, elicitation: Elicitation) -> Elicitation:
-        """Learn which sessions of this question the provider has and the store has lost.
+        """Add the question's sessions that the provider lists and the store has lost.
 
-        For a provider that lists sessions. Raises Failed if it cannot be asked.
+        Use it only for a provider that lists sessions. Raises Failed if it cannot be asked.
         """
         gateway = self._flow.listing[terms_of(elicitation).seller]
         since, after = elicitation.created_at - CLOCKS_DIFFER, None
@@ -200,11 +205,11 @@ class Checkouts:
         raise Failed("There are too many payment pages at the provider to look through them.")
 
     async def adopt(self, elicitation: Elicitation, found: ProviderSession) -> Elicitation:
-        """Add a session of ours that the store has lost to the question that it was begun for."""
+        """Add a session that this server began and the store has lost to its question."""
         now, until = self._elicitations.clock(), found.closes_at or elicitation.expires_at
         seller = self._flow.of(elicitation).seller
         kept = StoredCheckout(request="", expires_at=int(until.timestamp()), session=found.id)
-        with suppress(Failed):  # it is on other terms: nobody is sent there
+        with suppress(Failed):  # its terms differ: no browser is sent there
             kept = learned(kept, elicitation, found, seller)
         _log.warning("payment.lost_page_found", extra={"id": elicitation.id})
         return await self._elicitations.change(
@@ -222,18 +227,19 @@ class Checkouts:
         return is_going_on and stands_in_the_way(elicitation, browser=browser, now=now)
 
     async def ask_once(self, elicitation: Elicitation) -> Elicitation:
-        """Ask about what may be paid by now, unless that was done a moment ago; how it stands then.
+        """Poll the elicitation's sessions, unless that was done a moment ago, and return it.
 
-        Held back for each merchant account: what is not asked now is told, or asked later.
+        There is a rate limit for each merchant account. A poll that the limit prevents is made up
+        by a webhook or a later poll.
         """
         await self._ask_unless_held_back(elicitation)
         return await self._elicitations.get(elicitation.id) or elicitation
 
     async def ask_in_turn(self, elicitation: Elicitation) -> None:
-        """It is due to be asked about, and has its next turn afterwards.
+        """Poll a due elicitation, and schedule its next turn, which is later after a failure.
 
-        Trouble makes that later. Where too much is asked of its account, it is due again once the
-        claim on it is over, which costs no write.
+        If the merchant account is rate-limited, do nothing: the elicitation becomes due again when
+        the store's claim expires.
         """
         found = await self._ask_unless_held_back(elicitation)
         if found is not None:
@@ -243,7 +249,10 @@ class Checkouts:
             self.turns.expect(planned)
 
     async def _ask_unless_held_back(self, elicitation: Elicitation) -> bool | None:
-        """Whether it could be asked about, or was a moment ago; None: its account is held back."""
+        """Return True if the sessions were polled now or a moment ago, False if that failed.
+
+        None means that the rate limit of the merchant account prevented it.
+        """
         if elicitation.status.is_final or not sessions_of(elicitation):
             return True
         try:
@@ -263,9 +272,9 @@ class Checkouts:
         return True
 
     async def leave(self, elicitation: Elicitation, *, number: int) -> None:
-        """The person came back by a checkout's cancel: unless it is paid, that is a no.
+        """Decline the question after the person used a checkout's cancel link, unless it is paid.
 
-        The cancel of an attempt whose checkout has made way for another one says nothing.
+        The cancel link of an earlier attempt, whose checkout was superseded, changes nothing.
         """
         latest = elicitation.attempt
         assert latest is not None
@@ -274,7 +283,7 @@ class Checkouts:
             SessionStatus.PENDING in await self.ask_provider(elicitation, collects=False)
             or is_former
         ):
-            return  # the money is on its way, or another tab is at it
+            return  # the money is on its way, or another tab has a newer checkout
         with suppress(NotPossible):
             denied = await self._elicitations.settle(
                 elicitation.id, Status.DENIED, why="the person left the checkout"
@@ -282,9 +291,10 @@ class Checkouts:
             await self.close(denied)
 
     async def close(self, elicitation: Elicitation) -> None:
-        """Its question is over: what is still open at the provider ends too.
+        """Close the sessions of an ended question at the provider.
 
-        Raises as `ask_seller` does.
+        Raises:
+            Failed: The provider could not be reached.
         """
         failure: Failed | None = None
         is_past = self._is_past(elicitation)
@@ -292,7 +302,7 @@ class Checkouts:
             elicitation = await self.reconcile(elicitation)
         except Failed as error:
             elicitation = await self._elicitations.get(elicitation.id) or elicitation
-            # Refused, it never was; who cannot be asked has not said that.
+            # A refusal means that the session was never created. An unreachable provider does not.
             failure = None if error.is_refusal else error
             if failure is not None and is_past:
                 now = self._elicitations.clock()
@@ -305,18 +315,18 @@ class Checkouts:
                     await self._loose_ends.wait(elicitation, session)
             except Failed as error:
                 if not is_past:
-                    failure = failure or error  # the others end all the same
+                    failure = failure or error  # close the other sessions all the same
                 elif self._flow.answers(elicitation):
-                    # It cannot be paid any more, and may have been: the last word is its own.
+                    # The session has expired but may have been paid: poll it for its final status.
                     await self._loose_ends.wait(elicitation, session)
         if failure is not None:
             raise failure
         await self._elicitations.change(elicitation.id, attempts.close)
 
     async def ask_again(self, loose: UnresolvedPayment) -> None:
-        """Ask about a page whose question is over, and that has not said its last word.
+        """Poll a session whose question has ended and whose final status is unknown.
 
-        Goes on to its next turn, later each time, where it still says none.
+        If the status is still not final, schedule the next poll, with longer pauses each time.
         """
         elicitation = await self._elicitations.get(loose.elicitation_id)
         if elicitation is None:
@@ -334,16 +344,18 @@ class Checkouts:
             is_over = False
         now = await self._loose_ends.read(loose)
         if now is not None and now.status is UnresolvedStatus.OTHERWISE:
-            return  # it was told so just now, and somebody has to look
+            return  # just reported as paid differently: the operator has to check it
         if is_over:
             await self._loose_ends.end(elicitation, loose.session)
         else:
             await self._loose_ends.ask_again(loose)
 
     async def reconcile(self, elicitation: Elicitation) -> Elicitation:
-        """Learn which sessions are ours where the reply to their making was lost.
+        """Find the sessions of attempts whose reply from the provider was lost.
 
-        Raises Failed where one cannot be learned, after the others: a refusal if each was refused.
+        Raises:
+            Failed: A session could not be found; the others are stored first. The error is a
+                refusal only if the provider refused each request.
         """
         failure: Failed | None = None
         for attempt in (elicitation.attempt, *elicitation.former):
@@ -373,7 +385,7 @@ class Checkouts:
     async def _looked_up(
         self, elicitation: Elicitation, refused: Failed
     ) -> tuple[Elicitation, Failed]:
-        """Look for what a refused request made before: its key may be forgotten by now."""
+        """Search for an earlier session of a refused request: the provider may forget keys."""
         if refused.is_refusal and self._flow.lists(elicitation):
             try:
                 return await self.find_lost(elicitation), refused
@@ -382,9 +394,9 @@ class Checkouts:
         return elicitation, refused
 
     async def _end(self, elicitation: Elicitation, session: str) -> bool:
-        """Close its page, or hear why that cannot be; whether it has said its last word.
+        """Close a session and return True if its status is final.
 
-        Raises Failed while it may be paid and does not say.
+        Raises Failed if it may still be paid and the provider does not report it.
         """
         try:
             if await self._talk(self._flow.close(elicitation, session)):
@@ -392,14 +404,14 @@ class Checkouts:
         except Failed:
             if not self._is_past(elicitation):
                 raise
-            # It lapses by itself. Whether it was paid before, only an answer says.
+            # The session has expired. Only the provider knows whether it was paid before.
         found = await self._ask(elicitation, session, collects=False)
         with suppress(Mismatch):
             await self._verdicts.heed(elicitation, found)
         return found.state not in (SessionStatus.PENDING, SessionStatus.OPEN)
 
     def _is_past(self, elicitation: Elicitation) -> bool:
-        """Whether the provider has closed every checkout by itself by now."""
+        """Return True if all checkouts of the elicitation have expired at the provider."""
         now = self._elicitations.clock().timestamp()
         kept = [kept_of(attempt) for attempt in (elicitation.attempt, *elicitation.former)]
         return all(one is None or one.expires_at < now for one in kept)
@@ -414,13 +426,13 @@ class Checkouts:
         self, elicitation: Elicitation, session: str, *, collects: bool
     ) -> ProviderSession:
         ask = self._flow.collect if collects else self._flow.fetch
-        # Two at once would both find it approved, and both take it.
+        # Two requests at once would both find the payment approved and capture it.
         async with self._asking.setdefault(session, asyncio.Lock()):
             return await self._talk(ask(elicitation, session))
 
 
 def _refused(elicitation: Elicitation) -> Elicitation:
-    """What its latest attempt has asked for was refused, when it was asked for again."""
+    """Record that the provider refused the repeated request of the latest attempt."""
     latest = elicitation.attempt
     number = 0 if latest is None else latest.number
     return attempts.lead_nowhere(elicitation, number=number, trouble="refused")

@@ -1,10 +1,9 @@
-"""Early news: what became of a payment, told before the payment itself.
+"""Early events: refunds and disputes of a payment that arrive before the payment itself.
 
-What could go wrong: money that is gone, and a receipt that is handed out because the news came
-first. So they are filed by the payment that they name, and whatever records it reads them before
-it writes: no waiter hears of a row that is not whole. Whose question it was may be unknown then,
-so they belong to the service, and are noted as applied in a write of their own: applied twice,
-they say the same.
+Risks: the money is gone, and a tool still gets a receipt because the event came first. So these
+events are stored by the payment that they name, and the code that records a payment applies them
+before it writes the row. The owner of the question may be unknown then, so the rows belong to the
+service. A separate write marks them as applied; applying them twice changes nothing.
 """
 
 from collections.abc import Sequence
@@ -23,12 +22,12 @@ from webapp.records.owners import SERVICE
 from webapp.records.values import EarlyEvent, StoredWebhook
 from webapp.stores import Conflict
 
-REMEMBERED_AT_MOST = 100  # of one payment; the sweeper knows them all
+REMEMBERED_AT_MOST = 100  # for one payment; the sweeper handles all of them
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A payment with all that was told of it before, and what told that."""
+    """A payment to which its early events were applied, with the webhooks of these events."""
 
     payment: Payment
     hooks: Sequence[StoredWebhook] = ()
@@ -40,7 +39,7 @@ class EarlyEvents:
         self._flow = flow
 
     async def wait(self, hook: StoredWebhook, event: Notice) -> str:
-        """Kept until its payment is there; what became of it, in a word."""
+        """Store the event until its payment is recorded. Return "waiting" or "duplicate"."""
         assert event.payment is not None
         ids = self._elicitations.rows.ids
         id = ids.early_event(SERVICE, seller=hook.seller, payment=event.payment)
@@ -60,7 +59,7 @@ class EarlyEvents:
         return "waiting" if await self._elicitations.write_afresh(values) else "duplicate"
 
     async def whole(self, payment: Payment) -> Whole:
-        """The row as it is to be written, with what has waited for it."""
+        """Return the payment's row with its early events applied, and their webhooks."""
         gateway = self._flow.signers.get(payment.seller)
         if payment.payment_intent is None or gateway is None:
             return Whole(payment)
@@ -78,10 +77,10 @@ class EarlyEvents:
         return Whole(payment, hooks)
 
     async def applied(self, hooks: Sequence[StoredWebhook]) -> None:
-        """The row that they were told of is written."""
+        """Mark the webhooks as applied, after the payment's row was written."""
         for hook in hooks:
             if hook.status != "applied":
-                with suppress(Conflict):  # the sweeper is at it
+                with suppress(Conflict):  # the sweeper is handling it
                     done = replace(hook, status="applied", why=None, transition=None)
                     await self._elicitations.write(done)
 

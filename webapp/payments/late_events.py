@@ -1,9 +1,8 @@
-"""Afterwards: what became of a payment once it was paid, also where that is told before it.
+"""Late events: refunds and disputes after a payment, including those that arrive before it.
 
-What could go wrong: money that is gone and a receipt that still counts, because the news came
-first. They wait while the question that they name is ours and unpaid: whatever records the
-payment takes them in (`webapp.payments.early_events`), and the sweeper asks the provider meanwhile,
-but less and less often.
+Risks: the money is gone and a receipt still counts because the event came first. Such an event
+waits while its question exists and is unpaid. The code that records the payment applies it
+(`webapp.payments.early_events`), and until then the sweeper asks the provider, less and less often.
 """
 
 import logging
@@ -44,7 +43,10 @@ class LateEvents:
     async def hear(
         self, seller: MerchantAccount, event: Notice, news: PaymentChange, body: WebhookBody
     ) -> str:
-        """What became of a payment afterwards, also before we heard that it was paid."""
+        """Apply a refund or dispute event, or store it until its payment is recorded.
+
+        Return the payment's new status, or the status of the stored webhook.
+        """
         payment = await self._named(event.reference, event, seller=seller)
         if payment is None:
             hook = self._rows.of(SERVICE, seller, event, body)
@@ -58,9 +60,12 @@ class LateEvents:
     async def reconcile(
         self, hook: StoredWebhook, event: Notice, news: PaymentChange, *, gateway: Signs
     ) -> StoredWebhook:
-        """A bank's claim names no question, and other news may come before the payment's own.
+        """Find the payment of a stored event and apply it. Return the webhook's row to write.
 
-        Raises Failed if the provider cannot say whose it is.
+        A bank's claim names no question, so the provider is asked for it.
+
+        Raises:
+            Failed: The provider cannot say which question the payment was for.
         """
         seller = gateway.seller
         reference = event.reference
@@ -87,10 +92,10 @@ class LateEvents:
         return replace(hook, status="applied", why=None, transition=None)
 
     async def _ask(self, elicitation: Elicitation) -> Elicitation:
-        """Raises Mismatch."""
+        """Ask the provider about the question's sessions if they may be paid. Raises Mismatch."""
         checkouts = self._payments.checkouts
         if elicitation.is_open_there or not elicitation.status.is_final:
-            with suppress(Failed):  # it is asked again
+            with suppress(Failed):  # the sweeper asks again
                 elicitation = await checkouts.reconcile(elicitation)
                 await checkouts.ask_provider(elicitation)
         return await self._elicitations.get(elicitation.id) or elicitation
@@ -116,9 +121,9 @@ class LateEvents:
         )
 
     async def _asked_about_claims(self, payment: Payment, event: Notice) -> bool:
-        """Ask how far the claims are now, which counts more than an event of any time.
+        """Ask the provider for the claims' current stages, which override those of any event.
 
-        Returns False if the provider does not say that of the claim in the event.
+        Return False if the provider does not report the claim in the event.
         """
         gateway = self._payments.flow.claim_tellers.get(payment.seller)
         if gateway is None:
@@ -145,7 +150,11 @@ class LateEvents:
 
 
 def may_be_ours(event: Notice, news: PaymentChange) -> bool:
-    """A charge carries our reference; a bank's claim or a refund by hand names the payment only."""
+    """Return True if the event may be about a payment of this server.
+
+    A charge has a reference to its question. A bank's claim, or a refund made at the provider's
+    dashboard, names only the payment.
+    """
     names_payment = news.dispute is not None or news.refund is not None
     return (event.reference is not None or names_payment) and event.payment is not None
 
@@ -153,6 +162,6 @@ def may_be_ours(event: Notice, news: PaymentChange) -> bool:
 def later(
     hook: StoredWebhook, *, now: datetime, at_most: timedelta = LATER_AT_MOST
 ) -> StoredWebhook:
-    """It is looked into again, after as long a time as it has waited by now."""
+    """Schedule the webhook's next check: the pause is as long as it has waited so far."""
     pause = min(max(now - hook.received_at, AGAIN_AT_LEAST), at_most)
     return replace(hook, again_at=now + pause)

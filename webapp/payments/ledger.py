@@ -1,16 +1,17 @@
-"""The ledger: each paid session has one row, and what becomes of it is decided there.
+"""The ledger: one row for each paid session, through which all its changes go.
 
-What could go wrong: a payment that is spent twice, or spent and given back. A row changes by
-compare-and-set through the one table of `flows.payments.receipt`; one that is to be given back,
-together with the question that leads to it, so that no call takes it in the same moment.
+Risks: a payment is spent twice, or spent and refunded. A row changes by compare-and-set, as the
+table in `flows.payments.receipt` allows. The start of a refund is written together with the
+question that leads to the payment, so that no call claims the payment at the same moment.
 
-Or one thing that is paid twice. A product (`once=True`) has one key, which one payment holds. A
-payment that becomes usable answers the open question for the same thing in the write that changes
-the payment (`usable_again`). A payment for something that another payment has paid is a surplus:
-it is refunded at once, and no question is answered with it.
+Or one thing is paid twice. A permanent purchase (`once=True`) has one key, which one payment owns.
+A payment that becomes usable answers the open question for the same thing in the same write
+(`usable_again`). A payment for something that another payment has paid is a surplus: it is
+refunded at once, and it answers no question.
 
-Or a refund of something that was delivered: a store that stepped back may have lost that a payment
-was used. The clock refunds no payment that was there to be used then; the operator looks at it.
+Or something delivered is refunded: a store that lost its latest writes may have lost that a
+payment was used. Payments that could have been used then are not refunded automatically; the
+operator has to check them.
 """
 
 import hashlib
@@ -48,9 +49,9 @@ _log = logging.getLogger(__name__)
 
 
 class Ledger:
-    """`places` are the addresses of the sellers, by their names.
+    """The rows of all payments. `places` are the API addresses of the providers by name.
 
-    What nobody used is given back after `refund_unused`; None: never.
+    Unused payments are refunded after `refund_unused`; None means never.
     """
 
     def __init__(
@@ -82,9 +83,9 @@ class Ledger:
         return self._ids.payment(elicitation.id, seller=seller, session=session)
 
     async def id_for(self, elicitation: Elicitation, session: ProviderSession) -> str:
-        """The id of what was paid there: of the session's row, or of a payment besides that.
+        """Return the id of the session's row, or of another row for its second payment.
 
-        A page that goes by our own key can be paid at twice, and tells of one session.
+        A page that is identified by this server's own key can be paid twice, as one session.
         """
         first = self.id_of(elicitation, session.id)
         is_by_our_key = session.id.rpartition(":")[0] == elicitation.id
@@ -111,8 +112,8 @@ class Ledger:
     async def unwritten(self, elicitation: Elicitation, payment: Payment) -> Payment:
         """Return the new row of a payment as it has to be written.
 
-        The first payment for a product gets the key of the product. A payment for what another
-        payment has paid already is a surplus.
+        The first payment for a product owns the product's key. A payment for something that
+        another payment has paid already is a surplus.
         """
         back = await self._elicitations.high_water.step_back()
         if back is not None and began_before(elicitation, payment.session, back.unsure_until):
@@ -128,10 +129,10 @@ class Ledger:
         return receipts.as_surplus(payment, self._elicitations.clock(), to=paid.id)
 
     async def _paid_for_the_same(self, elicitation: Elicitation) -> Payment | None:
-        """Return the payment that answers the question, or a question that replaced it.
+        """Return the payment that answers an ended question, or a question that replaced it.
 
-        After a question has ended its page may still be open, and the same may have been asked
-        again, and paid, since this question was asked.
+        The page of an ended question may still be open, and the same question may have been asked
+        again and paid since this one was asked.
         """
         if not elicitation.status.is_final:
             return None
@@ -160,13 +161,13 @@ class Ledger:
         return payment if is_later else receipts.perhaps_used(payment, back.noticed_at)
 
     def unused_until(self, payment: Payment) -> datetime | None:
-        """When it is given back by itself, if nobody uses it."""
+        """Return when the payment is refunded automatically if no call uses it, or None."""
         return None if self._refund_unused is None else payment.paid_at + self._refund_unused
 
     def bought(self, terms: CheckoutTerms, *, server: str, tool: str) -> str:
-        """The key of what is bought for good: by this question, at this very seller."""
+        """Return the key of a permanent purchase, from its terms, tool and provider's address."""
         text = hashlib.sha256(msgspec.json.encode(terms)).hexdigest()
-        # What the sandbox took is no payment at the seller of the same name.
+        # A payment at the sandbox is not one at the real provider of the same name.
         at = self._places.get(terms.seller, "")
         return self._elicitations.owners.pepper.tag("bought", server, tool, at, text, size=18)
 
@@ -182,9 +183,9 @@ class Ledger:
         return self.bought(terms, server=payment.server, tool=payment.tool)
 
     async def paid(self, elicitation: Elicitation) -> Payment | None:
-        """Return the payment that settled the question; if there are several, one that stands.
+        """Return the payment that settled the question; if there are several, prefer a valid one.
 
-        A surplus is no answer: the payment that it is a surplus to is.
+        Instead of a surplus, return the payment that was made before it.
         """
         found: Payment | None = None
         ids = [self.id_of(elicitation, session) for session in sessions_of(elicitation)]
@@ -199,11 +200,13 @@ class Ledger:
     async def spend(
         self, owner: str, id: str, *, run: str | None, leg: str | None = None
     ) -> Payment:
-        """Use it up; a body that runs again spends again.
+        """Spend the payment. A run that executes again can spend it again.
 
-        Raises NotPossible if it was refunded, if another run has spent it, or if another leg has it
-        in hand by now: this one was too slow to say that it goes on, and what is paid for is given
-        out by that one. What is bought for good is spent by every run.
+        Every run can spend a permanent purchase.
+
+        Raises:
+            NotPossible: The payment was refunded, another run has spent it, or another request of
+                the call has claimed it because this one was too slow to renew its claim.
         """
         spent: Payment | None = None
 
@@ -241,10 +244,14 @@ class Ledger:
         only_due: bool = False,
         by: str | None = None,
     ) -> Payment:
-        """From here on nobody uses it; `run` is the one that gives back what it has in hand.
+        """Start a refund: from now on no call can use the payment.
 
-        One that was given back may be asked for again. Raises NotPossible if it was spent, if a
-        call uses it, or with `only_due` if it is not to be refunded automatically any more.
+        `run` is the run that refunds the payment it has claimed. A refund that was started or done
+        before is returned unchanged.
+
+        Raises:
+            NotPossible: The payment was spent, a call uses it, or with `only_due`, the automatic
+                refund is not due any more.
         """
         begun: Payment | None = None
 
@@ -268,7 +275,7 @@ class Ledger:
             )
             refunds.must_be_quiet(current, now)
             asked = await self._not_in_hand(current, run=run)
-            is_let_go = asked is not None and run is None  # else the run has yet to come to its end
+            is_let_go = asked is not None and run is None  # a run still has to finish its claim
             return [begun, states.let_go(asked)] if asked and is_let_go else [begun]
 
         await self._elicitations.write_afresh(values)
@@ -294,7 +301,7 @@ class Ledger:
         also_spent: bool = False,
         by: str | None = None,
     ) -> Payment:
-        """Reserve a part refund, see `flows.payments.refunds.begin_part`, of what no call has."""
+        """Reserve a part refund of a payment that no call uses; see `refunds.begin_part`."""
         begun: Payment | None = None
 
         async def values() -> Sequence[Value]:
@@ -305,7 +312,7 @@ class Ledger:
                 current, now, up_to=up_to, reason=reason, also_spent=also_spent, by=by
             )
             asked = await self._not_in_hand(current, run=run)
-            # Both are written, so that no call takes it at the same moment.
+            # Write both, so that no call claims the payment at the same moment.
             return [begun] if asked is None else [begun, asked]
 
         await self._elicitations.write_afresh(values)
@@ -313,16 +320,16 @@ class Ledger:
         return begun
 
     async def is_in_hand(self, payment: Payment) -> bool:
-        """Return True if the lease of a run on it lasts, for whoever only looks."""
+        """Return True if a run's claim on the payment has not expired, for display only."""
         if payment.status not in (ReceiptStatus.OPEN, ReceiptStatus.TAKEN):
             return False
         asked = await self.leading_to(payment)
         return asked is not None and self._elicitations.is_held(asked)
 
     async def _not_in_hand(self, payment: Payment, *, run: str | None) -> Elicitation | None:
-        """The question that leads to the payment.
+        """Return the question that leads to the payment.
 
-        Raises NotPossible while a run has it in hand, which is another one than `run`.
+        Raises NotPossible while another run than `run` has claimed it.
         """
         asked = await self.leading_to(payment)
         is_its_own = asked is not None and asked.take is not None and asked.take.run == run
@@ -333,7 +340,7 @@ class Ledger:
         return asked
 
     async def leading_to(self, payment: Payment) -> Elicitation | None:
-        """The elicitation whose next taker would get this payment."""
+        """Return the elicitation whose next call would get this payment, or None."""
         asked = await self._elicitations.get(payment.answers or payment.elicitation_id)
         content = None if asked is None else asked.content
         is_led = isinstance(content, Mapping) and content.get("payment") == payment.id
@@ -342,16 +349,16 @@ class Ledger:
     async def note_refund(
         self, owner: str, id: str, refund: Refund, *, is_pending: bool = False
     ) -> None:
-        """The provider has given the money back: that stands, whatever happened meanwhile.
+        """Record that the provider has refunded the payment, whatever happened in the meantime.
 
-        While it `is_pending`, the provider is asked what became of it.
+        If it `is_pending`, the provider is polled for its final status.
         """
         now = self._elicitations.clock()
 
         def refunded(payment: Payment) -> Payment:
             if payment.status is ReceiptStatus.REFUNDED and payment.refund_id is not None:
                 return payment
-            if refund.id in payment.failed_refunds:  # it has failed before its reply came
+            if refund.id in payment.failed_refunds:  # it failed before its reply arrived
                 return payment
             payment = receipts.refunded(payment, now, refund_id=refund.id)
             return refunds.pending(payment, now) if is_pending else payment
@@ -359,7 +366,7 @@ class Ledger:
         await self.change(owner, id, refunded)
 
     async def of_intent(self, owner: str, payment_intent: str, *, seller: str) -> Payment | None:
-        """The owner's payment that the provider calls so."""
+        """Return the owner's payment with this id at the provider, or None."""
         for payment in await self.all(owner=owner):
             if (payment.seller, payment.payment_intent) == (seller, payment_intent):
                 return payment
@@ -368,9 +375,9 @@ class Ledger:
     async def of_session(
         self, reference: str, session: str, *, seller: str, payment: str | None = None
     ) -> Payment | None:
-        """What was paid for a question, which may be erased, by this session of this seller.
+        """Return the payment of a provider's session for a question, which may be erased.
 
-        `payment`: by this one, where the session has several.
+        `payment` is its id at the provider, for a session with several payments.
         """
         for filed in (session, f"{session} {payment}"):
             id = self._ids.payment(reference, seller=seller, session=filed)
@@ -382,11 +389,14 @@ class Ledger:
         return None
 
     async def all(self, *, owner: str | None = None) -> list[Payment]:
-        """Every row, of one owner or of all, in no order that means anything."""
+        """Return all rows, of one owner or of everyone, in no particular order."""
         return await self._elicitations.all(Payment, owner=owner)
 
     async def unless_there(self, row: Payment | StoredWebhook) -> Payment | StoredWebhook | None:
-        """None for what is there; an event that says what another one said, as such."""
+        """Return a row to write, or None if it exists.
+
+        An event whose `transition` another event has applied becomes `repeated`.
+        """
         if isinstance(row, Payment):
             return row if await self.read(row.owner, row.id) is None else None
         if await self._elicitations.read(StoredWebhook, owner=row.owner, id=row.id) is not None:
@@ -407,8 +417,8 @@ class Ledger:
     ) -> Payment:
         """Change one row: read, decide, compare-and-set. Raises what `change` raises.
 
-        `hook` is the event that says so; it is stored in the same write. So is the question that
-        the payment answers, if the change makes the payment usable.
+        `hook` is the event that causes the change, and is stored in the same write. If the change
+        makes the payment usable, the question that it answers is stored too.
         """
         changed: Payment | None = None
         result: ChangedPayment | None = None
@@ -434,7 +444,7 @@ class Ledger:
         return changed
 
     async def serve(self, elicitation: Elicitation, payment: Payment) -> None:
-        """Answer an open question with a payment that stands, made for another question."""
+        """Answer an open question with a valid payment that was made for another question."""
         ended: list[Elicitation] = []
 
         async def values() -> Sequence[Value]:
@@ -459,5 +469,5 @@ class Ledger:
 
 
 def in_hand(payment: Payment) -> Payment:
-    """As the tool has it: the elicitation's lease is what says that it is taken."""
+    """Return the payment with the status that the tool sees: the elicitation's claim is on it."""
     return receipts.take(payment) if payment.status is ReceiptStatus.OPEN else payment

@@ -1,11 +1,11 @@
-"""Erased: what is told of a payment whose question is no longer stored.
+"""Orphaned events: events of a session whose question is no longer stored.
 
-What could go wrong: a bank takes the money months later, and what was bought is still handed out;
-or money comes for a question that is gone, and nobody hears of it. So the row in the ledger, which
-is kept for years, is found by what it was for. Where there is none, none is made: anybody who pays
-at our account can give a reference of ours, and by itself a row would be given back. Such an event
-is refused, and its payment listed as one that somebody has to look at. So is one of a question
-that this store never had, as where it was put back from a backup.
+Risks: a bank takes the money months later, and a permanent purchase is still delivered. Or money
+arrives for an erased question and the operator does not notice. So the payment is looked up in the
+ledger, which is stored for years. If it has no row, none is created: anyone who pays to the
+merchant account can set a reference, and the server would refund a new row automatically. Such an
+event is refused, and its payment is listed for the operator. So is an event of a question that
+this store never had, for example after a restore from a backup.
 """
 
 from msgspec.structs import replace
@@ -28,7 +28,10 @@ class OrphanedEvents:
         self._rows = WebhookRows(elicitations)
 
     async def hear(self, seller: MerchantAccount, event: Notice, body: WebhookBody) -> str:
-        """A session is told of whose question is not stored; what became of it, in a word."""
+        """Apply an event of a session whose question is not stored.
+
+        Return the payment's new status, or the status of the stored webhook.
+        """
         payment = await self._of_session(event, seller=seller)
         hook = self._rows.of(SERVICE if payment is None else payment.owner, seller, event, body)
         done = await self._verified(hook, event, payment, seller=seller)
@@ -39,7 +42,7 @@ class OrphanedEvents:
     async def reconcile(
         self, hook: StoredWebhook, event: Notice, *, seller: MerchantAccount
     ) -> StoredWebhook:
-        """The same of an event that is a row already; as it is to be written."""
+        """Apply a stored event like `hear`. Return the webhook's row to write."""
         payment = await self._of_session(event, seller=seller)
         done = await self._verified(hook, event, payment, seller=seller)
         if payment is not None and done.status != "refused":
@@ -84,7 +87,7 @@ class OrphanedEvents:
         )
 
     async def _of_session(self, event: Notice, *, seller: MerchantAccount) -> Payment | None:
-        """The payment of a session whose question may be erased: the row says whose it was."""
+        """Return the payment of a session whose question may be erased; its row has the owner."""
         if event.session is None or event.reference is None:
             return None
         session = event.session
@@ -94,7 +97,10 @@ class OrphanedEvents:
 
 
 def _is_no_money(session: ProviderSession | None) -> bool:
-    """Whether it says that there is none; of a session that it only names it says nothing."""
+    """Return True if the session shows that no money was paid or all was returned.
+
+    An event without a session says nothing about the money: False.
+    """
     if session is None:
         return False
     return session.state is not SessionStatus.PAID or session.gone >= (session.amount or 1)

@@ -1,8 +1,8 @@
-"""Payments (the kind `payment`): what is asked, and what a tool gets and does with it.
+"""The kind `payment`: its questions, and how a tool gets, spends and refunds a payment.
 
-What could go wrong: somebody else's payment taken for ours, one payment counted twice, money that
-belongs to no question. Only a verified webhook or a fetch settles, only for a session of our own,
-and each paid session has exactly one row in the ledger, whatever became of its question.
+Risks: another program's payment is accepted, one payment is counted twice, or money belongs to no
+question. Only a verified webhook or a fetch settles a question, only for a session that this
+server began, and each paid session has exactly one row in the ledger, even if its question ended.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -42,10 +42,10 @@ _GONE = "refunded meanwhile"
 
 
 class PaymentGone(NotPossible):
-    """A payment that was used by another run, refunded or disputed, so that no run can use it."""
+    """The payment was used by another run, refunded or disputed, so this run cannot use it."""
 
     def __init__(self, payment: Payment | None) -> None:
-        """Take the payment; None if what led to it is gone, as a refund of it was begun."""
+        """Build the error for a payment; None if a refund has removed the link to the payment."""
         self.became, status = _GONE, ReceiptStatus.REFUNDED
         if payment is not None:
             self.became = _became(payment)
@@ -77,7 +77,7 @@ class Payments:
     ) -> None:
         self._elicitations = elicitations
         self._sellers = sellers
-        self._config = config  # how errors call the file that declares providers
+        self._config = config  # the name in errors of the file that declares providers
         self.flow = Gateways(sellers)
         self.ledger = Ledger(
             elicitations,
@@ -123,7 +123,10 @@ class Payments:
         return {**facts, "seller": seller.name, "live": seller.is_live, "at": seller.api}
 
     async def known(self, request: PaymentRequest, by: AskedBy) -> Json | None:
-        """What was bought for good; its first use spends it, so that it is not given back."""
+        """Return the payment of a permanent purchase, or None if there is none.
+
+        The first use spends the payment, so that it is not refunded.
+        """
         if not request.once:
             return None
         key = self.ledger.bought(self._terms(request), server=by.server, tool=by.tool)
@@ -135,17 +138,17 @@ class Payments:
         return None if found is None else _json(found)
 
     async def is_bought(self, request: PaymentRequest, by: AskedBy) -> bool:
-        """Whether it was bought for good; unlike `known`, a look does not spend it."""
+        """Return True if the permanent purchase was paid. Unlike `known`, do not spend it."""
         key = self.ledger.bought(self._terms(request), server=by.server, tool=by.tool)
         return await self._elicitations.holder(Payment, owner=by.owner, key=key) is not None
 
     async def asked(
         self, request: PaymentRequest, asked: Asked, *, link: Link, by: AskedBy
     ) -> Asked:
-        """Nobody is asked to pay twice.
+        """Return the question with its payment terms, after checking that it is not paid already.
 
-        Raises Failed while something was paid for the very same that has not arrived yet, or that
-        somebody has to look at.
+        Raises:
+            Failed: A payment for the same thing is on its way, or the operator has to check it.
         """
         seller, terms = self._chosen(request), self._terms(request)
         self.flow.named(seller.name).check(request.price)
@@ -164,37 +167,40 @@ class Payments:
             raise Failed(f"The payment was {error.became}.", elicitation_id=taken.id) from error
 
     async def usable(self, taken: Elicitation) -> Payment:
-        """Return the payment that a run has claimed: no other run uses or refunds it.
+        """Return the payment that a run has claimed, so that no other run uses or refunds it.
 
-        Every door that hands a payment out asks here, once it has the lease. A product that was
-        paid for by another payment is answered with that one. Raises PaymentGone.
+        All code that passes a payment to a tool calls this after it has claimed the question. If
+        another payment has paid for the same product, return that payment.
+
+        Raises:
+            PaymentGone: The payment cannot be used any more.
         """
         bought = await self.ledger.bought_for_good(taken)
         if bought is not None and bought.id != _payment_in(taken):
             return await self.ledger.spend(taken.owner, bought.id, run=None)
         found = await self._of(taken)
-        if found is None:  # a refund that was begun has wiped what led to it
+        if found is None:  # a refund was begun and has removed the link to the payment
             raise PaymentGone(await self.ledger.paid(taken))
         if not (found.is_usable or _is_of_itself(found, taken)):
             raise PaymentGone(found)
         return found
 
     async def made(self, used: Elicitation, *, now: datetime) -> list[Payment]:
-        """A result that uses it is about to go out: the clock refunds it no more."""
+        """Mark the payment as perhaps delivered, which ends its automatic refund."""
         return _changed(await self._of(used), lambda found: receipts.made(found, now))
 
     async def worked(self, owner: str, id: str | None) -> list[Payment]:
-        """`once` has done work for this payment, if for any: the clock refunds it no more."""
+        """Record that `once` has done work for the payment, which ends its automatic refund."""
         now = self._elicitations.clock()
         found = None if id is None else await self.ledger.read(owner, id)
         return _changed(found, lambda one: receipts.made(one, now, by_once=True))
 
     async def in_vain(self, used: Elicitation) -> list[Payment]:
-        """The tool that used it failed: it is there for the same call, or refunded by the clock."""
+        """Record that the tool failed: the same call can use the payment, or it is refunded."""
         return _changed(await self._of(used), receipts.in_vain)
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
-        """The result that used it went out: it is spent."""
+        """Spend the payment, as the result that used it was sent."""
         now = self._elicitations.clock()
         return [*_changed(await self._of(delivered), lambda found: receipts.used(found, now))]
 
@@ -206,7 +212,7 @@ class Payments:
         return "" if seller is None else seller.label
 
     async def paid(self, elicitation: Elicitation) -> Payment | None:
-        """The payment that settled it; also when it was delivered."""
+        """Return the payment that settled the question, even after it was delivered."""
         return await self.ledger.paid(elicitation)
 
     def merchant_of(self, elicitation: Elicitation) -> str:
@@ -216,16 +222,16 @@ class Payments:
         return self._sellers.get(name)
 
     async def spend(self, owner: str, id: str, *, run: str, leg: str) -> Json:
-        """Raises NotPossible if it was refunded, or another leg of the call has it by now."""
+        """Spend a payment. Raises NotPossible as `Ledger.spend` does."""
         return _json(await self.ledger.spend(owner, id, run=run, leg=leg))
 
     async def refund(self, owner: str, id: str, *, reason: str | None, run: str) -> Json:
-        """The run gives back what it has in hand; see Refunds.give_back."""
+        """Refund a payment that the run has claimed; see `Refunds.refund`."""
         refund = await self.refunds.refund(owner, id, reason=reason, run=run)
         return refund.as_json()
 
     def _used_up_in_vain(self, taken: Elicitation) -> Elicitation:
-        """Its call is told once; the next one asks anew."""
+        """Mark the question as delivered: this call gets the error, and the next one asks again."""
         assert taken.take is not None
         return states.deliver(taken, run=taken.take.run, now=self._elicitations.clock())
 
@@ -276,7 +282,7 @@ class Payments:
 
 
 def _became(payment: Payment) -> str:
-    """Return the words for the model: why the payment cannot be used."""
+    """Return the reason for the model why the payment cannot be used."""
     if payment.owed:
         return (
             f"refunded, and the refund of {payment.owed_price} failed: the operator of this server "
@@ -306,9 +312,9 @@ def _payment_in(elicitation: Elicitation) -> str | None:
 
 
 def _is_of_itself(payment: Payment, taken: Elicitation) -> bool:
-    """The very run spent it, or began to give it back, and its body runs again.
+    """Return True if this run itself spent the payment or began its refund, and now runs again.
 
-    What was given back is never handed out.
+    A refunded payment is never passed to a tool.
     """
     run = None if taken.take is None else taken.take.run
     match payment.status:

@@ -1,13 +1,13 @@
-"""Reconciliation: the sessions of a provider, compared with this store since a time.
+"""Reconciliation: comparison of a provider's sessions since a given time with this store.
 
-What could go wrong: a store that lost its last moments, by a restore or a failover, and money that
-no list knows. The provider knows: each session of ours carries the id of its question. A session
-that the store does not know is given to its question, which settles it as any other; one whose
-question is lost as well, and one that we did not begin, goes on the operator's list if it is paid.
-Then the payments that nobody has used are asked about, for a refund may be lost, too.
+Risks: a store lost its latest writes in a restore or a failover, and a payment is missing. The
+provider's sessions have the id of their question. A session that the store does not know is added
+to its question, which is then settled as usual. A paid session whose question is lost too, or that
+this server did not begin, goes on the operator's list. Then the unused payments are polled, because
+a refund may be lost too.
 
-How far it is stands in one row for each provider, page by page. The sweeper goes on with it, in
-one process at a time, also after a restart. The same comparison done twice changes nothing more.
+The progress is stored in one row for each provider, page by page. The sweeper continues it in one
+process at a time, also after a restart. A repeated comparison changes nothing.
 """
 
 import logging
@@ -34,7 +34,7 @@ from webapp.records.values import Reconciliation
 from webapp.stores import Conflict
 
 KEPT = timedelta(days=30)
-PAGES_AT_ONCE = 20  # of a list, and then it is another row's turn
+PAGES_AT_ONCE = 20  # of a list, before the sweeper goes on to another row
 RECEIPTS_AT_ONCE = 50
 AGAIN_AFTER = timedelta(seconds=30)  # the first time; then twice as long each time
 AGAIN_AT_MOST = timedelta(hours=1)
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reconciling:
-    """Compares the providers that list their sessions; built with the service."""
+    """The comparison with the providers that list their sessions; built with the service."""
 
     def __init__(
         self,
@@ -68,17 +68,17 @@ class Reconciling:
         return [name for name in self._flow.names if name not in self._flow.listing]
 
     async def reconcile(self, since: datetime) -> Sequence[Reconciliation]:
-        """Compare what was begun at the providers since then with this store.
+        """Start comparing the providers' sessions since `since` with this store.
 
-        Writes what has to be done and returns: the sweeper does it. Called again, and in several
-        processes, it is one comparison, of the earliest time.
+        The sweeper does the work. If it is called again, or in several processes, there is still
+        one comparison for each provider, from the earliest time.
         """
         return [await self._begin(name, since) for name in self._flow.listing]
 
     async def go_on(self, row: Reconciliation) -> Reconciliation:
-        """Do a part of it; what the provider does not answer now is tried again later."""
+        """Do a part of the comparison. If the provider does not answer, schedule another try."""
         gateway = self._flow.listing.get(row.seller)
-        if gateway is None:  # it was set up here when this was begun
+        if gateway is None:  # no longer configured
             return await self._kept(row, next_at=self._later(row), tries=row.tries + 1)
         try:
             if not row.is_listed:
@@ -88,7 +88,7 @@ class Reconciling:
             _log.warning("payments.not_compared", extra={"seller": row.seller, "why": str(error)})
             now = await self._stored(row) or row
             return await self._kept(now, next_at=self._later(now), tries=now.tries + 1)
-        except Conflict:  # another process is at it
+        except Conflict:  # another process is working on it
             return await self._stored(row) or row
 
     async def _begin(self, seller: str, since: datetime) -> Reconciliation:
@@ -133,7 +133,7 @@ class Reconciling:
         return row
 
     async def _ask_about_unused(self, row: Reconciliation) -> Reconciliation:
-        """Ask about payments that nobody has used: they may be refunded or claimed by now."""
+        """Poll the unused payments, which may have been refunded or disputed in the meantime."""
         found = [one for one in await self._ledger.all() if one.seller == row.seller]
         unused = sorted(
             [
@@ -158,7 +158,7 @@ class Reconciling:
     async def _compare(
         self, row: Reconciliation, session: ProviderSession, *, seller: MerchantAccount
     ) -> Reconciliation:
-        """Return the row with what this session adds to its counts."""
+        """Compare one session, and return the row with updated counts."""
         reference = session.reference or ""
         why = why_not_stored(reference, now=self._elicitations.clock())
         if why is None:
@@ -178,12 +178,12 @@ class Reconciling:
             elicitation = await self._checkouts.adopt(elicitation, session)
             row = replace(row, found=row.found + 1)
         if await self._is_news(elicitation, session):
-            with suppress(Mismatch):  # it was paid otherwise than asked, which is listed
+            with suppress(Mismatch):  # paid differently than requested, which is listed
                 await self._checkouts.ask_provider(elicitation, collects=False)
         return row
 
     async def _is_news(self, elicitation: Elicitation, session: ProviderSession) -> bool:
-        """Return True if the provider says something of the session that the store does not."""
+        """Return True if the provider reports a status of the session that is not stored."""
         id = await self._ledger.id_for(elicitation, session)
         payment = await self._ledger.read(elicitation.owner, id)
         if payment is not None:
@@ -191,7 +191,7 @@ class Reconciling:
         return session.state in (SessionStatus.PAID, SessionStatus.PENDING, SessionStatus.FAILED)
 
     async def _list(self, session: ProviderSession, seller: MerchantAccount, *, why: str) -> bool:
-        """Put a paid session on the operator's list; False if there is no money in it."""
+        """Put a paid session on the operator's list. Return False if it has no money."""
         if session.state is not SessionStatus.PAID or session.gone >= (session.amount or 1):
             return False
         if session.is_live != seller.is_live:
@@ -203,7 +203,7 @@ class Reconciling:
     async def _kept(
         self, row: Reconciliation, *, next_at: datetime, tries: int = 0
     ) -> Reconciliation:
-        """Raises Conflict if another process has gone on."""
+        """Store the row's progress. Raises Conflict if another process has continued."""
         changed = replace(row, next_at=next_at, tries=tries)
         await self._elicitations.write(changed)
         return replace(changed, version=changed.version + 1)

@@ -1,9 +1,9 @@
-"""Refunds: money goes back, on a call's word or an operator's, or by itself as nobody used it.
+"""Refunds, requested by a tool or an operator, or made automatically for unused payments.
 
-What could go wrong: it goes back twice, or goes back while a call uses what it paid for. So the
-ledger says first that nobody uses it any more; then one at a time asks the provider, under a key of
-the receipt's own, which some do not know; and what is not known to be done is asked again, later
-each time.
+Risks: a payment is refunded twice, or while a call uses it. So the ledger first records that no
+call can use the payment. Then one process at a time asks the provider, with the payment's own
+idempotency key, which some providers do not support. A refund without a confirmed result is
+requested again, with longer pauses each time.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class NoRefunds(Failed):
-    """It cannot be asked to give anything back; nothing was begun."""
+    """The provider cannot be asked to refund this payment. Nothing was started."""
 
 
 class Refunds:
@@ -69,7 +69,7 @@ class Refunds:
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
 
     def is_possible(self, payment: Payment) -> bool:
-        """Whether whoever took it is set up here, in the mode that it was paid in, and refunds."""
+        """Return True if the payment's provider is configured in its mode and makes refunds."""
         return self._why_not(payment) is None
 
     async def refund(
@@ -84,23 +84,23 @@ class Refunds:
         up_to: int | None = None,
         by: str | None = None,
     ) -> Refund:
-        """Give the money back; the same again gives the same refund, once that is known.
+        """Refund a payment. A repeated call returns the same refund once it is known.
 
-        `run` is the one that has it in hand, `by` whose word it is, as the audit names them.
-        `up_to`: only so much of it, in minor units, with what went back before; the rest can be
-        used.
+        `run` is the run that has claimed the payment, and `by` the audit name of the requester.
+        `up_to` is the total to refund in minor units, including earlier part refunds; the remaining
+        amount can still be used.
 
         Raises:
             Erased: There is no such payment.
             NotPossible: The payment was spent (unless `also_spent`) or perhaps delivered (unless
-                `also_made`), or a run has it in hand.
-            UnderWay: Another process makes a refund of it at the moment.
-            NoRefunds: Nobody can be asked to refund it. Nothing was begun.
+                `also_made`), or a run has claimed it.
+            UnderWay: Another process is refunding it at the moment.
+            NoRefunds: No provider can be asked to refund it. Nothing was started.
             Failed: The provider did not answer, and is asked again automatically.
         """
         found = await self._ledger.read(owner, id)
         why_not = None
-        if found is not None:  # who was asked before is asked again, and nobody else
+        if found is not None:  # a started refund is repeated at the same provider only
             why_not = self._elsewhere(found) if _is_begun(found) else self._why_not(found)
         if why_not is not None:
             raise NoRefunds(why_not)
@@ -127,13 +127,13 @@ class Refunds:
             return await self._ask(begun, then=lambda payment: payment)
 
     async def fall_due(self, payment: Payment) -> None:
-        """Give back what nobody used, or what could not be given back before; ask about refunds."""
+        """Do the payment's due work: its automatic refund, a retry, or a check of its refunds."""
         now = self._elicitations.clock()
         if payment.due_at is None or now < payment.due_at:
             return
         asked_at = None if payment.pending is None else payment.pending.ask_at
         if asked_at is not None and asked_at <= now:
-            await self.ask_about(payment)  # first: what failed is not asked for by the same key
+            await self.ask_about(payment)  # first, as a failed refund needs another key
             return
         if not self.is_possible(payment):
             await self._postpone(payment, pause=REFUND_AGAIN_AT_MOST)
@@ -153,7 +153,7 @@ class Refunds:
         except NotPossible:
             await self._postpone(payment, pause=REFUND_AGAIN_AFTER)
         except UnderWay:
-            pass  # whoever is at it will say what became of it
+            pass  # the other process records the result
         except Failed as error:
             tried = await self._ledger.read(owner, id)
             tries = None if tried is None else tried.refund_tries
@@ -163,9 +163,9 @@ class Refunds:
             _log.info("payment.refunded", extra={"id": id})
 
     async def ask_about(self, payment: Payment) -> bool:
-        """Ask how the refunds of a payment stand, and ask again in a day while one is pending.
+        """Poll the status of a payment's refunds, and again in a day while one is pending.
 
-        A provider that is in trouble is asked as late. Returns False if it does not say.
+        After a failure the next poll is in a day too. Return False if the provider reported none.
         """
         gateway, clock = self._flow.refund_tellers.get(payment.seller), self._elicitations.clock
         told: Sequence[RefundChange] | None = None
@@ -185,7 +185,7 @@ class Refunds:
         return told is not None
 
     async def _is_surplus(self, payment: Payment) -> bool:
-        """Return False where it is no surplus, or its provider cannot be asked now."""
+        """Return True if the payment is a surplus; False if not, or if it cannot be checked now."""
         owner, id = payment.owner, payment.id
         try:
             is_twice = await self._is_paid_twice(payment)
@@ -201,7 +201,7 @@ class Refunds:
     async def _is_paid_twice(self, payment: Payment) -> bool:
         """Return True if the provider shows two charges for one thing, and this is the second.
 
-        The first charge may be older than its question is stored: the ledger knows it then.
+        If the question of the first charge is erased, the ledger's row counts as the charge.
         Raises Failed if the provider cannot be asked.
         """
         other = await self._ledger.read(payment.owner, payment.surplus_to or "")
@@ -260,7 +260,7 @@ class Refunds:
             raise Failed("The payment provider is not set up here any more.") from error
 
     def _why_not(self, payment: Payment) -> str | None:
-        """Why nobody can be asked to give it back; None: somebody can."""
+        """Return why no provider can be asked for the refund, or None if one can."""
         if (elsewhere := self._elsewhere(payment)) is not None:
             return elsewhere
         seller = self._sellers.get(payment.seller)
@@ -280,7 +280,7 @@ class Refunds:
         return f"{seller.label} gives nothing back when asked by us.{by_hand}"
 
     def _elsewhere(self, payment: Payment) -> str | None:
-        """Where it was paid, if whoever has that name here is somebody else."""
+        """Return where it was paid, if the provider of that name here has another address."""
         seller = self._sellers.get(payment.seller)
         if not payment.at or (seller is not None and seller.api == payment.at):
             return None
@@ -297,9 +297,9 @@ class Refunds:
         )
 
     async def _ask(self, begun: Payment, *, then: Callable[[Payment], Payment]) -> Refund:
-        """Ask the provider; where that does not work it is tried as planned, which `then` changes.
+        """Ask the provider for the refund. If that fails, restore the due time and apply `then`.
 
-        Another one may be at it by then, whose plan stays: so both are one write.
+        Both are one write, so that the due time stays if another process has changed it.
         """
         mine = await self._ledger.change(begun.owner, begun.id, self._leased)
 
@@ -314,7 +314,7 @@ class Refunds:
             raise
 
     async def _finish(self, payment: Payment) -> Refund:
-        # As it was begun: the same words under the same key.
+        # Send the same content as in the first request, because the key is the same.
         refund = await self._asked(payment, reason=payment.reason)
         is_pending = self._is_pending(payment, refund)
         await self._ledger.note_refund(payment.owner, payment.id, refund, is_pending=is_pending)
@@ -325,14 +325,16 @@ class Refunds:
         return refund.status is RefundStatus.PENDING and payment.seller in self._flow.refund_tellers
 
     def _leased(self, payment: Payment) -> Payment:
-        """Where it takes no key, whoever writes this asks it alone, until it is due again.
+        """Reserve the request for this process, if the provider supports no idempotency keys.
 
-        Raises UnderWay if that is another one, or if it is due so soon as it was planned.
+        Raises:
+            UnderWay: Another process has reserved it, or an automatic try is about to start.
+            NotPossible: A bank has claimed the payment in the meantime.
         """
-        if payment.status is ReceiptStatus.DISPUTED:  # a bank was faster
+        if payment.status is ReceiptStatus.DISPUTED:
             raise NotPossible(status=payment.status, wanted=ReceiptStatus.REFUNDED)
         if payment.status is not ReceiptStatus.REFUNDING:
-            return payment  # it is back already
+            return payment  # already refunded
         if self._flow.has_refund_key(payment.seller):
             return payment
         now, until = self._elicitations.clock(), payment.refund_at
@@ -341,7 +343,7 @@ class Refunds:
         return refunds.postpone(payment, now + ASKING_AT_MOST)
 
     async def _postpone(self, payment: Payment, *, pause: timedelta) -> None:
-        """Unless somebody has begun to give it back meanwhile, who plans it."""
+        """Postpone the automatic refund, unless another process has planned it in the meantime."""
         until = self._elicitations.clock() + pause
 
         def postponed(current: Payment) -> Payment:

@@ -1,9 +1,10 @@
-"""Turns: when the provider of an open payment page is asked about it by itself.
+"""Turns: the schedule for polling a provider about an open payment page.
 
-From Continue on, until the link's time is over, and at the provider's own pace: that is for where
-its webhooks do not reach us. A turn stands in the elicitation, as what is due: so one process of
-all on a store has it, and one that ends leaves it to the others. Here is besides what this process
-has planned, so that it need not wait for the sweeper's next round.
+Providers whose webhooks do not reach this server are polled from Continue until the link expires,
+at the provider's own pace. The next turn is stored in the elicitation as its due time, so one
+process of all on the store takes it, and another one does if that process ends. This module also
+remembers the turns that this process planned, so that it does not wait for the sweeper's next
+round.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ _LEAST_SECONDS = 0.05  # of a wait: clocks may differ in what they call now
 
 class Turns:
     def __init__(self, *, flow: Gateways, unreached: Collection[str], clock: Clock) -> None:
-        """`unreached` are the names of the providers whose webhooks do not reach us."""
+        """Plan turns for the providers in `unreached`, whose webhooks do not reach this server."""
         self._flow = flow
         self._unreached = frozenset(unreached)
         self._clock = clock
@@ -34,17 +35,17 @@ class Turns:
         self._is_news = asyncio.Event()
 
     def plan(self, elicitation: Elicitation, *, is_troubled: bool = False) -> Elicitation:
-        """With its next turn, if it has one: Continue was pressed, or it was asked about."""
+        """Return the elicitation with its next turn, after Continue or a poll."""
         return replace(elicitation, ask_at=self._next(elicitation, is_troubled=is_troubled))
 
     def expect(self, elicitation: Elicitation) -> None:
-        """Its turn is written: this process wakes for it."""
+        """Wake this process at the elicitation's turn, after the turn was stored."""
         if elicitation.ask_at is not None and not elicitation.status.is_final:
             heappush(self._planned, elicitation.ask_at)
             self._is_news.set()
 
     async def come(self, *, within: float) -> None:
-        """Wait until one that this process expects has come, or so many seconds."""
+        """Wait until the next turn that this process expects, but at most `within` seconds."""
         loop = asyncio.get_running_loop()
         until = loop.time() + within
         while (seconds := until - loop.time()) > 0:

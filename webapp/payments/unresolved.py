@@ -1,7 +1,7 @@
-"""Loose ends in the store: which payment pages are asked about again, and what somebody must see.
+"""Unresolved payments: sessions to poll again, and payments that the operator must check.
 
-What could go wrong: a row that is lost, and the money with it. It is written before its question
-is closed, it lies beside it, and it outlives it.
+Risks: a row is lost, and the money with it. A row is written before its question is closed, and
+is stored separately and longer than the question.
 """
 
 import logging
@@ -47,7 +47,7 @@ class UnresolvedPayments:
         self._elicitations = elicitations
 
     async def wait(self, elicitation: Elicitation, session: str) -> None:
-        """Its question is over, and it may still be paid: it is asked about again."""
+        """Poll a session again whose question has ended and that may still be paid."""
         now = self._elicitations.clock()
         fresh = self._fresh(elicitation, session)
 
@@ -67,7 +67,7 @@ class UnresolvedPayments:
         await self._change(loose, lambda current: current and loose_end.give_up(current))
 
     async def paid_otherwise(self, elicitation: Elicitation, session: ProviderSession) -> None:
-        """Paid, and not as asked; one that is gone again by now needs nobody."""
+        """List a session that was paid differently than requested, unless it was refunded."""
         now = self._elicitations.clock()
         fresh = self._fresh(elicitation, session.id)
         is_gone = 0 < (session.amount or 0) <= session.gone
@@ -84,11 +84,11 @@ class UnresolvedPayments:
 
         await self._change(fresh, told)
         if not is_gone:
-            with suppress(KeyError):  # erased meanwhile
+            with suppress(KeyError):  # erased in the meantime
                 await self._elicitations.change(elicitation.id, _told_otherwise)
 
     async def lost(self, elicitation: Elicitation) -> None:
-        """A page of this question exists that the store has lost and the provider does not list."""
+        """List a page that the store has lost, at a provider that does not list its sessions."""
         fresh = self._fresh(elicitation, elicitation.id)
         await self._change(
             fresh, lambda current: current or replace(fresh, status=UnresolvedStatus.OTHERWISE)
@@ -97,9 +97,9 @@ class UnresolvedPayments:
     async def of_nobody(
         self, reference: str, session: ProviderSession, *, seller: MerchantAccount, why: str
     ) -> None:
-        """Paid for a question that is not there: somebody has to look. `why` is a key of ABOUT.
+        """List a payment for a question that is not stored. `why` is a key of ABOUT.
 
-        Where nobody is known by the owner's tag in the reference, the row is nobody's.
+        If the owner's tag in the reference is unknown, the row belongs to the service.
         """
         is_known = await self._elicitations.owners.knows(owner_of(reference))
         owner = owner_of(reference) if is_known else SERVICE
@@ -107,7 +107,7 @@ class UnresolvedPayments:
         try:
             Money.from_minor_units(amount, currency)
         except InvalidQuestion:
-            return  # no price at all: it stays among what was told
+            return  # not a valid price: only the webhook stays stored
         now = self._elicitations.clock()
         fresh = UnresolvedPayment(
             id=self._elicitations.rows.ids.unresolved(
@@ -133,7 +133,7 @@ class UnresolvedPayments:
         )
 
     async def end(self, elicitation: Elicitation, session: str) -> None:
-        """Its provider has said its last word."""
+        """End the row, as the provider reported the session's final status."""
         now = self._elicitations.clock()
         await self._change(
             self._fresh(elicitation, session),
@@ -141,7 +141,7 @@ class UnresolvedPayments:
         )
 
     async def done(self, loose: UnresolvedPayment) -> None:
-        """Somebody has looked."""
+        """End the row, as the operator has checked the payment."""
         now = self._elicitations.clock()
         await self._change(
             loose,
@@ -149,7 +149,7 @@ class UnresolvedPayments:
         )
 
     async def open(self) -> list[UnresolvedPayment]:
-        """What somebody has to look at, the latest first."""
+        """Return the payments that the operator must check, the latest first."""
         found: list[UnresolvedPayment] = []
         for status in (UnresolvedStatus.UNANSWERED, UnresolvedStatus.OTHERWISE):
             found += await self._elicitations.all(UnresolvedPayment, status=status)
@@ -158,7 +158,7 @@ class UnresolvedPayments:
     async def in_the_way(
         self, owner: str, terms: CheckoutTerms, *, server: str, tool: str
     ) -> list[UnresolvedPayment]:
-        """What was begun for the very same, and may still be paid, or was paid otherwise."""
+        """Return the sessions for the same thing that may be paid, or were paid differently."""
         found: list[UnresolvedPayment] = []
         for status in (UnresolvedStatus.WAITING, UnresolvedStatus.OTHERWISE):
             found += await self._elicitations.all(
@@ -191,12 +191,12 @@ class UnresolvedPayments:
             is_live=terms.is_live,
             session=session,
             found_at=now,
-            # Without its question nobody can be asked.
+            # The provider cannot be asked after the question is erased.
             until=min(elicitation.erase_at - ASK_AGAIN_AFTER, now + KEPT),
         )
 
     async def _may_be_of(self, loose: UnresolvedPayment, server: str) -> bool:
-        """Whether this server asked; of a question that is erased nobody knows who did."""
+        """Return True if this server asked the question, or if the question is erased."""
         try:
             asked = await self._elicitations.get(loose.elicitation_id)
         except Unreadable:
@@ -220,7 +220,7 @@ class UnresolvedPayments:
 
 
 def why_not_stored(reference: str, *, now: datetime) -> str | None:
-    """Return why the question of this id is not in the store; None for what is no id of ours."""
+    """Return why the question with this id is not stored; None if it is not an elicitation id."""
     made = made_at(reference)
     if made is None:
         return None
@@ -228,7 +228,7 @@ def why_not_stored(reference: str, *, now: datetime) -> str | None:
 
 
 def _told_otherwise(elicitation: Elicitation) -> Elicitation:
-    """While it is open it waits on; what was only too late says what came instead."""
+    """Show PAID_OTHERWISE as an open question's progress, and as an expired question's reason."""
     if not elicitation.status.is_final:
         return replace(elicitation, progress=PAID_OTHERWISE)
     if elicitation.status is Status.EXPIRED:

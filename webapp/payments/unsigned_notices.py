@@ -1,7 +1,8 @@
-"""Hints: what is said of a payment by somebody who may be anybody, and what is asked for it.
+"""Unsigned notices about a payment, which only make this server ask the provider.
 
-What could go wrong: whoever sends one makes us ask. Of a question that is not ours nobody is asked,
-and a payment that somebody names is looked up at its provider at a rate for all of them.
+Risks: anyone can send a notice and so cause requests to the provider. The provider is asked only
+about questions of this server. A notice that names only a payment causes a look-up, with one rate
+limit for all such notices.
 """
 
 from datetime import timedelta
@@ -33,10 +34,12 @@ class UnsignedNotices:
         )
 
     async def take(self, seller: str, hint: UnsignedNotice) -> str:
-        """If the session is ours, its provider is asked; what became of it, in a word.
+        """Poll the provider if the session is this server's. Return "asked" or "unknown".
 
-        Raises Failed or TooOften if the provider cannot be asked now, Mismatch if it tells of
-        something else.
+        Raises:
+            Failed: The provider cannot be asked now.
+            TooOften: Too many payments were looked up.
+            Mismatch: The session differs from what was requested.
         """
         ledger = self._payments.ledger
         elicitation = await self._elicitations.get(hint.reference or "")
@@ -64,7 +67,7 @@ class UnsignedNotices:
         return "asked"
 
     async def _trace(self, seller: str, payment: str) -> str | None:
-        """The question that the provider says a payment was for; None: none of ours."""
+        """Return the id of the question that the provider has for a payment, or None."""
         gateway = self._payments.flow.named(seller)
         if not isinstance(gateway, Traces):
             return None
@@ -72,7 +75,7 @@ class UnsignedNotices:
         return await self._outbound.run(gateway.trace(payment))
 
     async def _revisit(self, seller: str, payment: Payment | None) -> str:
-        """A question is erased long before its payment, and a bank may take months."""
+        """Poll the session of a payment whose question is erased: banks may claim after months."""
         gateway = self._payments.flow.named(seller)
         if payment is None or not isinstance(gateway, Traces):
             return "unknown"

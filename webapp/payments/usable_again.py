@@ -1,9 +1,9 @@
 """Payments that become usable again, and the questions that they answer.
 
-What could go wrong: a bank gives up its claim, and the person who was asked to pay again meanwhile
-pays twice. So the open question for the same thing is answered in the write that changes the
-payment. If nobody asks, the question that the payment was made for leads to it again. If the same
-was paid by another payment by then, this one is a surplus.
+Risks: a bank withdraws its claim, and the person, who was asked to pay again in the meantime, pays
+twice. So the open question for the same thing is answered in the write that changes the payment.
+If there is no open question, the question that the payment was made for leads to it again. If
+another payment has paid for the same thing by then, this one is a surplus.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -30,10 +30,10 @@ class ChangedPayment:
 
 
 class UsableAgain:
-    """Decides what is written with a payment that becomes usable; writes nothing itself.
+    """The rules for what is written with a payment that becomes usable; it writes nothing itself.
 
-    `paid` finds the payment that settled a question, `product` the one that bought the same product
-    for good; `product_key` is the key that the latter holds.
+    `paid` finds the payment that settled a question, and `product` the payment of the same
+    permanent purchase. `product_key` returns the key that the latter owns.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class UsableAgain:
     async def made_usable(self, payment: Payment, *, before: Payment) -> ChangedPayment:
         """Return what else is written if the change makes the payment usable.
 
-        An open question for the same thing is answered with the payment. If nobody asks, the
-        question that the payment was made for leads to it again, so that the next call gets it.
+        An open question for the same thing is answered with the payment. Otherwise the question
+        that the payment was made for leads to it again, so that the next call gets it.
         """
         if before.is_usable or not payment.is_usable:
             return ChangedPayment(payment)
@@ -85,7 +85,7 @@ class UsableAgain:
             if ended[0].status is Status.ACCEPTED:
                 kept = replace(self._kept_again(payment), answers=asked.id)
                 return ChangedPayment(kept, questions=ended, ended=ended)
-            asked = None  # its time was over
+            asked = None  # it had expired
         if payment.once:
             return ChangedPayment(self._kept_again(payment), questions=ended, ended=ended)
         result = await self._left_for_the_next_call(payment, former, asked)
@@ -94,7 +94,7 @@ class UsableAgain:
     async def _left_for_the_next_call(
         self, payment: Payment, former: Elicitation | None, holder: Elicitation | None
     ) -> ChangedPayment:
-        """`former` leads to the payment again; `holder` is the ended question that is found now."""
+        """Let `former` lead to the payment again. `holder` is the ended question with the key."""
         if holder is not None:
             other = await self._paid(holder)
             if other is not None and other.id != payment.id and not other.is_over:
@@ -120,7 +120,7 @@ class UsableAgain:
             return []
         content = {"payment": payment.id}
         if asked.holds_key and asked.content == content and asked.delivered_at is None:
-            return []  # it leads to the payment still
+            return []  # it still leads to the payment
         return [replace(asked, holds_key=True, content=content, delivered_at=None, take=None)]
 
     def _bought_again(self, payment: Payment, other: Payment) -> Payment:

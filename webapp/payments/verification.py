@@ -1,9 +1,9 @@
-"""Verdicts: what follows from what a seller says of a session that one of our attempts began.
+"""Verification: applying a provider's status of a session that this server began.
 
-What could go wrong: somebody else's payment taken for ours, one session counted twice, a payment
-that nobody is told of. Only a fetch or a verified webhook gets here, each paid session has one row
-in the ledger, whole, in the same write as the question that it answers, and what was paid otherwise
-than asked settles nothing and is shown to whoever runs the server.
+Risks: another program's payment is accepted, one session is counted twice, or a payment is not
+noticed. Only the result of a fetch or of a verified webhook gets here. Each paid session has one
+complete row in the ledger, in the same write as the question that it answers. A payment that
+differs from what was requested settles nothing and is listed for the operator.
 """
 
 import logging
@@ -40,7 +40,7 @@ from webapp.records.values import StoredWebhook, Value
 _log = logging.getLogger(__name__)
 ON_ITS_WAY = "a payment is on its way: call again later, and nobody pays twice"
 _OTHERWISE = ("amount", "currency", "mode")
-# What providers were always answered, where that is another word than ours.
+# The words in replies to webhooks that differ from the status names, for compatibility.
 _ANSWERS = {SessionStatus.CLOSED: "expired"}
 
 
@@ -60,7 +60,7 @@ class Verification:
         self.early = EarlyEvents(elicitations=elicitations, flow=flow)
 
     async def heed(self, elicitation: Elicitation, found: ProviderSession) -> SessionStatus:
-        """Act on what was fetched. Raises Mismatch."""
+        """Apply a fetched session. Raises Mismatch if it differs from what was requested."""
         seller, payment = self._flow.of(elicitation).seller, None
         try:
             verified = verify_session(elicitation, found, seller=seller)
@@ -86,30 +86,33 @@ class Verification:
         hook: StoredWebhook,
         payment_id: str,
     ) -> str:
-        """Act on what a signed notice says, and keep it in the same write; its end, in a word.
+        """Apply a signed notice, store it in the same write, and return the resulting status.
 
-        `payment_id` is what the ledger calls its session. For a task that goes on to its end.
-        Raises Mismatch.
+        `payment_id` is the session's id in the ledger. Call it in work that runs to completion.
+
+        Raises:
+            Mismatch: The session differs from what was requested.
         """
         verified = verify_notice(elicitation, event, seller=seller)
         session, payment = event.session, None
         assert session is not None
-        if session.state is SessionStatus.PAID:  # and gone again: it has its row all the same
-            if ":" in session.id:  # perhaps by our own key, and paid at twice
+        if session.state is SessionStatus.PAID:  # even if refunded since, it needs its row
+            if ":" in session.id:  # possibly this server's own key, and paid twice
                 payment_id = await self._ledger.id_for(elicitation, session)
             now, unused = hook.received_at, self._ledger.unused.get(seller.name)
             payment = paid_row(
                 elicitation, session, id=payment_id, at=seller.api, now=now, unused=unused
             )
         done = await self._act(elicitation, session, verified, payment, hook=hook)
-        if session.refunded or session.charged_back:  # of nothing, an old notice may tell too
+        if session.refunded or session.charged_back:  # a 0 in an old notice proves nothing
             await self._hear(elicitation, session)
         return str(done or _ANSWERS.get(verified, verified))
 
     async def must_be_unpaid(self, elicitation: Elicitation) -> None:
-        """Answer a question about a product that is bought already.
+        """Check that no payment has bought the product already.
 
-        Raises NotPossible for such a question.
+        Raises:
+            NotPossible: The product is paid. The question was answered with that payment.
         """
         payment = await self._ledger.bought_for_good(elicitation)
         if payment is not None and not elicitation.status.is_final:
@@ -119,9 +122,9 @@ class Verification:
     async def paid_otherwise(
         self, elicitation: Elicitation, session: ProviderSession, mismatch: Mismatch
     ) -> None:
-        """An authentic session of ours that is not as it was asked, which settles nothing.
+        """Handle an authentic session that differs from what was requested; it settles nothing.
 
-        Where it was paid, whoever runs the server has to look, and its page and its tool say so.
+        If it was paid, it is listed for the operator, and its page and its tool say so.
         """
         if mismatch.what not in _OTHERWISE or session.id not in sessions_of(elicitation):
             return
@@ -131,7 +134,7 @@ class Verification:
             await self._loose_ends.paid_otherwise(elicitation, session)
 
     async def _hear(self, elicitation: Elicitation, session: ProviderSession) -> None:
-        """What became of a payment afterwards, where no event tells."""
+        """Update a recorded payment with the refunds and disputes that the session shows."""
         id = await self._ledger.id_for(elicitation, session)
         payment = await self._ledger.read(elicitation.owner, id)
         now = self._elicitations.clock()
@@ -148,7 +151,7 @@ class Verification:
         *,
         hook: StoredWebhook | None = None,
     ) -> Completion | None:
-        """`payment` is the row of the session, if it was paid; nothing is written yet."""
+        """Write what follows from the status. `payment` is the session's new row if it was paid."""
         told_before: Sequence[StoredWebhook] = ()
         if session.unknown_word is not None:
             about = {"id": elicitation.id, "session": session.id, "why": session.unknown_word}
@@ -165,7 +168,8 @@ class Verification:
                 done, is_kept = Completion.ALREADY_SETTLED, False
             case SessionStatus.PAID:
                 assert payment is not None
-                # Nearly always it is news: only what has met a conflict is looked up before it.
+                # Write without a look-up first: nearly always the rows are new, and a conflict
+                # leads to the look-up in `rows`.
                 whole = await self._whole(elicitation, payment)
                 told_before = whole.hooks
                 done = await complete_elicitation(
@@ -177,13 +181,13 @@ class Verification:
                     first=[row for row in (hook, whole.payment) if row is not None],
                     answers_others=payment.id if payment.once else None,
                 )
-                if done is Completion.UNKNOWN:  # erased: it is looked for at the provider
+                if done is Completion.UNKNOWN:  # the question is erased
                     raise Erased(elicitation.id)
                 is_kept = done is not Completion.ALREADY_SETTLED
             case _:
                 is_kept = await self._note(elicitation, session, verified, also=rows)
         if not is_kept:
-            # Paid twice, or told twice: the ledger has each paid session once.
+            # Paid twice or reported twice: the ledger has each paid session once.
             await self._elicitations.write_afresh(lambda: self._of_ended(elicitation, rows))
         if told_before:
             await self.early.applied(told_before)
@@ -192,7 +196,7 @@ class Verification:
         return done
 
     async def _resolve(self, elicitation: Elicitation, session: ProviderSession) -> None:
-        """Only now that its row is there: till then it was asked about, or somebody had to look."""
+        """End the session's unresolved row, which is possible only after the payment is stored."""
         if elicitation.status.is_final or elicitation.progress == PAID_OTHERWISE:
             await self._loose_ends.end(elicitation, session.id)
 
@@ -210,7 +214,7 @@ class Verification:
         payment: Payment | None,
         hook: StoredWebhook | None,
     ) -> tuple[Sequence[Value], Sequence[StoredWebhook]]:
-        """What of it is not in the store by now, with what has waited for that."""
+        """Return the rows that are not stored yet, and the webhooks of applied early events."""
         paid: Value | None = None
         told_before: Sequence[StoredWebhook] = ()
         told = None if hook is None else await self._ledger.unless_there(hook)
@@ -221,7 +225,7 @@ class Verification:
             if paid is not None:
                 told_before = whole.hooks
             elif told is not None:
-                # It was known to be paid: the row of a session is what no second event changes.
+                # The payment was known: a second event does not change a session's row.
                 told = replace(told, status="repeated")
         return [row for row in (paid, told) if row is not None], told_before
 
@@ -233,8 +237,8 @@ class Verification:
         *,
         also: Also,
     ) -> bool:
-        """What brings no money is said of the question; whether `also` is written with that."""
-        # What became of an earlier try says nothing of the one that is going on, unless it is paid.
+        """Apply a status without a payment. Return True if `also` was written with the question."""
+        # An earlier session says nothing about the current one, unless it is paid.
         is_latest = session.id == next(iter(sessions_of(elicitation)), None)
         if verified is SessionStatus.FAILED and is_latest:
             with suppress(NotPossible):
@@ -242,7 +246,7 @@ class Verification:
                     elicitation.id, Status.FAILED, why=NOT_ARRIVED, also=also
                 )
                 return True
-            # Its question was over before: nothing is on its way any more.
+            # The question had ended before: no payment is on its way any more.
             await self._elicitations.change(elicitation.id, _arrived_never)
         elif elicitation.status.is_final:
             pass

@@ -1,8 +1,8 @@
-"""The log of webhooks: what was verified, kept for 30 days, and how much was not, by its reason.
+"""The log of webhooks: verified ones for 30 days, and counts of the rejected ones by reason.
 
-What could go wrong: whoever sends rubbish fills the store or the log with it. So of what could not
-be verified, or hinted at nothing of ours, only a count is kept, a row for each day and reason, and
-it is written at most once a minute, whatever arrives.
+Risks: a sender of junk fills the store or the log. So only a count is stored of webhooks that
+could not be verified or that concern no payment of this server: one row for each day and reason,
+written at most once a minute.
 """
 
 import logging
@@ -31,7 +31,7 @@ class WebhookLog:
         self._written_at: datetime | None = None
 
     def turned_away(self, seller: str, reason: str) -> None:
-        """A delivery could not be verified, or was about nothing of ours; writes nothing."""
+        """Count a rejected delivery in memory; `write_counts` writes it."""
         now = self._elicitations.clock()
         self._counts[now.date().isoformat(), seller, reason] += 1
         logged = self._logged.get((seller, reason))
@@ -40,7 +40,7 @@ class WebhookLog:
             _log.warning("webhook.unverified", extra={"seller": seller, "reason": reason})
 
     async def write_counts(self) -> None:
-        """Add what was turned away to the rows of its days, at most once a minute."""
+        """Add the counts in memory to the rows of their days, at most once a minute."""
         now = self._elicitations.clock()
         is_soon = self._written_at is not None and now - self._written_at < BETWEEN_WORDS
         if is_soon or not self._counts:
@@ -53,12 +53,12 @@ class WebhookLog:
                 del self._counts[key]
 
     async def hooks(self) -> list[StoredWebhook]:
-        """All that was verified, the latest first."""
+        """Return all verified webhooks, the latest first."""
         found = await self._elicitations.all(StoredWebhook)
         return sorted(found, key=lambda hook: hook.received_at, reverse=True)
 
     async def unverified(self) -> list[TurnedAway]:
-        """How many were turned away, the latest day first."""
+        """Return the counts of rejected deliveries, the latest day first."""
         rows = await self._elicitations.all(TurnedAway)
         found = sorted(rows, key=lambda row: (row.seller, row.reason))
         return sorted(found, key=lambda row: row.day, reverse=True)

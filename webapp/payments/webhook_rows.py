@@ -1,7 +1,7 @@
-"""Hook rows: how what a provider tells us is kept.
+"""Webhook rows: how verified webhooks are stored.
 
-What could go wrong: a body that fits no row, and with it the event that was acknowledged. So of a
-long one the beginning is kept, for an operator to read, and besides it what the whole of it said.
+Risks: a body is too large for a row, and an acknowledged event is lost. So only the beginning of a
+large body is stored, for the operator to read, together with the parsed event.
 """
 
 import logging
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookBody:
-    """What is kept of a body: all of it, or its beginning."""
+    """The stored part of a body: all of it, or its beginning."""
 
     text: str
     is_whole: bool
@@ -42,12 +42,12 @@ def body_of(body: bytes) -> WebhookBody:
 
 
 def event_of(hook: StoredWebhook, gateway: Signs) -> Notice:
-    """What it said when it came."""
+    """Return the event of a stored webhook."""
     return hook.said or gateway.kept_notice(hook.body.encode())
 
 
 def without_address(event: Notice) -> Notice:
-    """Nobody is sent to a page that only an event told of, and it may be long."""
+    """Remove the page's address: it may be long, and no browser is sent to an event's address."""
     if event.session is None:
         return event
     return with_other(event, session=with_other(event.session, url=None))
@@ -56,17 +56,17 @@ def without_address(event: Notice) -> Notice:
 class WebhookRows:
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
-        # What this process has applied: a copy of it, which often comes soon, needs no look.
+        # Events that this process has applied: a duplicate, which often follows, needs no read.
         self._applied: OrderedDict[str, None] = OrderedDict()
-        elicitations.missed.append(self._applied.clear)  # the store may have lost it
+        elicitations.missed.append(self._applied.clear)  # the store may have lost them
 
     def of(
         self, owner: str, seller: MerchantAccount, event: Notice, body: WebhookBody
     ) -> StoredWebhook:
-        """The row of an event, as one that is applied; not written yet."""
+        """Return the row of an event with the status `applied`, without writing it."""
         now = self._elicitations.clock()
         reference = event.reference or ""
-        # A session that is paid has its row in the ledger, and needs no other mark.
+        # A paid session has its row in the ledger, and needs no `transition`.
         pepper = self._elicitations.owners.pepper
         is_paid = event.session is not None and event.session.state is SessionStatus.PAID
         says = None if is_paid else event.transition
@@ -89,21 +89,21 @@ class WebhookRows:
         )
 
     def is_applied(self, hook: StoredWebhook) -> bool:
-        """Whether it is known to be done; else the store tells."""
+        """Return True if this process has applied the event. False: only the store knows."""
         return hook.id in self._applied
 
     def note_applied(self, hook: StoredWebhook) -> None:
-        """All that follows from it is durable."""
+        """Remember that the event was applied and its results are durable."""
         self._applied[hook.id] = None
         if len(self._applied) > REMEMBERED_AT_MOST:
             self._applied.popitem(last=False)
 
     def forget(self, id: str) -> None:
-        """Look again at the next copy."""
+        """Forget an event, so that its next copy is processed again."""
         self._applied.pop(id, None)
 
     async def keep(self, hook: StoredWebhook, *, status: str, why: str | None = None) -> str:
-        """Authentic, and nothing is done about it now; what became of it, in a word."""
+        """Store an authentic event that is not applied now. Return its status, or "duplicate"."""
         try:
             await self._elicitations.write(replace(hook, status=status, why=why))
         except Conflict:
@@ -114,7 +114,7 @@ class WebhookRows:
 
 
 def heard_events(payment: Payment, event: Notice, *, now: datetime) -> Payment:
-    """The ledger's row with what an event tells that became of it; told twice it says the same."""
+    """Apply a refund or dispute event to a payment. A repeated event changes nothing."""
     news = event.news
     assert news is not None
     if news.refund is not None:
@@ -130,7 +130,7 @@ def heard_events(payment: Payment, event: Notice, *, now: datetime) -> Payment:
 def contradicts(
     payment: Payment, event: Notice, currency: str | None, *, seller: MerchantAccount
 ) -> str | None:
-    """What of an event is not so that it can be about this payment."""
+    """Return what contradicts that the event is about this payment, or None."""
     if event.account != seller.account:
         return "account"
     if not event.is_live == seller.is_live == payment.is_live:

@@ -1,10 +1,10 @@
-"""Hooks: what a payment provider tells us, once it is verified.
+"""Webhooks: processing of verified events from payment providers.
 
-What could go wrong: an acknowledged event that is lost, or one that settles what is not ours. So
-2xx is answered only after the write is durable; an authentic event that names an elicitation but a
-session that we do not know is kept and reconciled; whatever else contradicts what was asked is
-kept with its reason and settles nothing. Notices come twice and in any order: each is a picture of
-when it was made, and what is written by it is the same whichever comes first.
+Risks: an acknowledged event is lost, or an event settles the wrong question. So the reply is 2xx
+only after the write is durable. An authentic event that names an elicitation but an unknown session
+is stored and reconciled. Other events that contradict the request are stored with the reason and
+settle nothing. Events arrive twice and in any order: each is a snapshot of its time, and the result
+does not depend on the order.
 """
 
 import logging
@@ -55,9 +55,12 @@ class Webhooks:
         )
 
     async def receive(self, gateway: Signs, delivery: Delivery) -> str:
-        """What became of it, in a word; it is durable when this returns.
+        """Process an event and return its resulting status, which is durable then.
 
-        For a request's own task. Raises Malformed.
+        Call it in the request's own task.
+
+        Raises:
+            Malformed: The body is not an event.
         """
         body, event, known = body_of(delivery.body), gateway.read_notice(delivery), None
         if event.session is not None and event.reference is not None:
@@ -66,9 +69,11 @@ class Webhooks:
         return await self._elicitations.uncancelled(taken)
 
     async def replay(self, hook: StoredWebhook) -> StoredWebhook:
-        """Take it as if it came now; what it did already, it does not do again.
+        """Process a stored event again as if it had just arrived. Effects are not repeated.
 
-        Raises NotConfigured if its seller is gone, Failed if that cannot be asked.
+        Raises:
+            NotConfigured: The provider is not configured any more.
+            Failed: The provider cannot be asked.
         """
         gateway = self._signing(hook)
         event = event_of(hook, gateway)
@@ -89,21 +94,21 @@ class Webhooks:
         return stored
 
     async def forget_body(self, hook: StoredWebhook) -> bool:
-        """Keep of one that is done what it said of the money, and not who paid.
+        """Erase the body of a processed webhook, with the payer's data, but not the parsed event.
 
-        False for one that waits: what it is held against is not known yet.
+        Return False for a waiting webhook, which is not compared with its payment yet.
         """
         if hook.status == "waiting":
             return False
         if hook.body:
             said = hook.said
-            with suppress(NotConfigured):  # nobody can take it again either
+            with suppress(NotConfigured):  # then it cannot be replayed either
                 said = without_address(event_of(hook, self._signing(hook)))
             await self._elicitations.write(replace(hook, body="", is_whole=False, said=said))
         return True
 
     async def reconcile(self, hook: StoredWebhook) -> None:
-        """An event about what we did not know: is it ours after all? We ask.
+        """Ask the provider about an event whose session or payment was unknown, and apply it.
 
         Raises Failed if the provider cannot be asked.
         """
@@ -122,26 +127,23 @@ class Webhooks:
                 raise
         if done.status == "refused":
             _log.warning("payment.foreign", extra={"id": hook.id, "why": done.why})
-        # Another one may have been applied for the same meanwhile: this one claims nothing.
+        # Another event may have been applied for the same transition in the meantime.
         await self._elicitations.write(replace(done, transition=None))
 
     async def hinted(self, seller: str, hint: UnsignedNotice) -> str:
-        """What somebody says who may be anybody; what became of it.
-
-        Raises as `UnsignedNotices.take` does.
-        """
+        """Process an unsigned notice and return its status. Raises as `UnsignedNotices.take`."""
         return await self._hints.take(seller, hint)
 
     def _signing(self, hook: StoredWebhook) -> Signs:
         gateway = self._payments.flow.named(hook.seller)
-        if not isinstance(gateway, Signs):  # it was another one's, of the same name
+        if not isinstance(gateway, Signs):  # another provider had this name before
             raise NotConfigured(f"the payment provider {hook.seller!r}")
         return gateway
 
     async def _receive(
         self, gateway: Signs, event: Notice, body: WebhookBody, elicitation: Elicitation | None
     ) -> str:
-        """`elicitation` is the one that a session in it names, if there is one."""
+        """Process an event. `elicitation` is the one that the event's session names, if any."""
         seller = gateway.seller
         if event.session is not None and event.reference is not None:
             if elicitation is None:
@@ -178,7 +180,7 @@ class Webhooks:
             try:
                 became = await tell(elicitation)
             except Mismatch:
-                # Perhaps another process has begun the session.
+                # Another process may have begun the session.
                 elicitation = await self._elicitations.get(elicitation.id) or elicitation
                 became = await tell(elicitation)
         except Mismatch as error:
@@ -188,13 +190,13 @@ class Webhooks:
         except KeyError:
             if await self._elicitations.get(elicitation.id) is not None:
                 raise
-            # This process remembered it, and it is erased.
+            # The elicitation was in this process's cache but is erased.
             return await self._erased.hear(seller, event, body)
         self._rows.note_applied(hook)
         return became
 
     async def _ask(self, seller: MerchantAccount, event: Notice, body: WebhookBody) -> str:
-        """It names a session and says nothing of it: kept, then asked about, now or later."""
+        """Store an event that names a session without its status, and poll the provider."""
         elicitation = await self._elicitations.get(event.reference or "")
         if elicitation is None:
             return await self._erased.hear(seller, event, body)

@@ -1,7 +1,7 @@
-"""What is kept, beside the values of `flows`: a row each, all of one owner.
+"""The types of stored rows, in addition to those of `flows`. Each row belongs to one owner.
 
-What could go wrong: a field that is renamed, and a store of before that opens no more. So a field
-that comes has a default, and none changes its meaning.
+Risks: a field is renamed, and existing stores can no longer be read. So new fields have a default,
+and no field changes its meaning.
 """
 
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ from flows.payments.unresolved import UnresolvedPayment
 
 
 class DoneOnce(Struct, frozen=True, kw_only=True):
-    """What `once` did, as JSON text; a result is never shown.
+    """The result of a `once` block, as JSON text, which no page shows.
 
-    One that does not fit into a row goes on in `pieces` others. `fault` says why it cannot be
-    handed on: the work is done all the same. While somebody is `doing` it, `claimed_until` is when
-    that is not believed any more.
+    A result that is too large for a row continues in the rows `pieces`. `fault` is the reason why
+    the result cannot be returned, although the work was done. While the status is `doing`, the
+    claim expires at `claimed_until`; another process can then do the work.
     """
 
     id: str
@@ -35,7 +35,7 @@ class DoneOnce(Struct, frozen=True, kw_only=True):
     pieces: tuple[str, ...] = ()  # their ids
     fault: str | None = None
     claimed_until: datetime | None = None
-    claimed_by: str | None = None  # by which process of a program; None: by this server
+    claimed_by: str | None = None  # the API program's process; None: this server
     version: int = 0
     status: str = "done"
     due_at: None = None
@@ -45,9 +45,9 @@ class DoneOnce(Struct, frozen=True, kw_only=True):
 
 
 class CallNumber(Struct, frozen=True, kw_only=True):
-    """Which one of the identical calls of a day it is, from 1; idempotency keys are made from it.
+    """The number of a call among the identical calls of a day, from 1, for idempotency keys.
 
-    There is a row for the run or receipt that has the number, and one for the last number given.
+    There is a row for each run or receipt with a number, and one for the last assigned number.
     """
 
     id: str
@@ -74,7 +74,7 @@ class Alias(Struct, frozen=True, kw_only=True):
 
 
 class KeptSecret(Struct, frozen=True, kw_only=True):
-    """What a person typed for a name, until it is forgotten."""
+    """A secret that a person typed, stored by its name until it is deleted."""
 
     id: str
     owner: str
@@ -89,7 +89,7 @@ class KeptSecret(Struct, frozen=True, kw_only=True):
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """What was typed on a page, for the process that can validate it; `faults` is its answer."""
+    """A typed answer for the process that can validate it, which replies with `faults`."""
 
     id: str
     owner: str
@@ -105,16 +105,16 @@ class Check(Struct, frozen=True, kw_only=True):
         return f"Check({self.id!r})"
 
     def answered(self, faults: tuple[tuple[str, str], ...]) -> "Check":
-        """Without the content."""
+        """Return the row with the faults and without the content."""
         return replace(self, content=None, faults=faults)
 
 
 class Approval(Struct, frozen=True, kw_only=True):
-    """What a person allowed a tool to do without being asked again, until then.
+    """A person's permission for a tool to run without asking again, valid until `until`.
 
-    `covers` is the digest of the arguments; None: whatever they are. `about` tells a person.
-    `client` is whose calls it opens for, unless it `is_for_all` clients of its owner; one that has
-    neither was kept before clients were told apart, and opens for none.
+    `covers` is the digest of the arguments; None means any arguments. `about` describes it to the
+    person. It is valid for calls by `client`, or by all clients of the owner if it `is_for_all`. A
+    row with neither is from an older version and is valid for no client.
     """
 
     id: str
@@ -128,7 +128,7 @@ class Approval(Struct, frozen=True, kw_only=True):
     erase_at: datetime
     client: SeenClient | None = None
     is_for_all: bool = False
-    revoked_by: str | None = None  # over the HTTP API: as the audit names a key, or a person
+    revoked_by: str | None = None  # through the HTTP API: the audit name of a key or person
     version: int = 0
     status: str = "given"  # or revoked
     due_at: None = None
@@ -138,10 +138,10 @@ class Approval(Struct, frozen=True, kw_only=True):
 
 
 class InboxItem(Struct, frozen=True, kw_only=True):
-    """That a question waits for an approver: no word of it, only where it is.
+    """A link to a question that waits for an approver, without the question's content.
 
-    Its owner is the tag of the approver's name, and its id puts the newest first. The question says
-    itself whether it still waits; `decided` is a hint that it need not be looked at for that.
+    The owner is the tag of the approver's name, and ids sort the newest first. The question's own
+    status decides whether it still waits; the status `decided` only saves reading the question.
     """
 
     id: str
@@ -158,12 +158,13 @@ class InboxItem(Struct, frozen=True, kw_only=True):
 
 
 class StoredWebhook(Struct, frozen=True, kw_only=True):
-    """A verified webhook, as it came.
+    """A verified webhook.
 
-    It is `applied`, `waiting` to be reconciled, `repeated` (what it says was known), `refused`
-    for `why`, `unknown` (about nothing of ours) or `ignored` (a kind that nothing follows from).
-    `transition` is what no second one of this owner is applied for. `said` is what the whole body
-    said, where only the beginning of it is kept.
+    The status is `applied`, `waiting` (to be reconciled), `repeated` (a known change), `refused`
+    (for the reason `why`), `unknown` (not about this server's payments) or `ignored` (an event type
+    without consequences). `transition` identifies the payment change. A second webhook of this
+    owner with the same `transition` is not applied. `said` is the parsed event if only the
+    beginning of the body is stored.
     """
 
     id: str
@@ -177,7 +178,7 @@ class StoredWebhook(Struct, frozen=True, kw_only=True):
     event: str = ""
     type: str = ""
     transition: str | None = None
-    is_whole: bool = True  # else the end of the body is missing
+    is_whole: bool = True  # False: only the beginning of the body is stored
     status: str = "applied"
     why: str | None = None
     replayed_at: datetime | None = None
@@ -198,7 +199,7 @@ class StoredWebhook(Struct, frozen=True, kw_only=True):
 
 
 class EarlyEvent(Struct, frozen=True, kw_only=True):
-    """The webhooks, by their ids, that told of a payment before it was in the ledger."""
+    """The ids of webhooks about a payment that arrived before the payment was recorded."""
 
     id: str
     owner: str
@@ -210,10 +211,11 @@ class EarlyEvent(Struct, frozen=True, kw_only=True):
 
 
 class Reconciliation(Struct, frozen=True, kw_only=True):
-    """How far one provider's sessions are compared with this store, since a time.
+    """The progress of comparing a provider's sessions since a given time with this store.
 
-    It is `waiting` to go on at `next_at`, or `done`. `after` is where the provider's list goes on;
-    once that is at its end, `receipt` is the payment up to which unused ones are asked about.
+    The status is `waiting` (continues at `next_at`) or `done`. `after` is the cursor in the
+    provider's list. After the end of the list, `receipt` is the last unused payment that was
+    polled.
     """
 
     id: str
@@ -224,12 +226,12 @@ class Reconciliation(Struct, frozen=True, kw_only=True):
     erase_at: datetime
     next_at: datetime
     after: str | None = None
-    is_listed: bool = False  # the list is at its end
+    is_listed: bool = False  # the end of the list was reached
     receipt: str | None = None
-    seen: int = 0  # sessions that name a question of ours
-    found: int = 0  # that the store did not know, and that belong to a question it has
-    listed: int = 0  # that somebody has to look at
-    tries: int = 0  # in a row that failed
+    seen: int = 0  # sessions with an elicitation id
+    found: int = 0  # sessions that were unknown and belong to a stored question
+    listed: int = 0  # sessions that the operator must check
+    tries: int = 0  # consecutive failures
     version: int = 0
     status: str = "waiting"
 
@@ -239,9 +241,10 @@ class Reconciliation(Struct, frozen=True, kw_only=True):
 
 
 class TurnedAway(Struct, frozen=True, kw_only=True):
-    """How many deliveries of one day were turned away, for one reason.
+    """The number of rejected deliveries for a day and reason.
 
-    They could not be verified, or hinted at nothing of ours, or at what is not as it was asked.
+    Reasons: the signature was invalid, the payment is unknown, or the payment differs from what was
+    requested.
     """
 
     id: str
@@ -258,7 +261,7 @@ class TurnedAway(Struct, frozen=True, kw_only=True):
 
 
 class KeptCertificate(Struct, frozen=True, kw_only=True):
-    """What a sender of webhooks signs with, as it was fetched; nobody is believed for it."""
+    """A fetched certificate of a webhook sender. It is verified again at each use."""
 
     id: str
     owner: str
@@ -270,7 +273,7 @@ class KeptCertificate(Struct, frozen=True, kw_only=True):
 
 
 class KnownServer(Struct, frozen=True, kw_only=True):
-    """A served server: what it calls itself, and the one place that it is served from."""
+    """A served server: its own name, and the one module that it is served from."""
 
     id: str
     owner: str
@@ -284,9 +287,9 @@ class KnownServer(Struct, frozen=True, kw_only=True):
 
 
 class ApiKey(Struct, frozen=True, kw_only=True):
-    """What is kept of an API key: its id is a keyed hash of its text, which is nowhere.
+    """An API key. Its id is a keyed hash of its text, which is not stored.
 
-    `owners` are the users that it is for; none: all of its program's.
+    `owners` are the users that it is valid for; empty means all users of its program.
     """
 
     id: str
@@ -304,10 +307,11 @@ class ApiKey(Struct, frozen=True, kw_only=True):
 
 
 class OutgoingEvent(Struct, frozen=True, kw_only=True):
-    """What one address is told of one change: `facts` of its question, payment or account.
+    """An outgoing event for one address, with `facts` about a question, payment or account.
 
-    `id` has the place in which it is told (`webapp.events.outbox`), `webhook_id` is what the
-    receiver knows it by. While somebody sends it, `next_at` is when that is not believed any more.
+    Ids sort the events of one record for one address in order (`webapp.events.outbox`), and
+    `webhook_id` is the id that the receiver sees. While a process sends the event, that process's
+    claim expires at `next_at`.
     """
 
     id: str
@@ -320,7 +324,7 @@ class OutgoingEvent(Struct, frozen=True, kw_only=True):
     erase_at: datetime
     next_at: datetime
     tries: int = 0
-    why: str | None = None  # the last try was none
+    why: str | None = None  # the reason why the last try failed
     sent_at: datetime | None = None
     status: str = "waiting"  # or sent, or given up
     version: int = 0
@@ -335,9 +339,9 @@ class OutgoingEvent(Struct, frozen=True, kw_only=True):
 
 
 class EventAddressState(Struct, frozen=True, kw_only=True):
-    """What is known of an address that events are sent to; `ended`: it has said that it is gone.
+    """The state of an address for outgoing events; `ended` means that it replied 410 Gone.
 
-    `not_kept` is how many events were not even kept for it, as too many waited.
+    `not_kept` is the number of events that were not stored because too many were waiting.
     """
 
     id: str
@@ -357,14 +361,15 @@ class EventAddressState(Struct, frozen=True, kw_only=True):
 class RefusedRegistration(Struct, frozen=True, kw_only=True):
     """A provider's refusal of this server's client id or secret, or of its redirect address.
 
-    `registration` stands for the provider, its place, and our client id and secret there. `fault`
-    is `client`, `refresh` (we may not use that grant type) or `redirect`. Until `until` nobody is
-    sent to the provider. `status` is `accepted` once the provider has accepted us again, and
-    `suspected` if the provider may have meant the account of `by` alone (a hash of its owner).
+    `registration` is a hash of the provider, its address, and the client id and secret. `fault` is
+    `client`, `refresh` (the grant type is not allowed) or `redirect`. Nobody is sent to the
+    provider before `until`. `status` is `accepted` once the provider has accepted the registration
+    again, and `suspected` if the provider may have meant the account of `by` alone (a hash of its
+    owner).
     """
 
     id: str
-    owner: str  # the service, or the one person for whom it stands
+    owner: str  # the service, or the one person that the refusal applies to
     provider: str
     registration: str
     fault: str
@@ -385,18 +390,18 @@ class RefusedRegistration(Struct, frozen=True, kw_only=True):
 
 
 class ClientDeed(Struct, frozen=True, kw_only=True):
-    """What a client did last with what it was sent in one mode, and how long that counts."""
+    """A client's latest reaction to questions of one mode, which counts until `until`."""
 
     what: str
     at: datetime
     until: datetime
-    unanswered: tuple[str, ...] = ()  # the questions that stayed unanswered since it let one answer
+    unanswered: tuple[str, ...] = ()  # the questions without an answer since the last answered one
 
 
 class ClientRecord(Struct, frozen=True, kw_only=True):
-    """A person's client, and what it did with forms, confirmations and links.
+    """A person's client, and how it reacted to forms, confirmations and links.
 
-    A confirmation is a form without fields, which some clients draw and cannot send. `release` is
+    A confirmation is a form without fields, which some clients show but cannot send. `release` is
     the client's own version.
     """
 
@@ -422,7 +427,7 @@ class Open(Struct, frozen=True, kw_only=True):
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """What an owner is asked: one row, written with each new question. Its status is a count."""
+    """An owner's open questions in one row, written with each new question; status is a count."""
 
     id: str
     owner: str

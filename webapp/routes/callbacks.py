@@ -93,7 +93,7 @@ async def provider_returns(
     try:
         await _must_be_bound(page, elicitation)
     except NotShown:
-        await payments.checkouts.ask_once(elicitation)  # whoever the viewer is, it may be paid
+        await payments.checkouts.ask_once(elicitation)  # it may be paid, even if not by the viewer
         raise
     try:
         if arrival.all("cancelled"):

@@ -1,7 +1,7 @@
-"""The token of ours in a browser's request, which identifies it for rate limits.
+"""The server's own token in a browser's request, which identifies the browser for rate limits.
 
 Risks: a limit on an address holds people back for what others do at the same address, for example
-in an office or behind a proxy. A valid sealed token tells its bearer from the others. A request
+in an office or behind a proxy. A valid sealed token distinguishes its bearer. A request
 with an invalid token, or without one, is counted by its address.
 """
 

@@ -1,7 +1,7 @@
 """The inbox: questions that wait for an approver's decision, and the person's own approvals.
 
-Risks: an answer of somebody who may not give it. The viewer is checked against the settings at each
-request, and again with the answer. A name that is not theirs has no inbox, and its questions count
+Risks: an unauthorized person answers. The viewer is checked against the settings at each request,
+and again with the answer. A name that is not theirs has no inbox, and its questions count
 as not found. A GET changes nothing.
 """
 

@@ -1,7 +1,7 @@
 """A connected person's picture from our own origin, so that the page loads nothing from elsewhere.
 
-Risks: a picture of somebody else's account, or third-party bytes that a browser treats as our page.
-So the account is looked up as on its page, and the headers allow the bytes only as an image.
+Risks: a picture of another person's account, or third-party bytes that a browser treats as our
+page. So the account is looked up as on its page, and the headers allow the bytes only as an image.
 """
 
 from http import HTTPStatus

@@ -70,7 +70,7 @@ class SandboxApp:
         self.deliveries = {name: api.sales.deliveries for name, api in apis.items()}
         checkout = Checkout(
             sales=tuple(api.sales for api in apis.values()),
-            # The addresses of a shop come with each sale, from whoever has the API key.
+            # The shop's addresses come with each sale, from the program with the API key.
             pages=SandboxPages(url=sandbox.url, form_targets=("http:", "https:")),
         )
         self._parts: dict[str, Any] = {

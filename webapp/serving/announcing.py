@@ -28,7 +28,7 @@ def announcement(settings: Settings, name: str, *, sandbox_url: str | None = Non
         if not can_tell_users():
             lines += pairing_of(settings)
         elif settings.identity.pairs_for_yes:
-            lines += pairing_of(settings)[:1]  # here, clients are told apart without a key
+            lines += pairing_of(settings)[:1]  # here, clients are distinguished without a key
     return [*lines, "  stop     Ctrl+C"]
 
 

@@ -277,7 +277,7 @@ def _encode(found: Sequence[SecretSetting]) -> bytes:
 
 @contextmanager
 def _draft(path: Path, content: bytes) -> Generator[Path]:
-    """Write the content durably to a temporary file, so that nobody reads half a key."""
+    """Write the content durably to a temporary file, so that no process reads half a key."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

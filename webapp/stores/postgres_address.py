@@ -154,7 +154,7 @@ def said(error: Exception, seconds: float) -> str:
         return f"did not answer within {seconds:g} seconds"
     if isinstance(error, StoreUnavailable):
         return f"is not used: {error.why}"
-    # Each event loop has its own words for a refused connection.
+    # Each event loop has its own message for a refused connection.
     of_system = isinstance(error, ConnectionError) and error.errno
     text = os.strerror(of_system) if of_system else str(error)
     return f"is not usable: {text}".rstrip(".")

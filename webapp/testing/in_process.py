@@ -114,7 +114,7 @@ async def elicit_person(
                 server,
                 store=MemoryStore(),
                 clock=clock,
-                limits=CallLimits(link=timedelta()),  # nobody can act while a call is held
+                limits=CallLimits(link=timedelta()),  # a test cannot act while a call is open
                 sandbox=sandbox,
                 plugins=[_Listener(started), *plugins],
                 built=built.append,

@@ -3,7 +3,7 @@
 Experimental: never run against Mollie itself.
 
 Risks: anyone can send a webhook, because it is unsigned and contains only an id. A webhook is
-therefore only a hint: the payment is fetched, and only counts if an attempt of ours created it.
+therefore only a hint: the payment is fetched, and only counts if this server created it.
 Mollie forgets idempotency keys after an hour and allows refunds above the paid amount, so existing
 refunds are read before a new refund. If a payment is created twice because its key was forgotten,
 the extra payment expires, since its page is never shown.

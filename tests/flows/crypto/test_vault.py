@@ -1,4 +1,4 @@
-"""The ring: the newest secret wraps, every one unwraps, and each use has a key of its own."""
+"""The keyring: the newest secret wraps, every secret unwraps, and each purpose has its own key."""
 
 import pytest
 from hypothesis import given, settings

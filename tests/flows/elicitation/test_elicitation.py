@@ -35,7 +35,7 @@ ENDS_FROM_OPEN = {
     Status.FAILED,
     Status.SUPERSEDED,
 }
-# Written out once more and by hand: a row that is changed by mistake is changed twice or noticed.
+# Written out a second time: an accidental change of a row in one place is noticed.
 ALLOWED = {
     Status.PENDING: ENDS_FROM_OPEN | {Status.OPENED},
     Status.OPENED: ENDS_FROM_OPEN | {Status.OPENED, Status.EXCHANGING, Status.DENIED},
@@ -74,7 +74,7 @@ def accepted(*, run: str = "run-1", leg: str | None = None) -> Elicitation:
 
 
 def swept(before: Elicitation, *, until: datetime) -> tuple[Elicitation, datetime | None]:
-    """It after every look of a sweeper that is never late; and when it has to look next."""
+    """Sweep the elicitation on time until `until`. Return it with the time of the next sweep."""
     while before.due_at is not None and before.due_at <= until:
         after = states.fall_due(before, now=before.due_at)
         assert after != before, "the sweeper would look for ever"

@@ -1,4 +1,4 @@
-"""Runs: what was asked at which place, and what is kept of the result."""
+"""Runs: the question of each step, and what is stored of the result."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""The letters on the page: who sees them, who may guess, and how often."""
+"""The user code on the page: who sees it, who can guess it, and how often."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a form may not ask for: the fields whose name or title says that they take a secret."""
+"""Forbidden fields of forms: those whose name or title says that they ask for a secret."""
 
 import pytest
 

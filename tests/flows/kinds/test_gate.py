@@ -1,4 +1,4 @@
-"""The gate: which tools have one, what is asked, and what an answer covers."""
+"""The gate: which tools have one, what it asks, and what an answer covers."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ def delete(count: int) -> int:
 
 
 def plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """It, wrapped by a decorator that knows nothing of marks."""
+    """Wrap the function with a decorator that does not know about marks."""
 
     @wraps(function)
     def wrapper(*args: Any) -> Any:

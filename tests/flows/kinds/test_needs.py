@@ -1,4 +1,4 @@
-"""The mark `needs`: where it is kept, and what it refuses."""
+"""The mark `needs`: where it is stored, and what it refuses."""
 
 from collections.abc import Callable
 from functools import partial, wraps

@@ -1,4 +1,4 @@
-"""Secrets: a question whose every text is one, and that says nothing of the answer."""
+"""Secrets: a question whose answers are all secret, and whose texts reveal nothing of them."""
 
 from dataclasses import dataclass
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Questions that are asked together: what awaiting them gives, without anybody who asks."""
+"""Questions that are asked together: the results of awaiting them, with a fake asker."""
 
 from collections.abc import Sequence
 from typing import Any, assert_type
@@ -18,7 +18,7 @@ VISIT = elicit.url("Go there", "https://shop.example/")
 
 
 class Asker(Told):
-    """Answers with what it was told, one by one."""
+    """An asker that returns the given outcomes, one for each question."""
 
     def __init__(self, *outcomes: Outcome[Any]) -> None:
         super().__init__(outcomes[0])

@@ -1,4 +1,4 @@
-"""Whose call it is: what a token must say, and what is read from one that says it."""
+"""The caller of a request: the claims that a token must have, and what is read from them."""
 
 import base64
 import json

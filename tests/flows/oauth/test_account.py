@@ -1,4 +1,4 @@
-"""An account's key goes to the provider's hosts, and nowhere else by any way."""
+"""The access token of an account: sent to the provider's hosts, and to no other host."""
 
 import asyncio
 import copy
@@ -34,7 +34,7 @@ Answer = Callable[[httpx.Request], httpx.Response]
 
 
 class Wire:
-    """A reach whose network is a function."""
+    """A fake reach whose network is a function."""
 
     def __init__(self, answer: Answer | None = None) -> None:
         self.seen: list[httpx.Request] = []
@@ -78,7 +78,7 @@ class Wire:
 
     @property
     def keys(self) -> list[tuple[str, bool]]:
-        """Each address that was asked, and whether the key went there."""
+        """Return the URL of each request, and whether the request had the access token."""
         return [
             (str(one.url), one.headers.get("Authorization") == f"Bearer {KEY}") for one in self.seen
         ]
@@ -228,7 +228,7 @@ def test_a_content_that_is_no_account_is_refused() -> None:
 
 
 def needs(key: str, *, elsewhere: int = 200) -> Answer:
-    """An API that takes this key only; another host answers with `elsewhere`."""
+    """Return an API that accepts only this token. Another host responds with `elsewhere`."""
 
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.host != "api.github.com":
@@ -256,7 +256,7 @@ async def test_a_key_that_is_refused_is_renewed_once_and_the_request_sent_again(
         assert (await api.get("/user")).status_code == 200
     assert wire.refused == [("c1", KEY)]
     assert len(wire.seen) == 4
-    assert account.access_token == KEY  # what was handed out
+    assert account.access_token == KEY  # the access token that the tool received
 
 
 async def test_a_body_that_can_be_sent_again_is() -> None:
@@ -273,7 +273,7 @@ async def test_a_body_that_was_a_stream_is_not_sent_again() -> None:
     async with a_renewable(wire).client() as api:
         assert (await api.put("/user", content=parts())).status_code == 401
         assert len(wire.seen) == 1
-        # But its key was renewed, and the next request has the newer one.
+        # The access token was renewed all the same, and the next request has the newer one.
         assert (await api.put("/user", content=parts())).status_code == 200
     assert wire.refused == [("c1", KEY)]
 

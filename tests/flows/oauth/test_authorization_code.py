@@ -1,4 +1,4 @@
-"""The way to an account and back: what is sent, what is kept, what is read from the replies."""
+"""The authorization code flow: what is sent, stored, and read from the replies."""
 
 import base64
 import hashlib
@@ -37,7 +37,7 @@ from tests.support.oauth_flow import (
 
 
 def exchanged(said: dict[str, Any], who: dict[str, Any] = OCTOCAT, **departing: Any) -> Grant:
-    """What GitHub's reply to the code comes to, and what its API says of the person."""
+    """Return the grant for GitHub's token reply `said` and its API's reply `who`."""
     _, away = departed(**departing)
     replies = (httpx.Response(200, json=said), httpx.Response(200, json=who))
     return granted(github, away, *replies)[0]

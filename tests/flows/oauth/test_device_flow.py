@@ -1,4 +1,4 @@
-"""The device flow: a code for the person, and questions at an interval that only grows."""
+"""The device flow: a code for the person, and polling at an interval that only grows."""
 
 from dataclasses import replace
 from datetime import timedelta

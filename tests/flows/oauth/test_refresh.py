@@ -1,4 +1,4 @@
-"""A key renewed: asked for once, the old pair kept until there is a new one, an end told apart."""
+"""Refresh: requested once, the old tokens stored until new ones arrive, the end recognized."""
 
 import contextlib
 import json
@@ -246,7 +246,10 @@ class TestTheHitch:
 
 
 def id_token(**claims: object) -> str:
-    """As an issuer sends it; nobody looks at the signature of one that it sent itself."""
+    """Return an ID token as an issuer sends it.
+
+    Its signature is not checked, since it came directly.
+    """
     return ".".join(
         urlsafe_b64encode(part).decode().rstrip("=")
         for part in (

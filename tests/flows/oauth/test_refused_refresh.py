@@ -1,4 +1,4 @@
-"""A refused refresh, by its class: ended, not proven yet, the operator's fault, or out of order."""
+"""Refused refreshes by class: ended, not proven yet, the operator's fault, or out of order."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A key given back: yes only where the provider said so, and a life from its start to there."""
+"""Revocation: successful only if the provider says so, and a token's life from start to end."""
 
 from dataclasses import replace
 from typing import Any
@@ -180,7 +180,7 @@ class TestOtherWays:
 
 
 async def a_life(provider: Provider, served: sandbox_env.Provider, **query: str | None) -> None:
-    """Connect, renew, give back, and find that there is nothing left."""
+    """Connect, renew, revoke, and check that nothing is left."""
     sandbox = new_sandbox(url=sandbox_env.URL, serves=sandbox_env.MAIN)
     async with sandbox_env.person_at(sandbox, clock=Clock()) as person:
         reply = await person.connect(served, **query)

@@ -1,4 +1,4 @@
-"""The way to the issuer and back: what is sent, what the browser keeps, who comes out of it."""
+"""Sign-in at the issuer: what is sent, what the browser stores, and who is signed in."""
 
 from typing import Any
 from urllib.parse import parse_qs
@@ -196,7 +196,8 @@ def test_half_a_letter_in_a_nonce_is_another_nonce(monkeypatch: pytest.MonkeyPat
     # finding: S32
     _, kept = departed()
     claims = {"iss": ISSUER, "aud": CLIENT.client_id, "iat": NOW, "exp": NOW + 60, "sub": "alice"}
-    said = {**claims, "nonce": "half \ud800"}  # no library writes it, and JSON can
+    # No library writes this nonce, but JSON can contain it.
+    said = {**claims, "nonce": "half \ud800"}
     monkeypatch.setattr("flows.oauth.id_token.signed_claims", lambda *_: said)
     with pytest.raises(Failed, match="not for this"):
         came_back(kept, reply(kept), key_set())

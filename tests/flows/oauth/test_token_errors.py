@@ -1,4 +1,4 @@
-"""What a provider's no means, where its declaration knows more than the word that it sends."""
+"""Errors of the authorization endpoint that a provider's declaration explains further."""
 
 import pytest
 

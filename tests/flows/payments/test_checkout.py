@@ -1,4 +1,4 @@
-"""The payment page: what is asked of its provider, byte for byte, and what its replies mean."""
+"""The payment page: the exact requests to its provider, and the meaning of the replies."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is told of a payment afterwards: in any order, any number of times, to the same row."""
+"""Events after a payment: in any order and any number of times, they lead to the same row."""
 
 from dataclasses import dataclass, replace
 from itertools import permutations
@@ -82,7 +82,7 @@ def event(kind: str = "checkout.updated", **says: Any) -> bytes:
 
 
 def told(payment: Payment, body: bytes, *, seller: DeclaredAccount = OWN) -> Payment:
-    """As a verified notice with this body says."""
+    """Apply a verified notice with this body to the payment."""
     notice = notice_in(body, seller)
     if notice.session is not None:
         return heard(payment, notice.session, now=NOON)
@@ -94,7 +94,7 @@ def told(payment: Payment, body: bytes, *, seller: DeclaredAccount = OWN) -> Pay
 
 
 def asked(payment: Payment, **says: Any) -> Payment:
-    """As the provider says now."""
+    """Apply the provider's current state to the payment."""
     session = ProviderSession(
         id="co-1",
         state=SessionStatus.PAID,
@@ -183,7 +183,7 @@ def test_what_is_won_after_it_was_lost_is_won_and_what_is_gone_is_gone() -> None
         assert told(told(row(), event("claim.gone")), event(kinds[1])).status is DISPUTED
 
 
-# Asked.
+# Answers of the provider.
 
 
 def test_a_provider_that_tells_of_no_claims_ends_none_when_it_is_asked() -> None:
@@ -262,7 +262,7 @@ def test_claim_at_adyen_that_goes_back_and_forth_ends_the_same_in_any_order(
     # finding: XM3
     for order in permutations(enumerate(kinds)):
         payment = row()
-        for number, kind in (*order, *order):  # each is told twice
+        for number, kind in (*order, *order):  # each event comes twice
             payment = told(payment, item(kind, psp=f"D{number}"), seller=ADYEN)
         assert payment.status is status
 
@@ -272,12 +272,12 @@ def test_a_cancellation_at_adyen_that_did_not_happen_takes_nothing() -> None:
     assert (notice.news, notice.session) == (None, None)
 
 
-# A refund that is asked for again.
+# A repeated refund request.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refunds:
-    """How a declared provider could keep a second refund from being one."""
+    """A declared provider's means to prevent a second refund."""
 
     idempotency: str | None = None
     fetch: str = "GET /checkouts/{session}"

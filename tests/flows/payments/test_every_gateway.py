@@ -1,4 +1,4 @@
-"""What is promised of each gateway that was written for one provider."""
+"""The guarantees of every gateway that was written for a single provider."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -41,7 +41,7 @@ SANDBOX = "http://127.0.0.1:8766/there"
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One provider: a checkout that was opened at it, and how it says so and says no."""
+    """A provider with an open checkout, its successful reply and its refusal."""
 
     seller: MerchantAccount
     sandbox: MerchantAccount  # at SANDBOX
@@ -52,7 +52,7 @@ class Case:
     opened: Callable[..., dict[str, Any]]
     with_page: Callable[[str], dict[str, Any]]
     refusal: Callable[[str], dict[str, Any]]
-    lets_in: tuple[dict[str, Any], ...] = ()  # what it answers before anything else
+    lets_in: tuple[dict[str, Any], ...] = ()  # what the provider returns before anything else
 
     @property
     def gateway(self) -> Gateway:

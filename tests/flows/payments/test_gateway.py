@@ -1,4 +1,4 @@
-"""Gateways: one judgement over neutral sessions, and Stripe as the first of them."""
+"""Gateways: the same verification for all neutral sessions, and Stripe as the first gateway."""
 
 from contextlib import suppress
 from dataclasses import replace as changed
@@ -58,7 +58,7 @@ def begun(price: Money = gateway_env.NINE) -> Elicitation:
 
 
 def found(**changes: Any) -> ProviderSession:
-    """A session in neutral words."""
+    """Return a session in neutral terms."""
     fields: dict[str, Any] = {
         "id": "cs_test_1",
         "state": PAID,
@@ -139,7 +139,7 @@ def test_a_seller_of_another_name_or_mode_is_not_who_was_asked() -> None:
 
 
 def outcome(verified: Any) -> object:
-    """What a judgement comes to, or what it holds against it."""
+    """Return the result of a verification, or the reason of its mismatch."""
     try:
         return verified()
     except Mismatch as error:
@@ -296,7 +296,7 @@ def test_an_amount_that_stripe_does_not_tell_is_none(changes: dict[str, Any]) ->
 
 
 def charged_back(**charge: Json) -> Json:
-    """A paid session as Stripe answers, with its charge whole."""
+    """Return a paid session as Stripe sends it, with its full charge."""
     whole = {"id": "ch_1", "object": "charge", "amount_refunded": 0, "disputed": False, **charge}
     intent = {"id": "pi_1", "object": "payment_intent", "status": "succeeded"}
     return told(
@@ -343,7 +343,8 @@ def test_a_fetch_at_stripe_says_how_far_a_banks_claim_is(
     payment = gateway_env.payment("stripe", session="cs_test_1", payment_intent="pi_1")
     now = heard(payment, found, now=NOON)
     assert now.status is becomes
-    assert claims.disputed(now, "dp_1", dispute, at=NOON) == now  # what its event says, too
+    # The dispute's event says the same.
+    assert claims.disputed(now, "dp_1", dispute, at=NOON) == now
 
 
 @pytest.mark.parametrize("amount", ["9", -1, None])

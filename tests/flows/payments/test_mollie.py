@@ -1,4 +1,4 @@
-"""Mollie: what is asked of it, what its replies mean, and what a webhook is worth."""
+"""Mollie: the requests, the meaning of the replies, and the limited value of a webhook."""
 
 import dataclasses
 from collections.abc import Callable

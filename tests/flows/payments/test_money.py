@@ -1,4 +1,4 @@
-"""Money is exact in every currency, and what is not exact is refused when it is written."""
+"""Money: exact in every currency, and inexact amounts are refused when they are created."""
 
 import copy
 import pickle
@@ -75,12 +75,12 @@ def test_a_currency_that_is_no_text_is_refused(code: object) -> None:
         (Decimal("9.00"), "EUR", 900),
         (Decimal("0.9E+1"), "EUR", 900),
         (Decimal("1E+3"), "EUR", 100_000),
-        ("0.29", "USD", 29),  # 28 where a float goes through int
+        ("0.29", "USD", 29),  # 28 if a float is converted with int()
         ("4.35", "USD", 435),
         ("0.01", "USD", 1),
         ("007", "USD", 700),
-        ("500", "JPY", 500),  # 50000 where all currencies have cents
-        ("1", "KWD", 1000),  # 100 where all currencies have cents
+        ("500", "JPY", 500),  # 50000 if every currency had cents
+        ("1", "KWD", 1000),  # 100 if every currency had cents
         ("1.005", "BHD", 1005),
         ("0.0001", "CLF", 1),
         ("9999999999.99", "EUR", 999_999_999_999),
@@ -161,7 +161,7 @@ def test_a_price_is_more_than_nothing(amount: str | int | Decimal) -> None:
     ("amount", "currency"),
     [
         ("9.001", "EUR"),
-        ("9.000", "EUR"),  # nine, or nine thousand where a point groups
+        ("9.000", "EUR"),  # nine, or nine thousand where the point groups digits
         ("500.0", "JPY"),
         ("1.0000", "KWD"),
         (Decimal("0.001"), "EUR"),

@@ -1,4 +1,4 @@
-"""PayPal: what is asked of it, when it takes the money, and what its replies mean."""
+"""PayPal: the requests, the time of the capture, and the meaning of the replies."""
 
 import base64
 from collections.abc import Callable
@@ -78,7 +78,7 @@ def refusal(issue: str, status: int = 422) -> httpx.Response:
 def run(
     talk_of: Callable[[PayPalGateway], Talk[T]], *replies: httpx.Response
 ) -> tuple[T, list[httpx.Request]]:
-    """What comes of it once PayPal has let us in, and what was sent after that."""
+    """Run a talk after PayPal's token reply. Return the result and the requests after that one."""
     result, requests = gateway_env.run(talk_of(PayPalGateway(SELLER)), reply(TOKEN), *replies)
     return result, requests[1:]
 
@@ -355,7 +355,7 @@ GONE = {"name": "RESOURCE_NOT_FOUND", "details": [{"issue": "INVALID_RESOURCE_ID
 
 
 def missing(*said_at: datetime | str, status: int = 404) -> httpx.Response:
-    """That there is no such order, and what time it is there."""
+    """Return PayPal's reply for a missing order, with these Date headers."""
     dates = [at if isinstance(at, str) else format_datetime(at, usegmt=True) for at in said_at]
     return httpx.Response(status, json=GONE, headers=[("date", date) for date in dates])
 
@@ -415,7 +415,7 @@ def test_an_order_that_lapsed_before_it_was_learned_is_none() -> None:
 
 
 def test_an_order_that_is_forgotten_says_nothing_of_its_payment() -> None:
-    """A dispute that was lost is not won by it."""
+    """A lost dispute is not won because PayPal no longer knows the order."""
     session, _ = run(lambda g: g.fetch(begun(), "ORDER1"), missing(CLOSES_AT))
     paid = gateway_env.payment("paypal", session="ORDER1", payment_intent="CAPTURE1")
     lost = disputed(paid, "ORDER1", Dispute.LOST)
@@ -653,7 +653,7 @@ def test_a_refund_that_does_not_name_its_order_still_names_us() -> None:
 
 
 def above(href: str, *, rel: str = "up", **resource: Any) -> UnsignedNotice | None:
-    """What is hinted at by PayPal's published sample of a refund, with this link in it."""
+    """Return the hint from PayPal's published sample of a refund, with this link."""
     links = [
         {"rel": "self", "href": f"{API}/v2/payments/refunds/REFUND1", "method": "GET"},
         {"rel": rel, "href": href, "method": "GET"},

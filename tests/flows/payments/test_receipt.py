@@ -1,4 +1,4 @@
-"""Receipts: used once or given back, never both."""
+"""Receipts: spent or refunded once, never both."""
 
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
@@ -48,7 +48,7 @@ CHANGES: dict[ReceiptStatus, Change] = {
 
 
 class Desk:
-    """Reaches the outside for a receipt: it writes down what was wanted."""
+    """A receipt's service that records the requested changes."""
 
     def __init__(self) -> None:
         self.wanted: list[tuple[str, ...]] = []
@@ -81,7 +81,8 @@ def refunded() -> Refund:
 @pytest.mark.parametrize("before", ReceiptStatus)
 @pytest.mark.parametrize("wanted", CHANGES)
 def test_only_what_the_table_has_is_possible(before: ReceiptStatus, wanted: ReceiptStatus) -> None:
-    if before is wanted is REFUNDING:  # begun again, it is what was begun first
+    # Starting a refund again returns the refund that was started first.
+    if before is wanted is REFUNDING:
         assert CHANGES[wanted](paid(before)) == paid(before)
         return
     if wanted in TRANSITIONS[before]:
@@ -268,7 +269,7 @@ def test_a_refund_comes_back_as_it_was() -> None:
 
 
 class Ledger(RuleBasedStateMachine):
-    """A payment under calls that take it, and people who want the money back, in any order."""
+    """A payment with calls that claim it and people who request refunds, in any order."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Each word of the pinned version of Stripe, read from its own library, has a meaning here."""
+"""Statuses of the pinned Stripe version, read from its library: each has a meaning here."""
 
 import ast
 import inspect
@@ -23,7 +23,7 @@ from flows.payments.stripe.responses import REFUND_STATUSES
 
 
 def words_of(shape: type, field: str) -> set[str]:
-    """The words that the library's own source names in the type of a field."""
+    """Return the values that the library's source lists in the type of a field."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(shape)))
     assert isinstance(tree.body[0], ast.ClassDef)
     kinds = [
@@ -53,7 +53,7 @@ def test_every_status_of_a_session_is_known() -> None:
 
 def test_every_status_of_a_refund_is_known() -> None:
     # finding: XM6
-    source = inspect.getsource(stripe.Refund)  # where the words stand in the field's own docs
+    source = inspect.getsource(stripe.Refund)  # the statuses are in the field's own documentation
     (sentence,) = [line for line in source.splitlines() if "Status of the refund." in line]
     assert set(re.findall(r"`([a-z_]+)`", sentence)) == REFUND_STATUSES
 

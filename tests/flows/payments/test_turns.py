@@ -1,4 +1,4 @@
-"""When a provider is asked again."""
+"""The times at which a provider is polled again."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""A declaration comes back from data as it was."""
+"""Declarations: converted to data and back, they are unchanged."""
 
 from dataclasses import replace
 

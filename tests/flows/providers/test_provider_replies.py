@@ -1,7 +1,7 @@
-"""Every provider through an account's life, by the replies that its documentation shows.
+"""Provider accounts from start to end, with the replies that the providers' docs show.
 
-None was captured from a vendor: the shapes are the published ones, and all but GitHub's OAuth app
-and Google are experimental until somebody has tried them there.
+No reply was captured from a vendor: the shapes are the published ones. All providers except
+GitHub's OAuth app and Google are experimental until they have been tried with the vendor.
 """
 
 from collections.abc import Mapping
@@ -64,12 +64,12 @@ GOOGLE_METADATA = {
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """One provider: what it is asked, what it replies, and what that comes to."""
+    """A provider with its requests, its replies, and their expected results."""
 
     provider: Provider
     scopes: tuple[str, ...]
     place: str
-    asked: Mapping[str, str]  # what only this provider is asked for
+    asked: Mapping[str, str]  # parameters that only this provider needs
     exchanged: Mapping[str, Any]
     person: Mapping[str, Any]
     who: tuple[str, str]
@@ -434,7 +434,7 @@ def test_the_code_becomes_a_key_of_a_person(one: Recorded) -> None:
 
 @every
 def test_what_was_granted_is_enough_for_the_same_question(one: Recorded) -> None:
-    """Else the person would be asked again at each call."""
+    """Otherwise the person would be asked again at each call."""
     grant, _ = exchanged(one)
     asks = one.provider.asks(one.scopes)
     assert one.provider.missing(asks, granted=grant.scopes) == ()

@@ -1,4 +1,4 @@
-"""Every declaration that comes with the library is sound, and an unsound one is refused."""
+"""The library's own provider declarations are valid, and invalid declarations are refused."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Schemas: what a form can ask, what is refused, and the way from strings to values and back."""
+"""Schemas: what a form can ask, what is refused, and conversion from strings to values and back."""
 
 import json
 import math
@@ -35,7 +35,7 @@ class Size(StrEnum):
 
 
 class Order(BaseModel):
-    """What a model may hold."""
+    """A model with every kind of field that a form can show."""
 
     email: Annotated[str, Described(title="E-mail", json_schema_extra={"format": "email"})]
     count: Annotated[int, Described(gt=0, le=9, description="How many.")] = 1
@@ -138,7 +138,7 @@ SSH_KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\n" + "b3BlbnNzaC1rZXk=\n" * 5 + "
         (SSH_KEY, SSH_KEY),
         ("  two\r\nlines ", "  two\nlines "),
         ("a\rb", "a\nb"),
-        # Of one line only the line counts, whatever was copied with it.
+        # In a single-line field, line breaks that were copied with the text are ignored.
         (" ak_12345\r\n", "ak_12345"),
         ("\r\n ak_12345", "ak_12345"),
     ],
@@ -352,14 +352,14 @@ def test_what_is_no_flat_object_is_refused_with_its_path(found: Any, path: str) 
 
 
 class Plan(StrEnum):
-    """Which plan."""
+    """The plan of a subscription."""
 
     BASIC = "Basic"
     OTHER = "Other"
 
 
 class Subscription(BaseModel):
-    """A subscription, in the words of whoever reads the code."""
+    """A subscription, described for readers of the code."""
 
     plan: Plan
     other_plans: list[Plan] = []
@@ -628,7 +628,7 @@ VALUES: dict[str, tuple[Json, st.SearchStrategy[Any]]] = {
 }
 ALL = of(**{name: found for name, (found, _) in VALUES.items()})
 SOME = schema_of({"type": "object", "properties": ALL.json["properties"]})
-ALWAYS = {"sure", "extras"}  # a browser does not say that a box was left empty
+ALWAYS = {"sure", "extras"}  # browsers do not send unchecked boxes
 
 
 @given(

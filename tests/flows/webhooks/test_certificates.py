@@ -1,4 +1,4 @@
-"""PayPal's certificates: whom we believe, since the sender's own header says who that is."""
+"""PayPal's certificates: which ones are trusted, although the sender's own header names them."""
 
 import base64
 import zlib
@@ -38,7 +38,7 @@ BODY = b'{"id":"WH-1","event_type":"CHECKOUT.ORDER.APPROVED"}'
 WEBHOOK_ID = "1JE4291016473214C"
 TRANSMISSION_ID = "aac5ed50-2fcb-11f0-a48d-0737b43c836c"
 HOST = "https://api.paypal.com/v1/notifications/certs/"
-# A changed byte makes a serial number negative; the certificate is refused all the same.
+# A changed byte makes a serial number negative. The certificate is refused in any case.
 SERIAL_NUMBER = "ignore:Parsed a serial number:cryptography.utils.CryptographyDeprecationWarning"
 Headers = list[tuple[str, str]]
 
@@ -102,7 +102,7 @@ def refusal(headers: Headers, body: bytes = BODY, **said: Any) -> str:
 
 
 def refusal_of_a_url(headers: Headers, *, now: datetime = NOON) -> str:
-    """Refused before anything is fetched, and just so if it is fetched all the same."""
+    """Return why the URL is refused before a fetch, and check that a fetch is refused alike."""
     with pytest.raises(Unverified) as refused:
         certificate_url(PAYPAL, body=BODY, headers=headers, now=now)
     assert refusal(headers, now=now) == refused.value.reason
@@ -110,7 +110,7 @@ def refusal_of_a_url(headers: Headers, *, now: datetime = NOON) -> str:
 
 
 def with_one_bit_changed(text: str) -> Iterator[str]:
-    """One in each character: the chain is checked anew for all of them, and that takes time."""
+    """Yield the text with one bit changed in each character. All bits would take too long."""
     for index, character in enumerate(text):
         yield text[:index] + chr(ord(character) ^ 1 << index % 8) + text[index + 1 :]
 
@@ -205,16 +205,17 @@ def test_a_certificate_of_anybody_elses_is_refused() -> None:
     other_root = issued("Root", is_authority=True)
     nobody = issued("Between", by=root())
     for certificate in (
-        issued(name, key=key).pem,  # by itself
-        issued(name, by=other_root, key=key).pem + other_root.pem,  # by an authority of its own
-        issued(name, by=nobody, key=key).pem + nobody.pem,  # by one that may not
+        issued(name, key=key).pem,  # self-signed
+        issued(name, by=other_root, key=key).pem + other_root.pem,  # issued by another authority
+        # Issued by a certificate that may not issue.
+        issued(name, by=nobody, key=key).pem + nobody.pem,
         issued("evil.example", by=between(), key=key).pem + between().pem,
         issued("paypal.com", by=between(), key=key).pem + between().pem,
         issued("x." + name, by=between(), key=key).pem + between().pem,
         issued(name + ".evil.example", by=between(), key=key).pem + between().pem,
         issued("*.paypal.com.evil.example", by=between(), key=key).pem + between().pem,
-        signer().pem,  # what leads to the root is missing
-        between().pem + signer().pem,  # the signer's is not the first
+        signer().pem,  # the certificate between this one and the root is missing
+        between().pem + signer().pem,  # the signer's certificate is not the first
     ):
         assert refusal(signed(), certificate=certificate) == "bad_certificate"
 
@@ -276,7 +277,7 @@ def test_no_byte_of_a_certificate_can_change(place: int) -> None:
     unused_bits = len(der) - len(holders[place].certificate.signature) - 1
     for index, byte in enumerate(der):
         if index == unused_bits:
-            continue  # how many bits of the signature's last byte do not count: it says nothing
+            continue  # the count of unused bits in the signature's last byte, which has no effect
         changed = der[:index] + bytes([byte ^ 1 << index % 8]) + der[index + 1 :]
         text = b"-----BEGIN CERTIFICATE-----\n%b-----END CERTIFICATE-----\n"
         parts = [holder.pem for holder in holders]
@@ -374,7 +375,7 @@ def test_without_a_webhook_of_ours_nothing_is_accepted(webhook_ids: tuple[str, .
         ("paypal-transmission-sig", "="),
         ("paypal-transmission-sig", "A"),
         ("paypal-transmission-sig", "AB"),
-        ("paypal-transmission-sig", "AB=="),  # the same byte as AA==, to a lax reader
+        ("paypal-transmission-sig", "AB=="),  # the same byte as AA== for a lenient decoder
         ("paypal-transmission-sig", "AAA="[:3]),
         ("paypal-transmission-sig", "_-AA"),
         ("paypal-transmission-sig", "A" * 1400),

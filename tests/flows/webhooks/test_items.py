@@ -1,4 +1,4 @@
-"""Adyen's items: each is verified by itself, and says no more than what is signed of it."""
+"""Adyen's items: each is verified alone, and only its signed fields are read."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ REFUND = replace(ITEM, original_reference=ITEM.psp_reference, psp_reference="8",
 
 
 def signed(item: Item) -> bytes:
-    """The body in which Adyen would send the item."""
+    """Return the body in which Adyen would send the item."""
     return signing.adyen([adyens(item)], secret=KEY)
 
 
@@ -38,7 +38,7 @@ BODY = signed(ITEM)
 
 
 def verification(body: bytes, *keys: str) -> tuple[Item | str, ...]:
-    """What each item says, or why it was refused."""
+    """Return each item's content, or why the item was refused."""
     return tuple(
         item_in(result.body) if isinstance(result, Delivery) else result.reason
         for result in verify_items(body=body, secrets=keys or (KEY,), now=NOON)
@@ -52,7 +52,7 @@ def refusal(body: bytes, *keys: str) -> str:
 
 
 def changed(path: str, value: object) -> bytes:
-    """The signed item with one field set; with None it is left out."""
+    """Return the signed item with one field set, or without the field if the value is None."""
     notice = msgspec.json.decode(BODY)
     place = notice["notificationItems"][0]["NotificationRequestItem"]
     *above, name = path.split(".")
@@ -151,7 +151,7 @@ def test_a_signature_that_is_none_is_refused(signature: str) -> None:
 
 
 def test_a_border_cannot_be_moved() -> None:
-    """The same text, read as another item: only one field may have a colon in it."""
+    """Another item with the same signed text is refused: only one field may contain a colon."""
     item = replace(ITEM, merchant_reference="TestMerchant:elc_1")
     body = signed(item)
     assert verification(body) == (item,)

@@ -1,4 +1,4 @@
-"""Webhook signatures: what the vendors' own libraries sign is accepted, and the other way round."""
+"""Webhook signatures: compatible with the vendors' own libraries in both directions."""
 
 import base64
 import hashlib
@@ -61,7 +61,7 @@ named = pytest.mark.parametrize("scheme", SECRETS, ids=lambda scheme: scheme.nam
 
 
 def signed(scheme: Scheme, body: bytes = BODY) -> Headers:
-    if scheme is IN_HEX:  # nobody's
+    if scheme is IN_HEX:  # used by no vendor
         return [("X-MAC", hmac.digest(bytes.fromhex(SECRETS[IN_HEX]), body, "sha512").hex())]
     return SIGNERS[scheme](body, SECRETS[scheme], NOON)
 

@@ -1,4 +1,4 @@
-"""Notices that nothing signs: an id of the right form is read, and nothing else."""
+"""Unsigned notices: an id of the right form is read, and nothing else."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,7 @@
-"""What vendors publish is accepted, and what Adyen's own library signs; see also the sandbox's."""
+"""Published examples of vendors are accepted, and signatures of Adyen's own library too.
+
+test_vendors_sandbox.py has the tests with the sandbox's signatures.
+"""
 
 from datetime import UTC, datetime
 from typing import Any

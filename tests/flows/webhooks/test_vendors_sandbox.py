@@ -1,4 +1,4 @@
-"""What the sandbox signs as a vendor does: the vendor's own library accepts that, and no change."""
+"""Signatures of the sandbox: the vendor's own library accepts them, and rejects every change."""
 
 import base64
 import json
@@ -70,18 +70,19 @@ keys = st.binary(min_size=24, max_size=64).filter(any)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """A scheme, and what the vendor's own library says of what is signed by it."""
+    """A scheme, and the vendor's own library to verify what is signed with it."""
 
     scheme: Scheme
     secret: str
-    secrets: st.SearchStrategy[str] = letters  # any other good ones
-    accepts: Callable[[bytes, Headers, str], bool]  # raises, or answers no, for all else
-    signs: Callable[[str, str, datetime], str] | None = None  # as its library does
-    sign: Callable[[bytes, str, datetime], Headers] | None = None  # where it is not its scheme's
-    refuses_clock: Callable[[timedelta], bool] | None = None  # for how much it was wrong
+    secrets: st.SearchStrategy[str] = letters  # other valid secrets
+    accepts: Callable[[bytes, Headers, str], bool]  # raises or returns False for everything else
+    signs: Callable[[str, str, datetime], str] | None = None  # as the vendor's library signs
+    # If the signature differs from the scheme's.
+    sign: Callable[[bytes, str, datetime], Headers] | None = None
+    refuses_clock: Callable[[timedelta], bool] | None = None  # by how much the clock may be wrong
 
     def signed(self, body: bytes, now: datetime, *, secret: str | None = None) -> Headers:
-        """By the sandbox, as the vendor does."""
+        """Sign in the sandbox, as the vendor does."""
         return (self.sign or SIGNERS[self.scheme])(body, secret or self.secret, now)
 
 
@@ -102,7 +103,7 @@ def svix_accepts(body: bytes, headers: Headers, secret: str) -> bool:
 
 
 def polars(secret: str) -> StandardWebhook:
-    """Polar's library is Standard Webhooks', and hands its secret to it in base64."""
+    """Return Polar's verifier, which is Standard Webhooks' with a base64 secret."""
     return StandardWebhook(base64.b64encode(secret.encode()).decode())
 
 
@@ -155,7 +156,8 @@ VENDORS = {
         signs=lambda body, secret, now: stripe.WebhookSignature.generate_signature_header(
             body, secret, timestamp=int(now.timestamp())
         ),
-        refuses_clock=lambda error: error < timedelta(0),  # the future is all one to it
+        # the library accepts any time in the future
+        refuses_clock=lambda error: error < timedelta(0),
     ),
     "standard-webhooks": Vendor(
         scheme=STANDARD_WEBHOOKS,
@@ -201,7 +203,7 @@ each = pytest.mark.parametrize("vendor", VENDORS.values(), ids=VENDORS)
 
 
 def event(id: str) -> bytes:
-    """A body that all of the libraries can read."""
+    """Return a body that all of the libraries can read."""
     about = {"id": id, "object": "event", "event": {"id": id}}
     return json.dumps(about, ensure_ascii=False).encode()
 
@@ -209,14 +211,14 @@ def event(id: str) -> bytes:
 def vendor_accepts(
     vendor: Vendor, body: bytes, headers: Headers, secret: str | None = None
 ) -> bool:
-    """What is refused is refused in as many ways as there are libraries."""
+    """Return True if the vendor's library accepts the body. Each library rejects in its own way."""
     refusals = (
         stripe.SignatureVerificationError,
         WebhookVerificationError,
         SignatureVerificationError,
         WebhookInvalidPayload,
         ValueError,  # no text, no base64, no number
-        TypeError,  # no ASCII, where two texts are compared in constant time
+        TypeError,  # not ASCII, if two texts are compared in constant time
         KeyError,
     )
     try:
@@ -246,7 +248,7 @@ def with_one_bit_changed(body: bytes) -> Iterator[bytes]:
 
 
 def is_another_spelling(changed: str, value: str) -> bool:
-    """Whether a lax reader of base64 reads the same."""
+    """Return True if a lenient base64 decoder reads both values alike."""
     label, _, text = value.partition(",")
     changed_label, _, changed_text = changed.partition(",")
     same = base64.b64decode(changed_text) == base64.b64decode(text)
@@ -351,7 +353,7 @@ def test_several_items_are_each_signed_by_themselves() -> None:
 
 
 def adyen_reads(body: bytes) -> object:
-    """What of the body's item Adyen's library has verified."""
+    """Return what Adyen's library has verified of the body's item, or None."""
     try:
         notice = json.loads(body)
         if not is_valid_hmac_notification(notice, ADYEN_KEY):
@@ -377,7 +379,8 @@ def test_of_an_item_with_one_bit_changed_nothing_else_is_believed() -> None:
             assert (item_in(result.body), result.body) == (item_in(good.body), good.body)
         else:
             refused += 1
-    assert refused > len(body) * 7  # all but what stands around the item, which nobody signs
+    # Everything except the JSON around the item, which is not signed.
+    assert refused > len(body) * 7
 
 
 # Published examples

@@ -1,1 +1,1 @@
-"""The HTTP API, by the requests of a program."""
+"""Tests of the HTTP API, with the requests of a program."""

@@ -1,4 +1,4 @@
-"""An application, and a program that asks its users."""
+"""Fixtures: an application, and a program that asks its users."""
 
 from collections.abc import AsyncIterator
 

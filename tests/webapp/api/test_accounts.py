@@ -1,4 +1,4 @@
-"""What a program does with the accounts that its users have connected."""
+"""The accounts that a program's users have connected, over the HTTP API."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -24,7 +24,7 @@ ANN = {"user": "ann"}
 
 @pytest.fixture
 async def teller(here: AskingEnv) -> AsyncIterator[Program]:
-    """The shop with a key that may be told tokens."""
+    """Open the shop with an API key that may read access tokens."""
     async with program_at(here, also=(KeyScope.TOKENS,)) as program:
         yield program
 
@@ -172,7 +172,7 @@ async def test_a_key_for_one_user_needs_no_user_and_reaches_no_other(
 
 
 def refusing(here: AskingEnv, reply: httpx.Response, *, times: int = 9) -> None:
-    """Have the next requests to the token endpoint refused with this reply."""
+    """Refuse the next requests to the token endpoint with this reply."""
     again = Response(
         reply.content, status_code=reply.status_code, headers=dict(reply.headers.items())
     )

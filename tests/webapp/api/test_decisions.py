@@ -1,4 +1,4 @@
-"""The inbox over the API: an approver by their own access token, and no key."""
+"""The inbox over the API: approvers use their own access token, without an API key."""
 
 from datetime import timedelta
 from typing import Any
@@ -12,7 +12,7 @@ from webapp.identity.api_keys import KeyScope
 
 
 async def sent(here: ApprovalEnv, path: str, headers: dict[str, str], json: Any = None) -> Any:
-    """A GET, or a POST of this."""
+    """Send a GET, or a POST with the JSON body `json`."""
     async with httpx.AsyncClient(base_url=here.env.url, headers=headers, verify=TLS) as client:
         if json is None:
             return await client.get(path)

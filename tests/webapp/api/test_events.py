@@ -1,4 +1,4 @@
-"""Events out over the API: listed page by page and sent again, by a key that operates."""
+"""Outgoing events over the API: listed in pages and sent again, with an operator's key."""
 
 from collections.abc import AsyncIterator
 from typing import Any

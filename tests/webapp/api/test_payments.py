@@ -1,4 +1,4 @@
-"""What a program reads of its users' payments, and refunds."""
+"""The payments of a program's users over the HTTP API, and refunds."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ REFUNDS = "/stripe/v1/refunds"
 
 @pytest.fixture
 async def till(here: AskingEnv) -> AsyncIterator[Program]:
-    """The shop with a key that may refund."""
+    """Open the shop with an API key that may refund."""
     async with program_at(here, also=(KeyScope.REFUND,)) as program:
         yield program
 
@@ -42,7 +42,7 @@ async def refunded(program: Program, id: str, **body: Any) -> httpx.Response:
 
 
 async def given_at_the_provider(here: AskingEnv) -> list[int]:
-    """The amounts that the provider has refunded."""
+    """Return the amounts that the provider has refunded."""
     about = {"authorization": f"Bearer {here.sandbox.stripe_key}"}
     async with httpx.AsyncClient(verify=TLS) as client:
         told = (await client.get(f"{here.sandbox.url}{REFUNDS}", headers=about)).json()

@@ -1,4 +1,4 @@
-"""Plugins, where a program asks over the HTTP API, and code of the application's own in a block."""
+"""Plugins with questions over the HTTP API, and custom application code in a block."""
 
 from collections.abc import AsyncIterator
 
@@ -22,7 +22,7 @@ from webapp.identity.api_keys import KeyScope
 
 
 class House:
-    """Notes what is asked, in which no question is closed and no answer is nowhere."""
+    """A plugin that records questions, refuses messages with "closed" and the answer "Nowhere"."""
 
     def __init__(self) -> None:
         self.seen = list[StartedQuestion | SettledQuestion]()

@@ -1,4 +1,4 @@
-"""A program's request goes to its user's account, and the provider's answer comes back."""
+"""The account proxy: a program's request goes to the account, and the response comes back."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from pytest_httpx import HTTPXMock
 from tests.support.api_program import Program
 from tests.support.asking_env import AskingEnv
 
-PLAYED = "/github/api/played"  # at the provider's host, where a test answers in its place
+PLAYED = "/github/api/played"  # a path at the provider's host where the test answers
 pytestmark = pytest.mark.httpx_mock(should_mock=lambda request: request.url.path == PLAYED)
 
 
 class Account:
-    """One that ann has connected, as the program reaches it."""
+    """Ann's connected account, as the program reaches it."""
 
     def __init__(self, shop: Program, id: str, *, provider: str, key: str) -> None:
         self._shop = shop
@@ -43,7 +43,7 @@ async def test_the_provider_answers_as_it_does_its_own_client(account: Account) 
     assert answer.headers["content-type"] == "application/json"
     unknown = await account.call("/github/api/nothing")
     assert unknown.status_code == 404
-    assert "code" not in unknown.json()  # the provider's own words
+    assert "code" not in unknown.json()  # the provider's own response
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"])
@@ -87,7 +87,7 @@ async def test_a_key_that_the_provider_refuses_is_renewed_once(
     assert (answer.status_code, answer.text) == (200, "told")
     (first, body), (second, again) = sent
     assert (first != second, body, again) == (True, b"once", b"once")
-    assert (await account.call()).status_code == 401  # the new one too: it is the provider's own
+    assert (await account.call()).status_code == 401  # the provider refuses the new token too
 
 
 async def test_its_use_is_what_the_page_of_connections_shows(

@@ -1,4 +1,4 @@
-"""What a program asks over the HTTP API, and what it is told."""
+"""Questions that a program asks over the HTTP API, and the responses."""
 
 import asyncio
 import re
@@ -85,7 +85,7 @@ async def test_an_answer_is_read_as_often_as_it_is_wanted_until_it_is_taken(
     assert (first["status"], first["taken_at"]) == ("accepted", None)
     assert first[field]
     assert await shop.read(asked["id"]) == first
-    for _ in range(2):  # the second says the same
+    for _ in range(2):  # the second call returns the same
         taken = await shop.post(asked["id"], "taken")
         assert taken.status_code == 200, taken.text
         assert taken.json()["taken_at"] is not None
@@ -320,7 +320,7 @@ async def test_what_waits_is_listed_page_by_page_and_nothing_else(
 
 
 async def listed(program: Program, **query: Any) -> list[dict[str, Any]]:
-    """All pages of the list."""
+    """Return the questions of all pages of the list."""
     found, about = list[dict[str, Any]](), dict[str, Any](query)
     while True:
         answer = await program.call("GET", params=about)

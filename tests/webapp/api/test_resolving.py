@@ -1,4 +1,4 @@
-"""A key that approves: what it may answer, and for whom."""
+"""Approver API keys: which questions a key can answer, and for whom."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -22,7 +22,7 @@ from webapp.identity.api_keys import KeyScope
 
 @pytest.fixture
 async def desk(here: AskingEnv) -> AsyncIterator[Program]:
-    """It approves for ann."""
+    """Open a program whose key approves for ann."""
     about: dict[str, Any] = {"scope": KeyScope.APPROVE, "owners": ("ann",)}
     async with program_at(here, program="desk", **about) as program:
         yield program
@@ -40,7 +40,7 @@ async def test_it_says_yes_or_no_for_the_user_that_it_names(shop: Program, desk:
     answer = {"accepts": True, "content": {"response": "Graz"}}
     answered = await desk.post(form["id"], "answer", answer)
     assert (answered.status_code, answered.json()["status"]) == (200, "accepted")
-    assert answered.json()["content"] is None  # it is for who asked
+    assert answered.json()["content"] is None  # only the asking program receives the content
     assert (await desk.post(confirm["id"], "answer", {"accepts": False})).status_code == 200
     told = await shop.read(form["id"])
     assert (told["content"], told["why"]) == ({"response": "Graz"}, "answered with an API key")

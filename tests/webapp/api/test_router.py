@@ -1,4 +1,4 @@
-"""The document of the API and its page, and the paths that stay the author's."""
+"""The API's document and its page, and the paths that stay available to the author."""
 
 import re
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The routes of runs as they are: what fits, and whose a run is."""
+"""The routes of runs: which requests are valid, and who owns a run."""
 
 from typing import Any
 

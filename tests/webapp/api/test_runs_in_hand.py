@@ -1,4 +1,4 @@
-"""A payment that a program's run has claimed is in hand, as a tool's call has it."""
+"""Payments claimed by a program's run: treated like payments claimed by a tool's call."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -29,7 +29,7 @@ Takes = Callable[[AskingEnv, Program, Payment], Awaitable[str]]
 
 @pytest.fixture
 async def till(here: AskingEnv) -> AsyncIterator[Program]:
-    """The shop with a key that may refund."""
+    """Open the shop with an API key that may refund."""
     async with program_at(here, also=(KeyScope.REFUND,)) as program:
         yield program
 
@@ -46,7 +46,7 @@ async def the_payment(here: AskingEnv) -> Payment:
 async def told_paid(
     here: AskingEnv, till: Program, *, run: str = "order 8", **question: Any
 ) -> dict[str, Any]:
-    """The question of the run, whose payment it has been told of."""
+    """Return the run's question after the run has received its payment."""
     state = (await till.ask({**PAYMENT, **question, "run": run})).json()
     await (await here.guest()).pay(state["url"])
     told: dict[str, Any] = (await till.ask({**PAYMENT, **question, "run": run})).json()
@@ -174,7 +174,7 @@ async def test_run_is_told_at_its_end_what_became_of_a_payment_while_it_worked(
 ) -> None:
     told = await told_paid(here, till)
     await send(till, "once", **step(told["payment"]["id"]))
-    here.clock.tick(seconds=31)  # it forgot to say that it goes on
+    here.clock.tick(seconds=31)  # the program did not renew its claim
     await GONE[became](here, await the_payment(here))
     renewed = await send(till, "once", **step(told["payment"]["id"]))
     assert renewed.status_code == 409
@@ -201,7 +201,7 @@ async def test_payment_that_another_run_has_is_not_claimed(here: AskingEnv, till
 async def test_another_process_of_the_run_holds_it_as_well(here: AskingEnv, till: Program) -> None:
     told = await told_paid(here, till)
     await send(till, "once", **step(told["payment"]["id"]))
-    again = await till.ask({**PAYMENT, "run": "order 8"})  # as one that starts again asks
+    again = await till.ask({**PAYMENT, "run": "order 8"})  # as a restarted process asks
     assert again.json()["payment"]["status"] == "open"
     assert "moment" in await by_command(here, till, await the_payment(here))
     busy = await send(till, "once", **step(told["payment"]["id"], by="another"))
@@ -226,7 +226,7 @@ async def test_payment_of_done_work_is_spent_at_the_end_of_a_run_that_names_no_q
     payment = (await told_paid(here, till))["payment"]["id"]
     await send(till, "once", **step(payment))
     await send(till, "once/done", **step(payment, result="made"))
-    for _ in range(2):  # sent again, it is the same end
+    for _ in range(2):  # sending the end again has the same result
         assert (await send(till, "end", questions=[])).status_code == 200
         assert (await the_payment(here)).status == "spent"
     here.clock.tick(days=8)
@@ -275,7 +275,7 @@ async def test_all_that_a_run_has_paid_is_in_hand_while_it_works(
     here: AskingEnv, till: Program
 ) -> None:
     told = await told_paid(here, till)
-    await send(till, "once", name="book", by="a-process")  # which names no payment
+    await send(till, "once", name="book", by="a-process")  # the step names no payment
     assert "moment" in await by_command(here, till, await the_payment(here))
     assert (await send(till, "end", questions=[told["id"]])).status_code == 200
 

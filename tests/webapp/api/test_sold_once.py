@@ -1,4 +1,4 @@
-"""A product that a program or a block sells for good is sold once to each user."""
+"""Permanent purchases that a program or a block sells: sold once to each user."""
 
 import pytest
 

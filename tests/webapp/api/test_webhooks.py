@@ -1,4 +1,4 @@
-"""The webhook log, as a program of the operator's reads it."""
+"""The webhook log, as the operator's program reads it."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""A yes that no call has used: for how long a later call of the same may have it."""
+"""An unused acceptance: how long a later identical call can claim it."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from webapp.stores.memory import MemoryStore
 
 
 async def shown_to(service: Service, *, answers: bool) -> str | None:
-    """Ask by a call of its own; the question that it has to show, answered when it was left."""
+    """Ask in a separate call and abandon the call. Return the id of the question that it shows."""
     presenter = Holding()
     call = call_of(service, presenter=presenter, arguments={"answers": answers})
 

@@ -1,4 +1,4 @@
-"""A yes that came late while the same was asked again: it is used up by the call that got it."""
+"""A late acceptance while the question was asked again: used up by the call that receives it."""
 
 import asyncio
 from datetime import timedelta
@@ -22,7 +22,7 @@ SHORT = timedelta(seconds=5)
 
 
 class Asking:
-    """Legs of one call, all of which ask the same."""
+    """Requests of one call, all with the same question."""
 
     def __init__(self, service: Service, question: Question[Any]) -> None:
         self.service = service
@@ -35,7 +35,7 @@ class Asking:
         return call
 
     async def left(self) -> Elicitation:
-        """What another leg has to show before its client goes away."""
+        """Return the question that another request shows before its client disconnects."""
         presenter = Holding()
         call = self.leg(presenter)
         body = asyncio.create_task(self.answered(call))
@@ -119,5 +119,5 @@ async def test_what_was_paid_late_is_spent_where_another_leg_had_asked_anew_in_i
     await shop.tell_all()
     await used_by_whoever_read_the_run_before(ask, slow)
     assert await shop.ledger() == ["spent"]
-    shop.clock.tick(minutes=2)  # till then the same call may have lost its result
+    shop.clock.tick(minutes=2)  # until then, a repeated call could still need the lost result
     assert (await ask.left()).id not in {first.id, newer.id}

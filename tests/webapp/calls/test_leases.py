@@ -1,4 +1,4 @@
-"""What a leg takes while it is being left: the next one gets it."""
+"""Claims by a request that is being abandoned: the next request gets them."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from webapp.stores.memory import MemoryStore
 
 
 class Slow:
-    """A store that has not answered yet, and then says that it was taken."""
+    """A store that has not answered yet, and then reports that the answer was claimed."""
 
     def __init__(self) -> None:
         self.answers = asyncio.Event()
@@ -61,7 +61,7 @@ async def test_request_of_a_run_releases_nothing_that_another_one_has_extended()
             current = taken
             clock.tick(seconds=1)
         await first.release_used()
-        await second.release_used()  # which found it held
+        await second.release_used()  # which found the answer claimed
         after = await elicitations.get(question.id)
         assert after is not None
         assert elicitations.is_held(after)

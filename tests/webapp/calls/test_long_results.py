@@ -1,4 +1,4 @@
-"""Results too long to be kept: their run is over as soon as they went out, and no earlier."""
+"""Results that are too long to be stored: their run ends once they were sent, and not before."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ LONG = json.dumps("x" * RESULT_BYTES_AT_MOST)
 
 
 async def worked(service: Service) -> Call:
-    """A call whose body used an answer and came to its end."""
+    """Return a call whose body used an answer and finished."""
     call, presenter, waiting = await leg(service)
     await service.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)

@@ -1,4 +1,4 @@
-"""`once` after a payment: what was bought happens once, whichever call gets the receipt."""
+"""`once` after a payment: the bought work runs once, whichever call gets the receipt."""
 
 import asyncio
 from datetime import timedelta
@@ -12,7 +12,7 @@ from tests.support.shop_env import Shop, buying
 
 
 class Press:
-    """Prints what was bought, and can jam afterwards."""
+    """A tool that prints what was bought, and can fail afterwards."""
 
     def __init__(self, shop: Shop) -> None:
         self.shop = shop
@@ -43,7 +43,7 @@ async def test_a_later_call_with_the_same_receipt_does_not_do_it_again(
         await buy.person.pay(buy.link)
         await shop.tell_all()
         assert "jammed" in await buy.result()
-        shop.clock.tick(days=2)  # the run is over, and what was kept under it is erased
+        shop.clock.tick(days=2)  # the run has ended, and its stored data is erased
         await shop.sweep()
         press.is_jammed = False
         assert await buy.again() == "copy 1 for 9.00 EUR"
@@ -94,7 +94,8 @@ async def test_what_is_bought_for_good_is_used_by_each_call_for_itself(shop: Sho
         await shop.tell_all()
         assert await buy.result() == "copy 1 for 9.00 EUR"
         for number in (2, 3):
-            shop.clock.tick(minutes=2)  # till then the same call may have lost what it printed
+            # Until then, a repeated call could still need the lost result.
+            shop.clock.tick(minutes=2)
             assert await buy.again() == f"copy {number} for 9.00 EUR"
 
 

@@ -1,4 +1,4 @@
-"""What was paid for and may be lost on its way: given again, and no money asked for it again."""
+"""Paid results that may be lost on their way: returned again without another payment."""
 
 import pytest
 from mcp.server.mcpserver.exceptions import ToolError
@@ -13,14 +13,14 @@ PAID = "paid 9.00 EUR"
 
 
 async def bought(shop: Shop, buy: Buying) -> str:
-    """Pay for it, and get it."""
+    """Pay, and return the result of the call."""
     await buy.person.pay(buy.link)
     await shop.tell_all()
     return await buy.result()
 
 
 async def texts_of_the_same_call(buy: Buying) -> list[str]:
-    """What the same call gives, of which nobody is asked to pay."""
+    """Return the texts of the repeated call's result, and check that it asks for no payment."""
     result = await soon(buy.caller.call("report"))
     assert not buy.caller.has_links_left, "it asks to pay again"
     return [part.text for part in result.content]
@@ -139,7 +139,7 @@ async def test_a_tool_that_failed_goes_on_with_the_payment_and_not_with_the_erro
 
 
 async def _as_if_it_had_not_arrived(shop: Shop) -> None:
-    """The run as it was before its result went out."""
+    """Restore the run to its state before the result was sent."""
     elicitations = shop.service.elicitations
     (run,) = await elicitations.all(Run)
     await elicitations.write(replace(run, is_delivered=False, repeated_until=None))

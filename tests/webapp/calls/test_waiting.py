@@ -1,4 +1,4 @@
-"""Waiting: the wake may come first, from elsewhere, or never; nobody sleeps on what is over."""
+"""Waiting for an answer: the notification can come early, from elsewhere, or never."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -144,7 +144,7 @@ async def test_a_wait_that_was_cancelled_leaves_the_question_open_for_the_same_c
 
 
 class Slow(MemoryStore):
-    """The answers to its writes wait for the gate."""
+    """A store whose writes are answered when the gate opens."""
 
     gate: asyncio.Event | None = None
 

@@ -1,1 +1,1 @@
-"""The command line, run as a process of its own, as a person runs it."""
+"""Tests of the command line, which runs as a process of its own."""

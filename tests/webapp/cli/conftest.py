@@ -1,4 +1,4 @@
-"""What a command leaves in this process: it redirects the log, which the next test listens to."""
+"""Fixtures for commands that run in the test's process, such as the log that they redirect."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ def log_of_this_process() -> Iterator[None]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of its own for commands that run in this process."""
+    """Set a fresh home folder for commands that run in this process."""
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)

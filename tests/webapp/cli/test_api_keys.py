@@ -1,4 +1,4 @@
-"""`elicit api-keys`: made, shown once, listed and revoked in a terminal."""
+"""`elicit api-keys`: created, shown once, listed and revoked in a terminal."""
 
 import json
 from pathlib import Path

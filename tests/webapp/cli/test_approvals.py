@@ -1,4 +1,4 @@
-"""`elicit approvals`: what tools may do unasked, listed and ended in a terminal."""
+"""`elicit approvals`: standing approvals of tools, listed and ended in a terminal."""
 
 import asyncio
 from datetime import timedelta
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 def given(home: Path, *tools: str, by: str = "alice") -> None:
-    """What a person has approved in the store of that home."""
+    """Store approvals that a person gave to these tools."""
 
     async def give() -> None:
         async with connect(read_settings({"HOME": str(home)})) as service:

@@ -1,4 +1,4 @@
-"""`elicit backup`, `restore` and `doctor`, beside a server that runs and after one."""
+"""`elicit backup`, `restore` and `doctor`, next to a running server and after one."""
 
 import shutil
 import stat

@@ -1,4 +1,4 @@
-"""`elicit clients`: what clients did with what they were sent, listed and forgotten."""
+"""`elicit clients`: the observed behavior of clients, listed and deleted."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 def seen(home: Path, *names: str) -> None:
-    """What a server of that home has seen."""
+    """Store observations about these clients, as a server does."""
 
     async def see() -> None:
         async with connect(read_settings({"HOME": str(home)})) as service:

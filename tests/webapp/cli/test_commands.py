@@ -1,4 +1,4 @@
-"""The small commands, and what the parser itself answers."""
+"""The small commands, and the errors of the parser itself."""
 
 import os
 from urllib.parse import urlsplit
@@ -108,7 +108,7 @@ def test_procfile_listens_on_all_addresses_only_if_url_is_set(url: str | None, h
 
 @pytest.mark.parametrize("what", [("payments", "list", "--json"), ("keys", "list")])
 async def test_a_list_that_nobody_reads_to_its_end_ends_quietly(what, tmp_path):
-    await called("payments", "list", home=tmp_path)  # the store is there from here on
+    await called("payments", "list", home=tmp_path)  # the store exists from here on
     reader, writer = os.pipe()
     os.close(reader)
     try:

@@ -1,4 +1,4 @@
-"""What `elicit connect` says in a terminal before anything is done, and what it lets choose."""
+"""`elicit connect`: the text in the terminal before any action, and the choices of the user."""
 
 import io
 import sys
@@ -19,13 +19,13 @@ ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\n\x9b1mrm -rf\u202egpj.\x00"
 
 
 def told_otherwise(asked: Elicitation, **terms: str) -> Elicitation:
-    """The question in other terms."""
+    """Return the elicitation with other terms."""
     kept = cast("dict[str, Json]", asked.asked.terms)
     return replace(asked, asked=replace(asked.asked, terms={**kept, **terms}))
 
 
 class Desk:
-    """A terminal whose user chooses, and gets no further."""
+    """A terminal whose user makes one choice and then stops."""
 
     def __init__(self, *, chooses: int | None = None) -> None:
         self.said: list[str] = []
@@ -105,7 +105,7 @@ async def test_no_word_of_a_tools_or_a_servers_steers_the_terminal() -> None:
         desk = Desk(chooses=1)
         asked = await chosen(here.service, waiting, desk.terminal)
         assert asked is not None
-        with pytest.raises(Failed):  # the sandbox has no such way
+        with pytest.raises(Failed):  # the sandbox has no device flow
             await connect_by_code(here.service, asked, desk.terminal)
         assert len(desk.said) == 3
         for line in "\n".join(desk.said).split("\n"):

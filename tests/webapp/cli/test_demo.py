@@ -1,4 +1,4 @@
-"""`elicit demo`: a client that a person can watch, and a walk that needs nobody."""
+"""`elicit demo`: a client that a person can watch, and a walk-through without a person."""
 
 import asyncio
 import contextlib
@@ -76,7 +76,7 @@ async def test_the_walk_is_right_on_both_revisions_from_anywhere(tmp_path):
     assert end.out.splitlines()[-12:] == [
         f"right  {revision}  {tool}" for revision in ("2025-11-25", "2026-07-28") for tool in TOOLS
     ]
-    # On the second revision the account is connected already, and nobody is asked for it.
+    # On the second revision the account is connected already, so the demo does not ask for it.
     assert end.out.count("POST /e/…") == 11
     assert end.out.count("GitHub is connected") == 1
     assert end.out.count("Paid 9.00 €") == 2
@@ -84,7 +84,7 @@ async def test_the_walk_is_right_on_both_revisions_from_anywhere(tmp_path):
 
 
 async def test_the_walk_is_right_under_a_path_too(tmp_path):
-    # Account, payment and secret, webhooks, returns, and pages of the author's own.
+    # The walk covers account, payment and secret, webhooks, returns, and the author's own pages.
     port = free_port()
     url = f"http://127.0.0.1:{port}/tools"
     async with serving(home=tmp_path, port=port, extra={"ELICIT_URL": url}) as server:
@@ -177,7 +177,7 @@ async def test_without_a_tool_those_that_the_server_lists_are_called(tmp_path, w
     async with own_server(tmp_path) as server:
         end = await called("demo", *walks, "--url", server.url, home=tmp_path)
     assert (end.status, end.err) == (0, "")
-    times = 2 if walks else 1  # a walk is made on both revisions
+    times = 2 if walks else 1  # the walk runs on both revisions
     assert end.out.count("The tool says: none at all") == times
     assert end.out.count("The tool waits: Waiting for release.") == times
     assert "failed" not in end.out

@@ -1,4 +1,4 @@
-"""`elicit doctor` on set-ups that are wrong: each is found, and told with what to set to what."""
+"""`elicit doctor` on wrong configurations: each problem is found, with the setting to change."""
 
 import json
 import re
@@ -53,7 +53,7 @@ EVERY_EVENT = (
     *("refund.updated", "refund.failed"),
 )
 
-# What is set for a server of this machine, and what the doctor has to say of it.
+# Settings for a server on this machine, with the words that the doctor has to report.
 SETTINGS: dict[str, tuple[Mapping[str, str], Sequence[str]]] = {
     "a name that is none": ({"ELICIT_STROE": "memory:"}, ["ELICIT_STROE", "ELICIT_STORE"]),
     "no https": ({"ELICIT_URL": "http://elicit.example"}, ["ELICIT_URL", "https"]),
@@ -105,7 +105,7 @@ async def test_as_json_each_thing_has_its_standing_and_its_fix(tmp_path: Path) -
     assert (found["subject"], "ELICIT_STORE" in found["fix"], told.status) == ("kept", True, 1)
 
 
-# A server that others reach: what is there on its way out and in again.
+# A public server: its outgoing and incoming connections.
 
 
 def settings_of(environment: Mapping[str, str], tmp_path: Path) -> Settings:
@@ -146,7 +146,10 @@ def at_stripe(
     rights: Mapping[str, int] = {},
     whole: int = 200,
 ) -> None:
-    """`rights` are those whose trial has another status than with a key that may do everything."""
+    """Mock Stripe's API.
+
+    `rights` gives the statuses that differ from those of a full-access key.
+    """
     headers = {"date": format_datetime(date, usegmt=True)}
     network.add_response(
         url=f"{API}/account", json={"id": "acct_1"}, headers=headers, status_code=account
@@ -332,7 +335,7 @@ async def test_an_issuer_that_does_not_know_itself_by_that_name_is_told(
 
 
 def at_issuer(network: HTTPXMock, **answer: Any) -> None:
-    """An issuer that answers so when a browser is sent there."""
+    """Mock an issuer that answers the browser's authorization request with `answer`."""
     network.add_response(
         url=f"{ISSUER}/.well-known/openid-configuration",
         json={
@@ -399,7 +402,7 @@ async def test_how_far_the_stores_clock_is_from_ours_is_told(tmp_path: Path, kin
         settings = settings_of({**PUBLIC, "ELICIT_STORE": url}, tmp_path)
 
         async def told(ahead: timedelta) -> Finding:
-            """As if this machine's clock were so far ahead."""
+            """Examine the store as if this machine's clock were ahead by this much."""
             found = await examine_store(
                 settings, outbound=Outbound.none(), clock=lambda: utc_now() + ahead
             )

@@ -1,4 +1,4 @@
-"""`elicit events`: listed, sent again, tried out; and what the doctor says of each address."""
+"""`elicit events`: events are listed, sent again and tested. The doctor checks each address."""
 
 import json
 from collections.abc import AsyncIterator
@@ -51,7 +51,7 @@ async def here(clock: Clock, receiver: Receiver) -> AsyncIterator[Service]:
 
 
 async def lost(service: Service, receiver: Receiver, clock: Clock) -> None:
-    """An event that was given up."""
+    """Create an event whose delivery was given up."""
     receiver.is_down = True
     await told_of_one(service, timeout=WEEK)
     for pause in SCHEDULE:

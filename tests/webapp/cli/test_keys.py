@@ -1,4 +1,4 @@
-"""`elicit keys`: the key file, and rotation beside a server that runs."""
+"""`elicit keys`: the key file, and a rotation while a server runs."""
 
 import os
 import stat

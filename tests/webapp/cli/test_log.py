@@ -1,4 +1,4 @@
-"""The log of a server that is really served: short, dated, and never in anybody's way."""
+"""The log of a running server: short, dated, and never blocking."""
 
 import asyncio
 import json

@@ -1,7 +1,7 @@
-"""README's two commands where the system does not tell whose a connection is: a Mac, played here.
+"""README's two commands on a system that does not report connection owners, simulating macOS.
 
-Without netlink and the tables of /proc; with psutil, which is installed there, and without. Not
-played: its kernel and its psutil.
+The simulation removes netlink and the tables of /proc, and runs with and without psutil. The macOS
+kernel and the psutil of macOS are not simulated.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ import pytest
 from tests.support.cli import HOUSE, run, serving
 from webapp.demo.client import EXPECTED
 
-# Python imports it by itself, before anything of ours.
+# Python imports this module by itself, before any of our modules.
 AS_ON_A_MAC = """
 import pathlib, socket, sys
 

@@ -1,4 +1,4 @@
-"""`elicit move`: what it says, what it refuses, and what a server does behind the fence."""
+"""`elicit move`: its output, its refusals, and the behavior of a server on a fenced store."""
 
 from pathlib import Path
 

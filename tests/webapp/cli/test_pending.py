@@ -1,4 +1,4 @@
-"""`elicit pending`: what people are asked now, listed in a terminal."""
+"""`elicit pending`: the open questions, listed in a terminal."""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -21,7 +21,7 @@ ALICE, BOB = "alice", "bob"
 
 
 def asked(home: Path, *questions: dict[str, Any]) -> list[Elicitation]:
-    """What people are asked, in the store of that home; each a minute later than the one before."""
+    """Store these open questions, each a minute later than the previous one."""
 
     async def ask() -> list[Elicitation]:
         rows: list[Elicitation] = []

@@ -1,4 +1,4 @@
-"""`elicit export` and `elicit purge`: one person's data, told or erased, and nobody else's."""
+"""`elicit export` and `elicit purge`: one person's data is exported or erased, and no other's."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -129,7 +129,8 @@ async def test_a_payers_name_is_told_to_them_and_leaves_with_the_purge(shop: Sho
         (left,) = await hooks_of(shop.service, payment.owner)
         assert left.body == ""
         assert (left.event, left.session) == (hook.event, hook.session)
-        replayed = await shop.service.hooks.replay(left)  # it says of the money what it said
+        # The replayed event contains the same payment data.
+        replayed = await shop.service.hooks.replay(left)
         assert replayed.status == hook.status
         assert await shop.ledger() == ["spent"]
 

@@ -1,4 +1,4 @@
-"""Who owns the port of the pages: one of ours, another program, or nobody any more."""
+"""The owner of the pages' port: one of our processes, another program, or none any more."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ URL = "http://127.0.0.1:8765"
 
 
 def answering(body: bytes) -> ASGIApp:
-    """A program that answers everything with that; `PROOF` in it becomes a true one."""
+    """Return an app that answers with `body`, in which `PROOF` is replaced by a valid proof."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

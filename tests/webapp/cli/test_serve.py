@@ -1,4 +1,4 @@
-"""`elicit serve`: it starts, says where it is, refuses in a sentence, and stops when told."""
+"""`elicit serve`: it starts, prints its address, refuses bad input in a sentence, and stops."""
 
 import asyncio
 import contextlib
@@ -200,7 +200,7 @@ async def test_a_server_that_cannot_be_found_is_named_in_a_sentence(tmp_path, na
     with bound("127.0.0.1") as holder:
         holder.listen()
         taken = str(holder.getsockname()[1])
-        for port in ("0", taken):  # what is wrong with the module comes before the port
+        for port in ("0", taken):  # errors in the module are reported before errors of the port
             end = await called("serve", name, "--port", port, home=tmp_path)
             assert end.status == 1
             assert says.format(home=tmp_path) in end.err
@@ -284,7 +284,7 @@ async def test_a_server_without_a_name_is_refused_in_a_sentence(
     tmp_path, free_port, command, kind, made_in
 ):
     (tmp_path / "tools.py").write_text(f"from {made_in} import {kind}\nmcp = {kind}()\n")
-    # `stdio` puts the stdin and stdout of its process away.
+    # `stdio` replaces the stdin and stdout of its process.
     runs = called if command == "serve" else run
     end = await runs(command, "tools:mcp", "--port", str(free_port), home=tmp_path)
     assert end.status == 1
@@ -355,9 +355,10 @@ async def test_a_signal_stops_it_while_a_call_is_held_and_a_page_listens(
             async with asyncio.timeout(300):
                 end = await ended(server.process)
             with contextlib.suppress(httpx.RemoteProtocolError):
-                # The browser asks again.
+                # The browser reconnects.
                 assert [line async for line in lines if line.startswith("data")] == []
-        await asyncio.gather(held, return_exceptions=True)  # it may find nobody to say goodbye to
+        # Closing the session may fail, because the server is gone.
+        await asyncio.gather(held, return_exceptions=True)
     assert ["Still waiting" in text_of(result) for result in results] == [True]
     assert (end.status, end.err) == (0, "")
 

@@ -1,4 +1,4 @@
-"""`elicit servers`: a name keeps what was kept for it, and no other server gets that."""
+"""`elicit servers`: stored data belongs to a server's name, and no other server gets it."""
 
 import asyncio
 import shlex
@@ -29,7 +29,7 @@ async def test_another_server_of_the_same_name_is_not_served_until_the_operator_
     # finding: S12
     there = ("--port", str(free_port))
     mine, other = module(tmp_path / "mine", "tools"), module(tmp_path / "other", "tools")
-    for _ in range(2):  # the second time is no news
+    for _ in range(2):  # the second start reports nothing new
         async with serving("tools:mcp", "--port", "0", home=tmp_path, cwd=mine):
             pass
     refusals = [

@@ -1,4 +1,4 @@
-"""Where the command starts: what stands in the place of ours is told before it is imported."""
+"""The start of the command: a package that hides ours is reported before it is imported."""
 
 import os
 import pwd
@@ -14,7 +14,7 @@ from webapp.settings.key_file import data_folder
 
 
 def started(*arguments: str, home: Path, before: str = "") -> subprocess.CompletedProcess[str]:
-    """The command as the installed script starts it."""
+    """Run the command as the installed script starts it."""
     code = f"import sys; {before}; import elicit_url; sys.exit(elicit_url.main())"
     return subprocess.run(
         (sys.executable, "-c", code, *arguments),

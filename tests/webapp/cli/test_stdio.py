@@ -1,4 +1,4 @@
-"""`elicit stdio`: MCP on stdin and stdout, the pages on a port that several processes share."""
+"""`elicit stdio`: MCP on stdin and stdout, and pages on a port that several processes share."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ async def process_of(client: Client) -> int:
 
 
 async def served(url: str) -> None:
-    """Wait until somebody serves the pages."""
+    """Wait until a process serves the pages."""
     async with asyncio.timeout(PATIENCE_SECONDS), httpx.AsyncClient() as browser:
         while True:
             with contextlib.suppress(httpx.TransportError):
@@ -106,7 +106,8 @@ async def test_a_link_of_one_process_opens_at_another_which_may_end_meanwhile(de
             call = calling(other)
             await desktop.open(await desktop.link())
             assert text_of(await call) == SOUP
-            call = calling(owner, table="another")  # or it may be given the result of before
+            # Other arguments, because the same call could return the earlier result.
+            call = calling(owner, table="another")
             link = await desktop.link()
             os.kill(await process_of(other), signal.SIGKILL)
         await desktop.open(link)
@@ -179,7 +180,7 @@ async def test_a_server_of_another_store_is_named_as_who_has_the_port(desktop):
             called,
         ),
         ((), {"ELICIT_SECRET": "short"}, "ELICIT_SECRET: ", called),
-        # From here on stdin and stdout are put away, so these are a process's own.
+        # From here on the command replaces stdin and stdout, so it runs in a process of its own.
         ((), {"ELICIT_STORE": "mysql://"}, "ELICIT_STORE: ", run),
     ],
 )

@@ -1,4 +1,4 @@
-"""A store that does not open: every command says so in the same sentence, which names the store."""
+"""A store that does not open: every command reports it in the same sentence and names the store."""
 
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -35,7 +35,7 @@ async def said(*command: str, home: Path, extra: Mapping[str, str]) -> str:
 
 @pytest.fixture(params=["nobody there", "password", "database", "scheme", "Valkey's database"])
 async def wrong(request: pytest.FixtureRequest) -> AsyncIterator[tuple[str, str]]:
-    """An address that is wrong, and what is said of it."""
+    """Yield a wrong address and the expected message."""
     match request.param:
         case "nobody there":
             yield NOBODY_THERE["postgres"], "see that the server runs"
@@ -60,7 +60,7 @@ async def test_each_command_says_the_same_of_a_store_that_does_not_open(
     lines = set[str]()
     for command in COMMANDS:
         if command[0] == "keys" and not secret:
-            continue  # there are none to list
+            continue  # there are no keys to list
         text = await said(*command, home=tmp_path, extra={"ELICIT_STORE": address, **secret})
         assert words in text, command
         (line,) = [line for line in text.splitlines() if words in line]

@@ -1,4 +1,4 @@
-"""Lists as a person reads them on a terminal, and as a program reads them elsewhere."""
+"""Lists as people read them on a terminal, and as programs read them elsewhere."""
 
 import argparse
 import json
@@ -186,7 +186,7 @@ def test_how_long_ago_it_was_is_said_in_one_unit(seconds: int, words: str) -> No
     assert age(NOW + timedelta(seconds=seconds), NOW) == words
 
 
-# Every list that there is.
+# All lists.
 
 
 Commands = dict[str, argparse.ArgumentParser]
@@ -198,7 +198,7 @@ def within(parser: argparse.ArgumentParser) -> Commands:
 
 
 def commands() -> Commands:
-    """All, those within a command as "pending list"."""
+    """Return the parsers of all commands, also of nested ones such as "pending list"."""
     found = Commands()
     for name in COMMANDS:
         command = within(parser_for([name]))[name]

@@ -1,1 +1,1 @@
-"""The client over the HTTP API."""
+"""Tests of the client, over the HTTP API."""

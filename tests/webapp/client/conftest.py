@@ -1,4 +1,4 @@
-"""An application, and programs that ask its users by the verbs."""
+"""Fixtures: an application, and programs that ask its users with the client."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""docs/client.md: its code does what it says."""
+"""The code of docs/client.md, which does what the page says."""
 
 import ast
 import asyncio
@@ -25,7 +25,7 @@ NAMES: dict[str, Any] = {"Elicit": Elicit, "Money": Money, "elicit": elicit, "gi
 
 @dataclass
 class Reader:
-    """Whoever copied a sample, with what it takes for granted, and the person who is asked."""
+    """A reader who copied a sample, with the names that the sample assumes, and a person."""
 
     shop: Programs
     links: asyncio.Queue[ShownLink] = field(default_factory=asyncio.Queue)
@@ -56,7 +56,7 @@ async def reader(shop: Programs) -> Reader:
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """A library that is not installed here, with the one name that a sample takes of it."""
+    """Install a fake library, with the one name that a sample imports from it."""
 
     def put(name: str, **members: object) -> None:
         package = name.partition(".")[0]
@@ -152,7 +152,7 @@ async def test_a_graph_is_interrupted_with_the_link_and_resumed_with_the_answer(
     reader: Reader, stand_in: Callable[..., None]
 ) -> None:
     class GraphInterrupt(Exception):
-        """As the library ends a node."""
+        """The exception with which the library ends a node."""
 
     def interrupt(value: dict[str, Any]) -> None:
         raise GraphInterrupt(value)

@@ -1,4 +1,4 @@
-"""A program that starts again: it goes on with its run, and nobody is asked or pays twice."""
+"""Programs that restart: they continue their run without asking or charging people again."""
 
 import asyncio
 from collections import Counter
@@ -26,7 +26,7 @@ from webapp.records.values import DoneOnce
 
 
 class Crash(Exception):
-    """An error of the program's own."""
+    """A program's own error."""
 
 
 async def statuses(here: AskingEnv) -> Counter[str]:

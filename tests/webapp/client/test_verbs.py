@@ -1,4 +1,4 @@
-"""Each verb in a program, over the HTTP API, and what it comes to."""
+"""The functions of the client in a program, over the HTTP API, with their results."""
 
 import sys
 from dataclasses import dataclass
@@ -372,7 +372,7 @@ def test_it_is_opened_for_one_run_of_one_user_by_a_safe_way(about, words) -> Non
 
 
 async def test_it_is_light() -> None:
-    """No framework, no protocol library and no store is imported with it."""
+    """Importing the client imports no framework, no protocol library and no store."""
     heavy = [
         "litestar",
         "mcp",

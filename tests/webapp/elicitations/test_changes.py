@@ -1,4 +1,4 @@
-"""Listening for what other processes write: a store that fails for a moment ends nothing."""
+"""Changes written by other processes: the listener survives a store that fails for a moment."""
 
 import asyncio
 import logging
@@ -38,7 +38,7 @@ class Shaky(MemoryStore):
 
 
 class Scene:
-    """A leg waits here, and the answer is written there."""
+    """Two processes: a request waits in one, and the answer is written in the other."""
 
     def __init__(self, *, here: Service, there: Service, store: Shaky, clock: Clock) -> None:
         self.store = store
@@ -69,7 +69,7 @@ class Scene:
 
 
 async def settled_loop() -> None:
-    """Let everything that is ready run; no time passes."""
+    """Run everything that is ready, without advancing the clock."""
     for _ in range(50):
         await asyncio.sleep(0)
 

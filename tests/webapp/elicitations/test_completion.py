@@ -1,4 +1,4 @@
-"""Completions: first, second, late and unknown are told apart, whatever the order."""
+"""Completions: first, repeated, late and unknown ones are distinguished, in any order."""
 
 import asyncio
 from contextlib import suppress
@@ -61,7 +61,7 @@ async def sweep(here: Service) -> None:
 
 
 async def holding(presenter: Holding) -> str:
-    """The id that a leg waits for, once it does."""
+    """Return the id of the elicitation that a request waits for, once it waits."""
     for _ in range(100):
         await asyncio.sleep(0)
     assert presenter.holds is not None
@@ -186,7 +186,7 @@ async def test_a_late_yes_supersedes_the_same_question_asked_anew(
     found = await here.elicitations.find(owner=old.owner, join=old.join)
     assert found is not None
     assert (found.id, found.content) == (old.id, {"n": 1})
-    # And the other way about: the newer one is paid too, but the question has its answer.
+    # In the other order, the newer elicitation is paid too, but the question has its answer.
     assert await here.completing.complete(new.id, {"n": 2}) is Completion.LATE
     found = await here.elicitations.find(owner=old.owner, join=old.join)
     assert found is not None
@@ -236,7 +236,7 @@ def late_asked() -> Question[Any]:
 
 
 async def late_question(here: Service, clock: Clock) -> Elicitation:
-    """A question of the same call whose time was up, and whose call is over."""
+    """Return a question of the same call that expired, and whose call has ended."""
     presenter = Holding()
     call = call_of(here, presenter=presenter)
     with asking(Verbs(call)):
@@ -351,12 +351,12 @@ async def test_one_persons_order_never_completes_another_persons_question(
         assert await here.completing.complete("order-8", {"n": 1}) is Completion.ACCEPTED
     if first == "expired":
         await here.elicitations.settle(anns.id, Status.EXPIRED)
-    # Bob's tool makes the same question, with the same id or before hers: neither takes the other.
+    # Bob's tools ask with the same id. Neither person's question replaces the other's.
     bobs = anns
     for join in ("1", "2"):
         bobs = await asked(here, join=join, subject=f"bob-{join}")
         await give_alias(here.elicitations, "order-8", bobs)
-        # What a vendor says late, or twice, does not finish his.
+        # A vendor's late or repeated report does not complete Bob's question.
         with pytest.raises(OwnerNeeded, match="owner="):
             await here.completing.complete("order-8", {"n": 2})
         assert (await now_of(here, bobs)).status is Status.PENDING
@@ -401,7 +401,7 @@ async def test_a_name_that_many_had_whose_questions_are_gone_is_free(
 
 
 async def named_by(here: Service, name: str, *, server: str = "s", tool: str) -> Elicitation:
-    """A question of Alice's, to which this tool of this server gave the name."""
+    """Return a question of Alice's that this tool of this server gave the name."""
     fresh = question_in_store(here, join=f"{server} {tool}")
     fresh = replace(fresh, asked=replace(fresh.asked, server=server, tool=tool))
     await here.elicitations.write(fresh)
@@ -495,7 +495,7 @@ async def test_id_of_a_question_is_found_only_for_the_party_that_asked_it(here: 
     # finding: XS1
     complete = here.completing.complete
     victim = await named_by(here, "order-9", tool="other (API)")
-    ours = await named_by(here, victim.id, tool="shop (API)")  # by an earlier version
+    ours = await named_by(here, victim.id, tool="shop (API)")  # as an earlier version did
     for party in ({"tool": "pay"}, {"tool": "other (API)"}, {"program": "third"}):
         assert await complete(victim.id, {}, **party) is Completion.UNKNOWN
     assert await complete(victim.id, {}, program="shop") is Completion.ACCEPTED
@@ -513,7 +513,7 @@ async def test_name_outside_the_pattern_finds_nothing(here: Service, odd: str) -
 
 
 class Browsed:
-    """A request that came back from the author's service; by default from this machine's user."""
+    """A request that came back from the author's service, by default from this machine's user."""
 
     def __init__(self, token: str, cookies: dict[str, str], *, uid: int = UID) -> None:
         self.query_params = {"elicitation": token}
@@ -529,7 +529,7 @@ class Browsed:
 
 
 def completing(here: Service) -> Completing:
-    """The door for returns."""
+    """Return the object that completes elicitations by return token."""
     locality = LocalPeers(uid=UID, public_url=URL)
     return Completing(
         elicitations=here.elicitations,
@@ -664,7 +664,7 @@ async def test_content_that_was_refused_leaves_the_question_open(here: Service) 
 
 
 async def test_deep_content_is_refused_or_read_back(here: Service, there: Service) -> None:
-    """A record that was written must open: in the sweeper and in every process."""
+    """A record that was written can be read by the sweeper and by every process."""
     for depth in range(100, 1400, 100):
         elicitation = await asked(here, join=str(depth))
         try:
@@ -701,7 +701,7 @@ async def test_a_no_cannot_be_settled_over_a_yes_nor_a_yes_twice(here: Service) 
 
 
 class Behind(MemoryStore):
-    """A sibling whose owner is told nothing of what others write."""
+    """A second connection to a store, which receives no changes from other processes."""
 
     def tell(self, records: tuple[Record, ...]) -> None:
         pass

@@ -1,6 +1,6 @@
-"""Every order, up to a bound, in which calls, completions, a timeout and a cancel meet.
+"""Interleavings of calls, completions, a timeout and a cancellation, up to a bound.
 
-The programs are the service itself; only whose turn it is at the store is decided here.
+The programs are the service's own code. The test decides only which program uses the store next.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ ALIAS = "order-7"
 
 @dataclass(frozen=True)
 class Scenario:
-    """Which programs run, after what."""
+    """The programs that run, and the steps that prepare them."""
 
     programs: tuple[str, ...]
     prepared: tuple[str, ...] = ("visit",)
@@ -59,7 +59,7 @@ class Scenario:
 
 
 class Table:
-    """The world of one schedule: two processes at most, one question, what each program saw."""
+    """The state of one schedule: up to two processes, one question, and each program's results."""
 
     def __init__(self, scenario: Scenario, schedule: Schedule, clock: Clock) -> None:
         self.scenario = scenario
@@ -77,7 +77,7 @@ class Table:
         self.run_id: str | None = None
 
     def is_quiet(self) -> None:
-        """Nobody has a turn to take: whoever is not done sleeps, and must have a reason to."""
+        """Check that every unfinished program has a reason to sleep, since none can run."""
         legs = {
             self.calls[name].leg: name for name in self.presenters if not self.tasks[name].done()
         }
@@ -127,9 +127,10 @@ class Table:
             await self.audit()
 
     async def prepare(self, step: str) -> None:
-        """`visit`: a call asked, and its client went away; `expire`: time passed over it.
+        """Run a preparing step.
 
-        `read`: the call `again` has read its run, and that is all.
+        `visit`: a call asks, and its client disconnects. `expire`: the question's time passes.
+        `read`: the call `again` has only read its run.
         """
         service = self.services[0]
         if step == "visit":
@@ -242,25 +243,25 @@ class Table:
         await fall_due(service)
 
     async def cancel(self) -> None:
-        """What a client's cancellation does: it ends a body that has taken nothing."""
+        """Cancel a call as its client would, unless the body has claimed an answer."""
         await self.schedule.turn()
         name = next(name for name in self.tasks if name.startswith(("call", "leg")))
         if not self.calls[name].has_taken:
             self.tasks[name].cancel()
 
     async def abort(self) -> None:
-        """Whoever completes gives up while the answer to its write is on the way."""
+        """Cancel the completing program while its write is being answered."""
         await self.schedule.turn()
         self.tasks["complete"].cancel()
 
     async def glance(self, service: Service) -> None:
-        """Every leg looks at the store, as it does when its client answered."""
+        """Let every request read the store, as a request does when its client answered."""
         for _ in range(3):
             await self.schedule.turn()
             service.elicitations.waiters.wake_all()
 
     async def audit(self) -> None:
-        """What the records say, in the order in which they were written."""
+        """Check the records in the order in which they were written."""
         self.schedule.programs = frozenset()
         before: dict[str, Elicitation] = {}
         delivered: Counter[str] = Counter()
@@ -293,11 +294,11 @@ class Table:
             self.violations.append("taken from the leg that has it")
 
     async def check_chain(self) -> None:
-        """Nothing that happened to a question is told of twice, and its owner's chain is whole."""
+        """Check that no change is recorded twice, and that each owner's chain is intact."""
         self.violations += await faults_of(self.services[-1])
         owners = {owner for owner, kind, _ in self.store._contents.records if kind == AUDIT}
         for owner in owners:
-            stands = dict[str, str]()  # a no that was delivered may become a late yes
+            stands = dict[str, str]()  # a delivered "declined" may become a late acceptance
             for entry in await told_of(self.services[0], owner):
                 if stands.get(entry.about) == entry.what:
                     self.violations.append(f"{entry.what} was told of twice")
@@ -316,7 +317,7 @@ class Table:
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that awaits nothing."""
+    """Return the result of a coroutine that awaits nothing."""
     try:
         work.send(None)
     except StopIteration as stop:

@@ -1,4 +1,4 @@
-"""Where hooks run, in which order, what they may change, and what no hook gets past."""
+"""Hooks of plugins: where and in which order they run, what they can change and not bypass."""
 
 import asyncio
 import logging
@@ -62,11 +62,11 @@ ANSWERED = changed(
     content={"note": "Elm Street"},
     proof="OnPage",
 )
-AT_ONCE = timedelta()  # what a hook that hangs is given
+AT_ONCE = timedelta()  # the time limit of a hook that hangs
 
 
 class Guards:
-    """What stands behind all hooks, and how often it was asked."""
+    """The checks behind all hooks, which count their calls."""
 
     def __init__(self, *, has_room: bool = True) -> None:
         self.has_room = has_room
@@ -97,7 +97,7 @@ async def ask(
     guards: Guards | None = None,
     patience: timedelta = timedelta(minutes=1),
 ) -> Question[Any]:
-    """The question as it comes out. Raises what refuses it."""
+    """Return the question after the hooks ran. Raises what a hook or a check raised."""
     worded, room = await Plugins(plugins, patience=patience).asking(
         form() if question is None else question,
         tool=TOOL,
@@ -115,14 +115,14 @@ async def answer(
     note: str = "Elm Street",
     patience: timedelta = timedelta(minutes=1),
 ) -> Json:
-    """What is left to be written. Raises what refuses it."""
+    """Return the content to be written. Raises what a hook or a check raised."""
     return await Plugins(plugins, patience=patience).answering(
         ASKED, {"note": note}, OnPage(), schema=SCHEMA, verify=(guards or Guards()).verify
     )
 
 
 async def told(*plugins: object, patience: timedelta = timedelta(minutes=1)) -> None:
-    """It was started and settled, and whoever is told of that has been."""
+    """Start and settle a question, and wait for the hooks that are notified."""
     ours = Plugins(plugins, patience=patience)
     await ours.started(ASKED)
     ours.settled(ANSWERED)
@@ -130,7 +130,7 @@ async def told(*plugins: object, patience: timedelta = timedelta(minutes=1)) -> 
 
 
 def traced(name: str, seen: list[str]) -> object:
-    """A plugin with a hook at each place there is, which notes that it ran."""
+    """Return a plugin with a hook at each place, which records that it ran."""
 
     def note(moment: str, stage: HookStage) -> Any:
         async def hook(self: object, value: HookFacts, *call_on: Any) -> HookFacts | None:
@@ -155,7 +155,7 @@ def traced(name: str, seen: list[str]) -> object:
 
 
 def order_of(stage: str, *, writes: bool = False) -> list[str]:
-    """For two plugins."""
+    """Return the expected order for two plugins."""
     first, last = (
         [f"{one} before {stage}" for one in "ab"],
         [f"{one} after {stage}" for one in "ba"],
@@ -462,7 +462,8 @@ async def test_the_time_of_the_stage_is_not_the_hooks() -> None:
 
     class Slow(Guards):
         async def admit(self) -> str:
-            for _ in range(10):  # of the loop's turns: a hook that waited for them would be over
+            # Turns of the event loop: a hook that waited for this would time out.
+            for _ in range(10):
                 await asyncio.sleep(0)
             ready.set()
             return await super().admit()
@@ -524,7 +525,7 @@ async def test_a_value_of_a_hooks_own_changes_nothing_else() -> None:
 
 
 class Skips:
-    """Does not await the stage."""
+    """A hook that does not await the stage."""
 
     @around("admit")
     async def skip(self, question: ProposedQuestion, call_on: CallOn[ProposedQuestion]) -> None:
@@ -538,7 +539,7 @@ class Skips:
 
 
 class LeavesBehind:
-    """Begins the stage, and does not wait for it."""
+    """A hook that starts the stage and does not wait for it."""
 
     def __init__(self) -> None:
         self.tasks = list[Any]()
@@ -553,7 +554,7 @@ class LeavesBehind:
 
 
 class Twice:
-    """Awaits the stage twice, and says nothing of the second."""
+    """A hook that awaits the stage twice and ignores the second result."""
 
     @around("admit")
     async def twice(self, question: ProposedQuestion, call_on: CallOn[ProposedQuestion]) -> None:
@@ -581,7 +582,7 @@ async def test_an_around_goes_through_its_stage_once(
 
 
 class Swallows:
-    """Makes a yes of what the stage raises."""
+    """A hook that turns the stage's error into an acceptance."""
 
     @around("admit")
     async def swallow(self, question: ProposedQuestion, call_on: CallOn[ProposedQuestion]) -> None:
@@ -597,7 +598,7 @@ class Swallows:
 
 
 class Rewords:
-    """Makes another error of it."""
+    """A hook that replaces the stage's error with another one."""
 
     @around("admit")
     async def reword(self, question: ProposedQuestion, call_on: CallOn[ProposedQuestion]) -> None:
@@ -669,7 +670,7 @@ async def test_a_call_that_is_cancelled_stays_so_whatever_a_hook_makes_of_it() -
 
 
 def returning(stage: str, moment: str, **other: Any) -> object:
-    """A plugin that hands on the value with something else in it."""
+    """Return a plugin that passes on the value with other fields."""
 
     async def hook(self: object, value: Any, *call_on: Any) -> Any:
         if call_on:

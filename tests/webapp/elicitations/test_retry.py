@@ -1,4 +1,4 @@
-"""Whoever loses many races in a row waits a little, tries again, and gets through."""
+"""Writers that lose many races in a row: they wait a little, retry, and succeed."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ MANY = 60
 
 
 class Losing(MemoryStore):
-    """Somebody else is first, as often as `losses` says."""
+    """A store in which another writer is first, `losses` times."""
 
     losses = 0
     lost = 0

@@ -1,7 +1,7 @@
-"""Any sequence of what can happen to questions leaves the service as a simple model says.
+"""Any sequence of events on questions leaves the service in the state of a simple model.
 
-The model knows statuses, who has taken an outcome until when, and what was delivered. A crash
-drops everything but the store.
+The model knows statuses, claims with their ends, and deliveries. A crash loses everything except
+the store.
 """
 
 from contextlib import AsyncExitStack
@@ -37,7 +37,7 @@ noes = st.sampled_from([Status.DECLINED, Status.CANCELLED, Status.FAILED])
 
 @dataclass
 class Modelled:
-    """What the model knows of one elicitation."""
+    """The model's knowledge of one elicitation."""
 
     join: str
     expires_at: datetime
@@ -65,7 +65,7 @@ class Modelled:
 
 
 class ServiceBesideModel(RuleBasedStateMachine):
-    """Rules in the order of an elicitation's life."""
+    """The service compared with the model. Rules follow the order of an elicitation's life."""
 
     ids = Bundle("ids")
 
@@ -83,7 +83,7 @@ class ServiceBesideModel(RuleBasedStateMachine):
         self.here: Service = self.loop.run_until_complete(
             self.stack.enter_async_context(process(self.store, self.clock))
         )
-        # A process that has just begun does not know whether a lease is out by its clock alone.
+        # A new process cannot tell by its clock alone whether a lease has expired.
         self.unsure_until = self.clock() + UNSURE
 
     def teardown(self) -> None:
@@ -92,7 +92,7 @@ class ServiceBesideModel(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The process dies: its memory is gone, its opening of the store too."""
+        """Kill the process: its memory and its connection to the store are lost."""
         dead, self.store = self.store, self.store.sibling()
         self.loop.run_until_complete(self.stack.aclose())
         self.loop.run_until_complete(dead.aclose())
@@ -145,7 +145,7 @@ class ServiceBesideModel(RuleBasedStateMachine):
 
     @rule(id=ids)
     def complete(self, id: str) -> None:
-        """In time, again, or late: whether it is late is what the model decides here."""
+        """Complete an elicitation in time, again, or late. The model decides whether it is late."""
         self.number += 1
         content = {"n": self.number}
         before = self.model.get(id)
@@ -156,8 +156,8 @@ class ServiceBesideModel(RuleBasedStateMachine):
         if known is None:
             assert done is Completion.UNKNOWN
         elif known.is_open:
-            # Whether an answer counts between the end of the time and the sweeper's look has a
-            # test of its own; the model follows.
+            # Another test covers answers between the expiry and the sweep. The model accepts both
+            # results.
             assert done is Completion.ACCEPTED or now >= known.expires_at
             known.end("accepted", now, content)
             if done is Completion.LATE:
@@ -172,11 +172,11 @@ class ServiceBesideModel(RuleBasedStateMachine):
     def keep_late(
         self, id: str, known: Modelled, content: dict[str, int], holder: str | None
     ) -> None:
-        """A late yes is kept for ten minutes more, and whatever holds its question makes way."""
+        """Store a late acceptance for ten more minutes, and supersede a newer open question."""
         is_kept = self.clock() < known.expires_at + LATE_UNTIL
         other = None if holder in {None, id} else self.model[str(holder)]
         is_moved = other is not None and not self.now_of(str(holder)).holds_key
-        # Whether it makes way for a yes that is not kept has a test of its own.
+        # Another test covers superseding for an acceptance that is not stored.
         if other is not None and is_moved and other.status != "accepted":
             if other.is_open:
                 other.end("superseded", self.clock())
@@ -229,7 +229,7 @@ class ServiceBesideModel(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        """Expire, wipe, erase; a claim of a process that died is over after its hold."""
+        """Expire, wipe and erase. A dead process's claim ends after `HOLD`."""
         self.clock.tick(seconds=HOLD.total_seconds())
         now = self.clock()
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""A process whose store has stepped back: one of them acts on it, and none goes on from memory."""
+"""A store that has stepped back: one process handles it, and none continues from memory."""
 
 from dataclasses import fields
 from datetime import datetime
@@ -24,7 +24,7 @@ CLAIM_OVER_SECONDS = 31
 
 
 class Acting(Service):
-    """Notes since when something may be lost, and fails as often as it is told to."""
+    """A service that records the times since when data may be lost, and fails `failures` times."""
 
     since: ClassVar[list[datetime]]
     failures: ClassVar[int]

@@ -1,4 +1,4 @@
-"""How much waits: counted once and then followed, with an end, of which somebody is told."""
+"""The backlog of events: counted once, then updated, limited, and reported when full."""
 
 import asyncio
 from datetime import timedelta
@@ -87,7 +87,7 @@ async def test_who_watches_sees_what_waits_and_what_became_of_each_try() -> None
         for result in ("failed", "sent"):
             found = value(samples, "elicit_events_total", address="crm", result=result)
             assert found == 1
-        # What a receiver leaves waiting is no lag of ours.
+        # Events that wait because of their receiver do not count as our lag.
         clock.tick(minutes=5)
         receiver.is_down = True
         await asked(service, join="another", timeout=WEEK)

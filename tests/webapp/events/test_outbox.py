@@ -1,4 +1,4 @@
-"""The outbox: what is told of a change, beside it or not at all, whichever store keeps it."""
+"""The outbox: a change and its event are written together or not at all, in every store."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -52,7 +52,7 @@ async def test_of_what_others_decide_it_is_told_who_may(here: Service) -> None:
 
 
 async def paid(service: Service, **about: Any) -> Payment:
-    """A payment of a question that stands."""
+    """Return a payment of an existing question."""
     question = await asked(service, kind="payment")
     row = payment(
         "shop",

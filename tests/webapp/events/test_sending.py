@@ -1,4 +1,4 @@
-"""Events out: a receiver that is down, slow or wrong is told all the same, in order and by id."""
+"""Outgoing events: delivered in order and with ids, also if a receiver is down, slow or wrong."""
 
 import asyncio
 import json
@@ -39,7 +39,8 @@ from webapp.events.sender import CLAIMED, JITTER, LANES, SCHEDULE
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
 
-WEEK = timedelta(days=7)  # longer than any event is tried: nothing else happens meanwhile
+# Longer than any event is retried, so nothing else happens in the meantime.
+WEEK = timedelta(days=7)
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ async def test_the_library_of_standard_webhooks_believes_it_under_either_secret_
     store: MemoryStore, receiver: Receiver
 ) -> None:
     rotating = EventAddress(name="crm", url=CRM.url, secrets=(OTHER_SECRET, SECRET))
-    clock = Clock(utc_now())  # the library knows no other
+    clock = Clock(utc_now())  # the library uses the real time
     async with telling(store, clock, receiver, addresses=[rotating]) as service:
         await asked(service)
         await service.events.sender.send_all()
@@ -253,7 +254,7 @@ async def test_two_processes_that_find_it_due_send_it_once(
 async def test_what_another_process_wrote_a_moment_ago_is_left_to_it_until_it_may_be_gone(
     here: Service, there: Service, receiver: Receiver, clock: Clock
 ) -> None:
-    await asked(here, timeout=WEEK)  # and it never sends it
+    await asked(here, timeout=WEEK)  # the process never sends the event
     await round_of(there)
     assert receiver.requests == []
     await pass_time(there, clock, seconds=6)
@@ -263,7 +264,7 @@ async def test_what_another_process_wrote_a_moment_ago_is_left_to_it_until_it_ma
 async def test_killed_between_the_request_and_its_note_it_is_sent_once_more_under_the_same_id(
     store: MemoryStore, clock: Clock, receiver: Receiver
 ) -> None:
-    # The receiver has it, and the process that sent it hears no answer any more.
+    # The receiver has the event, but the sending process gets no response.
     async def answer(request: httpx.Request) -> httpx.Response:
         await receiver(request)
         raise asyncio.CancelledError
@@ -406,7 +407,7 @@ async def test_it_is_tried_ten_times_in_some_three_days_and_then_given_up(
     await here.elicitations.settle(question.id, Status.CANCELLED)
     receiver.answers = []
     await here.events.sender.send_all()
-    assert receiver.types[-1] == "question.cancelled"  # it waited for nothing
+    assert receiver.types[-1] == "question.cancelled"  # the event did not wait for the failed ones
     assert [each.status for each in await events_of(here)] == ["given up", "sent"]
     assert "event.given_up" in caplog.messages
 

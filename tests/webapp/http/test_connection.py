@@ -1,4 +1,4 @@
-"""Each exchange's end is told once, and truly, whatever the app and the client do."""
+"""The end of each exchange is reported once and correctly, whatever the app and the client do."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ SSE = [(b"content-type", b"text/event-stream")]
 
 
 class Witness:
-    """An app's wires and what they told, to be awaited by the test."""
+    """An app's connections and their reported ends, for the test to await."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -42,7 +42,8 @@ class Witness:
         await self._app(scope, receive, send)
 
     async def end(self) -> bool:
-        async with asyncio.timeout(300):  # a loss that nobody notices fails instead of hanging
+        # If a loss goes unnoticed, the test fails instead of hanging.
+        async with asyncio.timeout(300):
             return await self.ends.get()
 
     def _count(self) -> None:
@@ -50,7 +51,7 @@ class Witness:
 
 
 class Line:
-    """A server's side of one exchange, played by the test as uvicorn plays it."""
+    """A server's side of one exchange, which the test drives as uvicorn does."""
 
     def __init__(self, *requests: Message) -> None:
         self._requests = list(requests)
@@ -114,19 +115,19 @@ def hang_up(writer: asyncio.StreamWriter) -> None:
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """What a killed client's kernel sends."""
+    """Reset the connection, as the kernel of a killed client does."""
     connection = writer.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     writer.transport.abort()
 
 
 def close_one_way(writer: asyncio.StreamWriter) -> None:
-    """A client that stops sending is gone, says uvicorn."""
+    """Close the sending half of the connection. uvicorn treats the client as disconnected."""
     writer.write_eof()
 
 
 async def exchange(app: ASGIApp, line: Line | None = None, scope: Scope | None = None) -> Witness:
-    """One request, answered by the app; of a GET where nothing else is said."""
+    """Answer one request with the app, by default a GET."""
     line, witness = line or Line(request()), Witness(app)
     await watched(witness)(scope or get(), line.receive, line.send)
     return witness
@@ -134,7 +135,7 @@ async def exchange(app: ASGIApp, line: Line | None = None, scope: Scope | None =
 
 @asynccontextmanager
 async def served(app: ASGIApp) -> AsyncIterator[tuple[Witness, str]]:
-    """The app behind a real server, and where that is."""
+    """Serve the app on a real server. Yield the witness and the URL."""
     witness = Witness(app)
     async with serving(watched(witness)) as url:
         yield witness, url
@@ -290,7 +291,7 @@ async def test_a_loss_the_server_knew_of_before_the_last_byte_is_a_loss() -> Non
 
     async def answers_too_late(scope: Scope, receive: Receive, send: Send) -> None:
         await start(send)
-        await asyncio.sleep(0)  # the pump listens
+        await asyncio.sleep(0)  # the pump starts to listen
         line.lose()
         await body(send, b"{}")
 

@@ -1,4 +1,4 @@
-"""The process is told to end, and says so before whoever handles the signal does."""
+"""Shutdown signals: our handler runs before the host's handler."""
 
 import asyncio
 import signal
@@ -14,7 +14,7 @@ heard = list[str]()
 
 @pytest.fixture(autouse=True)
 def host() -> Iterator[None]:
-    """A host that handles SIGTERM, as uvicorn does."""
+    """Install a host's SIGTERM handler, as uvicorn does."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         heard.append("host")

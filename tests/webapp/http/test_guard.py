@@ -1,4 +1,4 @@
-"""Nothing that is meant for another host, or made by another site, gets past the one layer."""
+"""The guard middleware refuses requests meant for another host or made by another site."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ Headers = list[tuple[str, str]]
 
 @dataclass(slots=True)
 class Answer:
-    """What came of a request: the scope that reached the app, or the refusal."""
+    """The outcome of a request: the scope that reached the app, or the refusal."""
 
     passed: Scope | None = None
     status: int = 0
@@ -45,7 +45,8 @@ async def ask(
         return {"type": "websocket.connect"}
 
     async def send(message: Message) -> None:
-        assert message["type"].startswith("http") or opened  # an opening is taken, then answered
+        # A WebSocket opening is received before it is answered.
+        assert message["type"].startswith("http") or opened
         if message["type"].endswith("http.response.start"):
             answer.status = message["status"]
             answer.headers = {name.decode(): value.decode() for name, value in message["headers"]}
@@ -210,7 +211,8 @@ async def test_forms_of_our_own_pages_pass() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1:8765", "localhost:8765", "[::1]:8765"])
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/mcp/x"])
 async def test_no_page_calls_tools_one_of_our_name_neither(host: str, path: str) -> None:
-    # Whoever held this port before, or holds it on another address, had pages of these origins.
+    # Programs that held this port before, or hold it on another address, had pages with these
+    # origins.
     # finding: S15
     for origin in (HERE, f"http://{host}", "http://localhost:8765", "http://[::1]:8765"):
         named = [("Host", host), ("Origin", origin)]
@@ -250,7 +252,7 @@ async def test_a_service_worker_that_was_left_behind_takes_itself_away() -> None
                 assert word in answer.body
     foreign = await ask(LOCAL, "/sw.js", [("Host", "evil.example"), *asked])
     assert foreign.status == 421
-    # Nobody else ever had a public name: a worker there is the author's.
+    # A public name never belonged to another program: a service worker there is the author's.
     assert (await ask(REMOTE, "/sw.js", [("Host", "tools.example.com"), *asked])).passed
 
 

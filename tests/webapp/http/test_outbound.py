@@ -1,4 +1,4 @@
-"""Outbound: a talk runs within limits, and every failure of the other side is Failed."""
+"""The outbound HTTP client: limits on requests, and Failed for every error of the other side."""
 
 import asyncio
 import gzip
@@ -18,7 +18,7 @@ Talking = Generator[httpx.Request, httpx.Response, str]
 
 
 def talk(*urls: str) -> Talking:
-    """Ask each address in turn; the last reply's text is the result."""
+    """Request each URL in turn, and return the last response's status and text."""
     text = ""
     for url in urls or (URL,):
         reply = yield httpx.Request("GET", url)
@@ -120,7 +120,7 @@ async def test_every_request_asks_for_what_is_not_packed(
 
 
 class Packed(httpx.AsyncByteStream):
-    """A few kilobytes that become gigabytes; `reads` counts who began to read them."""
+    """A few kilobytes that decompress to gigabytes. `reads` counts the started reads."""
 
     def __init__(self) -> None:
         self.reads = 0

@@ -1,4 +1,4 @@
-"""How often somebody may come, and that counting costs bounded memory."""
+"""Rate limits: how often a key may come, and bounded memory for counting."""
 
 from datetime import timedelta
 from typing import Any
@@ -77,11 +77,11 @@ def test_no_more_keys_are_kept_than_allowed_and_the_idlest_makes_room(clock: Clo
     some = rates(clock, burst=1, keys_at_most=3)
     for key in "abc":
         some.allow(key)
-    some.allow("a")  # refused, and seen
+    some.allow("a")  # refused, and counted as recently used
     some.allow("d")
     assert len(some) == 3
     assert some.allow("a") > 0
-    assert some.allow("b") == 0  # it was forgotten
+    assert some.allow("b") == 0  # the limiter has forgotten this key
 
 
 def test_a_flood_of_addresses_is_held_to_ten_thousand_keys(clock: Clock) -> None:

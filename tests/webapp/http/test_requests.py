@@ -1,4 +1,4 @@
-"""What our routes read of a request: cookies and queries in one pass, and nothing that is kept."""
+"""Parsing of requests: cookies and queries in one pass, without storing anything."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +36,7 @@ def test_cookies_are_read_in_the_time_of_their_length(filling: bytes) -> None:
     # finding: XH10
     short, long = (with_cookies(b'x="' + (filling * size)[:size] + b'"') for size in (4096, 65536))
 
-    # Sixteen times as long: a square would take 256 times as much.
+    # The input is sixteen times as long: quadratic work would take 256 times as long.
     is_linear = is_at_most(lambda: cookies_of(long), times=80, baseline=lambda: cookies_of(short))
     assert is_linear
 

@@ -1,4 +1,4 @@
-"""Where the application stands below its host, as each host and each proxy puts it."""
+"""The application's path below its host, as each host and proxy reports it."""
 
 from typing import Any
 
@@ -14,7 +14,10 @@ HERE = "https://example.com"
 
 
 def scope(path: str, *, raw: str | None = "", **changes: Any) -> Scope:
-    """A request; `raw` is what came, None where the host does not say."""
+    """Return a request scope.
+
+    `raw` is the received path, or None if the host does not report it.
+    """
     written = {} if raw is None else {"raw_path": (raw or path).encode()}
     return {"type": "http", "path": path, "root_path": "", "headers": [], **written, **changes}
 
@@ -38,11 +41,11 @@ def test_a_proxy_that_keeps_the_path_needs_no_word() -> None:
 
 
 def test_what_a_proxy_takes_off_is_told_by_the_host_or_the_setting() -> None:
-    # uvicorn writes its --root-path before what came.
+    # uvicorn puts its --root-path in front of the received path.
     assert inside(scope("/tools/mcp", root_path="/tools")) == "/mcp"
     assert inside(scope("/mcp"), taken="/tools") == "/mcp"
     assert inside(scope("/mcp", root_path="/tools"), taken="/tools") == "/mcp"
-    # A part of it: the proxy takes /a off, and the mount stands at /b.
+    # The proxy strips a part of the path, /a, and the app is mounted at /b.
     assert inside(scope("/b/mcp"), root_path="/a/b", taken="/a") == "/mcp"
     told = {"app_root_path": "/a", "root_path": "/a/b"}
     assert inside(scope("/a/b/mcp", **told), root_path="/a/b") == "/mcp"
@@ -50,7 +53,7 @@ def test_what_a_proxy_takes_off_is_told_by_the_host_or_the_setting() -> None:
 
 
 def test_a_server_that_leaves_paths_as_they_came_has_to_be_told_of_by_the_setting() -> None:
-    # hypercorn and granian: beside /mcp, /tools/mcp would name the same, of a proxy's /tools/tools.
+    # hypercorn and granian: /tools/mcp would be a second name of /mcp, for a proxy's /tools/tools.
     told = {"app_root_path": "/a", "root_path": "/a/b"}
     for given, root_path, setting in (
         (scope("/mcp", root_path="/tools"), "/tools", "ELICIT_ROOT_PATH=/tools"),
@@ -67,7 +70,7 @@ def test_a_path_that_was_taken_off_without_a_word_names_nothing() -> None:
         with pytest.raises(Misplaced, match=r"ELICIT_ROOT_PATH=/tools") as refused:
             inside(scope(path))
         assert "uvicorn --root-path /tools" in str(refused.value)
-    # Nor does what looks like the path, where it is known to be taken off before.
+    # A path that begins like the stripped prefix is not matched if the prefix was stripped before.
     assert inside(scope("/tools/mcp"), taken="/tools") == "/tools/mcp"
 
 
@@ -154,5 +157,5 @@ async def test_frameworks_that_mount_us_lose_nothing(framework: str, path: str) 
 
 
 def test_a_mount_at_the_root_is_no_mount() -> None:
-    # Litestar takes its slash off there.
+    # Litestar removes the leading slash there.
     assert inside(scope("e/x", raw="/e/x"), root_path="") == "/e/x"

@@ -1,4 +1,4 @@
-"""What the operator names in its own network may be talked to, and nobody else's word counts."""
+"""Hosts that the operator trusts in its own network can be reached, and no others."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,7 +69,7 @@ async def test_what_the_operator_names_is_reached(
         ("https://10.1.2.3/x", "login.internal"),
         ("https://10.2.2.3/x", "10.1.0.0/16"),
         ("http://login.internal:443/x", "login.internal"),
-        # One of its addresses is elsewhere: whoever owns the name decides which one is asked.
+        # One of the name's addresses is elsewhere: the owner of the name decides which one is used.
         ("https://both.example/x", "10.1.0.0/16"),
         ("https://169.254.169.254/x", "10.0.0.0/8"),
     ],

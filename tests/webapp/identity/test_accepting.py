@@ -1,4 +1,4 @@
-"""Connections as they are accepted: whose each is, also when its client is gone already."""
+"""Accepted connections: the user behind each is found, even if the client has already closed."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ from webapp.settings.settings import read_settings
 
 @pytest.fixture(params=[H11Protocol, FastProtocol])
 def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Each parser that may read what is sent to a served process."""
+    """Install each HTTP parser that can read the requests of a served process."""
     made = type("Accepted", (Arriving, request.param), {})
     monkeypatch.setattr("webapp.serving.http_server.Accepted", made)
     return made
@@ -79,12 +79,12 @@ def test_a_port_that_another_user_has_now_says_nothing_of_who_had_it_before(
 ) -> None:
     # finding: S16
     if not tells_state:
-        monkeypatch.delattr(socket, "TCP_INFO")  # as on a Mac
+        monkeypatch.delattr(socket, "TCP_INFO")  # as on macOS
     with bound("127.0.0.1") as listener:
         listener.listen()
-        "name".encode("idna")  # from here on nobody may read what Python loads late
+        "name".encode("idna")  # after seteuid, modules that Python loads late cannot be read
         os.seteuid(NOBODY)
-        try:  # from an address of its own, whose ports nobody else is given meanwhile
+        try:  # from its own address, whose ports no other test gets in the meantime
             client = socket.create_connection(
                 listener.getsockname(), source_address=("127.16.16.16", 0)
             )
@@ -138,7 +138,7 @@ def test_a_connection_from_elsewhere_is_not_looked_up() -> None:
 
 @asynccontextmanager
 async def served(arrivals: Arrivals) -> AsyncGenerator[int]:
-    """An app that reads each request to its end, on a port."""
+    """Serve an app that reads each request to its end, and yield the port."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         while (message := await receive()).get("more_body"):
@@ -160,7 +160,7 @@ async def served(arrivals: Arrivals) -> AsyncGenerator[int]:
 
 
 async def heard(port: int, sent: bytes, *, until: bytes | None = None) -> bytes:
-    """What is answered until that, or until the server closes the connection."""
+    """Send the bytes, and return the response up to `until` or until the connection closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(sent)
@@ -171,7 +171,7 @@ async def heard(port: int, sent: bytes, *, until: bytes | None = None) -> bytes:
 
 
 class Sent:
-    """The server's end of a connection from elsewhere, and what was answered."""
+    """The server's end of a connection from another machine, which records the response."""
 
     def __init__(self) -> None:
         self.answer, self.is_closed, self.is_paused = b"", False, False
@@ -218,7 +218,7 @@ async def answering(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def answered(arriving: Any, sent: Sent) -> bytes:
-    """Send a whole request on the connection, and return the bytes of its response."""
+    """Send a complete request on the connection, and return the bytes of its response."""
     before = len(sent.answer)
     arriving.data_received(WHOLE)
     while len(sent.answer) == before:  # noqa: ASYNC110 - the protocol tells nobody
@@ -313,7 +313,7 @@ def test_idle_connection_outlives_the_limit_of_a_head_and_a_begun_head_does_not(
         await answered(arriving, sent)
         if begins:
             arriving.data_received(begins)
-        await asyncio.sleep(74)  # of a hand clock
+        await asyncio.sleep(74)  # on a manual clock
         assert sent.is_closed == is_late
         assert sent.answer.count(b"HTTP/1.1 4") == is_late
         await asyncio.sleep(2)
@@ -332,7 +332,7 @@ async def test_server_holds_idle_connections_for_longer_than_the_proxy_that_it_n
     public = {"ELICIT_URL": "https://tools.example.com", "ELICIT_PROXIES": "10.0.0.5"}
     behind = read_settings({"ELICIT_STORE": "memory:", "ELICIT_SECRET": "a" * 32, **public})
     assert Pages(answering, arrivals=alone.arrivals).config.timeout_keep_alive == 5
-    # 60 s are the default of nginx (keepalive_timeout) and of AWS ALB.
+    # The defaults of nginx (keepalive_timeout) and AWS ALB are 60 s.
     assert Pages(answering, arrivals=behind.arrivals).config.timeout_keep_alive > 60
 
 

@@ -1,4 +1,4 @@
-"""API keys: their form, what is kept of them, and how they end."""
+"""API keys: their format, what is stored of them, and how they end."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta

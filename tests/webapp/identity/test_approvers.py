@@ -1,4 +1,4 @@
-"""Who decides for whom, by what was verified of them and what the operator says."""
+"""Approvers: who decides for whom, based on verified identity and the operator's settings."""
 
 from dataclasses import replace
 from datetime import timedelta

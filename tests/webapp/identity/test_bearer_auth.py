@@ -1,4 +1,4 @@
-"""The MCP endpoint as a protected resource: what callers are told, and what tools see of them."""
+"""The MCP endpoint as a protected resource: what callers receive, and what tools see of them."""
 
 import asyncio
 import base64
@@ -244,7 +244,7 @@ def test_a_resource_of_another_issuer_or_without_a_path_is_refused(
 
 @asynccontextmanager
 async def client_of(url: str, revision: str, **claims: Any) -> AsyncIterator[McpClient]:
-    """A real client that brings a token with these claims."""
+    """Open a real client that sends a token with these claims."""
     text = token(aud=f"{url}/mcp", **claims)
     headers = {"Authorization": f"Bearer {text}"}
     async with AsyncExitStack() as stack:
@@ -277,7 +277,7 @@ async def test_tools_of_both_libraries_see_who_calls(library: str, revision: str
         tokens = IssuerTokens(issuers[0], resource=resource, clock=lambda: NOON)
         return ProtectedResource(served, tokens=tokens, name="shop")
 
-    async with serving_at(protected) as url:  # which runs the lifespan
+    async with serving_at(protected) as url:  # this runs the lifespan
         for name in ("alice", "bob"):
             async with client_of(url, revision, sub=name) as client:
                 result = await client.call_tool("who", {})
@@ -291,7 +291,7 @@ ACTIVE = {"active": True, "sub": "alice", "aud": HERE, "client_id": "an assistan
 
 
 class TestATokenThatOnlyItsIssuerCanRead:
-    """RFC 7662, where the operator asks for it."""
+    """Token introspection (RFC 7662), which the operator can turn on."""
 
     async def test_it_is_asked_about_once_a_minute(self) -> None:
         # finding: I2
@@ -326,7 +326,7 @@ class TestATokenThatOnlyItsIssuerCanRead:
         for _ in range(2):
             answer = await door.ask(("Authorization", "Bearer opaque"))
             assert (answer.status, answer.passed) == (401, None)
-        assert len(door.there.introspected) == 1  # a no counts as long as a yes
+        assert len(door.there.introspected) == 1  # a rejection is cached as long as an acceptance
 
     async def test_an_issuer_that_is_down_is_not_the_callers_fault(self) -> None:
         door = Door(asks=True)
@@ -340,7 +340,7 @@ class TestATokenThatOnlyItsIssuerCanRead:
     async def test_a_token_that_is_sent_again_and_again_keeps_nothing_of_its_requests(self) -> None:
         # finding: S29
         class Sent:
-            """Something of a request that can be seen to go."""
+            """A request's object whose deletion can be observed."""
 
         door = Door(asks=True)
         door.there.says = {**ACTIVE, "aud": "https://another.example/mcp"}

@@ -1,4 +1,4 @@
-"""The issuer's keys: fetched seldom, once at a time, and kept while it is down."""
+"""The issuer's keys: fetched rarely, one fetch at a time, and reused while the issuer is down."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ SAYS = {
 
 
 class There:
-    """The issuer as it is out there; `replies` can be changed, and a fetch can be held."""
+    """The issuer's server. `replies` can be changed, and a fetch can be delayed."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -145,8 +145,8 @@ async def test_key_that_a_later_fetch_does_not_bring_is_no_key(
     with pytest.raises(Failed):
         await issuer.keys("made up")
     clock.tick(seconds=30)
-    assert await names(issuer, "another") == []  # its own fetch
-    assert await names(issuer, "made up") == []  # looked for by the same fetch
+    assert await names(issuer, "another") == []  # a fetch of its own
+    assert await names(issuer, "made up") == []  # covered by the same fetch
     assert there.fetches == 2
 
 
@@ -226,7 +226,7 @@ async def test_nobody_waits_again_for_an_issuer_that_did_not_answer(
     clock.tick(seconds=30)
     there.held = asyncio.Event()
     async with asyncio.timeout(300):
-        assert await names(issuer, "one") == ["one"]  # the fetch hangs, and goes on beside
+        assert await names(issuer, "one") == ["one"]  # the fetch hangs in the background
     await turns()
     there.is_down = False
     there.publish("one", "two")
@@ -254,7 +254,7 @@ async def test_an_issuer_that_never_answered_is_not_asked_at_each_call(
 async def test_a_clock_that_was_set_back_does_not_keep_it_from_being_asked(
     there: There, issuer: Issuer, clock: Clock, is_down: bool
 ) -> None:
-    """A machine that starts with a wrong time asks, and then its clock is set right."""
+    """A machine starts with a wrong time, asks the issuer, and then corrects its clock."""
     there.is_down = is_down
     with contextlib.suppress(Failed):
         await issuer.keys("one")
@@ -262,7 +262,8 @@ async def test_a_clock_that_was_set_back_does_not_keep_it_from_being_asked(
     there.publish("two")
     clock.tick(hours=-2)
     assert await names(issuer, "two") == ["two"]
-    with pytest.raises(Failed) if is_down else contextlib.nullcontext():  # it was never there
+    # That key was never fetched.
+    with pytest.raises(Failed) if is_down else contextlib.nullcontext():
         assert await names(issuer, "one") == []
     assert there.fetches == 2
     for number in range(100):

@@ -1,4 +1,4 @@
-"""Local is this machine's same user and nobody else, as far as a server can tell."""
+"""Local callers: only the same user of this machine, as far as a server can verify."""
 
 import asyncio
 import json
@@ -190,13 +190,13 @@ def test_another_machine_or_none_at_all_is_not_local(changes: dict[str, Any]) ->
 def pair(
     host: str, *, listen: str = "", uid: int = ME
 ) -> Iterator[tuple[socket.socket, PeerConnection]]:
-    """A real connection that a user made: the client's socket, and what a server sees."""
+    """Open a real connection made by a user. Yield the client's socket and the server's view."""
     family = socket.AF_INET6 if ":" in (listen or host) else socket.AF_INET
     with socket.create_server(
         (listen or host, 0), family=family, dualstack_ipv6=listen == "::"
     ) as listener:
         if uid != ME:
-            os.seteuid(uid)  # whoever makes the socket owns it
+            os.seteuid(uid)  # the socket belongs to the user who creates it
         try:
             client = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         finally:
@@ -250,7 +250,7 @@ def test_the_kernel_knows_another_users_connection(
 def test_a_connection_that_closes_has_no_owner(
     lookup: Callable[[PeerConnection], int | None],
 ) -> None:
-    # The tables give uid 0 for it, which is root's and may be ours.
+    # The tables show uid 0 for this connection, which is root's and may be our own.
     with pair("127.0.0.1") as (client, connection):
         client.shutdown(socket.SHUT_WR)
         assert lookup(connection) is None
@@ -267,7 +267,7 @@ def test_a_connection_that_is_none_has_no_owner(
         for client, server in (
             (there.client, ("127.0.0.1", 1)),
             (("127.0.0.2", there.client[1]), there.server),
-            (there.server, ("127.0.0.1", 1)),  # somebody listens at that end
+            (there.server, ("127.0.0.1", 1)),  # a server listens at that end
             (("::1", there.client[1]), ("::1", there.server[1])),
         ):
             assert lookup(PeerConnection(client=client, server=server)) is None
@@ -275,7 +275,8 @@ def test_a_connection_that_is_none_has_no_owner(
 
 @ON_LINUX
 def test_a_connection_that_no_process_holds_has_no_owner() -> None:
-    # Ours, before it is accepted: established, and uid 0 for want of an owner.
+    # A connection of our own that is not accepted yet: established, with uid 0 because it has no
+    # owner.
     with bound("127.0.0.1") as listener, socket.socket() as client:
         listener.listen()
         client.connect(listener.getsockname())
@@ -288,7 +289,7 @@ TITLE = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retr
 
 
 def row(state: str = "01", *, uid: int = 1000, inode: int = 77, ipv6: bool = False) -> str:
-    """A row of the table about 127.0.0.1:50000 and 127.0.0.1:8765."""
+    """Return a row of the table about 127.0.0.1:50000 and 127.0.0.1:8765."""
     packed = ip_address("::ffff:127.0.0.1" if ipv6 else "127.0.0.1").packed
     words = (packed[at : at + 4] for at in range(0, len(packed), 4))
     address = "".join(f"{int.from_bytes(word, byteorder):08X}" for word in words)
@@ -309,7 +310,7 @@ def row(state: str = "01", *, uid: int = 1000, inode: int = 77, ipv6: bool = Fal
         ([row(uid=0, inode=0)], [], None),
         ([row(), row(uid=1001, inode=78)], [], None),
         ([row()], [row(uid=1001, inode=78, ipv6=True)], None),
-        ([row(), row()], [], 1000),  # a table that moved while it was read
+        ([row(), row()], [], 1000),  # the table changed while it was read
         ([], [], None),
         ([row()], None, 1000),
     ],
@@ -367,7 +368,7 @@ def test_elsewhere_the_processes_that_can_be_seen_are_asked() -> None:
 
 
 def telling(url: str) -> ASGIApp:
-    """An app that tells each caller why it is not local."""
+    """Return an app that tells each caller why the caller is not local."""
     own = LocalPeers(uid=ME, public_url=url)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -385,7 +386,7 @@ def telling(url: str) -> ASGIApp:
 async def test_our_own_program_is_local_to_a_real_server(host: str) -> None:
     async with serving_at(telling, host=host) as url, httpx.AsyncClient() as client:
         assert (await client.get(url)).json() is None
-        assert (await client.get(url)).json() is None  # the same connection again
+        assert (await client.get(url)).json() is None  # over the same connection
         spoof = await client.get(url, headers={"X-Forwarded-For": "127.0.0.1"})
         assert "relayed" in spoof.json()
         rebound = await client.get(url, headers={"Host": "evil.example"})
@@ -399,7 +400,7 @@ ASK = (
 
 
 async def asked_by(url: str, **user: Any) -> Any:
-    """What a child process hears; bash needs nothing that only we can read."""
+    """Return what a child process receives. Bash needs no file that only our user can read."""
     child = await asyncio.create_subprocess_exec(
         "bash",
         "-c",
@@ -435,10 +436,10 @@ server {{ listen 127.0.0.1:{port}; location / {{ {more} proxy_pass {url}; }} }}
 
 @asynccontextmanager
 async def nginx(folder: Path, url: str, *, user: str, more: str = "") -> AsyncIterator[str]:
-    """A one-line nginx before a server."""
+    """Run a one-line nginx in front of a server."""
     with bound("127.0.0.1") as listener:
-        # nginx takes over a socket that already listens, as it does in its own upgrades: no port to
-        # guess, no start to wait for.
+        # nginx takes over a listening socket, as in its own upgrades. So no port has to be guessed,
+        # and the test does not have to wait for the start.
         listener.listen()
         port = listener.getsockname()[1]
         group = getgrgid(pwd.getpwnam(user).pw_gid).gr_name
@@ -499,5 +500,6 @@ async def test_a_one_line_nginx_of_our_own_user_gives_itself_away_by_http_1_0(
 @ON_LINUX
 @WITH_NGINX
 async def test_a_relay_of_our_own_user_that_shows_nothing_passes_for_us(tmp_path: Path) -> None:
-    # What locality.py says is not closed. When this fails, it is: change the words there.
+    # The docstring of webapp/identity/local_peer.py documents this limitation. If this test fails,
+    # the limitation is gone: change the text there.
     assert await heard_through_nginx(tmp_path, user=MY_NAME, more="proxy_http_version 1.1;") is None

@@ -1,4 +1,4 @@
-"""Approvals: whose they are, what they cover, how long, and how they end."""
+"""Approvals: who owns them, what they cover, how long they last, and how they end."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ async def service(clock: Clock) -> AsyncIterator[Service]:
 
 
 async def passes(call: Call, *, tool: str = "t") -> None:
-    """What stands before the body, as the middleware asks it."""
+    """Ask the gate's question before the body, as the middleware does."""
     call.begin()
     with asking(Verbs(call)):
         await gate_question(
@@ -56,7 +56,7 @@ async def passes(call: Call, *, tool: str = "t") -> None:
 async def at_the_gate(
     service: Service, arguments: object = FIVE, **about: Any
 ) -> AsyncIterator[tuple[asyncio.Task[None], Elicitation]]:
-    """A call that waits for its approval."""
+    """Yield a call that waits for its approval."""
     presenter = Holding()
     call = call_of(service, presenter=presenter, arguments=arguments, **about)
     task = asyncio.create_task(passes(call))
@@ -84,7 +84,7 @@ async def approved(
 
 
 async def is_asked(service: Service, arguments: object = FIVE, **about: Any) -> bool:
-    """Whether such a call would have to wait; it is declined if so."""
+    """Return True if such a call has to wait. The waiting question is declined."""
     presenter = Holding()
     call = call_of(service, presenter=presenter, arguments=arguments, **about)
     task = asyncio.create_task(passes(call))
@@ -227,7 +227,7 @@ async def test_a_leg_that_starts_after_the_approval_is_over_asks_again(
     clock.tick(minutes=14)
     leg = call_of(service, arguments=FIVE)
     await passes(leg)
-    run = await leg.run.begin()  # as a body does that asks something
+    run = await leg.run.begin()  # as a body does that asks a question
     await leg.finish()
     clock.tick(minutes=5)
     assert await is_asked(service, run_id=run.id)
@@ -246,7 +246,7 @@ async def test_a_yes_holds_for_its_call_when_its_content_is_long_wiped(
     await task
     run_id = call.run.value.id
     await call.run.keep_open()
-    await call.finish()  # as a body that waits for a person on another leg
+    await call.finish()  # as a body that waits for a person in another request
     for _ in range(3):
         clock.tick(minutes=3)
         await service.elicitations.change(asked.id, lambda e: fall_due(e, now=clock()))
@@ -270,7 +270,7 @@ async def test_after_a_crash_the_yes_waits_for_its_lease_and_is_not_asked_again(
         await eventually(lambda: presenter.holds is not None)
         assert presenter.shown is not None
         await before.kinds.gates.complete(presenter.shown.elicitation, {}, OnPage())
-        await task  # the body runs, and the process dies with it
+        await task  # the body runs, and the process dies while it does
     async with process(store.sibling(), clock) as after:
         clock.tick(seconds=31)
         leg = call_of(after, arguments=FIVE, run_id=call.run.value.id)
@@ -380,7 +380,7 @@ async def test_while_a_body_runs_under_a_yes_that_was_revoked_no_second_one_star
     await eventually(lambda: presenter.holds is not None)
     assert presenter.shown is not None
     await service.kinds.gates.complete(presenter.shown.elicitation, {}, OnPage())
-    await task  # its body runs from here on
+    await task  # the body starts here
     await service.kinds.gates.approvals.clear()
     again = Holding()
     second = call_of(service, presenter=again, arguments=FIVE, run_id=first.run.value.id)

@@ -1,4 +1,4 @@
-"""The inbox as it is kept: two rows of two owners, and every crash between their writes."""
+"""The stored inbox: two rows of two owners, and every crash between their writes."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -49,14 +49,14 @@ class Dying(MemoryStore):
 
 
 class AtOnce(Holding):
-    """Ends the call with what it waits for."""
+    """A presenter that ends the call instead of waiting."""
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> None:
         call.interrupt(shown.elicitation.id)
 
 
 async def ask(service: Service, *, arguments: object = None) -> Outcome[bool] | None:
-    """What came of it; None where it waits."""
+    """Ask, and return the outcome, or None if the question waits."""
     call = call_of(service, presenter=AtOnce(), arguments=arguments)
     call.begin()
     with service.bodies.at_work(call):
@@ -91,7 +91,7 @@ async def items(service: Service) -> list[str]:
 
 @asynccontextmanager
 async def another(store: MemoryStore, clock: Clock) -> AsyncIterator[Service]:
-    """The process that is started afterwards."""
+    """Start the process that runs after the crash."""
     sibling = store.sibling()
     async with process(sibling, clock, who=WHO) as service:
         yield service
@@ -217,7 +217,7 @@ async def test_the_askers_audit_names_who_decided(store, clock: Clock) -> None:
 async def test_what_was_withdrawn_is_not_looked_through_for_what_waits(store, clock: Clock) -> None:
     async with process(store, clock, who=WHO) as service:
         for number in range(3):
-            await ask(service, arguments=number)  # at one moment
+            await ask(service, arguments=number)  # at the same moment
         first, second, third = await waiting(service)
         await service.kinds.decisions.give_up(second.asked)
         assert [one.id for one in await waiting(service)] == [first.id, third.id]

@@ -1,4 +1,7 @@
-"""Policies: what makes way for what, how much may be open, and how long; also across processes."""
+"""Quotas: which question supersedes which, how many may be open, and how long.
+
+Processes on the same store share the quotas.
+"""
 
 import asyncio
 import logging
@@ -42,7 +45,7 @@ def going(message: str = "Please go there.", **more: Any) -> Question[Any]:
 
 @dataclass
 class Asking:
-    """A leg that waits for what it asked, or has been told."""
+    """A request that waits for its question, or has its outcome."""
 
     call: Call
     presenter: Holding
@@ -61,7 +64,7 @@ class Asking:
 def start(
     service: Service, name: object, question: Question[Any] | None = None, **who: Any
 ) -> Asking:
-    """A call of its own: its arguments are the name."""
+    """Start a separate call, whose arguments are the name."""
     presenter = Holding()
     one = Asking(call_of(service, presenter=presenter, arguments=name, **who), presenter)
 
@@ -102,7 +105,7 @@ async def statuses(service: Service) -> list[str]:
 
 
 async def the_one_left(calls: list[Asking]) -> Asking:
-    """Once all but one of them are over, and that one waits."""
+    """Wait until only one call is left and waits, and return it."""
     await eventually(lambda: sum(not one.outcome.done() for one in calls) == 1)
     (left,) = [one for one in calls if not one.outcome.done()]
     await eventually(lambda: left.presenter.holds is not None)
@@ -113,7 +116,7 @@ async def the_one_left(calls: list[Asking]) -> Asking:
 async def on_one_file(
     path: Path, clock: Clock, policies: PolicySettings, *, count: int = 2
 ) -> AsyncIterator[list[Service]]:
-    """Processes on one SQLite file, each listening to the others."""
+    """Open processes on one SQLite file, each listening to the others' changes."""
     async with AsyncExitStack() as stack:
         services = []
         for _ in range(count):
@@ -127,7 +130,7 @@ async def on_one_file(
         yield services
 
 
-# One pending a session.
+# One pending question for each session.
 
 
 async def test_by_default_a_session_may_have_several_questions_open(here: Service) -> None:
@@ -273,7 +276,7 @@ async def test_the_checkout_of_what_was_superseded_is_expired_at_its_provider() 
             assert text_of(await soon(newer)) == "paid 9.00 EUR"
 
 
-# How many may be open.
+# The number of open questions.
 
 
 async def test_one_owner_may_have_so_many_open_and_nothing_is_half_done(
@@ -402,7 +405,7 @@ async def test_a_person_who_is_asked_nothing_any_more_leaves_no_row(
         await give_up(second)
 
 
-# For how long.
+# The duration of questions.
 
 
 async def test_the_checkout_of_what_ran_out_is_expired_at_its_provider_and_the_tool_is_over() -> (

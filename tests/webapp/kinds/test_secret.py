@@ -1,4 +1,4 @@
-"""Secrets typed on our page: what a press there can do, and what it cannot."""
+"""Secrets typed on our page: what a submitted form can change, and what it cannot."""
 
 from datetime import timedelta
 

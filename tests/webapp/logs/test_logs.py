@@ -1,4 +1,4 @@
-"""The log: an event, its ids, and nothing that was not meant for it."""
+"""The log: an event and its ids, and no confidential data."""
 
 import json
 import logging
@@ -57,7 +57,7 @@ def test_outside_of_a_call_a_record_stays_as_it_is() -> None:
 
 
 def failed(error: Exception, message: str = "Tool %r failed", **extra: object) -> logging.LogRecord:
-    """What a library logs of an exception that was really raised."""
+    """Return a library's log record of an exception that was really raised."""
     record = logging.LogRecord("mcp.server", logging.ERROR, "", 0, message, ("buy",), None)
     if "%" not in message:
         record.args = ()
@@ -102,7 +102,7 @@ def test_a_record_is_written_in_the_time_of_its_length(style: type[Events | Json
         record = failed(RuntimeError("(" * letters + "é\n" * letters))
         return lambda: style().format(record)
 
-    # Sixteen times as long: a square would take 256 times as much.
+    # The text is sixteen times as long: quadratic work would take 256 times as long.
     assert is_at_most(written(640_000), times=80, baseline=written(40_000))
 
 

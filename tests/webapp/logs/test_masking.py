@@ -1,4 +1,4 @@
-"""What was typed in confidence, in the texts of others: as it is, quoted, and cut off."""
+"""Masking of typed secrets in other texts: unchanged, quoted, and truncated ones."""
 
 import json
 import logging
@@ -91,7 +91,7 @@ def test_a_long_text_of_one_letter_is_masked_at_once() -> None:
 
 
 def steps(text: str, secret: str) -> int:
-    """How many functions masking calls, of Python's own too."""
+    """Return the number of function calls that masking makes, including Python's own."""
     counted = 0
 
     def count(*_: object) -> None:
@@ -109,7 +109,7 @@ def steps(text: str, secret: str) -> int:
 @pytest.mark.parametrize("begun", [LONG[:4], LONG[:7], f"{LONG[:3]}...", LONG[-6:]])
 def test_a_text_full_of_beginnings_takes_no_step_at_each(begun: str) -> None:
     # finding: S30
-    mask(begun, {LONG})  # the patterns are kept
+    mask(begun, {LONG})  # the patterns are cached
     assert steps(begun * 10_000, LONG) <= steps(begun * 10, LONG) + 10
 
 
@@ -143,7 +143,7 @@ def test_a_hosts_log_of_requests_has_no_token_in_it(address: str, written: str) 
     record = logging.LogRecord("uvicorn.access", logging.INFO, "", 1, "%s %s %s %s %d", args, None)
     assert mask_addresses(record)
     assert record.args == ("127.0.0.1:1", "GET", written, "1.1", 200)
-    # hypercorn and granian name what they write, each in its own way.
+    # hypercorn and granian each use their own names for the logged values.
     named = {"m": "GET", "U": address, "s": 200}
     record = logging.LogRecord(
         "granian.access", logging.INFO, "", 1, '"%(m)s %(U)s" %(s)d', (named,), None

@@ -1,1 +1,1 @@
-"""Tools that await people, through a real client over real HTTP."""
+"""Tests of tools that ask people, through a real client over real HTTP."""

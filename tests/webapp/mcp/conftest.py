@@ -1,6 +1,7 @@
-"""Which library and which protocol revision a test runs on.
+"""Fixtures that choose the library and the protocol revision of a test.
 
-A test that takes both runs on two of the four pairs; one that is marked `every_way` on each.
+A test that uses both fixtures runs on two of the four pairs. A test marked `every_way` runs on all
+four.
 """
 
 from typing import Any

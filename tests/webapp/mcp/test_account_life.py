@@ -1,4 +1,4 @@
-"""An account through its life, as a tool and its person see it; the provider is the sandbox."""
+"""The life of an account, as a tool and its user see it. The provider is the sandbox."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from tests.support.mcp_server import TLS, soon, text_of
 
 
 class Looking:
-    """A tool that looks who somebody is, and can be held up between the account and its use."""
+    """A tool that looks up an account's user, and can be paused before it uses the account."""
 
     def __init__(self, server: Any) -> None:
         self.may_go_on = asyncio.Event()
@@ -38,7 +38,7 @@ GOOD = " ".join(["octocat"] * 5)
 
 
 async def revoke(at: SandboxEnv) -> None:
-    """The person removes us at the provider."""
+    """Revoke the authorization of our OAuth client at the provider, as the person would."""
     (kept,) = await at.connections()
     sandbox = at.sandbox
     url = f"{sandbox.url}/github/api/applications/{sandbox.client_id}/token"
@@ -83,7 +83,7 @@ async def test_who_removes_us_at_the_provider_is_asked_again_once(server, revisi
         await went_through(caller, "look", [at.guest.connect])
         await revoke(at)
         at.clock.tick(minutes=1)
-        # Nobody could know before the provider said so.
+        # The server cannot know about the revocation before the provider rejects a request.
         assert await caller.text("look") == "401 401 401 401 401"
         assert [kept.status for kept in await at.connections()] == ["lapsed"]
         assert text_of(await went_through(caller, "look", [at.guest.connect])) == GOOD

@@ -1,6 +1,7 @@
-"""Questions of one call, each asked by a task of its own: what is answered to one is not lost.
+"""Questions of one call, each asked by its own asyncio task: no answer is lost.
 
-Whichever has something to show first ends the call, or its leg; the others are at any point.
+The first task with something to show ends the call or the request. The other tasks can be at any
+point then.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ async def _both(
 
 
 class Desk:
-    """Adds the tool `both`: it asks for a name, and for a place when that may be asked."""
+    """The tool `both`, which asks for a name, and for a place as soon as `may_ask` is set."""
 
     def __init__(self, server: Any, *, is_group: bool, turns: int = 0) -> None:
         self.may_ask = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Attaching: what the author configured stays, and attaching again adds nothing."""
+"""`attach()`: the author's configuration is unchanged, and attaching twice adds nothing."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Who calls: a program of this user, something relayed, somebody with a token, another site."""
+"""Identification of callers: a local program, a relayed request, a bearer token, another site."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a client can do, what it is told where it cannot, and the codes of each no."""
+"""Client capabilities, the replies to clients without them, and the error codes."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -259,7 +259,7 @@ async def test_a_question_that_ran_out_ends_the_tool_with_its_facts(server, revi
         meta = result.meta
         assert meta["errorId"] == meta["code"] == "ELICITATION_TIMEOUT"
         assert (meta["status"], meta["elicitId"], meta["ttl"]) == (408, row.id, 1000)
-        # Nobody waits and no body runs any more; that no task is left, the env sees to.
+        # No call waits and no tool runs any more. The fixture checks that no task is left.
         await eventually(lambda: not len(env.service.elicitations.waiters))
         await eventually(lambda: not len(env.service.bodies))
 

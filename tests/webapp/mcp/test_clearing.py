@@ -1,4 +1,4 @@
-"""What a person typed for a tool alone, in the errors of that tool: cleared in each shape."""
+"""Removal of typed secrets from a tool's errors, in every form that the secret can take."""
 
 import asyncio
 import base64
@@ -85,7 +85,7 @@ async def test_no_shape_of_an_error_carries_what_was_typed(server, library, revi
 
 
 async def test_what_a_library_lets_through_is_cleared(server):
-    """Of an error that nobody turns into a result, 2025-11-25 tells the client every word."""
+    """Errors that no code turns into a result are sent to 2025-11-25 clients in full."""
     from tests.support.mcp_server import LEGACY
 
     parts = getattr(server, "_mcp_server", server).middleware
@@ -159,7 +159,7 @@ async def test_result_that_holds_a_secret_is_cleared_of_it(server, library, revi
             assert not pieces_in(said), said
             if shape in ("text", "part"):
                 assert "for db.example.com:5432." in said
-            if shape == "part":  # what is usual to say of a key stays
+            if shape == "part":  # the last four characters of a key are often shown, so they stay
                 assert f"...{LONG[-4:]} for" in said
             (told,) = [each for each in caplog.records if each.msg == "result.cleared"]
             assert vars(told)["tool"] == "knock"

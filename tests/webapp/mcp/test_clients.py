@@ -1,4 +1,4 @@
-"""Clients as they are: they refuse, forget, repeat themselves, declare little and lose patience."""
+"""Clients with bad behavior: they refuse, forget, repeat requests, declare little and time out."""
 
 import asyncio
 from datetime import timedelta
@@ -28,7 +28,7 @@ LITTLE = pytest.mark.parametrize("declares", [FORM_ONLY, None], ids=["form-only"
 
 @pytest.fixture
 def bodies(server: Any) -> list[str]:
-    """Adds the tool `sign_in`; what is in the list has gone past the question."""
+    """Add the tool `sign_in`. Return the list of calls that got past the question."""
     passed: list[str] = []
 
     @server.tool()

@@ -1,4 +1,4 @@
-"""What others decide, as callers and approvers meet it: over days, and by the right person."""
+"""Approvals by other people: over days, and only by an allowed approver."""
 
 from datetime import timedelta
 from typing import Any
@@ -102,7 +102,7 @@ async def test_whoever_asks_never_decides_it():
         address = await here.one(frank)
         page = await frank.visit(address)
         assert "Approve</button>" not in page.text
-        # The form of somebody who may, sent by the one who may not.
+        # Frank, who may not approve, also submits the form of Flora, who may.
         for person_page in (page, await flora.visit(address)):
             pressed = await press(frank, address, "approve", page=person_page)
             assert pressed.status == 403
@@ -129,7 +129,7 @@ async def test_a_group_of_the_issuers_decides_as_long_as_the_sign_in_is_new():
         pressed = await press(carol, address, "approve", page=page)
         assert pressed.status == 403
         assert pressed.heading == "Sign in to see your inbox"
-        # Meanwhile she has left the group.
+        # In the meantime Carol has left the group.
         carol = await here.signed_in("carol", groups=["staff"])
         assert await here.waiting(carol) == []
         assert (await press(carol, address, "approve", page=page)).status == 404

@@ -1,4 +1,4 @@
-"""What others decide while a task waits: over days and restarts, and by nobody in the client."""
+"""Approvals by other people while a task waits: over days and restarts, never by the client."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ FOLLOWS = "The person may follow it, or withdraw it: http"
 
 
 async def asked_in(here: ApprovalEnv, client: TaskClient, task: str) -> Elicitation:
-    """What it waits for, once it does."""
+    """Return the elicitation that the task waits for, once the task waits."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while "statusMessage" not in await client.get(task):
             pass
@@ -69,7 +69,7 @@ async def test_no_client_is_asked_what_others_decide(revision):
         asked = await asked_in(here, client, task)
         assert "inputRequests" not in await client.get(task)
         if client.is_modern:
-            # By the name that it would have, were it asked.
+            # Use the name that the question would have if the client were asked.
             name = f"elicit-url-0-{asked.id[-8:]}"
             responses = {name: {"action": "decline"}}
             await client.request("tasks/update", taskId=task, inputResponses=responses)
@@ -130,7 +130,7 @@ async def test_of_two_questions_the_client_has_its_persons_own(revision):
 
 
 class Noting:
-    """A plugin that keeps what its hooks were told, in order."""
+    """A plugin that records the calls of its hooks, in order."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""Tools that are a plain `def`: what they need is asked before, and read in their thread."""
+"""Tools that are a plain `def`: needs are asked before the body and read in its thread."""
 
 import asyncio
 import re
@@ -81,7 +81,7 @@ async def test_a_key_that_is_refused_is_renewed_for_all_the_threads_of_a_tool(se
     @server.tool()
     @elicit.needs(ACCOUNT)
     def ask_often() -> str:
-        person.clock.tick(hours=2)  # the key is good for one
+        person.clock.tick(hours=2)  # the access token is valid for one hour
         with elicit.needed(ACCOUNT).sync_client() as api, ThreadPoolExecutor(4) as pool:
             replies = list(pool.map(api.get, ["/user"] * 8))
         return " ".join(sorted({str(reply.status_code) for reply in replies}))

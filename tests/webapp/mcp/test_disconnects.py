@@ -1,4 +1,4 @@
-"""Lines that break: before the answer, while the tool works on it, and before the result is out."""
+"""Connections that break before the answer, during the tool's work, or before the result."""
 
 import asyncio
 from typing import Any
@@ -23,7 +23,7 @@ LOGIN = "https://example.org/login"
 
 
 class Work:
-    """The tool `buy`: it asks, then does its work once, until the gate is opened."""
+    """The tool `buy`, which asks and then works once, until the gate is opened."""
 
     def __init__(self, server: Any) -> None:
         self.gate = asyncio.Event()
@@ -42,7 +42,7 @@ class Work:
         return self.ended
 
     async def is_begun(self, env: ServerEnv, caller: Caller) -> None:
-        """A call was answered, its work has begun, and its client gives it up."""
+        """Answer a call, wait until its work has begun, and close the client's connection."""
         given_up = caller.call("buy")
         await env.complete(await caller.link())
         await self.is_left(env, given_up)
@@ -54,7 +54,7 @@ class Work:
 
 
 async def left_waiting(env: ServerEnv, caller: Caller) -> str:
-    """The link of a call that its client gave up before anybody answered."""
+    """Return the link of a call that the client abandoned before the person answered."""
     given_up = caller.call("buy")
     link = await caller.link()
     await env.waited_for_by_another(link, None)
@@ -64,7 +64,10 @@ async def left_waiting(env: ServerEnv, caller: Caller) -> str:
 
 
 async def lost_call(env: ServerEnv, caller: Caller, revision: str) -> asyncio.Task[Any]:
-    """A call, gone on with where it goes in legs, over a line that can be cut."""
+    """Start a call over a connection that can be cut.
+
+    On 2026-07-28 the call resumes an earlier request.
+    """
     impatient = await env.cut_off_caller(revision)
     is_modern = revision == MODERN
     state = (await caller.asked("buy")).request_state if is_modern else None
@@ -82,7 +85,7 @@ async def test_a_client_that_gives_up_waiting_ends_the_wait_and_not_the_question
         link = await left_waiting(env, caller)
         assert await env.status(link) == "pending"
         call = caller.call("buy")
-        if revision == MODERN:  # on the older one the client has it, in this session
+        if revision == MODERN:  # on the older revision the client has the link in this session
             assert env.id_of(await caller.link()) == env.id_of(link)
         await env.pending()
         await env.complete(link)
@@ -138,7 +141,7 @@ async def test_a_kept_result_is_handed_out_once_and_the_next_call_is_a_new_wish(
 
 @pytest.mark.every_way
 async def test_a_line_that_is_cut_while_waiting_loses_nothing(server, revision):
-    """What a client does that gives a call 60 seconds, without a word to the server."""
+    """A client with a 60-second timeout cuts the connection without telling the server."""
     work = Work(server)
     work.gate.set()
     async with caller_of(server, revision) as (env, caller):
@@ -183,7 +186,7 @@ async def test_a_legacy_client_whose_line_was_cut_may_come_back_while_the_body_w
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_body_without_an_answer_ends_with_its_client(server, when):
-    """Nothing was taken, so nothing is lost: a tool of 2026-07-28 is cancelled as before."""
+    """A tool of 2026-07-28 without a claimed answer is cancelled, and nothing is lost."""
     started, ended = asyncio.Event(), asyncio.Event()
 
     @server.tool()

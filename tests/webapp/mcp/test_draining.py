@@ -1,4 +1,4 @@
-"""The process ends: held calls are told to come again, those at work finish, nothing is lost."""
+"""Shutdown of a process: waiting calls are asked to repeat, and running tools finish."""
 
 import asyncio
 from datetime import timedelta
@@ -119,7 +119,7 @@ async def test_a_tool_at_work_finishes_within_the_grace(library, revision):
     async with caller_of(server, revision) as (env, caller):
         call = caller.call("work")
         await soon(begun.wait())
-        await soon(env.service.drain(within=ENDED))  # whoever has no patience
+        await soon(env.service.drain(within=ENDED))  # returns at once: the deadline has passed
         patient = asyncio.create_task(env.service.drain(within=AN_HOUR))
         assert not call.done()
         goes_on.set()

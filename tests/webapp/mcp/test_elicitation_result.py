@@ -1,4 +1,4 @@
-"""The tool `elicitation_result`: waiting and giving up without elicitation, and never a yes."""
+"""The tool `elicitation_result`: clients without elicitation wait or cancel, but never accept."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -45,7 +45,7 @@ class Name(BaseModel):
 
 
 class Shop:
-    """Tools of an author's, and how often their bodies began."""
+    """An author's tools, which count how often their bodies started."""
 
     def __init__(self, server: Any) -> None:
         self.began: list[str] = []
@@ -82,13 +82,13 @@ def shop(server: Any) -> Shop:
 async def silent(
     server: Any, revision: str, **options: Any
 ) -> AsyncGenerator[tuple[ServerEnv, Caller]]:
-    """A server, and a client of it that cannot elicit at all."""
+    """Start a server and a client that does not support elicitation."""
     async with caller_of(server, revision, declares=None, **options) as (env, caller):
         yield env, caller
 
 
 async def gone_on(caller: Caller, shown: types.CallToolResult, **said: Any) -> Any:
-    """What comes of our tool, called for what was shown."""
+    """Return the result of `elicitation_result`, called for the elicitation that was shown."""
     return await caller.result(RESULT_TOOL, elicitId=id_in(shown), **said)
 
 
@@ -153,7 +153,7 @@ async def test_the_link_comes_with_the_facts_for_programs(server, shop: Shop, re
         visit = pending_in(await caller.result("visit", page="price", note="x" * 500))
         assert visit["schema"] is None
         assert visit["tool"] == "visit"
-        # As a gate shows them: what is long is cut, and says so.
+        # Arguments are shown as a gate shows them: long values are cut, with a note.
         note = f"{'x' * 400}... (500 characters in all)"
         assert visit["arguments"] == {"page": "price", "note": note}
         delete = pending_in(await caller.result("delete"))
@@ -439,7 +439,8 @@ async def test_what_is_settled_is_not_run_afresh(server, shop: Shop, revision):
         for no in ("decline", "cancel"):
             told = await gone_on(caller, shown, action=no)
             assert "It is over already: accepted" in text_of(told)
-        assert len(shop.began) == began + 1  # a body begins before it is known whose run it is
+        # A body starts before the server knows which run the call belongs to.
+        assert len(shop.began) == began + 1
         assert len(await env.elicitations()) == 1
 
 
@@ -550,7 +551,7 @@ async def test_arguments_too_long_to_be_kept_are_given_again(server, shop: Shop,
 
 
 async def test_a_client_with_forms_and_letters_by_tool_goes_on_in_its_legs():
-    """A form of the client's, asked for while our tool goes on, is answered in a leg of ours."""
+    """A client's form that comes up inside `elicitation_result` is answered in the next request."""
     from tests.support.guarded_server import TOKEN, new_guarded_server
 
     server = new_guarded_server("mcp", subject="ann")

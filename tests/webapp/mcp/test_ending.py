@@ -1,4 +1,4 @@
-"""The end of a process: it waits for the bodies, and not for ever."""
+"""Shutdown of a process: it waits for running tools, but only for a limited time."""
 
 import asyncio
 import logging
@@ -16,7 +16,10 @@ from webapp.stores.memory import MemoryStore
 
 
 async def end_beside(clock: Clock, *, swallowed_at_most: int) -> tuple[float, bool]:
-    """End while a body swallows that many cancellations; how long it took, and if it was over."""
+    """End a body that swallows cancellations.
+
+    Returns the seconds that ending took, and whether the body had ended by then.
+    """
     bodies = RunningTools()
     freed = asyncio.Event()
     swallowed = 0
@@ -65,7 +68,7 @@ def test_a_body_that_ends_when_it_is_told_costs_no_time():
 
 @dataclass
 class Orphaned:
-    """A body whose line was cut; at what second each thing happened to it."""
+    """A body whose connection was cut, with the second at which each event happened."""
 
     clock: Clock
     at: dict[str, float] = field(default_factory=dict[str, float])
@@ -102,10 +105,10 @@ class Orphaned:
 @pytest.mark.parametrize(
     ("work_takes", "is_paid", "done", "over"),
     [
-        (0.0, False, 0, 1),  # neither paid nor begun: cancelled with its line
+        (0.0, False, 0, 1),  # neither paid nor working: cancelled with its connection
         (0.0, True, 0, 601),
         (30.0, False, 30, 601),
-        (605.0, False, 605, 605),  # inside `once` at the bound: it gets the grace
+        (605.0, False, 605, 605),  # inside `once` at the time limit: it gets the grace period
         (900.0, False, None, 611),
     ],
 )

@@ -1,4 +1,4 @@
-"""The examples, each run with a client of every sort on both revisions, as an author would test."""
+"""The examples, run with every kind of client on both revisions, as an author would test them."""
 
 import importlib.util
 import sys
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.parametrize("way", WAYS)
 
 
 def at(example: str, revision: str, way: str) -> AbstractAsyncContextManager[AskedPerson]:
-    """A person of an example, whose module is as new."""
+    """Open a person for an example, whose module is imported again."""
     spec = importlib.util.spec_from_file_location(f"example_{example}", EXAMPLES / f"{example}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""Forms and confirmations as tools get them, by each way to a person."""
+"""Forms and confirmations as tools receive them, through each way to reach a person."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -291,7 +291,7 @@ async def test_an_old_yes_is_no_answer_to_a_new_question(server):
         assert ran == ["wipe"]
         await env.service.kinds.gates.approvals.clear()
         afresh = await caller.asked("wipe", after=second)
-        old = await caller.asked("wipe", after=first)  # the very request of before
+        old = await caller.asked("wipe", after=first)  # exactly the same request as before
         for asked in (afresh, old):
             (request,) = (asked.input_requests or {}).values()
             assert "wipe" in str(request.params)

@@ -1,4 +1,4 @@
-"""The gate as tools, clients and people meet it: no body starts before a person's yes."""
+"""The gate as tools, clients and people see it: no body starts before a person accepts."""
 
 import asyncio
 import hashlib
@@ -45,7 +45,7 @@ RAN: list[object] = []
 
 @pytest.fixture
 def ran() -> list[object]:
-    """What bodies ran, in this test."""
+    """Return the list of the bodies that ran in this test, empty at first."""
     RAN.clear()
     return RAN
 
@@ -482,7 +482,7 @@ def _also_done() -> str:
 async def _refused(
     server: Any, tool: str, *, says: str, revision: str = LEGACY, **named: Any
 ) -> None:
-    """Calling the tool asks for one approval, and a no keeps its body from starting."""
+    """Check that a call asks for one approval, and that declining keeps the body from starting."""
     async with caller_of(server, revision, declares=FORM, fills=["decline", {}]) as (_, caller):
         meta: Any = named.pop("meta", None)
         call = caller.client.session.call_tool
@@ -535,7 +535,7 @@ async def test_the_gate_is_that_of_the_version_which_runs(ran, version, gated_is
     at, name = (outer, "in_v") if is_mounted else (server, "v")
     meta = {"fastmcp": {"version": version}} if version else None
     await _refused(at, name, says=f"Run {name}?", meta=meta)
-    # What stands there and is no version to FastMCP chooses none.
+    # A version that FastMCP does not understand selects no tool.
     ran.clear()
     if not version:
         await _refused(at, name, says=f"Run {name}?", meta={"fastmcp": {"version": {"lt": "2"}}})
@@ -568,7 +568,8 @@ async def test_what_a_search_calls_for_the_model_is_gated_by_its_own_name(
     inner: dict[str, Any] = {"name": "delete", "arguments": {}}
     fills = ["decline", {}, "decline"]
     async with caller_of(at, revision, declares=FORM, fills=fills) as (env, caller):
-        for is_refused in (True, False, True):  # a yes to what is called is not one to the caller
+        # Accepting the inner call does not accept the outer one.
+        for is_refused in (True, False, True):
             result = await caller.result(name, **inner)
             assert result.is_error == is_refused
             if is_refused:
@@ -597,7 +598,7 @@ async def test_a_tool_that_calls_a_gated_one_waits_for_it(ran, revision):
 
     async with caller_of(server, revision, declares=FORM, fills=[{}, "decline"]) as (_, caller):
         assert (await caller.result("wipe_all")).is_error
-        # The yes to the first stands when the second is asked about, in a request of its own.
+        # The first approval stays valid when the second one is asked for in its own request.
         assert ran == (["a"] if revision == LEGACY else ["a", "a"])
         says = [form.message for form in caller.forms]
         assert says == ["Run wipe?\nwhat: a", "Run wipe?\nwhat: b"]
@@ -611,7 +612,7 @@ async def test_what_a_client_calls_is_asked_once_however_it_comes_to_its_body(ra
     mounted = await outer.get_tool("in_wipe")
     assert mounted
     outer.add_tool(Tool.from_tool(mounted, name="again"))
-    for tool in ("in_wipe", "again", "in_wipe"):  # attached again, each time
+    for tool in ("in_wipe", "again", "in_wipe"):  # attached again each time
         ran.clear()
         await _refused(outer, tool, says=f"Run {tool}?")
     for server in (inner, outer):
@@ -758,7 +759,7 @@ async def test_arguments_that_a_middleware_changes_are_asked_about_and_the_yes_i
         approved = await env.service.kinds.gates.approvals.all()
         assert {approval.tool for approval in approved} == {name}
         assert len(approved) == 2
-        # What is kept is the tool's with these arguments, and nothing else's.
+        # The stored approval is for this tool with these arguments only.
         assert (await caller.result(name, count=2)).is_error
 
 

@@ -1,4 +1,4 @@
-"""ELICIT_GATE, held against the tools that are served."""
+"""ELICIT_GATE, compared with the tools that are served."""
 
 import logging
 from typing import Any

@@ -1,4 +1,4 @@
-"""Calls that their client gives up after the person answered: what goes on, and what is kept."""
+"""Calls that the client abandons after the person answered: what continues and what is stored."""
 
 import asyncio
 from datetime import timedelta
@@ -24,7 +24,7 @@ LOGIN = "https://example.org/login"
 
 
 class Work:
-    """A tool that asks, does one thing once, and then goes on for a while."""
+    """A tool that asks, does one thing with `once`, and then runs for a while."""
 
     def __init__(self, server: Any, *, asks: bool = True) -> None:
         self.once_gate, self.gate = asyncio.Event(), asyncio.Event()
@@ -44,7 +44,7 @@ class Work:
             return f"{dict(answer)} {done}"
 
     async def is_left(self, env: ServerEnv, call: asyncio.Task[Any], *, after: str) -> None:
-        """The client gives the call up when the tool has come that far."""
+        """Let the client abandon the call as soon as the tool has logged `after`."""
         await eventually(lambda: self.log[-1:] == [after])
         await cut(call)
         await env.posts_are_over()
@@ -83,7 +83,7 @@ async def test_what_is_done_once_is_done_to_its_end_and_kept_for_the_same_call(s
         await work.is_left(env, given_up, after="work")
         work.once_gate.set()
         await eventually(lambda: not len(env.service.bodies))
-        assert work.log == ["work", "done"]  # nothing behind the await
+        assert work.log == ["work", "done"]  # nothing after the `await` ran
         work.gate.set()
         assert await caller.text("buy", once=True) == "{'n': 1} 7"
         assert work.log[2:] == ["after", "end"]

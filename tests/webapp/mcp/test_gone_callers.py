@@ -30,7 +30,7 @@ def add_order(server: Any) -> list[str]:
 
 
 def connected(env: ServerEnv) -> socket.socket:
-    """A connection that the server has not accepted yet."""
+    """Open a connection that the server has not accepted yet."""
     parts = urlsplit(env.url)
     return socket.create_connection((parts.hostname or "", parts.port or 0))
 
@@ -43,7 +43,7 @@ def request(env: ServerEnv, message: dict[str, Any], headers: dict[str, str]) ->
 
 
 def send_and_close(connection: socket.socket, sent: bytes, *, resets: bool = False) -> None:
-    """In one go: the server, in the same loop, can look only when it is over."""
+    """Send and close without yielding, so the server's loop sees both at once."""
     connection.sendall(sent)
     if resets:
         linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
@@ -64,7 +64,8 @@ async def test_a_call_whose_client_is_gone_is_its_callers_and_works_once(server)
     async with server_env(server) as env:
         session = await opened_session(env.mcp_url)
         with connected(env) as connection:
-            # Accepted, since it was answered; then a call, and it is closed at once.
+            # The server accepted this connection, since it replied. Then a call is sent and it is
+            # closed.
             connection.setblocking(False)
             loop = asyncio.get_running_loop()
             ping = request(env, {"id": 1, "method": "ping"}, session)

@@ -1,4 +1,4 @@
-"""How long a call is held: shorter than clients allow, and the same call goes on with it."""
+"""The time that the server keeps a call open: shorter than clients' timeouts, and resumable."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -51,7 +51,7 @@ def new_asking_server(library: str = "mcp") -> Any:
 
 @asynccontextmanager
 async def held(server: Any, **options: Any) -> AsyncGenerator[tuple[ServerEnv, Clock, Caller]]:
-    """A client whose calls are held by a hand clock, where the library serves the server."""
+    """Open a client whose calls wait on a manual clock, on a server that the library serves."""
     clock = Clock()
     async with (
         attached(server, clock=clock, policies=PATIENT) as env,
@@ -61,7 +61,7 @@ async def held(server: Any, **options: Any) -> AsyncGenerator[tuple[ServerEnv, C
 
 
 async def pass_time(env: ServerEnv, clock: Clock, *, seconds: float) -> None:
-    """Let the call that waits see what time it is."""
+    """Advance the clock and let the waiting call see the new time."""
     await env.pending()
     clock.tick(seconds=seconds)
     env.service.elicitations.waiters.wake_all()
@@ -98,7 +98,7 @@ async def test_a_call_with_a_link_is_answered_before_clients_give_up(library):
 
 
 async def link_of_a_held_call(env: ServerEnv, clock: Clock, caller: Caller) -> str:
-    """Its link, after the call was answered that the person is waited for."""
+    """Return the link of a call that was answered with "still waiting"."""
     call = caller.call("sign_in")
     link = await caller.link()
     await pass_time(env, clock, seconds=50)
@@ -222,7 +222,7 @@ async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait():
             wire = StreamConnection()
             watched = clients.patience.watch(Identified(owner=owner, client="c"), wire)
             clock.tick(seconds=seconds)
-            if owner != "who gave up":  # its call is answered with an error, which arrives
+            if owner != "who gave up":  # the call is answered with an error, which arrives
                 watched.has_result()
             wire.end(is_delivered=arrives)
         seen = {
@@ -260,7 +260,7 @@ async def test_a_held_call_ends_in_time_whatever_the_clock_is_set_to(library):
         assert not call.done()
         await pass_time(env, clock, seconds=1)
         assert is_still_waiting(await soon(call))
-        # Forth again: nobody is seen to have waited for two hours.
+        # The clock goes forward again: no call appears to have waited for two hours.
         last = caller.call("sign_in")
         await env.pending()
         clock.set(hours=2)
@@ -314,7 +314,7 @@ def test_every_way_to_hold_a_call_ends_before_55_seconds():
 
 
 class Slow:
-    """A person who takes their time with what their client shows."""
+    """A person who answers the client's form only when the test says so."""
 
     def __init__(self) -> None:
         self.answers: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
@@ -331,7 +331,7 @@ class Slow:
         await eventually(lambda: self.asked == times)
 
     async def has_answered(self, times: int) -> None:
-        """The server has heard of it."""
+        """Wait until the server has received the answers."""
         await eventually(lambda: self.answered == times)
         for _ in range(200):
             await asyncio.sleep(0)
@@ -345,7 +345,7 @@ async def test_client_that_gave_a_call_up_after_five_seconds_is_held_for_less(li
         given_up = caller.call("sign_in")
         await env.pending()
         clock.tick(seconds=5)
-        given_up.cancel()  # its own limit
+        given_up.cancel()  # the client's own timeout
         await eventually(lambda: not len(env.service.bodies))
         again = caller.call("sign_in")
         await env.pending()

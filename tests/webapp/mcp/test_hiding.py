@@ -1,4 +1,4 @@
-"""Tools that are hidden until what they need is there, and what their clients hear of it."""
+"""Tools that are hidden until their needs are met, and the list changes that clients receive."""
 
 from contextlib import AsyncExitStack
 from typing import Any
@@ -44,7 +44,7 @@ def server(server: Any) -> Any:
 
 
 def with_tools(server: Any) -> Any:
-    """Each hidden one, and one beside it by which what it needs comes."""
+    """Add hidden tools, and tools that connect the account and store or delete the key."""
 
     @server.tool()
     async def link_account() -> str:
@@ -89,7 +89,7 @@ def promises_changes(caller: Caller) -> bool:
 
 
 async def take_key(env: ServerEnv, caller: Caller, *, of: str | None = None) -> Person:
-    """The key is typed on the page; by whom."""
+    """Type the key on the page, and return the person who typed it."""
     call = caller.call("take_key")
     link, person = await caller.link(), await env.person()
     page = await person.visit(link)
@@ -102,7 +102,7 @@ async def take_key(env: ServerEnv, caller: Caller, *, of: str | None = None) -> 
 
 
 async def seen(caller: Caller) -> set[str]:
-    """What is listed beside what always is."""
+    """Return the names of the listed tools that are not always listed."""
     names = {tool.name for tool in (await soon(caller.client.list_tools())).tools}
     assert names >= PLAIN
     return names - PLAIN
@@ -115,7 +115,7 @@ async def test_a_tool_is_hidden_until_another_has_connected_the_account(server, 
         assert await seen(caller) == set()
         assert text_of(await went_through(caller, "link_account", [at.guest.connect])) == "octocat"
         assert await seen(caller) == {"list_repositories"}
-        # It may be seen; whether it may use the account, the person is asked once.
+        # The tool is listed now. Whether it may use the account is asked once.
         result = await went_through(caller, "list_repositories", [at.guest.allow])
         assert text_of(result) == "those of octocat"
         assert await caller.text("list_repositories") == "those of octocat"
@@ -171,7 +171,7 @@ async def test_a_session_is_told_that_its_list_has_changed(library):
     async with (
         sandbox_env(server) as at,
         at.env.caller(LEGACY) as caller,
-        at.env.caller(LEGACY) as another,  # the same person's
+        at.env.caller(LEGACY) as another,  # a session of the same person
     ):
         assert promises_changes(caller)
         assert await seen(caller) == await seen(another) == set()
@@ -185,7 +185,7 @@ async def test_a_session_is_told_that_its_list_has_changed(library):
 
 
 async def disconnect(at: SandboxEnv) -> None:
-    """As the page of connections does it."""
+    """Disconnect the account as the page of connected accounts does."""
     (account,) = await at.connections()
     await at.env.service.kinds.accounts.keys.disconnect(account.owner, account.id)
 
@@ -244,7 +244,7 @@ async def test_what_somebody_else_has_shows_nothing_and_tells_nobody_else(librar
             assert await seen(alice) == {"enter"}
             assert await seen(mallory) == set()
             assert mallory.list_changes == 0
-            mallory.begin("enter")  # by its name: it is asked for, of Mallory
+            mallory.begin("enter")  # called by name, the tool asks Mallory for the key
             link = await mallory.link()
             assert (await person.visit(link)).heading == "This link belongs to someone else"
 
@@ -267,12 +267,12 @@ async def test_a_server_that_hides_nothing_is_listed_as_it_is(library, revision)
         listed = await soon(caller.client.list_tools())
         assert [tool.name for tool in listed.tools] == before == ["enter"]
         if revision == LEGACY:
-            is_theirs = library == "fastmcp"  # it says so of every server
+            is_theirs = library == "fastmcp"  # FastMCP declares this for every server
             assert promises_changes(caller) == is_theirs
 
 
 def watched(name: str, seen_in: list[str], server: Any) -> Any:
-    """The server; what it lists is written down, and nothing is listed outside a request."""
+    """Return the server with a middleware that records each listing made during a request."""
 
     class Watching(Middleware):
         async def on_list_tools(self, context: Any, call_next: Any) -> Any:
@@ -298,7 +298,7 @@ async def test_what_the_author_does_as_tools_are_listed_needs_its_request_and_is
         assert not seen_in, "at initialize"
         assert await seen(caller) == set()
         listed = len(seen_in)
-        # What is mounted is not listed without its middleware.
+        # A mounted server is listed only through its middleware.
         assert listed == (2 if is_mounted else 1)
         await take_key(env, caller)
         await eventually(lambda: caller.list_changes == 1)

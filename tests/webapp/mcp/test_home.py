@@ -1,4 +1,4 @@
-"""Our home page, beside servers whose authors changed what the library lists."""
+"""The home page for servers whose authors changed what the library lists."""
 
 from typing import Any
 

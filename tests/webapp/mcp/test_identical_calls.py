@@ -1,4 +1,4 @@
-"""Which calls are one wish: the same call, one key, one moment; and which are not."""
+"""Identical calls: the same call, key and time count as one request, and others do not."""
 
 import asyncio
 from collections import Counter
@@ -33,11 +33,12 @@ async def test_a_new_call_after_a_questions_time_asks_a_new_question(server):
         return str(dict(await elicit.url("Sign in", LOGIN, timeout=timedelta(minutes=1))))
 
     clock = Clock()
-    # Nothing sweeps here, so only the call itself can see what time it is.
+    # Nothing sweeps here, so only the call itself can notice that the time has passed.
     async with attached(server, clock=clock) as env, env.caller(MODERN) as caller:
         (dead,) = links_asked(await caller.leg("sign_in"))
         clock.tick(minutes=1)
-        # The client never replied to the dead one: this one goes to the person as a link.
+        # The client never replied to the expired question, so the person gets the new one as a
+        # link.
         link = link_in(await caller.answered("sign_in"))
         assert env.id_of(link) != env.id_of(dead)
         assert await env.status(dead) == "expired"
@@ -100,7 +101,7 @@ async def test_two_identical_calls_at_one_moment_do_the_work_once(server, revisi
     async with caller_of(server, revision) as (_, caller):
         calls = [caller.call("order"), caller.call("order")]
         await eventually(lambda: bodies["began"] == 2 and keys)
-        for _ in range(100):  # until both stand where they stand
+        for _ in range(100):  # until both calls have reached their waiting point
             await asyncio.sleep(0)
         gate.set()
         assert [text_of(await soon(call)) for call in calls] == ["{'order': 1}"] * 2

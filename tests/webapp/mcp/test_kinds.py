@@ -1,4 +1,4 @@
-"""Accounts, payments and secrets as tools get them, by each way to a person."""
+"""Accounts, payments and secrets as tools receive them, through each way to reach a person."""
 
 import asyncio
 import json
@@ -148,7 +148,7 @@ async def test_a_receipt_is_spent_once_or_given_back_once(server, revision):
         assert first == again
         assert (first.price, first.status) == (PRICE, "succeeded")
         assert sorted(p.status for p in await at.payments()) == ["refunded", "spent"]
-        # What was given back buys nothing: it is asked for again.
+        # A refunded payment pays for nothing, so the tool asks for a new one.
         assert text_of(await went_through(caller, "refund", [at.guest.pay])) == "given back"
 
 
@@ -311,7 +311,7 @@ async def test_what_is_given_back_before_the_next_question_stays_given_back(serv
 
     async with caller_at_sandbox(server, revision) as (at, caller):
         result = await went_through(caller, "regret", [at.guest.pay, at.guest.type])
-        # Where the body runs again, it is not handed money that is back with the person.
+        # A body that runs again does not receive a payment that was refunded.
         expected = "refunded meanwhile" if revision == MODERN else f"9.00 EUR {len(KEY)}"
         assert expected in text_of(result)
         assert [payment.status for payment in await at.payments()] == ["refunded"]
@@ -448,7 +448,7 @@ async def test_two_identical_calls_at_once_are_one_purchase(server, revision):
 
 
 def requested(response: httpx.Response) -> str:
-    """The requestState in a response, which is JSON or an event stream."""
+    """Return the requestState of a response, which is JSON or an event stream."""
     (line,) = (line for line in response.text.splitlines() if '"requestState"' in line)
     result = json.loads(line.removeprefix("data:"))["result"]
     return str(result["requestState"])
@@ -480,7 +480,7 @@ async def test_a_stream_that_is_cut_after_the_answer_loses_nothing(server, revis
         gate.set()
         await eventually(lambda: not len(at.env.service.bodies))
         again = await soon(caller.call("serve"))
-        # Where a closed stream is a cancel, the body starts again with what was answered.
+        # If closing the stream cancels the call, the body starts again with the stored answer.
         starts = 2 if revision == MODERN and kind != "payment" else 1
         assert f"tea {starts}" in again.text
         assert len(bodies) == starts

@@ -1,4 +1,4 @@
-"""Accounts, payments and secrets over time: names, keys, timeouts, what is over, what is wiped."""
+"""Accounts, payments and secrets over time: names, access tokens, timeouts, expiry, deletion."""
 
 import asyncio
 import logging
@@ -44,7 +44,8 @@ async def test_a_secret_with_a_name_is_asked_for_once_and_can_be_forgotten(serve
 
     async with caller_at_sandbox(server, revision) as (at, caller):
         assert text_of(await went_through(caller, "unlock", [at.guest.type])) == str(len(KEY))
-        for tool in ("unlock", "open_window"):  # it is the person's on this server
+        # The secret belongs to the person on this server, not to one tool.
+        for tool in ("unlock", "open_window"):
             assert await caller.text(tool) == str(len(KEY))
         assert not caller.has_links_left
         assert await caller.text("lock") == "True False"
@@ -126,7 +127,7 @@ async def test_a_payment_has_half_an_hour_and_the_others_five_minutes(server):
 
 
 class Counting(MemoryStore):
-    """Counts how often it is read."""
+    """A store that counts its reads."""
 
     reads = 0
 

@@ -1,4 +1,4 @@
-"""A low-level server: what holds for the other two holds for its one handler."""
+"""A low-level server: its single handler behaves like the tools of the other two libraries."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ DESTRUCTIVE = types.Tool(
 def low_level(
     *pages: types.Tool, handler: Callable[..., Any] | None = None, **options: Any
 ) -> Server[Any]:
-    """A server whose list of tools has a page for each."""
+    """Return a server that lists each tool on a page of its own."""
 
     async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
         at = int(params.cursor) if params is not None and params.cursor else 0

@@ -1,4 +1,4 @@
-"""Messages that are too long, and arguments of which no value fits."""
+"""Messages that are too long, and arguments with only invalid values."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Names of servers: what is kept under one must not be found by another."""
+"""Server names: a server must not find what is stored under another server's name."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from webapp.settings.settings import read_settings
 
 
 def nameless(library: str, name: str | None = None) -> Any:
-    """A server as an author makes it who gives it no name."""
+    """Return a server as an author creates it who sets no name."""
     if library == "fastmcp":
         from fastmcp import FastMCP
 

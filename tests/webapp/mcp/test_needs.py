@@ -1,4 +1,4 @@
-"""What a tool needs before its body starts, by each way to a person."""
+"""The needs of a tool, met before its body starts, through each way to reach a person."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -35,7 +35,7 @@ def terms(**more: Any) -> Any:
 
 
 async def finished(env: ServerEnv, caller: Caller, tool: str, *, times: int) -> str:
-    """Call the tool and finish so many visits, each with its number; what it says."""
+    """Call the tool, finish `times` numbered visits, and return the text of the call's result."""
     call, person = caller.call(tool), await env.person()
     for number in range(1, times + 1):
         link = await caller.link()
@@ -248,7 +248,7 @@ async def test_skip_if_is_told_the_arguments(server, revision):
         await (await env.person()).go_on(link)
         await env.complete(link)
         assert text_of(await soon(call)) == "2 for Bob"
-        result = await caller.result("pour")  # a KeyError of the author's
+        result = await caller.result("pour")  # the author's code raises KeyError
         assert result.is_error
         assert text_of(result).startswith("The tool pour could not begin")
 
@@ -439,7 +439,7 @@ async def test_what_is_needed_is_asked_of_tools_that_are_reached_otherwise(revis
     @server.tool
     @elicit.needs(elicit.confirm("Sure?"))
     async def delete(what: str) -> str:
-        assert await elicit.confirm("Sure?")  # handed over
+        assert await elicit.confirm("Sure?")  # uses the answer that was already given
         ran.append(what)
         return "deleted"
 

@@ -1,4 +1,4 @@
-"""What no library sends: half letters, texts of any length, values of another type."""
+"""Input that no library sends: lone surrogates, very long texts, values of the wrong type."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ BOTH: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 
 
 class OddClient:
-    """Whatever it is given to say, it says."""
+    """A client that sends any value it is given."""
 
     def __init__(self, http: httpx.AsyncClient, env: ServerEnv, revision: str) -> None:
         self._http = http
@@ -34,7 +34,7 @@ class OddClient:
         }
 
     async def connect(self, name: object = "odd") -> dict[str, Any]:
-        """The answer to whoever says that this is its name."""
+        """Connect under this client name and return the server's reply."""
         self._name = name
         if self._is_modern:
             return {}
@@ -50,7 +50,7 @@ class OddClient:
         return said_in(answer)
 
     async def call(self, tool: str, **params: Any) -> dict[str, Any]:
-        """The answer: a result, or an error of the protocol."""
+        """Call the tool and return the result, or the JSON-RPC error."""
         params = {"name": tool, "arguments": {}, **params}
         if self._is_modern:
             self.headers |= {"mcp-method": "tools/call", "mcp-name": tool}
@@ -110,7 +110,7 @@ def server(server: Any) -> Any:
 
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """What was logged as trouble."""
+    """Return a function that lists the messages logged at WARNING or above."""
     caplog.set_level(logging.WARNING)
     return lambda: [record.getMessage() for record in caplog.records]
 

@@ -1,4 +1,4 @@
-"""`once` in a store that has lost its last seconds: the work is done again, under the same key."""
+"""`once` in a store that has lost its last seconds: the work runs again, with the same key."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from webapp.records.owners import SERVICE
 
 
 class Orders:
-    """Tools that place an order and note the idempotency key of each."""
+    """Tools that place an order and record each idempotency key."""
 
     def __init__(self, server: Any) -> None:
         self.keys: list[str] = []
@@ -35,7 +35,7 @@ class Orders:
 
 
 async def steps_back(env: ServerEnv, copies: Any) -> None:
-    """The standby takes over, and the process hears others again."""
+    """Switch to the standby's older copy, and reconnect the process to the store's changes."""
     elicitations = env.service.elicitations
     owners = {each.owner for each in await scanned(elicitations.store)} - {SERVICE}
     await go_back(elicitations.store, copies, newer=sorted(owners))

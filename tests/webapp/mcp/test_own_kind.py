@@ -1,4 +1,4 @@
-"""A kind of question beside the built-in ones: one declaration and one class, all of it here."""
+"""A custom kind of question next to the built-in ones: one declaration and one class."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

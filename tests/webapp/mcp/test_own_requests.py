@@ -1,4 +1,4 @@
-"""Tools that ask by the protocol's own means too: a form before our question, or after it."""
+"""Tools that also ask with the protocol's own requests: a form before our question, or after it."""
 
 from datetime import timedelta
 from typing import Any
@@ -13,7 +13,7 @@ SHORT = CallLimits(leg=timedelta(milliseconds=50), leg_at_least=timedelta(millis
 
 
 class Shop:
-    """The tool `buy` asks for a payment, and for a size by a form of its own."""
+    """The tool `buy`, which asks for a payment, and for a size with its own form."""
 
     def __init__(self, library: str, *, form_first: bool) -> None:
         if library == "fastmcp":

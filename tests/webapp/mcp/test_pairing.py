@@ -1,4 +1,4 @@
-"""Pairing, where the machine cannot say whose program connects."""
+"""Pairing on machines that cannot identify the user of a connecting program."""
 
 import logging
 from datetime import timedelta
@@ -29,7 +29,7 @@ from webapp.identity.pairing import address_of, key_of
 from webapp.limits import CallLimits
 from webapp.settings.identity import IdentitySettings
 
-# A relay hides whose program it is; the machine's own tables say nothing of it.
+# A proxy hides the program's user, whom the machine's connection tables do not show either.
 RELAYED = {"x-forwarded-for": "127.0.0.1"}
 WORDS = "Only for whoever runs this"
 
@@ -138,7 +138,7 @@ async def test_a_paired_browser_of_another_user_is_still_another_users():
 
 
 def here(env: ServerEnv, *, uid: int | None) -> Scope:
-    """A request on a machine that says this of its connection."""
+    """Build a request scope for a machine that reports this user id for the connection."""
     port = int(env.url.rsplit(":", 1)[1])
     return {
         "type": "http",
@@ -219,5 +219,5 @@ async def test_no_clients_form_opens_a_gate_where_the_yes_is_a_paired_browsers(r
             call = caller.call("wipe", place="home")
         assert text_of(await soon(call)) == "wiped"
         assert not caller.forms
-        if declares in (FORM, BOTH):  # what is no gate is asked as ever
+        if declares in (FORM, BOTH):  # a question that is not a gate is asked as usual
             assert await caller.text("ask") == "sure: True"

@@ -1,4 +1,4 @@
-"""The path: a tool asks, a person does something in a browser, the line returns."""
+"""The main path: a tool asks, a person acts in a browser, the `await` returns."""
 
 import asyncio
 from collections.abc import Mapping
@@ -186,7 +186,7 @@ async def test_a_completion_while_the_address_is_made_is_not_lost(server, revisi
     # parity: L3
     # defect: lynq early completion
     # finding: R3
-    # It is here before the function returns: another thread completes, in a loop of its own.
+    # The completion arrives before the function returns: another thread completes in its own loop.
     store = f"sqlite:///{tmp_path / 'elicit.db'}"
     completions: list[Completion] = []
     envs: list[ServerEnv] = []
@@ -254,7 +254,7 @@ async def test_what_a_function_told_before_it_raised_may_come_back(server):
 
 
 class LosingStore(MemoryStore):
-    """Does not write once, as where the process dies."""
+    """A store that loses one write, as if the process had died."""
 
     loses_next = False
 
@@ -303,7 +303,7 @@ async def test_another_process_on_the_same_store_completes(server, revision, tmp
 
 
 class Author:
-    """An author's own routes: where the browser returns to, where the service reports to."""
+    """An author's own routes for the returning browser and for the service's callback."""
 
     def __init__(self, server: Any) -> None:
         self.links: list[Link] = []

@@ -1,4 +1,4 @@
-"""Waiting is not an error: a result with a link matches the tool's listed output schema."""
+"""Waiting is not an error: a result with a link matches the tool's output schema."""
 
 from typing import Any
 
@@ -80,7 +80,8 @@ async def test_link_is_no_error_and_matches_the_listed_output_schema(server, rev
         schemas = await schemas_of(caller)
         tools = list(RETURNS) if declares is None else ["link"]
         for tool in tools:
-            told = await caller.result(tool)  # this client refuses what does not match
+            # This client rejects results that do not match the schema.
+            told = await caller.result(tool)
             assert not told.is_error
             jsonschema.validate(told.structured_content, schemas[tool])
             pending = told.structured_content["elicitationPending"]

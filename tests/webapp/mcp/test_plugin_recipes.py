@@ -1,4 +1,4 @@
-"""The plugins of examples/ and of docs/hooks.md, each beside tools that ask."""
+"""The plugins of examples/ and docs/hooks.md, each with tools that ask."""
 
 import importlib.util
 import io
@@ -26,7 +26,7 @@ class Booking:
 
 
 def module(name: str) -> Any:
-    """An example, as new."""
+    """Import an example again and return its module."""
     spec = importlib.util.spec_from_file_location(f"recipe_{name}", EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -88,7 +88,7 @@ async def test_analytics_count_ends_and_times(server, revision):
         person.declines()
         await person.call("clear")
     assert plugin.ends == {("clear", "accepted"): 1, ("clear", "declined"): 1}
-    assert plugin.times == {"clear": [timedelta()]}  # no time passes by itself there
+    assert plugin.times == {"clear": [timedelta()]}  # the person's clock does not advance by itself
 
 
 async def test_a_filter_notes_what_administrators_are_asked(server, revision, caplog):

@@ -1,4 +1,4 @@
-"""Plugins beside a served server: what they let be asked and answered, and what they are told."""
+"""Plugins on a served server: which questions and answers they allow, and what they receive."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -62,7 +62,7 @@ class Broken:
 
 
 class Closed:
-    """Lets nothing be asked."""
+    """A plugin that allows no question."""
 
     def __init__(self) -> None:
         self.is_closed = True
@@ -74,7 +74,7 @@ class Closed:
 
 
 class NoCats:
-    """Lets no cat be a customer."""
+    """A plugin that rejects an answer whose first name is Tom."""
 
     @before("settle")
     async def look(self, answer: GivenAnswer) -> None:
@@ -131,7 +131,7 @@ async def test_whoever_runs_the_server_is_told_what_is_asked(server, revision):
     ) as (env, caller):
         assert await caller.text("delete", count=5) == "kept"
         assert await caller.text("delete", count=5) == "deleted"
-        (told,) = notes.questions  # the second call joined the question of the first
+        (told,) = notes.questions  # the second call joined the first call's question
         (row,) = await env.elicitations()
         assert (told.id, told.kind, told.tool) == (row.id, "confirm", "delete")
         assert (told.message, told.arguments) == ("Delete 5 to-dos?", {"count": 5})
@@ -166,7 +166,7 @@ async def test_a_gate_that_is_asked_of_nobody_stays_closed(server, revision):
 
 
 def counting() -> tuple[object, list[str]]:
-    """A plugin with a hook before or around each stage, and what ran."""
+    """Return a plugin with a hook at each stage, and the list of stages that ran."""
     seen = list[str]()
 
     def hook_at(stage: str) -> Any:
@@ -212,7 +212,7 @@ async def test_the_words_of_a_plugin_are_what_the_person_sees(server, revision):
     fills = ["cancel", {"first": "Ada"}]
     async with caller_of(server, revision, plugins=[Politely()], fills=fills) as (env, caller):
         await caller.result("greet")
-        assert await caller.text("greet") == "Hello, Ada."  # it is the same question
+        assert await caller.text("greet") == "Hello, Ada."  # the same question
         assert [form.message for form in caller.forms] == ["Who are you? Thank you."] * 2
         (row,) = await env.elicitations()
         assert row.expires_at - row.created_at == timedelta(minutes=1)

@@ -1,4 +1,4 @@
-"""Policies as clients meet them: superseded, too many, and never by the questions of one call."""
+"""Quotas as clients see them: superseded questions, too many questions, questions of one call."""
 
 from typing import Any
 
@@ -116,7 +116,7 @@ async def test_clients_of_one_name_are_one_session_whatever_their_revision(serve
         other = await env.cut_off_caller("2026-07-28")
         answer = await soon(other.call("visit", name="Oslo"))
         assert "input_required" in answer.text
-        # Both say that they are `mcp`.
+        # Both clients call themselves `mcp`.
         assert text_of(await soon(call)) == "Rome superseded cancel"
         assert await env.status(link) is Status.SUPERSEDED
 

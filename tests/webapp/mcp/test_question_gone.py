@@ -1,4 +1,4 @@
-"""A question that its store has lost: the call that waits for it asks again, with a new link."""
+"""A question that its store has lost: the waiting call asks again, with a new link."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a client answers that no library would send: on 2025-11-25 it comes over the open stream."""
+"""Client answers that no library sends, over the open stream of 2025-11-25."""
 
 import json
 from typing import Any
@@ -43,7 +43,7 @@ def server(server: Any, ran: list[str]) -> Any:
 
 
 async def result_of(env: ServerEnv, tool: str, answer: object) -> dict[str, Any]:
-    """The result of a call whose one question is answered with this."""
+    """Return the result of a call whose only question is answered with `answer`."""
     async with httpx.AsyncClient(timeout=300) as http:
         caller = CutOffCaller(http, env.mcp_url, LEGACY)
         await caller.connect()

@@ -1,4 +1,4 @@
-"""What refuses a tool beside the verbs: money and receipts; the model reads their sentences too."""
+"""Errors that tools get from money and receipts. The model reads their messages too."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any

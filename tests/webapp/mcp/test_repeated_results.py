@@ -1,4 +1,4 @@
-"""A result that may be lost: the same call made again, after `once` or a payment, gets it again."""
+"""A result that may be lost: repeating the call after `once` or a payment returns it again."""
 
 from datetime import timedelta
 from typing import Any
@@ -15,7 +15,7 @@ NOTE = "given again in case it did not arrive"
 
 
 class Orders:
-    """Tools that do a thing `once`."""
+    """Tools that place an order with `once`."""
 
     def __init__(self, server: Any) -> None:
         self.orders = 0
@@ -52,7 +52,7 @@ class Orders:
 
 
 def given_again(result: Any) -> str:
-    """The text that was given before, of a result that says so itself."""
+    """Return the earlier text from a result that is marked as given again."""
     assert not result.is_error
     before, note = result.content
     assert NOTE in note.text
@@ -119,7 +119,7 @@ async def test_two_minutes_after_it_went_out_the_same_call_is_a_new_wish(server,
         clock.tick(seconds=119)
         again = await caller.result("order", what="tea")
         assert given_again(again) == "order 1 of tea"
-        # From the first time that it went out: a call that was given it does not put that off.
+        # The period starts when the result was first sent. A repeated call does not extend it.
         clock.tick(seconds=1)
         assert await caller.text("order", what="tea") == "order 2 of tea"
         assert given_again(await caller.result("order", what="tea")) == "order 2 of tea"
@@ -215,7 +215,7 @@ async def test_a_token_of_a_gated_call_gives_nothing_that_the_gate_keeps():
         assert await caller.text("order", what="tea") == "order 1 of tea"
         await env.service.kinds.gates.approvals.clear()
         asked = await caller.asked("order", what="tea")
-        for _ in range(2):  # it says that it goes on, and answers nothing
+        for _ in range(2):  # the client resends the request without an answer
             asked = await caller.asked("order", after=_unanswered(asked), what="tea")
 
 

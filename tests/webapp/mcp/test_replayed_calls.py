@@ -1,4 +1,4 @@
-"""Engines that replay: the same first request again while its question is out (2026-07-28)."""
+"""Engines that replay: they repeat the first request while its question is open (2026-07-28)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -76,9 +76,9 @@ async def first(caller: Any, tool: str) -> Any:
 
 
 async def replayed(caller: Any, tool: str, resumed: Sequence[dict[str, Any]]) -> Any:
-    """One run of an engine: the call from its first request, with the answers that there are.
+    """Run an engine once: repeat the call from its first request, with the stored answers.
 
-    The answers go out in the order of the rounds, each by its key: KeyError ends a run.
+    The answers are sent in the order of the rounds, each with its key. A KeyError ends the run.
     """
     result = await first(caller, tool)
     for answers in resumed:
@@ -96,7 +96,7 @@ async def replayed(caller: Any, tool: str, resumed: Sequence[dict[str, Any]]) ->
 
 
 async def in_an_engine(it: Here, tool: str) -> tuple[Any, int]:
-    """Its result, and how often the graph was interrupted."""
+    """Return the call's result and the number of interruptions of the graph."""
     resumed: list[dict[str, Any]] = []
     while isinstance(result := await replayed(it.caller, tool, resumed), types.InputRequiredResult):
         it.clock.tick(seconds=2)
@@ -116,7 +116,7 @@ async def test_first_request_again_while_form_is_out_gets_same_question(server, 
     # finding: XC1
     async with here(server, MODERN) as it:
         asked = asked_in(await first(it.caller, tool))
-        for seconds in (0, 1, 6, 12, 60):  # until the silence is over, and once more after it
+        for seconds in (0, 1, 6, 12, 60):  # until the silence has ended, and once more after it
             it.clock.tick(seconds=seconds)
             again = asked_in(await first(it.caller, tool))
             assert again.input_requests == asked.input_requests
@@ -189,7 +189,7 @@ async def test_link_that_an_engine_accepts_too_early_ends_in_a_result_and_no_emp
         it.clock.tick(seconds=2)
         accepted = dict.fromkeys(asked.input_requests or {}, ACCEPT)
         run = asyncio.create_task(replayed(it.caller, "visit", [accepted]))
-        await it.pass_time(seconds=60)  # it is held meanwhile
+        await it.pass_time(seconds=60)  # the call is held open in the meantime
         told = answered_in(await run)
         assert it.env.id_of(link_in(told)) == (await it.env.elicitations())[0].id
         assert not told.is_error

@@ -1,4 +1,4 @@
-"""What a traceback or a log shows of our values: no secret, no content, no address with a token."""
+"""`repr()` of our values in tracebacks and logs: no secret, no content, no URL with a token."""
 
 from flows import elicit
 from flows.elicitation.run import Run

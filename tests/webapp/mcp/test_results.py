@@ -1,4 +1,4 @@
-"""What comes out of a tool: results of any size and script, and errors that the model can read."""
+"""Results of tools, of any size and script, and errors that the model can read."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ async def test_a_result_too_large_to_keep_is_delivered_and_its_question_used_up(
         return '"' * 12_000
 
     async with caller_of(server, revision) as (env, caller):
-        for times in (1, 2):  # the same call asks anew
+        for times in (1, 2):  # the same call asks again
             assert await env.text_after_visit(caller, "export") == '"' * 12_000
             assert len(ran) == times
         assert len(await env.elicitations()) == 2

@@ -1,4 +1,4 @@
-"""A stream of 2025-11-25 that broke, taken up by Last-Event-ID; and by whom it is not."""
+"""A broken stream of 2025-11-25, resumed with Last-Event-ID by its own session and no other."""
 
 import asyncio
 import gc
@@ -46,7 +46,7 @@ class Work:
 
 
 class Reader:
-    """A client by hand that reads a stream as far as it likes."""
+    """A custom client that stops reading a stream after a given number of events."""
 
     def __init__(self, http: httpx.AsyncClient, url: str, headers: dict[str, str]) -> None:
         self.http, self.url, self.headers = http, url, headers
@@ -55,7 +55,7 @@ class Reader:
         self.is_reading = asyncio.Event()
 
     async def call(self, *, leaves_at: int) -> None:
-        """Call the tool, and leave after so many events."""
+        """Call the tool, and disconnect after `leaves_at` events."""
         request = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "work"}}
         async with self.http.stream(
             "POST", self.url, json=request, headers=self.headers
@@ -63,7 +63,7 @@ class Reader:
             await self._read(response, leaves_at=leaves_at)
 
     async def resume(self, after: str, *, leaves_at: int | None = None) -> int:
-        """Take the stream up; the status. It must end by itself."""
+        """Resume the stream and return the response's status. The server has to end the stream."""
         headers = {**self.headers, "last-event-id": after}
         async with self.http.stream("GET", self.url, headers=headers) as response:
             self.is_reading.set()
@@ -97,7 +97,7 @@ async def reader_on(env: ServerEnv) -> Reader:
 
 @asynccontextmanager
 async def cut_off(library: str) -> AsyncIterator[tuple[ServerEnv, Reader, Work]]:
-    """A reader that left before the result was made."""
+    """Open a reader that disconnected before the result existed."""
     server = new_server(library)
     work = Work(server)
     async with server_env(server) as env:
@@ -110,7 +110,7 @@ async def cut_off(library: str) -> AsyncIterator[tuple[ServerEnv, Reader, Work]]
 
 @asynccontextmanager
 async def read_whole(server: Any) -> AsyncIterator[tuple[ServerEnv, Reader]]:
-    """A reader that has read its call's stream to the end."""
+    """Open a reader that has read the stream of its call to the end."""
     Work(server).gate.set()
     async with server_env(server) as env:
         reader = await reader_on(env)
@@ -132,7 +132,7 @@ async def test_a_stream_that_was_cut_before_the_result_goes_on_with_it(library):
         work.gate.set()
         assert await soon(resumed) == 200
         assert reader.results == ["worked 1"]
-        # It went out there, and was not only written: the same call is given it again as such.
+        # The stream sent the result, so a repeated call receives it as given again.
         await soon(results_are_noted(env))
         async with env.caller(LEGACY) as caller:
             again = await soon(caller.call("work"))
@@ -237,4 +237,4 @@ async def test_events_are_bounded_in_number_bytes_and_time():
 
 
 async def _nothing(*_: Any) -> Any:
-    """Neither receives nor sends."""
+    """Do nothing, as `receive` and as `send`."""

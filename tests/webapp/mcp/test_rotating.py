@@ -1,4 +1,4 @@
-"""What the library keeps between two legs opens before and after a rotation, in each process."""
+"""The library's request state, which every process can read before and after a rotation."""
 
 import pytest
 from mcp.server.request_state import InvalidRequestState

@@ -1,4 +1,4 @@
-"""What an author's model says of an answer is said on the page, before anything is accepted."""
+"""Validation by an author's model: the page shows its errors before an answer is accepted."""
 
 import asyncio
 from collections.abc import Mapping
@@ -104,7 +104,7 @@ async def test_a_clients_own_form_hears_it_too(server, revision):
 
 @dataclass
 class Asking:
-    """A question as it stands in the store, asked by another process than the page's."""
+    """A question in a shared store, asked by one process and shown on the page of another."""
 
     question: Question[Any]
     clock: Clock
@@ -141,7 +141,7 @@ async def test_the_process_that_asked_is_asked_by_the_one_that_serves_the_page(
     # finding: A5
     found, (check,) = await Asking(QUESTIONS[kind], Clock()).faults(typed)
     assert found == said
-    assert check.content is None  # nothing that was typed stays
+    assert check.content is None  # typed values are not stored
 
 
 def test_where_nobody_answers_nothing_is_accepted_and_the_person_may_try_again():

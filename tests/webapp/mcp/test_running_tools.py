@@ -1,4 +1,4 @@
-"""Tools as people write them: they swallow, gather, outlive their call, change their mind, fail."""
+"""Tools that swallow cancellation, gather, outlive their call, change their questions, or fail."""
 
 import asyncio
 from typing import Any
@@ -93,7 +93,7 @@ async def test_a_gathered_question_stops_waiting_when_its_leg_is_over(server):
         is_quiet = not len(env.service.elicitations.waiters)
         for link in (*links_asked(first), *links_asked(second)):
             await env.complete(link)
-        assert is_quiet  # nobody is being served, so nobody may be handed an answer
+        assert is_quiet  # the call has ended, so no claim can be delivered
 
 
 async def test_an_answer_between_two_legs_of_a_gather_is_there_for_the_next_leg(server):
@@ -104,7 +104,7 @@ async def test_an_answer_between_two_legs_of_a_gather_is_there_for_the_next_leg(
         for link in (*links_asked(first), *links_asked(second)):
             await env.complete(link)
         takes = [elicitation.take for elicitation in await env.elicitations()]
-        assert takes == [None, None]  # or the next leg waits until the lease is out
+        assert takes == [None, None]  # otherwise the next request waits until the claim expires
         assert await caller.last_text("both", after=second) == "done"
 
 
@@ -179,7 +179,10 @@ async def test_a_question_that_changes_between_two_legs_is_an_error(server):
 
 
 def add_own_state(server: Any, library: str, *, asks_first: bool) -> list[str | None]:
-    """A tool with an InputRequiredResult of its own; what state it saw stands in the list."""
+    """Add a tool that returns its own InputRequiredResult.
+
+    Return the list of states that it saw.
+    """
     if library == "fastmcp":
         from fastmcp import Context
     else:
@@ -305,7 +308,7 @@ async def test_each_turn_of_a_loop_has_a_key_and_is_done_once(server, revision):
 
             try:
                 paid.append(await elicit.once("pay", pay, key=item))
-            except RuntimeError:  # what raised did nothing, and may be tried again
+            except RuntimeError:  # a function that raised is not recorded and can run again
                 fails.append(False)
                 paid.append(await elicit.once("pay", pay, key=item))
         await elicit.url("Sign", LOGIN)
@@ -363,7 +366,7 @@ async def test_work_that_is_no_coroutine_is_done_once_too(server, revision):
 
 
 class Odd(dict[str, Any]):
-    """A result with code of its own."""
+    """A result that runs code of its own."""
 
     def items(self) -> Any:
         raise KeyError("lazy")

@@ -1,4 +1,4 @@
-"""How many sessions of 2025-11-25 there may be, for whom, and for how long."""
+"""Limits on sessions of 2025-11-25: how many, for whom, and for how long."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ OWN = Sender(key="own/", share="own", is_own_user=True)
 
 
 class Library:
-    """Opens a session for whoever names none, and knows which are open."""
+    """A session library that opens a session for a request without an id."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -49,7 +49,7 @@ class Library:
     async def send(
         self, sender: Sender, id: str | None = None, method: str = "POST", **more: Any
     ) -> tuple[int, str]:
-        """Send a request; its status, and the session's id."""
+        """Send a request and return its status and the session's id."""
         said: list[Message] = []
 
         async def send(message: Message) -> None:
@@ -77,12 +77,13 @@ async def test_those_without_a_name_leave_room_for_everybody_else():
     # finding: S10
     library = Library()
     statuses = [(await library.send(nameless(1)))[0] for _ in range(5)]
-    assert statuses == [200, 200, 200, 429, 429]  # an address has its share
+    assert statuses == [200, 200, 200, 429, 429]  # one address has its own limit
     statuses = [(await library.send(nameless(n)))[0] for n in (2, 3, 4, 5, 6)]
-    assert statuses == [200, 200, 200, 429, 429]  # and all of them together
+    assert statuses == [200, 200, 200, 429, 429]  # and all anonymous callers have a common one
     for number in (1, 2):
         assert (await library.send(person(number)))[0] == 200
-    assert (await library.send(person(3)))[0] == 429  # what is left is the owner's
+    # The remaining sessions are reserved for the owner.
+    assert (await library.send(person(3)))[0] == 429
     for _ in range(10):
         assert (await library.send(OWN))[0] == 200
     assert len(library.open) == len(library.layer) == 12
@@ -100,7 +101,8 @@ async def test_a_persons_longest_unused_session_makes_room_for_their_next():
     listening = asyncio.create_task(library.send(OWN, ids[1], "GET", closed=closed))
     await asyncio.sleep(0)
     assert (await library.send(OWN))[0] == 200
-    assert ids[2] not in library.open  # the one before it listens, the first was used since
+    # The older session has a listening stream, and the first one was used since.
+    assert ids[2] not in library.open
     assert {ids[0], ids[1], ids[3]} < library.open
     closed.set()
     await listening
@@ -174,6 +176,6 @@ async def test_a_session_that_made_room_is_over_at_the_library_too(server):
         second = await opened_session(f"{url}/mcp")
         ping = {"id": 3, "method": "ping"}
         assert (await answered(f"{url}/mcp", message=ping, headers=second)).status == 200
-        async with serving(inner[0]) as bare:  # where no layer of ours answers
+        async with serving(inner[0]) as bare:  # without our middleware
             assert (await answered(f"{bare}/mcp", message=ping, headers=first)).status == 404
             assert (await answered(f"{bare}/mcp", message=ping, headers=second)).status == 200

@@ -1,4 +1,4 @@
-"""What an answer means is decided by what was shown, whatever the leg that brings it declares."""
+"""The meaning of an answer: the mode that was shown decides, not what a later request declares."""
 
 from typing import Any
 

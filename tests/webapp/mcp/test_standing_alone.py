@@ -1,4 +1,4 @@
-"""Attached to a server that its own library serves: without a session, without a stream back."""
+"""A server that its own library serves without sessions and without a stream to the client."""
 
 import asyncio
 from typing import Any
@@ -48,7 +48,7 @@ async def test_without_a_stream_back_the_client_gets_the_link_in_an_error(server
 
 
 async def test_without_a_session_nothing_is_declared_so_the_link_is_in_the_result(server):
-    """Each request stands alone there: what the client said when it began is forgotten."""
+    """Requests are separate: capabilities that a client declared at its start are not stored."""
     add_sign_in(server)
     async with attached(server, stateless_http=True) as env, env.caller(LEGACY) as caller:
         link = await caller.link_in_result("sign_in")
@@ -107,7 +107,7 @@ async def test_a_leg_may_reach_another_process_than_the_one_before(library, tmp_
 
 
 class LateNews(MemoryStore):
-    """Another process's opening, which hears of what others write only when it is let."""
+    """A second connection to a store that receives other processes' changes only after `hear()`."""
 
     def __init__(self, others: MemoryStore) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ async def test_a_leg_that_hears_late_of_its_runs_result_gets_it_all_the_same():
         records = set(store._contents.records)
         late.hear()
         try:
-            # Answered, or a new question that nobody is shown.
+            # The second call is answered, or creates a new question that is not shown.
             await eventually(lambda: second.done() or set(store._contents.records) - records)
             assert second.done()
             assert text_of(answered_in(second.result())) == "bought 1"

@@ -1,4 +1,4 @@
-"""A store that is full, locked or gone: the model reads what to do, and `/ready` says it."""
+"""A store that is full, locked or unreachable: the model reads what to do, and `/ready` fails."""
 
 import asyncio
 import logging
@@ -189,7 +189,7 @@ async def test_a_fenced_store_is_not_ready_until_the_fence_is_gone(tmp_path, cap
 
 
 class HeldStore(FrailStore):
-    """A store whose checks take `seconds`, and end with `why` if there is one."""
+    """A store whose checks last `seconds`, and raise `why` if set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ class HeldStore(FrailStore):
         self.why: str | None = None
 
     async def check(self) -> None:
-        await asyncio.sleep(self.seconds)  # of a hand clock
+        await asyncio.sleep(self.seconds)  # on a manual clock
         if self.why is not None:
             raise StoreUnavailable(self.why)
 
@@ -214,13 +214,16 @@ def on_a_hand_clock(steps: Callable[[HeldStore, Readiness], Awaitable[None]]) ->
 
 
 async def probed(readiness: Readiness, *, seconds: int) -> list[bool]:
-    """Ask for readiness every 5 seconds, as a proxy does; each answer comes within 2 seconds."""
+    """Check readiness every 5 seconds, as a proxy does.
+
+    Each check returns within about 2 seconds.
+    """
     answers, now = list[bool](), asyncio.get_running_loop().time
     for _ in range(0, seconds, 5):
         began = now()
         answers.append(await readiness.is_ready())
         assert now() - began < 2.1
-        await asyncio.sleep(began + 5 - now())  # of a hand clock
+        await asyncio.sleep(began + 5 - now())  # on a manual clock
     return answers
 
 
@@ -271,7 +274,7 @@ def test_store_that_refuses_at_once_is_not_ready_at_once() -> None:
     async def steps(store: HeldStore, readiness: Readiness) -> None:
         assert await readiness.is_ready()
         store.why = FULL
-        await asyncio.sleep(1)  # of a hand clock: one check a second writes
+        await asyncio.sleep(1)  # on a manual clock: at most one check a second writes
         assert await probed(readiness, seconds=10) == [False, False]
 
     on_a_hand_clock(steps)

@@ -1,4 +1,4 @@
-"""Calls with two questions whose client goes away at the second one, and comes back."""
+"""Calls with two questions whose client disconnects at the second one and comes back."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ LOGIN = "https://example.org/login"
 
 
 class Shop:
-    """The tool `buy`: two questions, then what must happen once."""
+    """The tool `buy`, with two questions and an action that must happen once."""
 
     def __init__(self, server: Any) -> None:
         self.began = 0

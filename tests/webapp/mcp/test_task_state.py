@@ -1,4 +1,4 @@
-"""How a task stands, by its run and by what that asked."""
+"""The state of a task, computed from its run and the run's questions."""
 
 import json
 from datetime import timedelta

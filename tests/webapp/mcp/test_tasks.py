@@ -1,4 +1,4 @@
-"""Tasks: a call whose person takes days holds no request, and its client looks in for it."""
+"""Tasks: a call that waits for days keeps no request open, and its client polls for the result."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -45,7 +45,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class Shop:
-    """Tools of an author's, and how often their bodies began."""
+    """An author's tools, which record the start of each body."""
 
     def __init__(self, server: Any) -> None:
         self.began: list[str] = []
@@ -61,7 +61,7 @@ class Shop:
 
         @server.tool()
         async def delete(note: str = "") -> str:
-            """Ask whoever may say so, who may be away over the weekend."""
+            """Ask a person who may be away over the weekend."""
             is_yes = await elicit.confirm("Delete it all?", timeout=THREE_DAYS)
             return "deleted" if is_yes else "kept"
 
@@ -89,7 +89,7 @@ class Shop:
 
         @server.tool()
         async def asks_itself() -> types.InputRequiredResult:
-            """Ask by the protocol's own means, once the person said yes."""
+            """Ask with the protocol's own request, after the person accepted."""
             await elicit.confirm("Go on?")
             form = types.ElicitRequestFormParams(message="Who?", requested_schema=NAME)
             return types.InputRequiredResult(
@@ -108,13 +108,13 @@ def shop(server: Any) -> Shop:
 
 
 async def the_open(env: ServerEnv) -> Any:
-    """The one question that is open."""
+    """Return the only open question."""
     (asked,) = [one for one in await env.elicitations() if not one.status.is_final]
     return asked
 
 
 async def say_yes(env: ServerEnv) -> None:
-    """What the person does on our page."""
+    """Accept the open question, as a person does on the page."""
     asked = await the_open(env)
     kind = env.service.kinds.on_page(asked.kind)
     assert kind is not None
@@ -130,7 +130,7 @@ async def test_a_task_waits_for_its_person_and_then_comes_to_its_end(server, sho
         link = waiting["statusMessage"].split()[-1]
         assert env.id_of(link) == asked.id
         assert (await client.get(task))["status"] == "input_required"
-        assert shop.began == ["terms"]  # to look in costs no body
+        assert shop.began == ["terms"]  # polling starts no body
         await env.complete(link)
         assert await client.text(task) == "read terms"
         assert await client.status(task) == "completed"
@@ -156,7 +156,7 @@ async def test_an_approval_takes_two_days_and_a_restart(library, revision):
     async with served() as env:
         clock.tick(hours=20)
         await say_yes(env)
-        # Its client sleeps till the morning: what the person said is not lost meanwhile.
+        # The client comes back in the morning. The person's answer is still stored.
         clock.tick(hours=10)
         async with task_client(env, revision) as client:
             assert await client.text(task) == "deleted"
@@ -186,7 +186,7 @@ async def test_a_client_without_tasks_sees_nothing_of_them(server, shop, revisio
         assert TASKS not in client.promised.get("extensions", {})
         listed = await client.request("tools/list")
         assert all("execution" not in tool for tool in listed["tools"])
-        answer = await client.call("plain")  # though it asks for a task on the older revision
+        answer = await client.call("plain")  # the client asks for a task on the older revision
         assert answer["content"][0]["text"] == "done"
         missing = -32021 if client.is_modern else -32601
         for method in ("tasks/get", "tasks/cancel"):
@@ -233,7 +233,8 @@ async def test_a_tool_that_asks_nobody_is_a_task_where_its_client_says_so(server
     async with tasks_env(server) as env, task_client(env, LEGACY) as client:
         task = await client.task("plain")
         assert await client.status(task) == "working"
-        assert await client.task("plain") == task  # made again while it goes on
+        # Repeating the call while it runs gives the same task.
+        assert await client.task("plain") == task
         shop.may_end.set()
         assert await client.text(task) == "done"
         assert await client.text(task) == "done"
@@ -296,7 +297,7 @@ async def test_to_agree_to_a_link_only_means_to_go_there(server, shop):
             await client.update(task, action="accept", content={"done": True})
         assert await client.status(task) == "input_required"
         assert (await the_open(env)).status is Status.PENDING
-        task = await client.task("look")  # whose tool waits for no more than that
+        task = await client.task("look")  # the tool needs nothing more
         await client.update(task, action="accept")
         assert await client.text(task) == "looked"
 
@@ -368,7 +369,7 @@ async def test_look_right_after_a_start_begins_no_body_that_another_process_may_
         await client.until(task, "input_required")
         await env.complete(env.link_of(await the_open(env)))
         await begun(client, task, before)
-        clock.tick(seconds=31)  # nobody renews the lease of a process that was killed
+        clock.tick(seconds=31)  # a killed process cannot renew its lease
         opened = tasks_env(servers[1], store=store.sibling(), clock=clock, is_alone=False)
         async with opened as fresh, task_client(fresh, revision) as looking:
             for _ in range(5):
@@ -381,7 +382,7 @@ async def test_look_right_after_a_start_begins_no_body_that_another_process_may_
 
 @asynccontextmanager
 async def ends(shop: Shop) -> AsyncGenerator[None]:
-    """Its bodies may end with the block."""
+    """Let the waiting bodies finish when the block ends."""
     try:
         yield
     finally:
@@ -389,7 +390,7 @@ async def ends(shop: Shop) -> AsyncGenerator[None]:
 
 
 async def begun(client: TaskClient, task: str, shop: Shop) -> None:
-    """The body runs that has its answer."""
+    """Wait until the body runs that has its answer."""
     while len(shop.began) < 2:
         await client.get(task)
 
@@ -412,7 +413,7 @@ async def test_what_a_body_ends_with_is_told_as_its_revision_has_it(server, shop
         task = await client.task("breaks")
         await client.until(task, "input_required")
         await say_yes(env)
-        # An error of the tool's own is a result, which the older revision calls a failure.
+        # A tool's error is a result. The older revision calls the task failed.
         state = await client.until(task, "completed", "failed")
         assert state["status"] == ("completed" if client.is_modern else "failed")
         assert "breaks" in await client.text(task)
@@ -497,7 +498,7 @@ async def test_a_server_with_tasks_of_its_own_keeps_them(revision):
 
 
 async def test_it_goes_on_over_a_line_that_broke(server, shop):
-    """A client that lost the answer to its call makes it again, and has the same task."""
+    """A client that lost the response repeats its call and gets the same task."""
     async with tasks_env(server) as env:
         tasks: list[str] = []
         for _ in range(2):

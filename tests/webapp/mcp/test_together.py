@@ -1,4 +1,4 @@
-"""Questions that are asked together: one round of a client's, by each way to a person."""
+"""Questions that are asked together: one round for the client, through each way to a person."""
 
 import asyncio
 from collections.abc import Mapping
@@ -74,7 +74,7 @@ def server(server: Any) -> Any:
 
 
 def links_in(result: types.CallToolResult) -> dict[str, str]:
-    """The links of a result, by what they are for."""
+    """Return the URL of each link in a result, by its message."""
     assert result.meta is not None, text_of(result)
     first = result.meta["elicitationPending"]
     pending = result.meta.get("elicitationsPending", [first])
@@ -86,7 +86,7 @@ def links_in(result: types.CallToolResult) -> dict[str, str]:
 
 
 def asked_by(result: object) -> dict[str, Any]:
-    """The parameters of what a client is asked, by what it is for."""
+    """Return the parameters of each question for the client, by its message."""
     requests = asked_in(result).input_requests or {}
     params = [cast("Any", request).params for request in requests.values()]
     return {one.message: one for one in params}
@@ -98,7 +98,7 @@ async def go_on(
     after: types.InputRequiredResult,
     answers: Mapping[str, object],
 ) -> types.CallToolResult | types.InputRequiredResult:
-    """The next leg, with these answers by message: contents, actions, or None for silence."""
+    """Send the next request with answers by message: contents, actions, or None for silence."""
     responses: dict[str, Any] = {}
     for key, request in (after.input_requests or {}).items():
         answer = answers.get(cast("Any", request).params.message)
@@ -156,7 +156,7 @@ async def test_what_is_answered_is_not_shown_again(server):
     async with caller_of(server, MODERN, limits=SHORT, declares=BOTH) as (env, caller):
         first = await caller.asked("order")
         link = asked_by(first)["Pay here"].url
-        # A form without an answer is shown again at once, while the link waits for the person.
+        # An unanswered form is shown again at once, while the link waits for the person.
         second = asked_in(
             await go_on(caller, "order", first, {"Who are you?": NAME, "Pay here": "accept"})
         )
@@ -175,7 +175,7 @@ async def test_what_is_answered_is_not_shown_again(server):
 
 
 async def test_a_form_that_must_be_shown_again_does_not_wait_for_the_others(server):
-    """With the usual limits a link alone would be held for 40 seconds, longer than this test."""
+    """A link alone would keep the request open for 40 seconds with the default limits."""
     async with caller_of(server, MODERN, declares=BOTH) as (env, caller):
         first = await caller.asked("order")
         answers = {"Who are you?": NAME, "Pay here": "accept"}
@@ -308,7 +308,7 @@ async def test_a_confirmation_among_them_is_false_for_a_no(server, revision):
 
 @pytest.mark.parametrize("no", ["decline", "cancel"])
 async def test_the_outcomes_are_waited_for_whatever_they_are(server, revision, no):
-    """A dismissed form is not shown again in the later legs of the same call."""
+    """A dismissed form is not shown again in later requests of the same call."""
     about: dict[str, Any] = {"limits": SHORT, "fills": [no]}
     async with caller_of(server, revision, declares=BOTH, **about) as (env, caller):
         call = caller.call("outcomes")
@@ -325,7 +325,7 @@ async def test_equal_questions_have_places_of_their_own(server, revision):
     async with caller_of(server, revision, declares=BOTH, fills=fills) as (env, caller):
         told = await caller.text("same_twice")
         assert sorted(told.split()) == ["one", "two"]
-        if revision == MODERN:  # where they are shown at once, a client may answer in any order
+        if revision == MODERN:  # clients can answer simultaneous questions in any order
             assert told == "one two"
         assert len(await env.elicitations()) == 2
 
@@ -438,7 +438,7 @@ async def test_an_account_and_a_payment_are_asked_for_together(server, revision)
             await at.guest.finish(await kind_of(at.env, link), link)
         assert text_of(await soon(call)) == "octocat 9.00 EUR"
         assert [payment.status for payment in await at.payments()] == ["spent"]
-        # The account is known from now on; nothing but the payment is asked.
+        # The account is stored now, so the tool asks only for the payment.
         again = caller.call("both")
         await at.guest.pay(await caller.link())
         assert text_of(await soon(again)) == "octocat 9.00 EUR"

@@ -1,4 +1,4 @@
-"""Whoever is turned away is in the log, by the question's id and nothing of what it was about."""
+"""Refused requests are logged with the question's id, and without any of its content."""
 
 import logging
 from typing import Any
@@ -17,7 +17,7 @@ _OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime"}
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, dict[str, Any]]]:
-    """Level, event and fields of each, in their order."""
+    """Return the level, event and fields of each log record, in order."""
     return [
         (
             record.levelname,
@@ -41,7 +41,7 @@ async def test_a_link_that_was_passed_on_to_another_person(caplog):
         async with here.env.caller(MODERN, headers=here.bearer("alice")) as caller:
             caller.begin("visit")
             link = await caller.link()
-            # Somebody who may still turn out to be her has not been refused.
+            # A visitor who has not signed in yet is not logged as refused.
             assert (await sign_in(alice, await alice.visit(link), "alice")).status == 200
             first = await mallory.visit(link)
             assert refusals(caplog) == []
@@ -93,7 +93,7 @@ async def test_a_callback_that_comes_in_another_browser(caplog):
         assert refusals(caplog) == []
         assert (await thief.visit(callback)).status == 403
         id = (await here.row(link)).id
-        # It is this machine's own user, in another browser than the one that pressed Continue.
+        # The visitor is this machine's own user, but in another browser than the one that went out.
         assert refusals(caplog) == [("WARNING", "callback.refused", {"id": id, "way": "open"})]
         await person.visit(callback)
         await asked.account()

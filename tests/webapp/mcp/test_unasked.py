@@ -1,4 +1,4 @@
-"""Questions that a tool makes and forgets to ask: what it returns reaches nobody."""
+"""Questions that a tool creates and never awaits: the tool's result is withheld."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ CONSTANT = elicit.confirm("Never asked, and made in no call")
 
 
 def line_of(mark: str) -> str:
-    """Where a line of this file ends with that mark."""
+    """Return the file name and line number of this file's line that ends with the mark."""
     lines = Path(__file__).read_text("utf-8").splitlines()
     (number,) = [at for at, line in enumerate(lines, start=1) if line.endswith(f"# {mark}")]
     return f"{Path(__file__).name}:{number}"

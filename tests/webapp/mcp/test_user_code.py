@@ -1,4 +1,4 @@
-"""The code from the page to the chat, where people cannot sign in."""
+"""The one-time code from the page to the chat, on servers where people cannot sign in."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -42,7 +42,7 @@ BY_CODE = IdentitySettings(binds_by_code=True)
 async def by_token(
     revision: str, *, library: str = "mcp", **options: Any
 ) -> AsyncIterator[tuple[ServerEnv, Caller]]:
-    """Ann's client, where her server's own tokens say who she is and nobody can sign in."""
+    """Open Ann's client on a server that knows her by its own tokens and has no sign-in."""
     server = shop(new_guarded_server(library, subject="ann"))
     about = {"headers": TOKEN, **options}
     async with caller_of(server, revision, who=BY_CODE, **about) as (env, caller):
@@ -223,7 +223,7 @@ async def test_what_is_done_once_for_somebody_without_a_name_is_not_kept(library
     async def order() -> str:
         async def work(key: str) -> Json:
             keys.append(key)
-            return {"seats": (1, 2)}  # a tuple is no JSON: it comes back as a list
+            return {"seats": (1, 2)}  # JSON has no tuples, so the value comes back as a list
 
         return str(await elicit.once("order", work))
 

@@ -1,4 +1,4 @@
-"""Versions of a tool (FastMCP): what is said about one says nothing about another."""
+"""Versions of a tool (FastMCP): an answer for one version does not count for another."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.parametrize("is_mounted", [False, True])
 
 
 class Shop:
-    """Tools that there are twice, served as they are or mounted, and which of them ran."""
+    """Tools with two versions each, served directly or mounted, and the record of which one ran."""
 
     def __init__(
         self, *, is_mounted: bool, versions: Sequence[str | None] = ("1.0", "2.0")
@@ -52,14 +52,14 @@ class Shop:
     async def call(
         self, caller: Caller, tool: str, *, version: str | None = None
     ) -> types.CallToolResult:
-        """Call that version of the tool; None: whichever the library takes."""
+        """Call this version of the tool. None lets the library choose."""
         meta: Any = None if version is None else {"fastmcp": {"version": version}}
         result = await soon(caller.client.call_tool(f"{self._prefix}{tool}", {}, meta=meta))
         assert isinstance(result, types.CallToolResult)
         return result
 
     async def ask(self, caller: Caller, tool: str, *, version: str | None = None) -> dict[str, Any]:
-        """What such a call leaves pending."""
+        """Return the pending elicitation of a call of this version."""
         result = await self.call(caller, tool, version=version)
         assert result.meta is not None, text_of(result)
         pending: dict[str, Any] = result.meta["elicitationPending"]
@@ -119,7 +119,7 @@ async def test_the_version_that_was_called_is_gone_on_with(revision, version, is
     async with caller_of(shop.server, revision, declares=None) as (env, caller):
         pending = await shop.ask(caller, "wipe", version=version)
         await (await env.person()).press(pending["url"])
-        # A version named beside the id is that of our tool, which has none.
+        # A version sent with the id refers to `elicitation_result`, which has no versions.
         beside: Any = {"fastmcp": {"version": "2.0" if version == "1.0" else "1.0"}}
         told = await soon(
             caller.client.call_tool(RESULT_TOOL, {"elicitId": pending["elicitId"]}, meta=beside)

@@ -1,4 +1,4 @@
-"""What clients do with what they are sent: a person is reached, and nobody answers for them."""
+"""Client behavior with questions: the person is reached, and no client answers for them."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -74,7 +74,7 @@ def server(library: str) -> Any:
 
 
 async def is_reached_on_the_page(it: Here, tool: str, told: types.CallToolResult) -> None:
-    """The same question goes on there, and the client is not sent it again."""
+    """Check that the same question continues on the page and is not sent to the client again."""
     (asked,) = await it.env.elicitations()
     assert asked.status is Status.PENDING
     assert it.env.id_of(link_in(told)) == asked.id
@@ -92,7 +92,7 @@ async def is_reached_on_the_page(it: Here, tool: str, told: types.CallToolResult
 async def test_a_no_that_is_sooner_than_a_person_is_nobodys(server, revision, tool, action):
     async with here(server, revision, (action, None), declares=DECLARED[tool]) as it:
         told = await it.caller.result(tool)
-        assert not told.is_error  # the person is being asked, at the link
+        assert not told.is_error  # the person is asked through the link
         assert code_of(told) == NOBODY
         assert text_of(told).startswith("Nobody was asked")
         assert "Show the person this link" in text_of(told)
@@ -162,7 +162,7 @@ async def test_same_call_after_answer_that_does_not_fit_has_the_link(server, rev
         assert kind is not None
         await kind.complete(asked, {"response": "Ann"}, OnPage())
         assert text_of(await soon(again)) == DONE["name"]
-        # The next question of another tool: only a client that left everything out is known now.
+        # Only a client that answered without any content is recognized at another tool's question.
         if content:
             assert not (await it.asks("surname")).done()
         else:
@@ -282,7 +282,7 @@ async def test_the_answer_of_a_slow_typist_is_not_lost_and_not_asked_for_again(
             await it.shows.says("accept", {"response": "Ann"})
         assert text_of(await soon(again)) == "hello Ann"
         assert it.shows.asked == 1
-        # It draws forms, and its next one is held for as long as any call.
+        # The client shows forms, so its next form is held open for the usual time.
         slow = await it.asks("surname")
         await it.pass_time(seconds=49)
         assert not slow.done()
@@ -323,7 +323,7 @@ async def test_a_call_that_is_given_up_while_its_form_is_out_leads_to_the_link_a
 async def test_a_form_is_left_open_by_a_call_that_a_newer_same_one_takes_over(server):
     async with here(server, LEGACY) as it:
         older = await it.asks("name")
-        it.clock.tick(seconds=10)  # so it is no call of the same turn
+        it.clock.tick(seconds=10)  # too late to count as the same turn
         assert is_link(await it.caller.result("name"))
         assert "Another call is waiting" in text_of(await soon(older))
         await it.shows.says("accept", {"response": "Ann"})
@@ -407,7 +407,7 @@ async def test_one_that_draws_forms_stays_one_when_its_person_is_away(server):
         assert is_link(await soon(call))
         (record,) = await it.env.service.clients.all()
         assert record.forms is not None
-        assert len(record.forms.unanswered) == 1  # the second one would count
+        assert len(record.forms.unanswered) == 1  # a second unanswered form would count
         again = it.caller.call("surname")
         await it.shows.says("accept", {"response": "Smith"})
         assert text_of(await soon(again)) == "hello Smith"
@@ -502,7 +502,7 @@ async def test_client_that_cannot_send_an_empty_form_is_remembered_for_confirmat
         it.clock.tick(seconds=3)
         await it.shows.says("accept", {"response": "Ann"})
         await soon(call)
-        call = await it.asks("sure")  # its button does nothing
+        call = await it.asks("sure")  # the form's button does nothing
         await it.pass_time(seconds=20)
         assert is_link(await soon(call))
         assert is_link(await it.caller.result("wipe"))
@@ -528,7 +528,7 @@ async def test_client_that_leaves_two_questions_in_a_row_unanswered_is_not_waite
 async def two_programs(
     server: Any, revision: str, name: str, *, differ: str
 ) -> AsyncGenerator[tuple[Here, Here]]:
-    """Two programs of one person that give themselves this name."""
+    """Open two programs of one person that give themselves the same name."""
     clock = Clock()
     other: dict[str, Any] = {"declares": BOTH if differ == "capabilities" else FORM}
     if differ == "version":
@@ -543,7 +543,7 @@ async def two_programs(
 
 
 async def asked_or_done(it: Here, tool: str) -> "asyncio.Task[types.CallToolResult]":
-    """A call whose question is before the client, or that has its result."""
+    """Return a call whose question has reached the client, or that has its result."""
     call = it.caller.call(tool)
     await eventually(lambda: it.shows.asked or call.done())
     return call

@@ -1,4 +1,4 @@
-"""What a person is shown at a gate is what the body receives: all of it, and nothing else."""
+"""The arguments that a person sees at a gate: exactly those that the body receives."""
 
 import asyncio
 import dataclasses
@@ -41,7 +41,7 @@ PADDING: dict[str, Any] = {f"a{number:02}": number for number in range(49)}
 
 
 class Step(BaseModel):
-    """Its secret and what it hides are the body's all the same."""
+    """A model with a secret and an excluded field, which the body still receives."""
 
     city: str
     code: SecretStr = SecretStr("none")
@@ -169,7 +169,7 @@ async def test_what_no_page_shows_as_it_is_refuses_the_call(server, revision, to
 
 
 async def _call_raw(caller: CutOffCaller, tool: str, arguments: str) -> str:
-    """A request whose arguments are written by hand."""
+    """Send a request with these raw JSON arguments."""
     is_modern = caller.headers["mcp-protocol-version"] == MODERN
     meta: dict[str, Any] = {
         "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -218,7 +218,7 @@ class Job:
 
 
 class Box:
-    """A type of its author's own."""
+    """A custom type of the author's."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Whoever opens is whoever asked: people who sign in, callers with tokens, a link passed on."""
+"""Identity checks on links: only the person who asked can open one, even if it is forwarded."""
 
 from flows.elicitation.states import Status, join
 from tests.support.guarded_server import TOKEN, guarded_by
@@ -144,7 +144,8 @@ async def test_a_link_that_is_asked_for_without_end_is_held_back(revision):
 async def test_tools_are_named_to_those_only_who_signed_in():
     async with signed_in_env() as here:
         alice = await here.env.person()
-        alice.browser.headers["x-forwarded-for"] = "203.0.113.9"  # else she runs the server
+        # Without this header she counts as the local operator.
+        alice.browser.headers["x-forwarded-for"] = "203.0.113.9"
         assert "visit" not in (await alice.visit(here.env.url)).text
         async with here.env.caller(MODERN, headers=here.bearer("alice")) as caller:
             caller.begin("visit")
@@ -201,7 +202,7 @@ async def test_the_live_status_is_told_when_it_is_another_one(revision):
             assert await anext(lines) == "data: pending"
             elicitations = here.env.service.elicitations
             await elicitations.change(asked.id, lambda one: join(one, leg="newer", run="r"))
-            assert "visit" in (await alice.visit(link)).text  # by then the page has woken
+            assert "visit" in (await alice.visit(link)).text  # the page has been notified by then
             await here.env.complete(link)
             assert [line async for line in lines if line] == ["data: accepted"]
 

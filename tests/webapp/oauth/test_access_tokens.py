@@ -1,4 +1,4 @@
-"""The keys of accounts: renewed once, by one of all who need it; given back; never lost by us."""
+"""Access tokens of accounts: renewed once for all callers, revoked at the end, and never lost."""
 
 import asyncio
 from collections.abc import Callable
@@ -42,7 +42,7 @@ FIFTY = 50
 
 
 async def again(service: Service, arguments: object = "again", **about: object) -> Account:
-    """A call that is asked nothing."""
+    """Make a call that asks the person nothing."""
     asked = Asking(service, "repo", arguments=arguments, **about)  # type: ignore[arg-type]
     return await unasked(asked)
 
@@ -72,7 +72,7 @@ async def test_a_key_is_renewed_when_it_is_due_and_not_before() -> None:
 
 
 def hold_up(network: Renewing) -> asyncio.Event:
-    """Let renewals wait for the event."""
+    """Delay renewals until the event is set."""
     gate, renews = asyncio.Event(), network.renews
 
     async def held(request: httpx.Request) -> httpx.Response:
@@ -123,7 +123,7 @@ async def test_fifty_tools_of_two_processes_renew_one_key_once(tmp_path: Path) -
             return service.elicitations.waiters.has(id)
 
         asked = [Asking(services[n % 2], "repo", arguments=n) for n in range(FIFTY)]
-        # One of the two is at the provider, and the other one waits for it.
+        # One of the two asks the provider, and the other one waits for the result.
         async with asyncio.timeout(300):
             while not network.refreshes or not any(map(is_waited_for, services)):  # noqa: ASYNC110
                 await asyncio.sleep(0)
@@ -166,7 +166,7 @@ async def test_a_provider_in_trouble_takes_no_key_away(status: int) -> None:
         for n in range(10):
             assert (await again(service, n)).access_token == "key-1-of-octocat"
         assert network.refreshes == 1
-        clock.tick(minutes=1)  # now it is over
+        clock.tick(minutes=1)  # the access token has expired now
         for n in range(10):
             with pytest.raises(Failed, match="octocat could not be renewed just now"):
                 await again(service, n)
@@ -223,7 +223,7 @@ async def test_who_dies_at_the_provider_holds_the_others_up_for_a_minute_at_most
 
 
 class Suspending(MemoryStore):
-    """Whoever writes an account next, once `suspends` is set, goes on when it is woken."""
+    """A store that pauses the next write of an account, once `suspends` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,7 +250,7 @@ async def test_who_slept_beyond_its_claim_asks_for_no_second_pair_with_the_same_
         clock.tick(hours=2)
         store.suspends = True
         slept = Asking(laptop, "repo", arguments="slept")
-        await store.is_asleep.wait()  # with its claim written, and before its request
+        await store.is_asleep.wait()  # its claim is written, and its request is not sent
         clock.tick(seconds=CLAIM.total_seconds())
         assert (await again(other)).access_token == "key-1.1-of-octocat"
         store.wakes.set()
@@ -265,7 +265,7 @@ async def test_an_answer_that_was_lost_is_asked_for_once_more_and_then_the_perso
         await connect(service, "repo")
         clock.tick(hours=2)
         assert await service.kinds.accounts.keys._claimed(await the_one(service)) is not None
-        network.pair("octocat", number="lost")  # what the dead process was told
+        network.pair("octocat", number="lost")  # the dead process received these tokens
         clock.tick(seconds=CLAIM.total_seconds())
         account = await connect(service, "repo", arguments="again")
         assert account.access_token == "key-2-of-octocat"
@@ -332,7 +332,7 @@ async def test_sharing_that_stops_while_a_key_is_renewed_stops_for_that_call_too
     async with serving_accounts(network, clock=clock) as service:
         asked = Asking(service, "repo", tool="list")
         _, state = await opened(service, asked)
-        if is_answered:  # and fetched by nobody
+        if is_answered:  # with an answer that no call received
             await give_up(asked)
         await come_home(service, state)
         await asyncio.gather(asked.task, return_exceptions=True)
@@ -358,7 +358,7 @@ async def test_a_person_who_allows_another_tool_has_the_key_renewed_first() -> N
         asked = Asking(service, "repo", tool="export")
         elicitation = await asked.elicitation()
         assert len(await service.kinds.accounts.offers(elicitation)) == 1
-        assert network.refreshes == 0  # looking changes nothing
+        assert network.refreshes == 0  # showing the page changes nothing
         await press_allow(service, elicitation)
         assert (await asked.account()).access_token == "key-1.1-of-octocat"
 
@@ -404,7 +404,7 @@ async def test_fifty_keys_that_are_refused_at_once_are_renewed_once() -> None:
         )
         assert set(newer) == {"key-1.1-of-octocat"}
         assert network.refreshes == 1
-        # Refused again at once: that is about something else.
+        # The new token was refused right away, so the refusal has another reason.
         assert await resources.renew(kept.id, "key-1.1-of-octocat") is None
         assert network.refreshes == 1
 
@@ -428,7 +428,7 @@ async def test_a_tool_that_it_is_shared_with_no_more_is_given_no_newer_key() -> 
         unshared = reach_of(service, kept.owner, tool="list")
         assert await unshared.renew(kept.id, kept.access_token) is None
         assert network.refreshes == 0
-        # Nor one that another tool has come by since.
+        # The tool does not get a newer token either if another tool has it by now.
         await service.elicitations.write_afresh(lambda: allowed(service))
         export = reach_of(service, kept.owner, tool="export")
         assert await export.renew(kept.id, kept.access_token) == "key-1.1-of-octocat"
@@ -532,7 +532,7 @@ async def test_a_refused_key_that_is_gone_for_good_is_asked_for_anew() -> None:
 async def test_a_refused_key_without_another_is_proven_before_the_person_is_asked() -> None:
     clock = Clock()
     network = Renewing()
-    network.token = network._token  # no refresh token, and no end
+    network.token = network._token  # no refresh token, and no expiry
     network.life_seconds = None
     network.good["octocat"] = "key-1-of-octocat"
     async with serving_accounts(network, clock=clock) as service:
@@ -543,7 +543,7 @@ async def test_a_refused_key_without_another_is_proven_before_the_person_is_aske
         before = network.probes
         for _ in range(5):
             assert await resources.renew(kept.id, kept.access_token) is None
-        assert network.probes == before + 1  # it works: what was refused is something else
+        assert network.probes == before + 1  # the token works, so the refusal has another reason
         await again(service)
         network.good.clear()
         clock.tick(minutes=1)
@@ -564,11 +564,11 @@ async def test_disconnecting_gives_the_key_back_and_leaves_none_here() -> None:
         assert (left.access_token, left.refresh_token, left.name) == ("", None, None)
         assert (left.status, left.tools, left.holds_key) == ("disconnected", (), False)
         assert await accounts.connections.all_of(kept.owner) == ()
-        # Again it says the same and asks nobody.
+        # A second disconnect returns the same and asks no provider.
         assert await accounts.keys.disconnect(kept.owner, kept.id) == said
         assert len(network.revoked) == 1
         assert (await accounts.keys.disconnect(kept.owner, "nobody's")).revoked is None
-        # Whoever needs it asks, and what was allowed before is not.
+        # Calls that need the account ask again, and earlier permissions are gone.
         account = await connect(service, "repo", tool="export")
         assert account.access_token == "key-2-of-octocat"
         assert (await the_one(service)).tools == ("export",)
@@ -580,7 +580,8 @@ async def test_what_stays_of_a_disconnected_account_is_what_its_page_says_again(
         await accounts.keys.disconnect(kept.owner, kept.id)
         left = await the_one(service)
         told = {name for name in left.__struct_fields__ if getattr(left, name)}
-        # Where it is found (the first four), and what the page names; nothing more of its person.
+        # Only the lookup fields (the first four) and what the page shows are left, and no other
+        # data.
         assert told == {
             *("id", "owner", "key", "version"),
             *("label", "provider", "server", "connected_at", "ended_at", "was_revoked"),
@@ -645,7 +646,8 @@ async def test_a_disconnect_waits_for_the_renewal_that_is_going_on() -> None:
             await asyncio.sleep(0)
         gate.set()
         assert (await leaving).revoked
-        assert "key-1.1-of-octocat" in network.revoked[0]  # the newest pair, not the dead one
+        # The newest pair is revoked, not the expired one.
+        assert "key-1.1-of-octocat" in network.revoked[0]
         with suppress(NotAccepted):
             await asyncio.wait_for(asked.account(), 300)
         assert (await the_one(service)).access_token == ""
@@ -756,7 +758,7 @@ async def test_a_yes_to_more_than_was_renewed_is_asked_for_again(asks: str) -> N
             with pytest.raises(Failed, match="may do less by now; call again"):
                 await again.account()
             assert (await the_one(service)).used == {}
-        else:  # it was never granted: the person's yes was to less
+        else:  # the person granted less, so this scope was never granted
             assert (await again.account()).scopes == ("gist",)
         assert not again.has_asked
 

@@ -1,4 +1,4 @@
-"""Accounts, from the service: who is asked, who is not, and what becomes of an exchange."""
+"""Accounts in the service: who is asked, who is not, and how an exchange ends."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -101,7 +101,7 @@ async def test_another_account_takes_the_place_of_the_first() -> None:
         assert other.label == "hubot"
         holders = [each.label for each in await stored(service) if each.holds_key]
         assert holders == ["hubot"]
-        # What was allowed for octocat is not allowed for hubot: the tool asks again.
+        # A permission for octocat does not cover hubot: the tool asks again.
         asked = Asking(service, "repo", tool="list", arguments="again")
         offered, former = await service.kinds.accounts.offers(await asked.elicitation())
         assert (former.label, former.tools) == ("octocat", ("list",))
@@ -279,7 +279,7 @@ async def test_what_is_missing_is_named_at_the_await(
 
 async def test_an_account_of_a_sandbox_that_is_gone_is_not_used() -> None:
     store = MemoryStore()
-    for address in ("http://127.0.0.1:8766", "http://127.0.0.1:8766"):  # serve, and serve again
+    for address in ("http://127.0.0.1:8766", "http://127.0.0.1:8766"):  # served twice
         sandbox = new_sandbox(url=address, serves=URL)
         ours = {"github": (sandbox.client_id, sandbox.client_secret)}
         async with serving_accounts(Network(), store=store, credentials=ours) as service:

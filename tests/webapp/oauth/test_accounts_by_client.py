@@ -1,4 +1,4 @@
-"""Accounts and the clients of one person: all may use one, until it is kept to some."""
+"""Accounts and the clients of one person: every client may use one until it is limited to some."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ from webapp.service import Service
 
 
 async def kept_to(service: Service, *client_ids: str) -> Connection:
-    """The one account, kept by its person to these of their clients."""
+    """Limit the only account to these clients of its person, and return it."""
     (found,) = await stored(service)
     keys = [one.key for one in found.clients if one.id in client_ids]
     assert len(keys) == len(client_ids)
@@ -75,7 +75,8 @@ async def test_a_yes_lets_one_more_client_use_what_is_kept_to_some() -> None:
                 await again.account()
                 assert not again.has_asked, client_id
         assert network.exchanges == 1
-        await connect(service, "repo", "gist", client_id="four")  # connected again
+        # This client is added to the limit.
+        await connect(service, "repo", "gist", client_id="four")
         (found,) = await stored(service)
         assert found.only is not None
         assert len(found.only) == 3

@@ -1,4 +1,4 @@
-"""Pictures: what is fetched, what is refused, and that a look is not a request each."""
+"""Avatars: which images are fetched, which are refused, and how the results are cached."""
 
 import asyncio
 import gzip
@@ -39,7 +39,7 @@ STARTS = {
     "image/webp": b"RIFF\0\0\0\0WEBPVP8 ",
 }
 INSIDE = {"inside.example": "10.0.0.1", "linked.example": "169.254.169.254"}
-HERE_TOO = "here.example"  # a name of its own for this machine
+HERE_TOO = "here.example"  # another name of this machine
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
@@ -55,7 +55,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def outbound() -> AsyncIterator[Outbound]:
-    """Of a server that is itself on loopback."""
+    """Open the outbound HTTP client of a server that runs on loopback."""
     async with httpx.AsyncClient(cookies={"session": "ours"}) as client:
         yield Outbound(client, allow_loopback=True, resolve=resolve)
 
@@ -71,7 +71,7 @@ async def get(
     return await pictures.get(address, provider=provider, owner=owner)
 
 
-# What is a picture.
+# Valid images.
 
 
 @pytest.mark.parametrize("media_type", STARTS)
@@ -173,7 +173,7 @@ async def test_what_never_comes_is_given_up(
 
     httpx_mock.add_callback(never)
     assert await get(pictures) is None
-    # By the limit of a picture, which is sooner than that of any one request.
+    # The time limit of an image is shorter than that of a single request.
     said = [record for record in caplog.records if record.name == "webapp.oauth.avatars"]
     assert [vars(record)["why"] for record in said] == ["TimeoutError"]
 
@@ -194,7 +194,7 @@ async def test_a_failing_network_is_no_picture(
     assert await get(pictures) is None
 
 
-# Who is asked.
+# Allowed addresses.
 
 
 async def test_the_request_says_nothing_of_anybody(
@@ -251,7 +251,8 @@ async def test_the_provider_itself_may_be_on_this_machine_or_on_a_port_of_its_ow
     for origin in (HERE, "https://login.example:8443", f"https://{HERE_TOO}"):
         httpx_mock.add_response(url=f"{origin}/a.png", content=PNG)
         assert await get(pictures, f"{origin}/a.png", provider=origin) is not None
-        # What was fetched for one is not shown for another, who may not name that address.
+        # An image that was fetched for one provider is not shown for another with a different
+        # origin.
         assert await get(pictures, f"{origin}/a.png", provider=SITE) is None
         assert await get(pictures, f"{origin}/a.png", provider=None) is None
 
@@ -320,7 +321,7 @@ async def test_redirects_come_to_an_end(pictures: Avatars, httpx_mock: HTTPXMock
     assert len(httpx_mock.get_requests()) == REQUESTS_AT_MOST
 
 
-# How often.
+# Caching.
 
 
 async def test_it_is_fetched_once_while_it_is_remembered(
@@ -361,7 +362,7 @@ async def test_who_comes_meanwhile_waits_for_the_one_that_is_under_way(
     httpx_mock.add_callback(held, is_reusable=True)
     looks = [asyncio.create_task(get(pictures)) for _ in range(5)]
     await asked.wait()
-    looks[0].cancel()  # whoever fetched went away: the next one does it
+    looks[0].cancel()  # the caller that fetched is cancelled, so the next one fetches
     answered.set()
     _, *others = await asyncio.gather(*looks, return_exceptions=True)
     assert [one is not None for one in others] == [True] * 4
@@ -403,7 +404,7 @@ async def test_one_owner_has_many_fetched_slowly_and_holds_nobody_up(
     assert found.count(None) == 1
     assert found[-1] is None
     assert await get(pictures, some[-1], owner="bob") is not None
-    assert await get(pictures, some[0]) is not None  # what is there costs nothing
+    assert await get(pictures, some[0]) is not None  # a cached image does not count
     assert await get(pictures, f"{SITE}/next") is None
     clock.now += BETWEEN_PICTURES
     assert await get(pictures, f"{SITE}/next") is not None
@@ -441,7 +442,7 @@ async def test_one_that_is_fetched_again_and_again_takes_the_room_of_one(
     assert len(httpx_mock.get_requests()) == before
 
 
-# The sandbox's own.
+# The sandbox's own images.
 
 
 def test_the_pictures_of_the_sandbox_are_two_and_small() -> None:
@@ -450,7 +451,7 @@ def test_the_pictures_of_the_sandbox_are_two_and_small() -> None:
     assert all(len(picture) < 1024 for picture in drawn)
 
 
-# What replies say besides.
+# Other data in responses.
 
 
 async def test_headers_beyond_ascii_do_no_harm(pictures: Avatars, httpx_mock: HTTPXMock) -> None:

@@ -1,4 +1,4 @@
-"""An account whose refresh is refused: it ends with a proof, and never without one."""
+"""Accounts whose refresh is refused: they end only if the refusal proves it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ SECOND_LOOK = REFUSED_AGAIN_AFTER + timedelta(seconds=1)
 
 
 def answering(network: Renewing, reply: httpx.Response, *, api: int | None = None) -> None:
-    """Refuse every refresh with this reply, and each access token at the API with that status."""
+    """Refuse every refresh with this reply, and each access token at the API with this status."""
 
     async def renews(request: httpx.Request) -> httpx.Response:
         return httpx.Response(reply.status_code, headers=reply.headers, content=reply.content)
@@ -41,7 +41,7 @@ def answering(network: Renewing, reply: httpx.Response, *, api: int | None = Non
 
 
 async def called(service: Service, arguments: object) -> str:
-    """Return what a call comes to: the token, the error, or `asked` where the person is asked."""
+    """Return the result of a call: the token, the error, or `asked` if the person is asked."""
     asked = Asking(service, "repo", arguments=arguments)
     while not (asked.task.done() or asked.has_asked):  # noqa: ASYNC110
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Several accounts of one person at one provider: which is meant, who is shown, who used what."""
+"""Several accounts of one person at one provider: which one is used, shown and recorded."""
 
 import asyncio
 from collections.abc import Mapping
@@ -41,7 +41,10 @@ async def row(service: Service, label: str) -> Connection:
 
 
 async def both_connected(service: Service, network: Network) -> None:
-    """Octocat for the tool `list`, then hubber for the tool `export`, which is in use now."""
+    """Connect octocat for the tool `list`, then hubber for `export`.
+
+    Hubber is in use afterwards.
+    """
     network.person = OCTOCAT
     await connect(service, "repo", tool="list")
     network.person = HUBBER
@@ -66,7 +69,7 @@ async def test_an_account_is_found_by_its_name_also_when_another_is_in_use() -> 
         await asks_nothing(service, "repo", label="octocat", tool="list", account="octocat")
         await asks_nothing(service, "repo", label="octocat", tool="list", account="583231")
         await asks_nothing(service, "repo", label="hubber", tool="export")
-        # A name gives no tool what the person did not allow it.
+        # Naming an account does not give a tool what the person has not allowed.
         asked = Asking(service, "repo", tool="export", account="octocat")
         view = await page(service, await asked.elicitation())
         assert isinstance(view, UseAccount)
@@ -74,7 +77,8 @@ async def test_an_account_is_found_by_its_name_also_when_another_is_in_use() -> 
         assert view.other_action is None
         await press_allow(service, await asked.elicitation())
         assert (await asked.account()).label == "octocat"
-        assert (await row(service, "hubber")).holds_key  # a name takes nobody's place
+        # Naming an account does not change the one in use.
+        assert (await row(service, "hubber")).holds_key
 
 
 async def test_an_account_that_is_connected_by_its_name_takes_no_others_place() -> None:
@@ -114,7 +118,7 @@ async def test_only_those_that_would_do_are_offered() -> None:
         elicitation = await asked.elicitation()
         (offered,) = await service.kinds.accounts.offers(elicitation)
         assert offered.label == "octocat"
-        # And what is asked for anew includes what the one in use has.
+        # A new authorization includes the scopes of the account in use.
         assert service.kinds.accounts.terms(elicitation).asked() == ("gist", "repo")
         await give_up(asked)
 
@@ -190,7 +194,7 @@ async def test_who_is_back_is_said_to_be_in_use_again() -> None:
         assert done is not None
         await press_switch(service, done, await row(service, "octocat"))
         connected = await service.kinds.accounts.connected(done)
-        if connected is not None and connected.label == "hubber":  # its result is not out yet
+        if connected is not None and connected.label == "hubber":  # the result has not been sent
             view = await page(service, elicitation)
             assert isinstance(view, DoneAccount)
             assert view.switch_back is not None
@@ -306,7 +310,7 @@ async def test_switching_puts_one_in_use_and_is_done_once() -> None:
 
 
 async def unfetched(service: Service, **about: object) -> None:
-    """A yes that came when the client had given up."""
+    """Answer a question whose client has given up, so that no call receives the answer."""
     asked = Asking(service, "repo", **about)  # type: ignore[arg-type]
     elicitation, state = await opened(service, asked)
     await give_up(asked)
@@ -346,7 +350,7 @@ async def test_the_account_that_was_put_in_use_last_answers() -> None:
             found = {each.label: each.put_aside_at for each in await stored(service)}
             assert found == {one.label: None, other.label: clock()}
         await asks_nothing(service, "repo", label="octocat", tool="export")
-        # A name is a name, whichever is in use.
+        # A named account is used, whichever one is in use.
         await accounts.connections.switch(hubber.owner, hubber.id)
         about: dict[str, str] = {"tool": "list", "account": "octocat"}
         await asks_nothing(service, "repo", "gist", label="octocat", **about)
@@ -363,7 +367,7 @@ async def test_one_that_stood_back_already_stands_back_for_the_one_that_is_put_i
         clock.tick(seconds=1)
         third = await row(service, "third")
         await service.kinds.accounts.connections.switch(third.owner, third.id)
-        # Connected again it stands back as before.
+        # Connecting the account again does not put it in use.
         network.person = OCTOCAT
         await connect(service, "repo", "gist", tool="list", account="octocat", arguments="y")
         await asks_nothing(service, "repo", label="third", tool="list")

@@ -1,4 +1,4 @@
-"""A failed exchange is told: in the log, in the metrics, to the model, and to the operator."""
+"""Failed exchanges are reported in the log, in the metrics, to the model, and to the operator."""
 
 import asyncio
 import logging
@@ -52,7 +52,7 @@ def refusing(network: Network, reply: httpx.Response) -> None:
 
 
 async def failed(service: Service, **about: Any) -> str:
-    """Go all the way with a question whose exchange fails. Return what its call hears."""
+    """Answer a question whose exchange fails, and return the error of its call."""
     asked = Asking(service, "repo", **about)
     _, state = await opened(service, asked)
     await come_home(service, state)
@@ -62,7 +62,7 @@ async def failed(service: Service, **about: Any) -> str:
 
 
 async def unasked(service: Service, **about: Any) -> str:
-    """Return what a call hears that asks nobody."""
+    """Return the error of a call that asks nothing."""
     asked = Asking(service, "repo", **about)
     with pytest.raises(Failed) as error:
         await asked.account()
@@ -171,7 +171,8 @@ async def test_refused_client_is_tried_again_ten_minutes_later() -> None:
     refusing(network, OPERATORS["a wrong secret"])
     async with serving_accounts(network, clock=clock) as service:
         await failed(service)
-        network.token = works  # corrected at the provider, with the same secret
+        # The operator corrected the setting at the provider, with the same secret.
+        network.token = works
         clock.tick(seconds=STANDS.total_seconds())
         await connect(service, "repo", arguments="later")
         assert (await connect(service, "gist", arguments="another")).label == "octocat"
@@ -282,7 +283,7 @@ async def test_refresh_that_works_says_that_an_unauthorized_client_was_no_fault_
 
 
 async def two_connected(service: Service, network: Renewing) -> list[str]:
-    """Connect an account of each of two people. Return their owner tags."""
+    """Connect an account for each of two people, and return their owner tags."""
     people = [service.elicitations.owners.tag(issuer="tests", subject=n) for n in ("a", "b")]
     for number, person in enumerate(people):
         network.person = {**network.person, "id": number + 1, "login": f"hubber-{number}"}
@@ -323,7 +324,7 @@ async def test_page_says_that_the_settings_are_wrong_and_gives_a_number(
 
 @asynccontextmanager
 async def refused_refresh() -> AsyncIterator[tuple[OAuthEnv, Any]]:
-    """An account whose provider refuses our secret by now, and its person."""
+    """Open an environment whose provider now refuses our client secret, with its person."""
 
     async def refuse(scope: Any, receive: Any, send: Any) -> None:
         await send(

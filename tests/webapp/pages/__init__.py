@@ -1,1 +1,1 @@
-"""What people see, as HTML and in a browser."""
+"""Tests of the pages, as HTML and in a browser."""

@@ -1,4 +1,4 @@
-"""One of each page: as it usually is, and with the worst that others may put into it."""
+"""Samples of each page: with usual values, and with the worst values that others can supply."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -57,7 +57,7 @@ from webapp.pages.views_openers import (
     Theirs,
 )
 
-ONLY_NOW = {"can_be_kept": False}  # a yes of which nothing is kept
+ONLY_NOW = {"can_be_kept": False}  # an approval that cannot be stored
 
 
 def _variants() -> dict[str, View]:

@@ -1,4 +1,4 @@
-"""The pages on which a person connects an account: what they must be able to trust."""
+"""The pages for connecting an account, and the facts that the person has to be able to trust."""
 
 import re
 from dataclasses import fields, replace
@@ -311,7 +311,7 @@ def test_a_strangers_names_leave_the_buttons_and_our_words(
 
 
 def test_the_words_of_a_button_are_one_element(pages: Renderer) -> None:
-    """Its parts would be laid out side by side, without the spaces between them."""
+    """Several elements in a button would be laid out without the spaces between them."""
     for view in (DoneAccount, UseAccount, StartAccount):
         html = pages.render(usual(view))
         for words in re.findall(r"<button[^>]*>(.*?)</button>", html, re.DOTALL):

@@ -1,4 +1,4 @@
-"""The stylesheet and the script: small, and readable by everybody in both schemes."""
+"""The stylesheet and the script: small, and accessible in both color schemes."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from webapp.pages import renderer as pages
 STATIC = Path(pages.__file__).parent / "static"
 SHEET = (STATIC / "elicit.css").read_text()
 
-TEXT, PART = 4.5, 3.0  # WCAG 2.2: 1.4.3 for words, 1.4.11 for edges and signs
+TEXT, PART = 4.5, 3.0  # WCAG 2.2: 1.4.3 for text, 1.4.11 for borders and symbols
 PAIRS = [
     *((ink, paper, TEXT) for ink in ("text", "muted") for paper in ("surface", "ground", "raised")),
     ("on-accent", "accent", TEXT),
@@ -31,7 +31,7 @@ def _colours(scheme: str) -> dict[str, str]:
 
 
 def _luminance(colour: str) -> float:
-    """Relative luminance (WCAG 2.2)."""
+    """Return the relative luminance (WCAG 2.2)."""
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     red, green, blue = (
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts

@@ -1,4 +1,4 @@
-"""How large a page can become, and how much work it is: counted in bytes and calls, not in time."""
+"""The size of pages and the work for rendering them, counted in bytes and function calls."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from webapp.pages.renderer import Renderer
 from webapp.pages.views_decisions import InboxList, InboxPage
 from webapp.pages.views_forms import StartConfirm
 
-TIMES_AT_MOST = 16  # a byte that came in makes so many of the page at most
+TIMES_AT_MOST = 16  # each input byte causes at most this many bytes of the page
 PAGE_BYTES_AT_MOST = 300_000
 STEPS_AT_MOST = 250_000
 
@@ -45,7 +45,7 @@ SHAPES: Mapping[str, dict[str, Any]] = {
 
 
 def steps(work: Callable[[], object]) -> int:
-    """Return how many calls of functions the work makes, of Python's own and of C's."""
+    """Return the number of function calls that the work makes, in Python and in C."""
     number = 0
 
     def count(_: FrameType, event: str, __: object) -> None:

@@ -1,6 +1,6 @@
-"""The pages in Chromium, under the policy that they run under: both sizes, both schemes.
+"""The pages in Chromium with their content security policy, in both sizes and both schemes.
 
-Requests are answered inside the browser's own driver, so nothing here opens a port.
+The browser's driver answers the requests, so these tests open no port.
 """
 
 import re
@@ -38,7 +38,7 @@ LOOK = """() => ({
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def screen(browser: Browser) -> AsyncIterator[tuple[Page, Site]]:
-    """One page for all that are only looked at: a new one costs ten times the look."""
+    """Open one page for all views without interaction: a new page takes ten times as long."""
     site = Site(html="")
     async with visit(browser, site, reduced_motion="reduce") as page:
         yield page, site
@@ -70,7 +70,7 @@ async def test_strangers_words_do_not_break_out_of_a_phone(
     async with visit(browser, site, viewport={"width": 320, "height": 640}) as page:
         for name, view in hostile_views(words).items():
             if len(fields(view)) == 1:
-                continue  # only the server's name, which every other page has too
+                continue  # the view has only the server's name, as every other page has
             site.html = pages.render(view)
             await page.goto(f"{ORIGIN}/e/abc")
             seen = await page.evaluate(LOOK)
@@ -150,7 +150,7 @@ async def test_a_second_press_sends_nothing_more(pages: Renderer, browser: Brows
             await button.click()
         await expect(button).to_have_attribute("aria-disabled", "true")
         await button.click(force=True)
-        # If the first press led nowhere, the person is not locked out.
+        # If the first press led nowhere, the person can press again.
         await page.clock.run_for(8_000)
         await expect(button).not_to_have_attribute("aria-disabled", "true")
         async with page.expect_response(lambda response: response.status == 204):
@@ -164,7 +164,7 @@ async def test_the_time_left_counts_down_and_the_page_looks_again_once(
     site = Site(html=pages.render(usual(StartUrl)))
     over = pages.render(usual(StartUrl, expires_at=USUAL["now"]))
     async with visit(browser, site) as page:
-        # The page's clock moves only when it is told to, however busy the machine is.
+        # The page's clock moves only when the test moves it, however busy the machine is.
         await page.clock.install(time=USUAL["now"])
         await page.clock.pause_at(USUAL["now"] + timedelta(seconds=1))
         await page.goto(f"{ORIGIN}/e/abc?again=1")

@@ -1,4 +1,4 @@
-"""The pages on which a person sees and ends what is connected."""
+"""The pages on which a person sees and disconnects their accounts."""
 
 from collections import Counter
 from dataclasses import fields, replace

@@ -1,4 +1,4 @@
-"""The page on which a person approves a call: what a yes widens, it says, and never by itself."""
+"""The approval page: it says what an approval covers, and never widens it by itself."""
 
 from dataclasses import replace
 

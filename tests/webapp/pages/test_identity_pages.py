@@ -1,4 +1,4 @@
-"""The pages on which it is told who somebody is: how to go on, and what never to do."""
+"""The pages that identify a person: how to continue, and what never to do."""
 
 from dataclasses import replace
 from typing import Any, Literal, get_args

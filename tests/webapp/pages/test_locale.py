@@ -1,4 +1,4 @@
-"""A price as people write it: exact in every locale, and no header breaks or fills anything."""
+"""Prices in each locale: exact, with no header able to break them or to exhaust memory."""
 
 import decimal
 import unicodedata

@@ -1,4 +1,4 @@
-"""The pages on which a person pays: what they must be able to trust."""
+"""The payment pages, and the facts that the person has to be able to trust."""
 
 from dataclasses import replace
 from typing import Any, get_args

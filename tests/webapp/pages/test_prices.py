@@ -1,4 +1,4 @@
-"""What each page of a payment says it costs, to people of several languages."""
+"""Prices on each payment page, for people of several languages."""
 
 from collections.abc import AsyncIterator
 
@@ -39,7 +39,8 @@ async def test_every_page_of_a_payment_says_the_price_as_the_person_writes_it(
         back = await buy.person.pay(buy.link)
         page = await buy.person.come_back(back)
         assert page.heading == f"Paid {price}"
-        assert await buy.result() == "paid 123456.78 EUR"  # the model's is the same for all
+        # The model gets the same text in every language.
+        assert await buy.result() == "paid 123456.78 EUR"
         listed = await browser.get(f"{shop.url}/payments")
         assert price in listed.text
         assert listed.headers["cache-control"] == "no-store"

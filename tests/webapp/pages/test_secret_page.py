@@ -1,4 +1,4 @@
-"""The page for a secret: named controls, no secret sent back, strangers' words in their place."""
+"""The page for a secret: labelled controls, no secret sent back, untrusted text marked as such."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class Acme(BaseModel):
 
 
 def own_site(html: str) -> Site:
-    """Its form leads to this server alone."""
+    """Return a site whose form can be sent to this server only."""
     return Site(html=html, form_targets="")
 
 
@@ -83,7 +83,7 @@ async def paste(page: Page, text: str, *, into: str) -> None:
 
 
 async def spoken(page: Page) -> str:
-    """All that a program for the blind reads of the page."""
+    """Return everything that a screen reader reads of the page."""
     session = await page.context.new_cdp_session(page)
     return json.dumps(await session.send("Accessibility.getFullAXTree"), ensure_ascii=False)
 
@@ -177,7 +177,7 @@ async def test_only_a_secret_is_hidden_and_the_rest_has_its_default(
         ("Private key", "password", ""),
     ):
         field = page.get_by_role("textbox", name=label)
-        if label != "User name":  # a text of any length has an area that grows
+        if label != "User name":  # free text has a text area that grows
             await expect(field).to_have_attribute("type", kind)
         await expect(field).to_have_value(value)
     await expect(page.locator("[data-reveal]")).to_have_count(2)
@@ -326,7 +326,7 @@ async def test_no_browser_fills_in_a_password_of_its_own(pages: Renderer, browse
     key = page.get_by_role("textbox", name="API key")
     await expect(key).to_have_attribute("autocomplete", "new-password")
     await expect(key).to_have_attribute("spellcheck", "false")
-    # A pasted key that is too long is refused, not cut.
+    # A pasted key that is too long is refused instead of truncated.
     await expect(page.locator("[maxlength]")).to_have_count(0)
     await page.close()
 
@@ -350,7 +350,7 @@ def hostile_schema(text: str) -> Schema[Any]:
 async def test_strangers_words_stay_words_on_a_small_phone(
     name: str, pages: Renderer, browser: Browser
 ) -> None:
-    # Half a letter cannot stand in a schema at all, and more does not fit in one.
+    # A schema cannot contain a lone surrogate, and limits the length of a text.
     text = HOSTILE[name].replace("\ud800", "")[:250]
     schema = hostile_schema(text)
     site = own_site(pages.render(view(schema, {"answer.shown": [text]})))

@@ -20,7 +20,7 @@ from webapp.pages.views_openers import (
     SomeoneElse,
 )
 
-# What leads to none of a user's questions: signing in here, and being the server's own person.
+# Pages without a question of a user: sign-in at this server, and pairing with it.
 OTHERS = (Home, Pair, Paired, PairUsed, SignInFailed, SignedOut, Closed)
 AS_FOR_USERS = {
     "for_user": True,

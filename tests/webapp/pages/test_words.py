@@ -1,4 +1,4 @@
-"""What the pages say, as HTML: whoever the words come from, and without a browser."""
+"""The text of the pages as HTML, without a browser, for text of every origin."""
 
 import re
 from dataclasses import fields, replace
@@ -47,7 +47,8 @@ def test_nothing_is_inline_and_nothing_comes_from_elsewhere(any_view: View, show
     assert page.text("script") == ""
     for tag, attributes in page.elements:
         assert not any(name == "style" or name.startswith("on") for name in attributes)
-        if tag == "a" and attributes.get("rel") == "noopener noreferrer":  # a way out, to press
+        # An external link to press.
+        if tag == "a" and attributes.get("rel") == "noopener noreferrer":
             assert attributes["href"].startswith("https://")
             continue
         for name in ("src", "href", "action", "data-live", "data-here"):

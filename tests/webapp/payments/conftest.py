@@ -1,4 +1,4 @@
-"""Payment providers, and a shop that sells through one of the author's own."""
+"""Fixtures: payment providers, and a shop that sells through the author's own provider."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""After the sale: disputes, refunds that fail later, and what the provider tells besides."""
+"""Events after the sale: disputes, refunds that fail later, and the provider's other events."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ async def given_back(shop: Shop, **about: Any) -> str:
 
 
 async def happens(shop: Shop, buy: Buying, there: str, *buttons: str) -> list[bytes]:
-    """These happen at the provider; what it has to tell of them, which is not delivered."""
+    """Press buttons at the provider. Return the events that it sends, without delivering them."""
     told = len(shop.post) + len([button for button in buttons if button != "slow"])
     for button in buttons:
         await buy.person.press_there(there, button)
@@ -41,7 +41,7 @@ async def happens(shop: Shop, buy: Buying, there: str, *buttons: str) -> list[by
 
 
 async def kept_there(shop: Shop, buy: Buying) -> str:
-    """Paid, and nobody has used it; the provider's page of it."""
+    """Pay for a call that was abandoned, and return the provider's page of the unused payment."""
     await give_up(shop, buy)
     there = await buy.press("card")
     await shop.tell_all()
@@ -94,7 +94,8 @@ async def test_inquiry_takes_nothing_and_a_call_gets_the_receipt(shop: Shop) -> 
         assert "a bank asks about it" in (row.note or "")
         assert await buy.again() == "paid 9.00 EUR"
         await results_are_noted(shop)
-        assert (await listed(shop)).is_open  # the bank wants an answer all the same
+        # An inquiry needs an answer to the bank even after the payment was used.
+        assert (await listed(shop)).is_open
         for event in await happens(shop, buy, there, "closed"):
             await shop.tell(event)
         await shop.sweep()
@@ -163,7 +164,8 @@ async def test_refund_that_fails_later_is_owed_and_can_be_made_again(
         assert (row.owed, row.refunded) == (0, owed)
         refunds = await shop.refunds()
         assert [one["status"] for one in refunds] == ["pending", "failed"]
-        assert len(set(shop.line.keys[-2:])) == 2  # the provider would repeat what it said before
+        # With the same key, the provider would repeat its earlier answer.
+        assert len(set(shop.line.keys[-2:])) == 2
 
 
 async def test_refund_that_failed_is_found_by_the_command_that_refunds(shop: Shop) -> None:
@@ -217,7 +219,7 @@ async def test_refund_that_failed_before_it_counted_takes_nothing_from_a_later_o
     async with buying(shop) as buy:
         there = await kept_there(shop, buy)
         await happens(shop, buy, there, "slow")
-        shop.line.lost.append(REFUND)  # the reply to the first one does not come
+        shop.line.lost.append(REFUND)  # the reply to the first refund is lost
         shop.line.broken.append("GET /stripe/v1/refunds")
         with pytest.raises(CommandRefused):
             await given_back(shop)
@@ -233,7 +235,7 @@ async def test_refund_that_failed_before_it_counted_takes_nothing_from_a_later_o
         assert (row.standing, row.owed, row.refunded) == ("refund pending", 0, 900)
 
 
-# Ordinary events of our own sales.
+# Routine events of our own sales.
 
 ORDINARY = {
     "payment_intent": ("payment_intent.created", "payment_intent.succeeded"),
@@ -267,7 +269,7 @@ async def test_our_own_ordinary_events_are_not_foreign(
         assert await shop.ledger() == ["refunded"]
 
 
-# Paid otherwise than asked, and words that nobody knows yet.
+# A different amount was paid, or the provider sends an unknown status.
 
 
 async def test_model_hears_at_once_that_another_amount_was_paid(shop: Shop) -> None:
@@ -308,7 +310,7 @@ async def test_unknown_word_about_ours_is_asked_about_and_said(
         assert vars(line)["why"] == "escrowed"
         (row,) = (await list_payments(shop.service, only_open=True)).rows
         assert row.standing == "on its way"
-        await shop.expire()  # its provider is asked, and knows by now
+        await shop.expire()  # the provider is asked, and now knows the result
         assert await shop.ledger() == ["open"]
 
 

@@ -1,4 +1,4 @@
-"""The books: at each step after a sale page, list, event and model say the same."""
+"""Consistent reports: after each step, the page, the list, the event and the model agree."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ HANDED_OUT = "the receipt"
 
 
 class Books:
-    """All that is said of the latest payment: to the person, the operator, others and the model."""
+    """Everything that is reported about the latest payment: page, list, events and model."""
 
     def __init__(self, shop: Shop, buy: Buying, told: dict[str, Any]) -> None:
         self.shop = shop
@@ -40,7 +40,7 @@ class Books:
         self._asking: asyncio.Task[types.CallToolResult] | None = None
 
     async def press(self, *buttons: str) -> None:
-        """The seller, a bank or time does this at the provider, which tells of it."""
+        """Press buttons as the seller or a bank would at the provider, and deliver its events."""
         for button in buttons:
             await self.buy.person.press_there(self.there, button)
             if button != "slow":
@@ -59,7 +59,7 @@ class Books:
         return said
 
     async def write(self, what: str, *, asks: bool = True) -> None:
-        """A row of the table; `asks`: the same call is made again."""
+        """Add a row to the table. With `asks`, the same call is repeated."""
         model = await self._model() if asks else ""
         events = ", ".join(await self._events())
         row = [what, await self._page(), await self._listed(), events, model]
@@ -67,13 +67,13 @@ class Books:
 
     @property
     def table(self) -> str:
-        """The table as `docs/payment-outcomes.md` has it."""
+        """Return the table as `docs/payment-outcomes.md` shows it."""
         head = ["what happened", "page of payments", "`elicit payments list`", "event", "the model"]
         lines = [head, ["---"] * len(head), *self.rows]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("|  |", "| |")
 
     async def _events(self) -> list[str]:
-        """The types of what was sent since the row before."""
+        """Return the types of the events that were sent since the previous row."""
         while any(  # noqa: ASYNC110 - the process sends them
             one.status == "waiting"
             for one in await self.shop.service.elicitations.all(OutgoingEvent)
@@ -99,7 +99,10 @@ class Books:
         return f"{words} (open)" if is_open else words
 
     async def _model(self) -> str:
-        """Return what the same call hears; one that asks to pay again goes on."""
+        """Return what the repeated call answers.
+
+        A call that asks for another payment stays open.
+        """
         caller, bodies = self.buy.caller, self.shop.bodies
         (payment,) = await self.shop.payments()
         if self._asking is not None and payment.is_over:
@@ -115,8 +118,8 @@ class Books:
 
 @asynccontextmanager
 async def booked(shop: Shop) -> AsyncIterator[Books]:
-    """A payment whose tool has failed, so that each same call gets its receipt once more."""
-    told: dict[str, Any] = {}  # by the ids of events
+    """Pay for a call whose tool fails, so that each repeated call receives the same receipt."""
+    told: dict[str, Any] = {}  # by event id
 
     async def receive(scope: Any, receive: Any, send: Any) -> None:
         body = b""

@@ -1,4 +1,4 @@
-"""Certificates that were good once: nobody who names others is in their way, nor is a restart."""
+"""Verified certificates: they stay usable after restarts and while others name invented ones."""
 
 from datetime import timedelta
 
@@ -37,7 +37,7 @@ GATEWAY = PayPalGateway(paypal("an-id", "a-secret", is_live=False, webhook_ids=(
 
 
 class Host:
-    """The sender's host: the genuine certificate at one address, nothing at any other."""
+    """The sender's host, with the genuine certificate at one address and nothing at any other."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -54,7 +54,7 @@ class Host:
         return httpx.Response(200, content=self.signer.pem)
 
     async def process(self) -> Certificates:
-        """What a process of ours has just opened."""
+        """Open the certificates of a new process on the same store."""
         elicitations = Elicitations(
             store=self.store,
             owners=await open_owners(store=self.store, ring=RING),
@@ -72,7 +72,7 @@ class Host:
         )
 
     async def invented(self, certificates: Certificates, name: str, *, sender: str = THEIRS) -> str:
-        """What becomes of a delivery that names a certificate that is not there."""
+        """Send a delivery that names a missing certificate, and return why it was rejected."""
         try:
             await certificates.verify(
                 GATEWAY, body=BODY, headers=self._headers(name, WEBHOOK_ID), sender=sender
@@ -119,7 +119,7 @@ async def test_whoever_names_certificates_that_are_not_there_holds_back_nobody_e
 async def test_a_certificate_that_was_good_is_there_after_a_restart(host: Host) -> None:
     await host.genuine(await host.process())
     restarted = await host.process()
-    for number in range(FETCHES_AT_ONCE):  # of as many addresses as it takes
+    for number in range(FETCHES_AT_ONCE):  # from as many addresses as needed
         await host.invented(restarted, f"X{number}", sender=f"198.51.100.{number}")
     assert await host.invented(restarted, "X", sender="203.0.113.1") == "too often"
     host.is_gone = True

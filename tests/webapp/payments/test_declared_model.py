@@ -1,7 +1,7 @@
-"""The money is in order at a provider of one's own, too, whatever happens in whatever order.
+"""Correct payments at a declared provider, whatever happens in whatever order.
 
-A service that sells through the provider that the documentation declares: what that has to tell is
-lost, late, twice and out of order, and it is down.
+A service sells through the provider that the documentation declares. The provider's events are
+lost, late, repeated and out of order, and the provider is sometimes down.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 some = st.integers(min_value=0, max_value=2)
 PRICE = 900
 ROUNDS_WHILE_DOWN = 10
-ROUNDS_AT_MOST = 1000  # only what goes on for ever gets there
+ROUNDS_AT_MOST = 1000  # only an endless loop gets there
 
 
 class DeclaredBesideModel(RuleBasedStateMachine):
-    """Rules by who does it; the provider's own books are the model."""
+    """Rules grouped by actor. The provider's own records are the model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class DeclaredBesideModel(RuleBasedStateMachine):
         self.stack = AsyncExitStack()
         self.acme = Acme()
         self.asked: list[Elicitation] = []
-        self.post: list[tuple[str, bytes]] = []  # what it has to tell, oldest first
+        self.post: list[tuple[str, bytes]] = []  # the provider's events, oldest first
         self.told = 0
 
     def do(self, work: "Coroutine[Any, Any, Any]") -> Any:
@@ -81,7 +81,7 @@ class DeclaredBesideModel(RuleBasedStateMachine):
 
     @rule(is_told=st.booleans(), is_heard=st.booleans())
     def buy(self, is_told: bool, is_heard: bool) -> None:
-        """The usual way in one step, so that what comes after it is met more often."""
+        """Ask, go to the checkout and pay in one step, so that later states occur more often."""
         self.ask()
         made = len(self.acme.checkouts)
         self.go_on(len(self.asked) - 1, loses_reply=False)
@@ -97,7 +97,10 @@ class DeclaredBesideModel(RuleBasedStateMachine):
         is_told=st.booleans(),
     )
     def pay(self, which: int, state: str, is_told: bool) -> None:
-        """At the provider; what is pending arrives or fails later."""
+        """Set a checkout's payment state at the provider.
+
+        A pending payment arrives or fails later.
+        """
         id, checkout = self.checkout(which)
         if checkout["state"] in ("open", "pending") and checkout["state"] != state:
             event = self.acme.pay(id, state=state)
@@ -123,7 +126,10 @@ class DeclaredBesideModel(RuleBasedStateMachine):
         amount=st.sampled_from([300, PRICE]),
     )
     def take_back(self, which: int, field: str, amount: int) -> None:
-        """Somebody gives it back there, or a bank takes it; that is always told, in the end."""
+        """Refund or claim an amount at the provider.
+
+        The provider always sends an event for both.
+        """
         id, checkout = self.checkout(which)
         gone = checkout["refunded"] + checkout["charged_back"] - checkout[field]
         if checkout["state"] == "paid" and checkout[field] < amount <= PRICE - gone:
@@ -144,13 +150,13 @@ class DeclaredBesideModel(RuleBasedStateMachine):
         answer = await tell(self.payment_env, event, id=name)
         assert answer.status_code in (200, 503), answer.text
         if answer.status_code == 503:
-            self.post.append((name, event))  # it is sent again
+            self.post.append((name, event))  # the provider sends the event again
 
     @rule(is_down=st.booleans())
     def go_down_or_up(self, is_down: bool) -> None:
         self.acme.is_down = is_down
 
-    # Us.
+    # The server.
 
     @precondition(lambda self: self.acme.checkouts)
     @rule(which=some, loses_reply=st.booleans(), at_once=st.integers(min_value=1, max_value=2))
@@ -179,14 +185,14 @@ class DeclaredBesideModel(RuleBasedStateMachine):
         self.do(self.sweep())
 
     async def sweep(self) -> None:
-        """Rounds until nothing is due; what a provider that is down was to say stays due."""
+        """Sweep until nothing is due. Questions for a provider that is down stay due."""
         for _ in range(ROUNDS_WHILE_DOWN if self.acme.is_down else ROUNDS_AT_MOST):
             self.payment_env.clock.tick(seconds=31)
             if not await fall_due(self.payment_env.service):
                 return
         assert self.acme.is_down, "the sweeper never comes to an end"
 
-    # What must hold.
+    # Invariants.
 
     @invariant()
     def nothing_is_in_the_ledger_that_was_not_paid_and_nothing_twice(self) -> None:

@@ -1,7 +1,7 @@
-"""What a bank takes of a declared provider's payment: heard in any order, and given back by nobody.
+"""Disputes at a declared provider: notices in any order, and no refund of disputed money.
 
-A notice is a picture of when it was made, so it only adds; what is over, an answer says, or a
-notice that is about that.
+A notice shows the state at the time when it was made, so it can only add claims. An answer from the
+provider, or a notice about the end of a claim, ends it.
 """
 
 from collections.abc import AsyncIterator
@@ -43,12 +43,12 @@ async def payment_env(acme: Acme, tmp_path: Path) -> AsyncIterator[PaymentEnv]:
 
 
 async def asked_about(payment_env: PaymentEnv, asked: Elicitation) -> list[ReceiptStatus]:
-    """The person comes back, and the provider is asked; how the payment stands then."""
+    """Ask the provider as if the person had come back, and return the statuses in the ledger."""
     await payment_env.service.kinds.payments.checkouts.ask_provider(await payment_env.now(asked))
     return await ledger(payment_env)
 
 
-# Of a provider of one's own.
+# Disputes at the author's own provider.
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
@@ -104,10 +104,11 @@ async def test_what_is_gone_when_the_payment_is_told_is_in_the_first_row_that_is
     else:
         await tell(payment_env, event)
     (payment,) = await payment_env.service.kinds.payments.ledger.all()
-    assert payment.version == 1  # nobody has ever seen another one
+    assert payment.version == 1  # the payment was written only once
     assert payment.refunded == gone.get("refunded", 0)
     assert payment.status is (REFUNDED if payment.refunded == 900 else OPEN)
-    assert claimed_of(payment) == gone.get("charged_back", 0)  # a part that is claimed is a part
+    # A claim on a part counts as that part.
+    assert claimed_of(payment) == gone.get("charged_back", 0)
 
 
 async def test_an_older_event_that_is_replayed_changes_nothing(
@@ -156,7 +157,7 @@ async def test_a_claim_that_comes_just_when_a_refund_is_begun_stops_it(
         assert not store.meanwhile
         await payment_env.sweep(days=8)
         assert (await ledger(payment_env), acme.refunds) == ([DISPUTED], {})
-        # The bank took nothing: what was begun goes on.
+        # The bank took nothing, so the refund that had begun continues.
         won = acme.event().replace(b"checkout.updated", b"claim.won")
         await tell(payment_env, won, id="msg_3")
         await payment_env.sweep(days=8)
@@ -177,7 +178,7 @@ KINDS: list[dict[str, Any]] = [
 
 
 async def rows_of(told: list[dict[str, Any]], *, folder: Path) -> list[Payment]:
-    """What is in the ledger after notices that say so; asked, its provider tells of no claims."""
+    """Return the ledger's rows after these notices. The provider's answers never mention claims."""
     acme = Acme()
     text = DECLARED + NEWS + "[sellers.acme.fetched]\ncharged_back = false\n"
     async with selling(declared(text, folder=folder), acme) as payment_env:
@@ -190,7 +191,7 @@ async def rows_of(told: list[dict[str, Any]], *, folder: Path) -> list[Payment]:
             assert (await tell(payment_env, event, id=f"msg_{number}")).status_code == 200
         await payment_env.sweep()
         rows = await payment_env.service.kinds.payments.ledger.all()
-    # Where and whose it is, is another thing each time, and so are the ids of events.
+    # Places, owners and event ids differ in each run, so leave them out.
     same = {"id": "", "owner": "", "elicitation_id": "", "join": "", "version": 0}
     unheard = [{id: replace(claim, heard=()) for id, claim in row.claims.items()} for row in rows]
     return [replace(row, claims=claims, **same) for row, claims in zip(rows, unheard, strict=True)]
@@ -209,7 +210,7 @@ async def test_notices_in_any_order_and_again_lead_to_the_same_row(
     assert await rows_of(crossed, folder=tmp_path) == await rows_of(straight, folder=tmp_path)
 
 
-# Of one that tells of claims by news alone, and of none when it is asked.
+# A provider that reports claims in notices only, and not when it is asked.
 
 
 @pytest.mark.parametrize("kind", ["claim.opened", "claim.lost"])

@@ -1,4 +1,4 @@
-"""Webhooks that are long, early or very late: what was acknowledged is not lost."""
+"""Webhooks that are long, early or very late: an acknowledged webhook is not lost."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ EVIDENCE: dict[str, Any] = {"evidence": {"uncategorized_text": "x" * (BODY_BYTES
 
 
 async def erased(payment_env: PaymentEnv, asked: Elicitation) -> None:
-    """Two months later, in the process that was there all the time."""
+    """Let two months pass in a running process, so that the question is erased."""
     payment_env.clock.tick(days=62)
     await payment_env.sweep()
     assert await payment_env.service.elicitations.get(asked.id) is None
@@ -55,7 +55,7 @@ async def received(answer: httpx.Response) -> str:
     return str(answer.json()["received"])
 
 
-# Longer than what is kept of a body.
+# Bodies longer than the stored part.
 
 
 @pytest.mark.parametrize(("ends", "stands"), [("won", "open"), ("lost", "disputed")])
@@ -111,7 +111,7 @@ async def test_an_event_that_waits_for_its_session_asks_the_provider_less_and_le
     asked = await payment_env.asked()
     acme.loses = "/checkouts"
     with pytest.raises(Failed):
-        await payment_env.go_on(asked)  # which page that made, its reply would have said
+        await payment_env.go_on(asked)  # the lost reply contained the page's id
     event = acme.pay().replace(b"co-1", b"co-77")
     acme.is_down = True
     assert await received(await tell(payment_env, event)) == "waiting"
@@ -126,7 +126,7 @@ async def test_an_event_that_waits_for_its_session_asks_the_provider_less_and_le
     assert await kept(payment_env) == [("waiting", "session")]
 
 
-# Before the payment that they are about.
+# Events before the payment that they are about.
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ async def test_news_that_wait_ask_the_provider_less_and_less_often_and_not_for_e
     assert await kept(payment_env) == []
 
 
-# When the question is erased, long after the payment.
+# Events after the question was erased, long after the payment.
 
 
 async def used(payment_env: PaymentEnv, acme: Acme) -> Elicitation:
@@ -255,7 +255,8 @@ async def test_what_was_bought_for_good_is_not_handed_out_when_a_bank_has_taken_
     await payment_env.go_on(asked)
     await tell(payment_env, acme.pay())
     await (await buying_it).spend()
-    await erased(payment_env, asked)  # and this process remembers it: no result was noted
+    # This process remembers the payment, because no result was noted.
+    await erased(payment_env, asked)
     assert (
         await received(await tell(payment_env, acme.event(charged_back=900), id="m2")) == "disputed"
     )
@@ -276,7 +277,7 @@ async def test_a_question_that_is_only_remembered_is_erased_and_its_event_is_kep
         assert (await tell(payment_env, acme.event(**says), id="msg_2")).status_code == 200
     [hook] = await payment_env.hooks()
     assert hook.status in ("applied", "repeated")
-    assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]  # as nobody had used it
+    assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]  # the payment was unused
 
 
 @pytest.mark.parametrize(
@@ -339,7 +340,7 @@ async def test_of_money_that_is_gone_again_nobody_has_to_be_told(
 async def test_what_is_paid_for_a_question_that_this_store_never_had_is_such_a_line_too(
     payment_env: PaymentEnv, acme: Acme, *, is_known: bool, days: int
 ) -> None:
-    """As where the store was put back from a backup, older than the question or its owner."""
+    """The store was restored from a backup that is older than the question or its owner."""
     # finding: M9
     asked = await begun(payment_env)
     owner = asked.owner if is_known else "n" * 20
@@ -369,7 +370,7 @@ async def test_what_is_paid_for_something_else_at_our_account_is_unknown(
     assert await still_open(payment_env) == []
 
 
-# Mollie, where a hint names the payment and whose it is.
+# Mollie, whose hint names the payment and its owner.
 
 
 async def test_what_a_bank_takes_at_mollie_is_heard_when_the_question_is_erased() -> None:

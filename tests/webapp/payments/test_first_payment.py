@@ -1,4 +1,4 @@
-"""Before the first real payment: `docs/first-payment.md` is followed at the sandbox's Stripe."""
+"""Steps before the first real payment: `docs/first-payment.md`, run at the sandbox's Stripe."""
 
 import re
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ PAGE = PAGES["docs/first-payment.md"]
 
 
 async def doctor(shop: Shop) -> list[Finding]:
-    """Return what the doctor finds at the provider, as far as this machine is asked."""
+    """Return the doctor's findings about the provider."""
 
     async def certificate(host: str, port: int) -> Any:
         raise AssertionError("a server of this machine has none")
@@ -39,7 +39,7 @@ async def doctor(shop: Shop) -> list[Finding]:
 
 
 async def run(shop: Shop, line: str, *, id: str) -> str:
-    """Do what the command line says; what it says then."""
+    """Run a line of the documentation as a command, and return its output."""
     words = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', line.replace("ID", id))[1:]]
     options = vars(parser_for(with_ids(words)).parse_args(with_ids(words)))
     work = options.pop("run").args[0]

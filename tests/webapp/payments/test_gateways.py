@@ -130,7 +130,7 @@ async def test_what_was_given_back_in_paypals_own_pages_is_heard_by_the_next_hin
 
 
 def by_hand(kind: str, capture: str) -> bytes:
-    """What PayPal's own samples tell of a refund that was not made by us."""
+    """Return an event as in PayPal's samples, about a refund that was made outside this server."""
     links = [
         {"rel": "self", "href": "https://api.paypal.com/v2/payments/refunds/R9"},
         {"rel": "up", "href": f"https://api.paypal.com/v2/payments/captures/{capture}"},
@@ -141,7 +141,7 @@ def by_hand(kind: str, capture: str) -> bytes:
 
 
 class Telling(PayPal):
-    """PayPal that tells of captures too, and of orders that are gone."""
+    """PayPal that also answers about captures, and about orders that are gone."""
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         start = "/v2/payments/captures/"
@@ -244,7 +244,7 @@ async def test_a_provider_that_is_down_is_asked_again_about_a_refund_by_hand() -
 
 
 async def test_an_order_that_lapsed_keeps_no_other_from_being_heard() -> None:
-    """A hint about a question asks about all its orders, and one of them is gone."""
+    """A hint asks about all orders of its question, and one of the orders is gone."""
     provider = Telling()
     async with selling(PAYPAL_SELLER, provider) as payment_env:
         asked = await payment_env.begun()
@@ -354,7 +354,7 @@ async def test_a_payment_at_mollie_is_given_back_once(
     assert len(at_mollie.refunds) == 1
 
 
-# What a tool asks for.
+# Parameters that a tool passes.
 
 
 @pytest.mark.parametrize(

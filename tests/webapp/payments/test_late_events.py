@@ -1,6 +1,7 @@
-"""What becomes of a payment at its provider afterwards: money given back there, and banks' claims.
+"""Events after a payment: refunds made at the provider, and banks' claims.
 
-Each is told by an event only, once or twice, in any order, before or after the payment's own.
+The provider reports each by an event only, once or twice, in any order, before or after the event
+of the payment itself.
 """
 
 import itertools
@@ -21,14 +22,14 @@ INTENT = "GET /stripe/v1/payment_intents/"
 
 
 async def bought(shop: Shop, buy: Buying) -> Payment:
-    """Paid and used."""
+    """Pay, use the payment, and return it."""
     assert await buy.paid() == "paid 9.00 EUR"
     await results_are_noted(shop)
     return (await shop.payments())[-1]
 
 
 async def refunded_first(shop: Shop, buy: Buying, **about: str) -> tuple[bytes, bytes, str]:
-    """Paid and given back there: what tells of the latter, of the former, and of which payment."""
+    """Pay and refund at the provider. Return the refund's event, the payment's event and the id."""
     await buy.person.pay(buy.link)
     (paid,) = shop.post
     intent = json.loads(paid)["data"]["object"]["payment_intent"]
@@ -38,7 +39,7 @@ async def refunded_first(shop: Shop, buy: Buying, **about: str) -> tuple[bytes, 
     return refunded, paid, intent
 
 
-# Found by asking, where no event tells.
+# Refunds that are found by asking, without an event.
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ async def test_a_claim_that_asking_found_ends_with_the_event_that_says_so(shop: 
         assert await shop.ledger() == ["open"]
 
 
-# Given back there.
+# Refunds made at the provider.
 
 
 async def test_what_was_given_back_there_is_not_handed_out(shop: Shop) -> None:
@@ -193,7 +194,7 @@ async def test_a_refund_told_before_its_payment_reaches_no_tool_that_waits(
         assert "refunded meanwhile" in await buy.result()
         assert (shop.bodies, await shop.ledger()) == (0, ["refunded"])
         (payment,) = await shop.payments()
-        assert payment.version == 1  # nobody has ever seen another row of it
+        assert payment.version == 1  # the payment was written only once
         assert {hook.status for hook in await shop.hooks()} == {"applied"}
         await buy.is_asked_again()
     await other.ended()
@@ -285,7 +286,7 @@ async def test_a_refund_of_somebody_elses_sale_is_ignored(shop: Shop) -> None:
     assert shop.line.calls == [], "nobody is asked about it"
 
 
-# A bank's claims.
+# Banks' claims.
 
 
 async def test_a_claim_is_not_lost_where_the_payment_is_told_again_before_it_is_looked_into(

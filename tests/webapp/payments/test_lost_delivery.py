@@ -1,4 +1,4 @@
-"""A result that was delivered in what the store lost: its payment is left to the operator."""
+"""Payments of results whose delivery the store has lost: they are left to the operator."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -22,7 +22,7 @@ FOR_GOOD = pytest.mark.parametrize("is_for_good", [False, True])
 
 
 async def marked(shop: Shop) -> list[Record]:
-    """Return the records of a store whose newest mark is of this moment."""
+    """Return the records of a store whose newest high-water mark was made now."""
     shop.clock.tick(seconds=6)
     await shop.service.elicitations.high_water.make_mark()
     return await scanned(shop.store)
@@ -34,7 +34,7 @@ async def goes_back(shop: Shop, copies: Sequence[Record]) -> None:
 
 
 async def steps_back(shop: Shop, copies: Sequence[Record]) -> None:
-    """The store loses what came after the copies, which its process notices."""
+    """Take the store back to the copies, and let its process notice."""
     shop.clock.tick(seconds=6)
     await shop.service.elicitations.high_water.make_mark()
     await goes_back(shop, copies)
@@ -44,7 +44,7 @@ async def steps_back(shop: Shop, copies: Sequence[Record]) -> None:
 
 async def a_backup_is_restored(shop: Shop, copies: Sequence[Record]) -> None:
     mark = next((one for one in copies if one.kind == MARK), None)
-    now = shop.clock() - timedelta(seconds=5)  # the clock of another machine
+    now = shop.clock() - timedelta(seconds=5)  # another machine's clock
     ours = restored(mark, made_at=now, now=now)
     others = [one for one in copies if one.kind != MARK]
     await goes_back(shop, [*others, *ours])
@@ -80,7 +80,7 @@ async def is_left_to_the_operator(shop: Shop) -> PaymentRow:
 
 
 async def delivered_in_what_is_lost(shop: Shop, buy: Buying) -> None:
-    """Paid before the loss, used by the same call in what is lost."""
+    """Pay before the loss, and use the payment in the time that the store loses."""
     await paid_in_vain(shop, buy)
     copies = await marked(shop)
     assert await buy.again() == "paid 9.00 EUR"
@@ -118,7 +118,7 @@ async def test_payment_made_and_used_in_what_is_lost_is_never_refunded_by_the_cl
         await results_are_noted(shop)
         await lose(shop, copies)  # type: ignore[misc]
     assert await shop.ledger() == []
-    await shop.expire()  # its provider is asked as the question ends
+    await shop.expire()  # the provider is asked when the question ends
     await is_left_to_the_operator(shop)
 
 

@@ -1,4 +1,4 @@
-"""What an operator sees of money, and gives back: everything that was paid has an owner."""
+"""The operator's view of payments and refunds: every payment has an owner."""
 
 import asyncio
 import json
@@ -69,7 +69,7 @@ async def test_every_id_that_a_list_shows_is_one_that_a_command_takes(shop: Shop
     for start in ("ab", "-a", "--"):
         for id in (start + shown[2:], start + payment.id[2:]):
             assert taken(["payments", "refund", id]) == id[-24:]
-            if start != "--":  # which is shown whole
+            if start != "--":  # a full id
                 assert taken(["payments", "refund", id[:9]]) == id[:9]
     hooks = [row.id for row in (await list_hooks(shop.service)).rows if row.id]
     assert hooks
@@ -276,11 +276,11 @@ async def test_an_id_that_is_none_and_somebody_elses_store_are_said_plainly(shop
         await refund(shop, "x" * 24)
 
 
-# The command itself.
+# The command line.
 
 
 def command(home: Path, **settings: str) -> tuple[int, list[Table[PaymentRow]]]:
-    """The command's work on a store of its own: the status, and what it shows."""
+    """Run the command on its own store. Return the exit status and the tables that it shows."""
     shown: list[Table[PaymentRow]] = []
     environment = {"HOME": str(home), **settings}
     try:

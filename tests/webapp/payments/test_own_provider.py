@@ -1,4 +1,4 @@
-"""A payment provider of one's own: declared in three lines, signing by Standard Webhooks."""
+"""The author's own payment provider: declared in three lines, signing with Standard Webhooks."""
 
 import asyncio
 from pathlib import Path
@@ -32,7 +32,7 @@ from webapp.payments.refunds import NoRefunds
 from webapp.payments.verification import ON_ITS_WAY
 from webapp.sweeper import fall_due
 
-# Paid.
+# Payment.
 
 
 async def test_a_tool_gets_its_receipt_and_gives_the_money_back(
@@ -132,7 +132,7 @@ async def test_pressing_continue_twice_makes_one_checkout(
     assert [*acme.checkouts] == ["co-1"]
 
 
-# The event comes before what it is about is known here.
+# Events that arrive before the server knows the payment.
 
 
 async def test_an_event_that_overtakes_the_reply_waits_for_it(
@@ -169,7 +169,7 @@ async def test_a_reply_that_is_lost_is_asked_for_again_under_its_key(
     assert [*acme.checkouts] == ["co-1"]
 
 
-# What settles nothing.
+# Events that settle nothing.
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ async def test_a_price_that_is_nothing_is_refused_before_there_is_a_link(
     assert acme.calls == []
 
 
-# What ends it.
+# Ways to end a question.
 
 
 async def test_a_no_closes_the_checkout(payment_env: PaymentEnv, acme: Acme) -> None:
@@ -368,7 +368,7 @@ async def test_a_checkout_that_its_provider_closed_makes_way_for_another(
     assert payment.session == "co-2"
 
 
-# Money that takes its time.
+# Payments that take time.
 
 
 async def test_what_is_on_its_way_arrives(payment_env: PaymentEnv, acme: Acme) -> None:
@@ -400,7 +400,7 @@ async def test_old_news_after_new_changes_nothing(payment_env: PaymentEnv, acme:
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
-# Money that goes back.
+# Refunds and disputes.
 
 
 async def test_an_operator_sees_it_and_gives_it_back_once(
@@ -536,7 +536,7 @@ async def test_what_a_bank_has_taken_is_back_when_it_is_asked_about(
     asked = await paid(payment_env, acme)
     await tell(payment_env, acme.event(charged_back=900), id="msg_2")
     assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
-    await tell(payment_env, acme.event(), id="msg_3")  # it may be an old one
+    await tell(payment_env, acme.event(), id="msg_3")  # the event may be an old one
     assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
     await payment_env.service.kinds.payments.checkouts.ask_provider(await payment_env.now(asked))
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]

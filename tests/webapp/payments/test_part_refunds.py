@@ -1,4 +1,4 @@
-"""Part refunds at the same moment: so much in all, whoever asks, from whichever process."""
+"""Simultaneous partial refunds: the total is as requested, from any caller and process."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ LISTED = "GET /stripe/v1/refunds"
 
 @pytest.fixture
 async def other(shop: Shop) -> AsyncIterator[Process]:
-    """Another process on the same store."""
+    """Start another process on the same store."""
     process = await shop.process()
     yield process
     await process.ended()
@@ -99,7 +99,7 @@ async def test_automatic_refund_waits_for_a_part_refund(
     first = asyncio.create_task(give(shop.service, payment, 600))
     await eventually(lambda: shop.line.count(REFUND))
     shop.clock.tick(days=7)
-    # The request may be slower than a sweep, but it is older than a minute by this clock.
+    # The refund request is slower than a sweep. By this clock it is older than a minute.
     sweeping = asyncio.create_task(fall_due(other.service))
     await eventually(lambda: shop.line.count(REFUND) > 1)
     del shop.line.held[REFUND]
@@ -117,7 +117,7 @@ async def test_part_refund_of_a_dead_process_is_finished_by_the_sweeper(
 ) -> None:
     is_done = died_before == "the write"
     if is_done:
-        shop.line.lost.append(REFUND)  # and then it asks what there is
+        shop.line.lost.append(REFUND)  # the server then asks for the existing refunds
     else:
         shop.line.held[died_before] = asyncio.Event()
     dying = asyncio.create_task(give(other.service, payment, 600))

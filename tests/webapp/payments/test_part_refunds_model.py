@@ -1,7 +1,7 @@
-"""Part refunds, whole refunds and crashes in any order never refund more than was asked for.
+"""Partial refunds, full refunds and crashes never refund more than was requested, in any order.
 
-Two processes on one store, and a provider whose requests a test lets through one by one: each is
-made, made late, lost or refused, and the process that sent it may die meanwhile.
+Two processes share a store. The provider handles requests one at a time, when the test says so:
+each is carried out, delayed, lost or refused. The process that sent it may die in the meantime.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 # finding: XM2
 PAID = 900
-TURNS = 40  # of the loop, in which everything that can go on does
+TURNS = 40  # turns of the event loop, enough for every ready task to run
 some = st.integers(min_value=0, max_value=3)
 amounts = st.sampled_from([100, 300, 600, None])
 
 
 @dataclass(eq=False)
 class Sent:
-    """A request on its way to the provider, and the answer that its sender still waits for."""
+    """A request to the provider, and the answer that its sender still waits for."""
 
     request: httpx.Request
     answer: "asyncio.Future[httpx.Response]"
@@ -47,12 +47,12 @@ class Sent:
 
 
 class Till:
-    """Stripe's refunds: one for a key, and no more in all than was paid."""
+    """Stripe's refunds: one for each key, and never more in total than was paid."""
 
     def __init__(self) -> None:
         self.refunds: list[dict[str, Any]] = []
         self.sent: list[Sent] = []
-        self.is_open = False  # it answers by itself
+        self.is_open = False  # whether requests are answered at once
         self._by_key: dict[str, dict[str, Any]] = {}
 
     @property
@@ -67,7 +67,7 @@ class Till:
         return await one.answer
 
     def make(self, one: Sent) -> httpx.Response:
-        """Do what was asked for; its sender gets the answer, if it still waits."""
+        """Carry out the request, and send the answer to its sender if the sender still waits."""
         one.is_made = True
         answer = self._made(one.request)
         if not one.answer.done():
@@ -90,14 +90,14 @@ class Till:
 
 @dataclass(eq=False)
 class Life:
-    """A process, and the refunds that it makes."""
+    """A process and the refunds that it makes."""
 
     service: Service
     making: dict["asyncio.Task[Any]", int] = field(default_factory=dict["asyncio.Task[Any]", int])
 
 
 class PartRefundsBesideModel(RuleBasedStateMachine):
-    """The provider's own books are the model."""
+    """Rules for two processes. The provider's own records are the model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class PartRefundsBesideModel(RuleBasedStateMachine):
         self.till = Till()
         self.clock = Clock()
         self.store = MemoryStore()
-        self.asked = [0]  # for so much in all, by those who were not refused
+        self.asked = [0]  # the requested totals of the callers that were not refused
 
     def do(self, work: "Coroutine[Any, Any, Any]") -> Any:
         return self.loop.run_until_complete(work)
@@ -174,7 +174,7 @@ class PartRefundsBesideModel(RuleBasedStateMachine):
 
     @rule(which=some)
     def answer(self, which: int) -> None:
-        """The provider makes what it was asked for, also for a process that is dead by now."""
+        """Carry out a request at the provider, even if its sender is dead by now."""
         self.do(self._at_the_till(which, status=200))
 
     @rule(which=some)
@@ -194,12 +194,12 @@ class PartRefundsBesideModel(RuleBasedStateMachine):
             if status == 200 or is_made:
                 self.till.make(one)
             elif status == 400:
-                self.till.sent.remove(one)  # one that was slow may be made later all the same
+                self.till.sent.remove(one)  # a slow request may still be carried out later
         await self._calm()
 
     @rule(which=some)
     def kill(self, which: int) -> None:
-        """Let the request that it has sent be made all the same, now or later."""
+        """Kill a process. The requests that it sent are still carried out, now or later."""
         self.do(self._kill(self.lives[which % 2]))
 
     async def _kill(self, life: Life) -> None:
@@ -222,7 +222,7 @@ class PartRefundsBesideModel(RuleBasedStateMachine):
         row = await self._row()
         is_due = row.status is ReceiptStatus.OPEN and row.part is None and row.due_at is not None
         if is_due and row.due_at is not None and row.due_at <= self.clock():
-            self.asked.append(PAID)  # nobody used it
+            self.asked.append(PAID)  # the payment is unused
         life.making[asyncio.create_task(fall_due(life.service))] = PAID
         await self._calm()
 
@@ -246,7 +246,7 @@ class PartRefundsBesideModel(RuleBasedStateMachine):
                     task.result()
 
     async def _end_well(self) -> None:
-        """The provider is well again: in the end the ledger says what it says."""
+        """Bring the provider back, and check that the ledger finally agrees with it."""
         self.till.is_open = True
         for one in self.till.sent:
             if not one.is_made:

@@ -1,7 +1,7 @@
-"""Any sequence of what a person, a provider, a tool and a crash can do keeps the money in order.
+"""Any sequence of actions by a person, a provider, a tool and a crash keeps payments correct.
 
-The whole application and the sandbox's checkout, both served; the model knows which sessions are
-paid at the provider, what was acknowledged, and which receipts were in a result that went out.
+The whole application and the sandbox's checkout are served. The model knows which sessions are paid
+at the provider, which events were acknowledged, and which receipts were in a sent result.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ Step: TypeAlias = Callable[..., None]
 
 @dataclass
 class Leg:
-    """One call of the tool; its body waits for the test once it has a receipt."""
+    """A call of the tool. Its body waits for the test as soon as it has a receipt."""
 
     topic: str
     call: Call
@@ -73,7 +73,8 @@ class Leg:
                 await self.body()
         except Interrupted:
             await self.call.finish()
-            self.is_finished = isinstance(self.call.answer, dict)  # an earlier result, again
+            # An earlier result, returned again.
+            self.is_finished = isinstance(self.call.answer, dict)
         except asyncio.CancelledError:
             if not self.is_dead:
                 await self.call.finish()
@@ -91,7 +92,7 @@ class Leg:
                 self.receipt = outcome.content
                 await self.may_go_on.wait()
                 await self.use(self.receipt)
-        except ElicitError as error:  # the model is told, and the call is over
+        except ElicitError as error:  # the model receives the error, and the call has ended
             self.told = str(error)
 
     async def use(self, receipt: "Receipt | None") -> None:
@@ -99,15 +100,15 @@ class Leg:
         if self.work == "spend":
             await receipt.spend()
         elif self.work == "refund":
-            with suppress(NotPossible):  # spent by a body that died
+            with suppress(NotPossible):  # a body that died has spent it
                 await receipt.refund()
 
 
 def where(there_is: Callable[[Any], object]) -> Callable[[Step], Step]:
-    """A step that does nothing where there is nothing of that.
+    """Skip a step if `there_is` returns nothing for it.
 
-    Not a precondition: what is drawn must be the same each time, and an event that is on its way
-    may arrive a moment sooner or later.
+    This is not a precondition, because the drawn values must be the same in each run. An event in
+    transit can arrive slightly sooner or later.
     """
 
     def held(step: Step) -> Step:
@@ -122,19 +123,20 @@ def where(there_is: Callable[[Any], object]) -> Callable[[Step], Step]:
 
 
 class PaymentsBesideModel(RuleBasedStateMachine):
-    """Rules by who does it."""
+    """Rules grouped by actor."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.stack = AsyncExitStack()
         self.legs: list[Leg] = []
-        self.topic_of: dict[str, str] = {}  # by elicitation
-        self.tills: dict[str, str] = {}  # pages of the checkout by session
+        self.topic_of: dict[str, str] = {}  # by elicitation id
+        self.tills: dict[str, str] = {}  # checkout pages by session
         self.ways_back: list[str] = []
-        self.claims: dict[str, str] = {}  # of banks, by payment: how each ended
+        self.claims: dict[str, str] = {}  # banks' claims by payment: how each ended
         self.heard: set[str] = set()  # paid sessions whose event was acknowledged
-        self.delivered: dict[str, set[str]] = {}  # runs whose result had the receipt
+        # Runs whose result contained the receipt, by receipt.
+        self.delivered: dict[str, set[str]] = {}
 
     def do(self, work: "Coroutine[Any, Any, Any]") -> Any:
         return self.loop.run_until_complete(work)
@@ -173,7 +175,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         leg = Leg(topic=topic, call=call, presenter=presenter)
         leg.task = asyncio.create_task(leg.run())
         self.legs.append(leg)
-        # Whether an earlier payment has arrived, its provider may be asked first.
+        # The server may first ask the provider whether an earlier payment has arrived.
         await eventually(lambda: len(waiters) > waiting or leg.receipt or leg.task.done())
         await self.calm()
         if leg.presenter.shown is not None:
@@ -196,7 +198,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
     @precondition(lambda self: self.topic_of)
     @rule(topic=topics, work=st.sampled_from(["", "spend", "refund"]), arrives=st.booleans())
     def use(self, topic: str, work: str, arrives: bool) -> None:
-        """A body that has its receipt comes to its end, and its result arrives or is cut off."""
+        """Finish a body that has its receipt. Its result arrives or is cut off."""
         self.do(self._use(topic, work, arrives=arrives))
 
     async def _use(self, topic: str, work: str, *, arrives: bool) -> None:
@@ -237,7 +239,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         is_told=st.booleans(),
     )
     def be_asked_and_pay(self, topic: str, button: str, returns: bool, is_told: bool) -> None:
-        """The usual way in one step, so that what comes after it is met more often."""
+        """Ask and pay in one step, so that later states are reached more often."""
         self.do(self._call(topic))
         self.do(self._press(topic, times=1))
         if self.tills:
@@ -247,7 +249,10 @@ class PaymentsBesideModel(RuleBasedStateMachine):
 
     @rule(topic=topics, is_by_bank=st.booleans(), is_down=st.booleans())
     def pay_and_nobody_hears(self, topic: str, is_by_bank: bool, is_down: bool) -> None:
-        """No event comes, nor does the person come back, and perhaps nobody can be asked."""
+        """Pay without an event and without the person coming back.
+
+        The provider may also be down.
+        """
         posted = len(self.shop.post)
         self.do(self._call(topic))
         self.do(self._press(topic, times=1))
@@ -347,7 +352,10 @@ class PaymentsBesideModel(RuleBasedStateMachine):
     @rule(which=some)
     @where(lambda self: self.shop.post)
     def lose_an_event(self, which: int) -> None:
-        """It never comes; of what becomes of a payment afterwards only events tell here."""
+        """Lose a checkout event.
+
+        Later events of a payment are never lost: nothing else reports them.
+        """
         body = self.shop.post[which % len(self.shop.post)]
         if json.loads(body)["type"].startswith("checkout.session."):
             self.shop.post.remove(body)
@@ -355,7 +363,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
     @rule(which=some, amount=st.sampled_from(["", "", "100", "300"]))
     @where(lambda self: self.tills)
     def give_back_there(self, which: int, amount: str) -> None:
-        """Somebody gives a payment back at the provider, or a part of it."""
+        """Refund a payment at the provider, in full or in part."""
         self.do(self._give_back_there(which, amount))
 
     async def _give_back_there(self, which: int, amount: str) -> None:
@@ -370,7 +378,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
     @rule(which=some, ends=st.sampled_from(["", "won", "lost"]), is_told_first=st.booleans())
     @where(lambda self: self.tills)
     def claim_back(self, which: int, ends: str, is_told_first: bool) -> None:
-        """A bank claims a payment back, and may come to an end with it."""
+        """Let a bank claim a payment back, and perhaps decide the claim."""
         self.do(self._claim_back(which, ends, is_told_first=is_told_first))
 
     async def _claim_back(self, which: int, ends: str, *, is_told_first: bool) -> None:
@@ -410,7 +418,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
     @rule(amount=st.sampled_from([{"seconds": 31}, {"minutes": 10}, {"minutes": 31}, {"days": 7}]))
     def let_time_pass(self, amount: dict[str, int]) -> None:
         self.shop.clock.tick(**amount)
-        # A result is out within seconds, or its line was cut.
+        # A result is sent within seconds, or its connection was cut.
         self.legs = [leg for leg in self.legs if not leg.task.done()]
         for leg in self.legs:
             if leg.receipt is not None and not leg.task.done():
@@ -429,11 +437,11 @@ class PaymentsBesideModel(RuleBasedStateMachine):
     @precondition(lambda self: self.topic_of)
     @rule()
     def crash(self) -> None:
-        """All that runs is gone; what is in the store and at the provider stays."""
+        """Restart the process. The store and the provider stay unchanged."""
         self.do(self.drop_legs())
         self.do(self.shop.restart())
 
-    # What must hold.
+    # Invariants.
 
     @invariant()
     def the_ledger_and_the_questions_agree_with_the_provider(self) -> None:
@@ -463,7 +471,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
                 assert payment.price == PRICES[leg.topic]
 
     async def end_well(self) -> None:
-        """Whatever happened: all is told, time passes, and each paid session has its row."""
+        """Deliver all events, let time pass, and check that each paid session has its row."""
         self.shop.line.is_down = False
         self.shop.line.lost.clear()
         await self.drop_legs()
@@ -473,7 +481,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             self.shop.clock.tick(minutes=31)
             await self._sweep()
         await self._agrees()
-        # What did not answer is asked again at last, and what could not be given back is, too.
+        # Unanswered questions and failed refunds are tried again by now.
         self.shop.clock.tick(days=2)
         await self._sweep()
         rows = {payment.session for payment in await self.shop.payments()}
@@ -511,7 +519,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         return payments[which % len(payments)] if payments else None
 
     async def can_be_bought(self, topic: str) -> None:
-        """Whoever calls now gets a receipt: what is there already, or after one payment."""
+        """Check that a call gets a receipt, from an existing payment or after one new payment."""
         leg = await self._call(topic)
         if leg.is_asked:
             rows = len(await self.shop.payments())
@@ -520,9 +528,9 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             while self.shop.post:
                 await self._tell(self.shop.post.pop())
             assert len(await self.shop.payments()) == rows + 1
-            # Its provider may be asked whether the money is still there.
+            # The server may ask the provider whether the payment was refunded.
             await eventually(lambda: leg.receipt or leg.task.done())
-        if leg.receipt is None:  # it was given back before a crash: that is told once
+        if leg.receipt is None:  # the payment was refunded before a crash, which is reported once
             assert leg.is_finished
             assert not leg.is_asked
             self.legs.remove(leg)
@@ -534,7 +542,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         assert not self.legs
 
     async def it_arrives(self, topic: str) -> None:
-        """Nobody was asked to pay again, for this is on its way; after that it is not."""
+        """Deliver the pending payment. The call did not ask for another one."""
         pending = [
             number
             for number, id in enumerate(self.tills)
@@ -546,12 +554,12 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         assert pending, "said to be on its way, and it is not"
         for number in pending:
             await self._at_the_checkout(number, "arrive", returns=False)
-        self.shop.post.clear()  # no event comes: the call itself asks
+        self.shop.post.clear()  # no event arrives, so the call asks the provider
 
     async def is_first_money_there(self, topic: str) -> bool:
-        """Whether it was paid for, and nothing of it was ever used or given back.
+        """Return True if the topic was paid for and the payment is neither used nor refunded.
 
-        A question leads to its money for thirty days; after that it is only given back.
+        A question leads to its payment for thirty days. After that, the payment is only refunded.
         """
         now = self.shop.clock()
         ids = {
@@ -565,7 +573,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         )
 
     async def link(self, topic: str) -> str | None:
-        """Of the latest question about it."""
+        """Return the link of the latest question about the topic."""
         found: list[Elicitation] = [
             e for e in await self.shop.asked() if self.topic_of.get(e.id) == topic
         ]
@@ -582,7 +590,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def calm(self) -> None:
-        """Let everything that is ready run."""
+        """Run everything that is ready."""
         for _ in range(60):
             await asyncio.sleep(0)
         for leg in self.legs:
@@ -593,7 +601,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
 TestPaymentsBesideModel = PaymentsBesideModel.TestCase
 TestPaymentsBesideModel.settings = settings(
     max_examples=25,
-    stateful_step_count=40,  # many of which find nothing there
+    stateful_step_count=40,  # many steps find nothing to do
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

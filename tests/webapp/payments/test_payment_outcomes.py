@@ -1,9 +1,9 @@
-"""docs/payment-outcomes.md: each line names a test that is there."""
+"""The tables of docs/payment-outcomes.md: each row names an existing test."""
 
 import re
 from pathlib import Path
 
-# The tables after this are held by tests/held and by test_after_the_sale.py.
+# tests/held and test_after_the_sale.py check the tables after this line.
 END = re.compile(r"<!-- held: begin -->|## Step by step")
 HOUSE = Path(__file__).parents[3]
 LINES = [

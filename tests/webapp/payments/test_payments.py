@@ -1,6 +1,7 @@
-"""Payments from the person, the provider and the tool: what was paid is there, once, for its own.
+"""Payments by the person, the provider and the tool: a payment counts once, for its own call.
 
-The whole application with the sandbox's checkout on another port; the post is in the test's hand.
+The whole application runs with the sandbox's checkout on another port. The test delivers the
+provider's events.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ async def bodies_are_over(shop: Shop) -> None:
     await eventually(lambda: not len(shop.service.bodies))
 
 
-# In time.
+# Payments in time.
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
@@ -104,7 +105,7 @@ async def test_a_lost_reply_of_the_checkout_charges_nothing_and_another_press_go
         assert len(await shop.payments()) == 1
 
 
-# No.
+# Declined and cancelled payments.
 
 
 async def test_the_checkouts_cancel_is_told_to_the_tool_at_once(shop: Shop) -> None:
@@ -249,7 +250,7 @@ async def test_a_checkout_that_is_made_while_its_question_ends_is_closed_in_the_
         assert (await shop.session(made.kept["session"]))["status"] == "expired"
 
 
-# Late.
+# Late payments.
 
 
 async def test_a_payment_that_nobody_waits_for_is_kept_for_the_same_call(shop: Shop) -> None:
@@ -286,7 +287,8 @@ async def test_at_the_instant_of_the_timeout_the_webhook_may_come_first(shop: Sh
         shop.clock.tick(minutes=30)
         await shop.tell_all()
         await shop.sweep()
-        # It was over, and at the same moment it was paid: the tool that still waits may have it.
+        # The question expired and was paid at the same moment. The waiting tool may get the
+        # payment.
         if "ELICITATION_TIMEOUT" in await buy.result():
             assert await buy.again() == "paid 9.00 EUR"
         assert (len(await shop.payments()), shop.bodies) == (1, 1)
@@ -296,7 +298,7 @@ async def test_at_the_instant_of_the_timeout_the_sweeper_may_come_first(shop: Sh
     async with buying(shop) as buy:
         await buy.person.pay(buy.link)
         shop.clock.tick(minutes=30)
-        shop.line.is_down = True  # or the sweeper would learn of it by itself
+        shop.line.is_down = True  # otherwise the sweeper would find out
         await shop.sweep()
         assert "ELICITATION_TIMEOUT" in await buy.result()
         await shop.tell_all()
@@ -360,7 +362,7 @@ async def test_a_late_payment_serves_whoever_asks_the_same_and_closes_their_chec
         assert len(await shop.payments()) == 1
 
 
-# Delayed methods.
+# Delayed payment methods.
 
 
 async def test_a_transfer_shows_that_it_is_awaited_and_arrives_in_time(shop: Shop) -> None:
@@ -560,7 +562,7 @@ async def test_whoever_was_not_told_of_the_failed_transfer_yet_gets_what_was_pai
 async def test_a_question_that_a_failed_transfer_ended_makes_way_again_for_what_is_paid(
     shop: Shop,
 ) -> None:
-    """Asked anew meanwhile: the newer call gets what was paid for the first."""
+    """The question was asked again in the meantime: the newer call gets the first payment."""
     async with buying(shop) as buy:
         earlier, latest = await two_tabs(shop, buy)
         await buy.person.press_there(latest, "bank")
@@ -575,7 +577,7 @@ async def test_a_question_that_a_failed_transfer_ended_makes_way_again_for_what_
         assert sorted(await shop.statuses()) == ["accepted", "superseded"]
 
 
-# Twice.
+# Double payments.
 
 
 async def test_paid_in_two_tabs_the_second_payment_is_open_and_never_lost(shop: Shop) -> None:
@@ -619,7 +621,7 @@ async def test_two_identical_calls_at_once_pay_once(shop: Shop) -> None:
     async with buying(shop) as buy:
         second = buy.caller.call("report")
         assert "Another call is waiting" in await buy.result()
-        assert not buy.caller.has_links_left  # this client shows it already
+        assert not buy.caller.has_links_left  # this client already shows the link
         await buy.pay()
         assert text_of(await soon(second)) == "paid 9.00 EUR"
         assert (len(await shop.payments()), shop.bodies) == (1, 1)
@@ -671,7 +673,7 @@ async def test_what_is_not_bought_for_good_is_asked_for_at_the_next_call(shop: S
         assert shop.env.id_of(link) != shop.env.id_of(buy.link)
 
 
-# The receipt.
+# Receipts.
 
 
 @pytest.mark.parametrize(("revision", "starts"), [(LEGACY, 2), (MODERN, 1)])
@@ -691,7 +693,8 @@ async def test_a_call_that_is_given_up_after_the_payment_delivers_it_once(
         await eventually(lambda: shop.bodies)
         await cut(buy.call)
         await shop.env.posts_are_over()
-        if revision == LEGACY:  # told to cancel; on the other a cut looks the same
+        # This revision sends a cancel; on the other one, only the connection closes.
+        if revision == LEGACY:
             await bodies_are_over(shop)
         gate.set()
         await bodies_are_over(shop)
@@ -736,7 +739,7 @@ async def test_a_leg_that_another_one_has_overtaken_spends_nothing(shop: Shop) -
         (asked,) = await shop.asked()
         (payment,) = await shop.payments()
         assert asked.take is not None
-        # Its process stood still, and the same call goes on in another one.
+        # The process stood still, and the same call continues in another one.
         shop.clock.tick(seconds=31)
         elicitations, ledger = shop.service.elicitations, shop.service.kinds.payments.ledger
         await elicitations.take(asked.id, run=asked.take.run, leg="of another process")
@@ -983,7 +986,7 @@ async def test_a_failure_that_is_told_twice_as_the_line_was_cut_leaves_the_recei
     await bodies_are_over(shop)
     async with shop.env.caller(LEGACY) as caller:
         assert "out of paper" in text_of(await soon(caller.call("report")))
-        assert shop.bodies == 1  # it was kept, and is told again
+        assert shop.bodies == 1  # the result was stored and is returned again
         assert text_of(await soon(caller.call("report"))) == "report"
         await results_are_noted(shop)
         assert (await shop.ledger(), shop.given[0].id) == (["spent"], shop.given[1].id)

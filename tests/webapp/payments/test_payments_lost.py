@@ -1,4 +1,4 @@
-"""Money that could be lost: nobody can be asked, nobody tells, or it comes amiss."""
+"""Payments that could get lost: the provider is unreachable, sends no event, or is paid wrongly."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -49,7 +49,7 @@ from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
 
-# Nobody can be asked.
+# The provider cannot be reached.
 
 
 async def test_what_was_paid_is_found_after_an_outage_longer_than_the_checkouts_life(
@@ -195,7 +195,7 @@ def test_the_last_question_is_asked_while_there_is_something_to_ask_with() -> No
     assert (over.status, over.due_at, over.is_open) == (UnresolvedStatus.UNANSWERED, None, True)
 
 
-# Nobody tells.
+# The provider sends no event.
 
 
 async def test_a_transfer_whose_event_is_lost_is_asked_about_until_it_arrives(
@@ -255,7 +255,7 @@ async def test_asking_often_neither_delays_its_turns_nor_breaks_them(
 
 
 class Full(MemoryStore):
-    """There is no room for a payment's row."""
+    """A store with no space for a payment's row."""
 
     is_full = False
 
@@ -330,13 +330,13 @@ async def test_a_late_event_ends_the_asking(payment_env: PaymentEnv, acme: Acme)
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
-# Paid otherwise than asked.
+# A different amount was paid.
 
 
 async def captured(
     payment_env: PaymentEnv, provider: PayPal, value: str
 ) -> tuple[Elicitation, httpx.Response]:
-    """PayPal took another amount of what was agreed to; its webhook says that something was."""
+    """Let PayPal capture this amount, and deliver the webhook about it."""
     asked = await payment_env.begun()
     amount = {"currency_code": "EUR", "value": value}
     capture = {"id": "CX", "status": "COMPLETED", "amount": amount}
@@ -392,7 +392,7 @@ async def test_what_is_signed_is_listed_at_once(payment_env: PaymentEnv, acme: A
         assert (await tell(payment_env, acme.pay(amount=400), id=id)).json() == {"received": became}
     assert "paid 4.00 EUR, asked 9.00 EUR" in await noted(payment_env)
     assert (await payment_env.now(asked)).progress == PAID_OTHERWISE
-    # It was a mistake: what is right settles, and nobody needs to look.
+    # The earlier event was wrong: the right amount settles the question, without the operator.
     assert (await tell(payment_env, acme.pay(), id="msg_3")).json() == {"received": "accepted"}
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]
     assert "asked 9.00" not in await noted(payment_env)
@@ -448,7 +448,7 @@ async def test_the_page_and_the_tool_say_paid_otherwise_than_asked(shop: Shop) -
         assert "paid 4.00 EUR, asked 9.00 EUR" in await noted(shop)
 
 
-# Two pages for one press of Continue, at a provider that takes no key.
+# Two pages after one press of Continue, at a provider without idempotency keys.
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -482,7 +482,7 @@ async def test_of_two_pages_for_one_request_both_are_known_whichever_answer_come
         assert acme.checkouts["co-2"]["state"] == "closed"
 
 
-# Two payments on one page that goes by our own key.
+# Two payments on one page that is found by our own key.
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A result that went out while the store was away is noted later, and the clock refunds nothing."""
+"""Results sent while the store was unreachable: noted later, with no automatic refund."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ from webapp.command import CommandRefused
 from webapp.http.connection import StreamConnection
 
 # finding: XV1
-LONG = 100_000  # letters of a result that is too long to be kept
+LONG = 100_000  # characters of a result that is too long to be stored
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ BODIES = {"short": None, "long": long, "once": with_once}
 
 
 async def delivered(shop: Shop, buy: Buying) -> str:
-    """The client has its result, and the store knows nothing of that."""
+    """Deliver a result to the client while the store does not know about the delivery."""
     await buy.pay()
     text = text_of(await soon(buy.call))
     await eventually(lambda: shop.service.bodies.is_noting)
@@ -113,7 +113,7 @@ async def test_payment_of_a_result_that_may_have_arrived_is_never_refunded_by_th
 
 
 async def died(shop: Shop) -> None:
-    """The process ends while the store is away, so that nothing more is noted."""
+    """End the process while the store is unreachable, so that it notes nothing more."""
     await shop.restart()
     comes_back(shop)
     shop.clock.tick(minutes=1)
@@ -165,7 +165,7 @@ async def test_same_call_gets_the_result_that_was_kept_and_uses_the_payment(shop
 
 
 async def made(shop: Shop) -> Call:
-    """A call whose result is made with a payment, and which no byte has left yet."""
+    """Return a call whose result was made with a payment and has not been sent."""
     comes_back(shop)
     service, presenter = shop.service, Holding()
     call = service.call(

@@ -1,4 +1,4 @@
-"""Presses of Continue on a payment: one page that can be paid at, whoever presses and how often."""
+"""Presses of Continue on a payment: one page to pay at, however often anybody presses."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ BROWSERS = 10
 
 
 async def pressed(payer: Payer, link: str) -> str:
-    """Where Continue leads, pressed on a page that stands open already."""
+    """Press Continue on an open page, and return the address of the redirect."""
     page = await payer.visit(link)
     answer = await payer.browser.post(link, data={"csrf": page.csrf or ""})
     assert answer.status_code == 303, answer.text
@@ -70,7 +70,7 @@ async def test_what_was_paid_before_another_browser_pressed_counts(shop: Shop) -
     async with buying(shop) as buy:
         other = await shop.person()
         there = await other.go_on(buy.link)
-        await other.press_there(there, "card")  # and no event arrives
+        await other.press_there(there, "card")  # no event arrives
         page = await buy.person.press(buy.link)
         assert page.location is not None
         assert page.location.startswith(shop.url)
@@ -106,7 +106,8 @@ async def test_a_press_at_another_process_learns_of_the_page_that_is_made_and_cl
     # finding: M4
     async with buying(shop) as buy:
         other = await shop.process()
-        gate = shop.line.after[CREATE] = asyncio.Event()  # made, and its reply is on its way
+        # The page was created, and the reply is delayed.
+        gate = shop.line.after[CREATE] = asyncio.Event()
         first = asyncio.create_task(buy.person.press(buy.link))
         made = await shop.line.made.get()
         del shop.line.after[CREATE]

@@ -1,4 +1,4 @@
-"""A store that lost its last moments: what was paid then is found at the provider, and once."""
+"""A store that lost its last moments: payments from that time are found at the provider, once."""
 
 import asyncio
 from datetime import timedelta
@@ -31,7 +31,7 @@ def records_of(shop: Shop) -> tuple[Record, ...]:
 
 
 async def put_back(shop: Shop, records: tuple[Record, ...]) -> None:
-    """The store stands as it stood then, and a process is started on it."""
+    """Restore the store to these records and start a process on it."""
     store = MemoryStore()
     store._contents.put(records)
     shop.store = store
@@ -39,7 +39,7 @@ async def put_back(shop: Shop, records: tuple[Record, ...]) -> None:
 
 
 async def lost(shop: Shop, buy: Buying, *, button: str | None = "card") -> str:
-    """A page is made in what the store loses, and this is pressed there; the page."""
+    """Create a page in the time that the store loses, press a button there, and return the page."""
     before = records_of(shop)
     there = await buy.person.go_on(buy.link)
     if button is not None:
@@ -52,13 +52,13 @@ async def lost(shop: Shop, buy: Buying, *, button: str | None = "card") -> str:
 
 
 async def noted(shop: Shop) -> list[str | None]:
-    """Return the notes of the operator's list on payments that need a look."""
+    """Return the notes of the operator's list on payments that need a review."""
     rows = (await list_payments(shop.service, only_open=True)).rows
     return [f"{row.what}: {row.note}" for row in rows if row.standing == "otherwise"]
 
 
 async def compared(shop: Shop) -> Reconciliation:
-    """How far the comparison with Stripe is."""
+    """Return the progress of the comparison with Stripe."""
     rows = await shop.service.elicitations.all(Reconciliation)
     (row,) = [row for row in rows if row.seller == "stripe"]
     return row
@@ -70,7 +70,7 @@ async def ends_in(shop: Shop, statuses: list[str]) -> None:
             await asyncio.sleep(0)
 
 
-# A create that is refused.
+# A refused creation.
 
 
 async def test_page_that_was_paid_in_what_the_store_lost_is_found_and_settles(shop: Shop) -> None:
@@ -186,7 +186,7 @@ async def test_session_of_a_payment_link_in_the_list_is_not_taken_for_a_lost_pag
         assert len(sessions_of(asked)) == 1
 
 
-# A provider that lists nothing.
+# A provider that cannot list its payments.
 
 
 async def test_lost_page_at_a_provider_without_a_list_is_left_to_the_operator() -> None:
@@ -212,7 +212,7 @@ async def test_lost_page_at_a_provider_without_a_list_is_left_to_the_operator() 
         assert provider.calls == []
 
 
-# Compared since a time.
+# Comparison since a given time.
 
 
 async def test_payment_of_a_lost_question_is_on_the_operators_list(shop: Shop) -> None:

@@ -1,4 +1,4 @@
-"""A payment that a call left in hand: who refunds it waits out their own doubt, and no longer."""
+"""Payments claimed by a call that died: refunded as soon as the claim has certainly expired."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -25,7 +25,7 @@ async def never(_: Receipt) -> str:
 
 @asynccontextmanager
 async def in_hand(shop: Shop) -> AsyncGenerator[None]:
-    """A call has its payment in hand, and works."""
+    """Let a call claim its payment and stay at work."""
     shop.body = never
     async with buying(shop) as buy:
         await buy.pay()
@@ -34,7 +34,7 @@ async def in_hand(shop: Shop) -> AsyncGenerator[None]:
 
 
 async def refund(process: Process) -> list[str]:
-    """The command, in this process."""
+    """Run the refund command in this process."""
     (row,) = (await list_payments(process.service, only_open=True)).rows
     return await refund_payment(process.service, row.id, reason=None, also_spent=False)
 
@@ -46,7 +46,7 @@ async def standing(process: Process) -> str:
 
 async def test_command_in_a_fresh_process_refunds_what_a_dead_call_had(shop: Shop) -> None:
     async with in_hand(shop):
-        shop.clock.tick(seconds=31)  # and nobody renews the lease
+        shop.clock.tick(seconds=31)  # and the lease is not renewed
         command = await shop.process()
         began = shop.clock()
         assert await standing(command) == "open"
@@ -69,7 +69,7 @@ async def test_command_refuses_at_once_what_a_live_call_has(shop: Shop) -> None:
 
 
 class Meanwhile(Clock):
-    """A clock on which something happens in the time that is waited out."""
+    """A clock that runs a callback after each sleep."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ async def test_command_refuses_what_a_slow_call_renews_while_it_waits(shop: Shop
 async def test_automatic_refund_right_after_a_start_is_not_put_off(shop: Shop) -> None:
     async with in_hand(shop):
         shop.clock.tick(days=7)
-        # The process of before would not doubt; its sweeper has no turn any more.
+        # The earlier process would refund at once, so its sweeper gets no turn.
         await shop.store.due(shop.clock(), hold=timedelta(hours=1))
         fresh = await shop.process()
         (payment,) = await shop.payments()

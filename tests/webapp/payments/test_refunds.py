@@ -1,4 +1,4 @@
-"""Money that goes back: by itself as nobody used it, once, and never from under a call."""
+"""Refunds: automatic for unused payments, once, and never while a call uses the payment."""
 
 import asyncio
 import itertools
@@ -23,7 +23,7 @@ from webapp.sweeper import fall_due
 LISTED = "GET /stripe/v1/refunds"
 
 
-# By itself.
+# Automatic refunds.
 
 
 async def test_what_nobody_used_is_given_back_by_itself_after_a_week(shop: Shop) -> None:
@@ -251,7 +251,7 @@ async def test_a_reply_that_was_lost_is_no_second_refund(shop: Shop) -> None:
         await paid_in_vain(shop, buy)
     shop.clock.tick(days=7)
     shop.line.lost.append(REFUND)
-    shop.line.broken += [LISTED, FETCH]  # nobody says that it was done
+    shop.line.broken += [LISTED, FETCH]  # the provider cannot confirm the refund
     await shop.sweep()
     assert (await shop.ledger(), len(await shop.refunds())) == (["refunding"], 1)
     await shop.restart()
@@ -291,7 +291,7 @@ async def test_where_its_provider_is_not_set_up_nothing_is_begun(shop: Shop) -> 
     await shop.restart(sellers={})
     (payment,) = await shop.payments()
     payments = shop.service.kinds.payments
-    await payments.ledger.change(  # as of real money
+    await payments.ledger.change(  # as in a live payment
         payment.owner, payment.id, lambda one: replace(one, at=STRIPE_API)
     )
     with pytest.raises(NoRefunds, match="ELICIT_STRIPE_"):
@@ -343,7 +343,7 @@ async def test_what_is_bought_for_good_and_never_used_is_given_back(shop: Shop) 
         await buy.is_asked_again()
 
 
-# By the tool.
+# Refunds by the tool.
 
 
 async def test_a_tool_that_could_not_give_it_back_does_not_use_it_either(shop: Shop) -> None:
@@ -384,7 +384,7 @@ async def test_a_tool_that_gave_it_back_and_failed_is_paid_anew_by_the_next_call
 
 
 async def runs_are_delivered(shop: Shop) -> None:
-    """Every result is known to have arrived."""
+    """Wait until every result is known to have arrived."""
     elicitations = shop.service.elicitations
     while not all(run.is_delivered for run in await elicitations.all(Run)):  # noqa: ASYNC110
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Two who give the same payment back at once, at a provider that knows no keys; or a bank does."""
+"""Two simultaneous refunds of a payment at a provider without idempotency keys, or a claim."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -120,7 +120,7 @@ async def test_while_one_process_asks_another_one_does_not(
         await fall_due(other)
         there.answers.set()
         await first
-        # And then it is told what became of it.
+        # The second refund then learns what became of the payment.
         refund = await refunds_of(other).refund(payment.owner, payment.id, reason="b")
         assert str(refund.price) == "9.00 EUR"
     assert (there.refunds, there.refunded) == (1, 900)
@@ -227,7 +227,7 @@ async def test_whoever_gives_up_leaves_the_turn_of_the_next_one_as_it_is(
             asking.append(asyncio.create_task(refund(payment.owner, payment.id, reason=None)))
             await eventually(lambda: there.refunds == 2)
 
-        # The row is begun, then its turn is taken; the third time it is written that has failed.
+        # The row is started, then its turn is claimed. The third write notes the failure.
         store.meanwhile += [begin, nothing, nothing]
         there.is_down = True
         payment_env.clock.tick(days=7, seconds=1)
@@ -293,7 +293,7 @@ async def test_what_a_bank_claims_just_when_it_is_to_be_given_back_is_not_given_
         payment_env.clock.tick(days=7)
         await fall_due(payment_env.service)
     assert (there.refunds, await standing(payment_env, payment)) == (0, ReceiptStatus.DISPUTED)
-    await hear(Dispute.WON)  # and then it goes back, as it was begun
+    await hear(Dispute.WON)  # the refund that had begun is then carried out
     payment_env.clock.tick(days=7)
     await fall_due(payment_env.service)
     assert (there.refunded, await standing(payment_env, payment)) == (900, ReceiptStatus.REFUNDED)

@@ -1,4 +1,4 @@
-"""`elicit show`: any id that a page, a log line, a list or a provider names, with its timeline."""
+"""`elicit show`: finds any id from a page, log line, list or provider, and shows its timeline."""
 
 import json
 from datetime import timedelta

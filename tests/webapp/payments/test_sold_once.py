@@ -1,4 +1,4 @@
-"""A product bought for good is sold once: one question, one price paid, one receipt for all."""
+"""A permanent purchase is sold once: one question, one payment, one receipt for all calls."""
 
 import asyncio
 from typing import Any
@@ -22,13 +22,13 @@ def shop(shop: Shop) -> Shop:
 
 
 async def charges(shop: Shop) -> int:
-    """How many checkouts were paid whose money the seller still has."""
+    """Return the number of paid checkouts that are not refunded."""
     paid = await shop.payments()
     given = {refund["payment_intent"] for refund in await shop.refunds()}
     return sum(payment.payment_intent not in given for payment in paid)
 
 
-# While it is open.
+# Open questions.
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
@@ -121,7 +121,7 @@ async def test_needed_product_joins_the_question_of_a_call_of_the_same_tool(shop
         assert len(await shop.payments()) == 1
 
 
-# Once it is bought.
+# Bought products.
 
 
 async def test_late_payment_answers_the_open_question_with_its_receipt(shop: Shop) -> None:
@@ -221,7 +221,7 @@ async def test_product_whose_claim_was_won_after_it_was_bought_again_is_refunded
         assert await buy.again() == "paid 9.00 EUR"
 
 
-# Of no harm.
+# Unrelated cases.
 
 
 async def test_two_tools_sell_two_products(shop: Shop) -> None:
@@ -258,7 +258,7 @@ async def results_are_noted_of(shop: Shop, wanted: set[str]) -> None:
 async def _paid_late(
     shop: Shop, buy: Any, *, is_paid: bool = True
 ) -> tuple[str, asyncio.Task[Any]]:
-    """The first question is over, its page can still be paid at; the same is asked again."""
+    """Let the first question expire while its page can still be paid, and ask the same again."""
     there = await buy.person.go_on(buy.link)
     shop.clock.tick(minutes=30)
     if is_paid:

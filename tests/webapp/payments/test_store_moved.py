@@ -1,4 +1,4 @@
-"""The store moves while people pay: the old server refuses, the new one has it once."""
+"""Moving the store while people pay: the old server refuses, and the new one counts each once."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ from webapp.stores.moving import copy, move
 
 @pytest_asyncio.fixture(params=STORES)
 async def address(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
-    """An empty place of each kind of store."""
+    """Open an empty store of each kind and return its address."""
     folder = tmp_path / "there"
     folder.mkdir()
     async with STORES[request.param](folder) as address:
@@ -26,14 +26,14 @@ async def address(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 async def moved(shop: Shop, address: str) -> None:
-    """From its store to that address, by a process beside the server."""
+    """Move the shop's store to the address, from a process next to the server."""
     target = await open_store(address)
     await move(shop.store, target)
     await target.aclose()
 
 
 async def becomes(shop: Shop, *standings: str) -> None:
-    """Wait for it: that a result arrived is noted after it did."""
+    """Wait until the ledger has these statuses. A delivery is noted after the result arrived."""
     async with asyncio.timeout(300):
         while await shop.ledger() != [*standings]:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -49,7 +49,7 @@ async def test_a_webhook_that_reaches_the_old_server_lands_once_in_the_new_place
     tmp_path: Path, address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_shop(
-        clock=Clock(datetime.now(UTC)),  # as the stores' servers have it
+        clock=Clock(datetime.now(UTC)),  # the stores' servers use the real time
         folder=tmp_path,
     ) as shop:
         async with buying(shop) as buy:
@@ -71,7 +71,7 @@ async def test_a_webhook_that_reaches_the_old_server_lands_once_in_the_new_place
 
 async def test_a_link_that_was_opened_before_is_paid_after(tmp_path: Path, address: str) -> None:
     async with open_shop(
-        clock=Clock(datetime.now(UTC)),  # as the stores' servers have it
+        clock=Clock(datetime.now(UTC)),  # the stores' servers use the real time
         folder=tmp_path,
     ) as shop:
         async with buying(shop) as buy:
@@ -88,7 +88,7 @@ async def test_after_a_restore_an_open_question_is_answered_and_a_receipt_is_use
     tmp_path: Path, address: str
 ) -> None:
     async with open_shop(
-        clock=Clock(datetime.now(UTC)),  # as the stores' servers have it
+        clock=Clock(datetime.now(UTC)),  # the stores' servers use the real time
         folder=tmp_path,
     ) as shop:
         async with buying(shop) as buy:
@@ -123,7 +123,7 @@ async def test_behind_a_fence_nothing_is_acknowledged_and_the_reason_is_in_the_l
 ) -> None:
     async with (
         open_shop(
-            clock=Clock(datetime.now(UTC)),  # as the stores' servers have it
+            clock=Clock(datetime.now(UTC)),  # the stores' servers use the real time
             folder=tmp_path,
         ) as shop,
         buying(shop) as buy,

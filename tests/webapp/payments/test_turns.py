@@ -1,4 +1,4 @@
-"""Open payment pages that are asked about by themselves, where no webhook reaches us."""
+"""Open payment pages that the server polls, because no webhook can reach it."""
 
 import asyncio
 import os
@@ -46,7 +46,7 @@ async def payment_env(acme: Acme, tmp_path: Path) -> AsyncIterator[PaymentEnv]:
 async def asked_at(
     payment_env: PaymentEnv, calls: list[str], *, seconds: int, words: str
 ) -> list[int]:
-    """At which seconds from now its provider is asked, looked at in each."""
+    """Return the seconds from now at which the provider is asked, checking each second."""
     moments: list[int] = []
     for second in range(1, seconds + 1):
         before = sum(words in call for call in calls)
@@ -227,7 +227,7 @@ async def test_who_says_nothing_is_not_asked(acme: Acme, tmp_path: Path) -> None
         assert (await payment_env.now(asked)).ask_at is None
 
 
-# When it is on.
+# When polling is on.
 
 
 def test_on_this_machine_providers_elsewhere_are_asked(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ async def test_the_sandbox_reaches_us_and_is_not_asked() -> None:
         assert with_sandbox(shop.settings, shop.sandbox).unreached == set()
 
 
-# Waking for it.
+# Waking up to poll.
 
 
 async def test_a_process_wakes_for_what_it_expects(payment_env: PaymentEnv) -> None:

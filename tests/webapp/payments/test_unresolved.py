@@ -1,4 +1,4 @@
-"""Loose ends: what is asked about again, what that holds up, and what becomes of it at last."""
+"""Unresolved payments: when they are polled, what they block, and how they end."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -42,7 +42,7 @@ from webapp.sweeper import fall_due
 
 
 class Damaged(MemoryStore):
-    """One row of it can be read, and not written."""
+    """A store in which one row can be read but not written."""
 
     bad: str | None = None
 
@@ -78,19 +78,19 @@ async def test_one_bad_row_holds_up_none_of_the_others(
         assert await ledger(payment_env) == [ReceiptStatus.OPEN] * 2
         word = "store.unavailable" if is_readable else "record.unreadable"
         assert caplog.messages.count(word) == 2
-        if is_readable:  # and it has its turn again
+        if is_readable:  # and the row gets its turn again
             store.bad = None
             await payment_env.sweep()
             assert (await payment_env.now(bad)).status is Status.EXPIRED
 
 
-# What it holds up.
+# What an unresolved payment blocks.
 
 
 async def ask_the_same(
     payment_env: PaymentEnv, asked: Elicitation, *, what: str | None = None, **others: Any
 ) -> None:
-    """Somebody is to pay for it again; `others`: not the same owner, server or tool."""
+    """Ask for the same payment again. `others` replaces the owner, server or tool."""
     by = AskedBy(owner=asked.owner, server=asked.asked.server, tool=asked.asked.tool)
     terms, link = (
         terms_of(asked),
@@ -128,7 +128,7 @@ async def test_the_hundred_and_first_of_one_owner_holds_up_the_same_too(
 ) -> None:
     asked = await left_by(payment_env, acme, state="pending")
     (loose,) = await payment_env.unresolved()
-    for number in range(100):  # each before it in the store
+    for number in range(100):  # the store lists each of these before `loose`
         another = replace(
             loose, id=f"{loose.owner}-{number:023}", what=f"Report {number}", version=0
         )
@@ -176,7 +176,7 @@ async def test_a_page_that_stays_open_after_its_time_is_asked_about_until_it_is_
         assert [loose.status for loose in await payment_env.unresolved()] == [UnresolvedStatus.OVER]
 
 
-# Whoever has paid, while another page of the same question is not over.
+# A person who has paid, while another page of the same question is open.
 
 
 async def bought(call: Call) -> Receipt:
@@ -194,7 +194,7 @@ async def question_of(payment_env: PaymentEnv) -> Elicitation:
 
 
 async def two_pages(payment_env: PaymentEnv, acme: Forgetful, asked: Elicitation) -> None:
-    """The reply to the making comes so late that it was asked for again."""
+    """Delay the reply to a creation so long that the page is created a second time."""
     going = asyncio.ensure_future(payment_env.go_on(asked))
     await acme.made.acquire()
     assert (await tell(payment_env, acme.event("co-1"))).json() == {"received": "waiting"}
@@ -237,13 +237,13 @@ async def test_whoever_has_paid_is_not_held_back_by_another_page_that_is_not_ove
         assert (receipt.id, payment.session) == (payment.id, "co-1")
 
 
-# A loose end whose question is gone.
+# An unresolved payment whose question is gone.
 
 ASK_THERE = "has not said whether it was paid: look at co-1 there"
 
 
 class Slow(Acme):
-    """While it is asked about a checkout, something happens here, once."""
+    """A provider that runs a callback once, before it answers about a checkout."""
 
     meanwhile: Callable[[], Awaitable[object]] | None = None
 
@@ -266,7 +266,7 @@ async def test_a_loose_end_whose_question_is_gone_is_given_up_and_somebody_has_t
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await left_by(payment_env, acme, state="pending")
-    # No process was there for two months, and then one cleans up first.
+    # No process ran for two months, and then one erases old records first.
     payment_env.clock.tick(days=62)
     await payment_env.store.erase(before=payment_env.clock())
     assert await payment_env.service.elicitations.get(asked.id) is None
@@ -297,7 +297,7 @@ async def test_so_is_one_whose_question_goes_while_its_provider_is_asked(
         acme.pay(state="paid" if state == "otherwise" else state)
         if state == "otherwise":
             acme.checkouts["co-1"]["amount"] = 400
-        # Another process cleans up meanwhile.
+        # Another process erases old records in the meantime.
         payment_env.clock.tick(days=62)
         acme.meanwhile = lambda: payment_env.store.erase(before=payment_env.clock())
         await fall_due(payment_env.service)
@@ -309,7 +309,7 @@ async def test_so_is_one_whose_question_goes_while_its_provider_is_asked(
 
 
 class Emptied(MemoryStore):
-    """Everything of an owner is erased just before their question is looked up."""
+    """A store that erases an owner's records just before their question is read."""
 
     owner: str | None = None
 

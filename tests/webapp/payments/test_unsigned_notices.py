@@ -1,4 +1,4 @@
-"""Hints: webhooks that nobody has signed, or a certificate has, and what little they can do."""
+"""Hints: webhooks without a signature, or signed with a certificate, and their limited effect."""
 
 import asyncio
 import json
@@ -95,7 +95,7 @@ async def test_a_provider_that_is_down_sends_its_hint_again_and_is_paid_once(
 
 
 class Slow(PayPal):
-    """It answers about its orders when it is told to."""
+    """PayPal that answers about its orders only after `answers` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,13 +121,14 @@ async def test_two_hints_at_once_take_the_money_once() -> None:
                 await asyncio.sleep(0)
             provider.answers.set()
         assert [hint.result().status_code for hint in hints] == [200, 200]
-        # If both found it approved, both took it: under one key, which PayPal acts on once.
+        # If both hints found the order approved, both captured it with the same key, so PayPal acts
+        # once.
         assert len(set(provider.capture_keys)) == provider.captured == 1
         assert len(await payment_env.service.kinds.payments.ledger.all()) == 1
 
 
 class Taken(PayPal):
-    """Another process of ours takes the money just before each capture."""
+    """PayPal at which another process captures the payment just before each capture."""
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/capture"):
@@ -141,7 +142,7 @@ async def test_what_another_process_has_just_taken_is_one_payment() -> None:
         asked = await payment_env.begun()
         provider.approve("O1")
         assert (await payment_env.post(approved(asked, "O1"))).status_code == 200
-        # The second is told ORDER_ALREADY_CAPTURED, and the order tells what became of it.
+        # The second capture fails with ORDER_ALREADY_CAPTURED, and the order shows the result.
         assert (len(provider.capture_keys), provider.captured) == (2, 1)
         assert (await payment_env.now(asked)).status is Status.ACCEPTED
         [payment] = await payment_env.service.kinds.payments.ledger.all()
@@ -195,7 +196,7 @@ async def test_a_flood_of_hints_writes_one_row(payment_env: PaymentEnv) -> None:
 
 
 class Signed:
-    """PayPal with its certificate, which stands at its own host."""
+    """PayPal with its certificate, which its own host serves."""
 
     def __init__(self) -> None:
         self.provider = PayPal()
@@ -282,7 +283,7 @@ async def test_what_no_certificate_has_signed_is_refused_and_nobody_is_asked(
         certified.clock.tick(minutes=1)
     assert signed.provider.calls == before
     assert not (await certified.now(asked)).status.is_final
-    assert len(signed.fetched) == 1  # a bad signature under a good certificate
+    assert len(signed.fetched) == 1  # the certificate is valid, but the signature is not
 
 
 async def test_a_certificate_that_does_not_lead_to_a_root_is_believed_nothing(
@@ -342,7 +343,7 @@ async def test_certificates_are_fetched_at_a_rate_whoever_names_them(
 async def test_what_is_no_sandbox_of_ours_vouches_for_nothing(
     signed: Signed, status: int, root_pem: bytes, answered: int
 ) -> None:
-    """Another program may stand at the port by now."""
+    """Another program may listen on the sandbox's port."""
     fetched: list[str] = []
 
     async def fetch(request: httpx.Request) -> httpx.Response:
@@ -370,4 +371,4 @@ async def test_what_is_no_sandbox_of_ours_vouches_for_nothing(
 
 
 def test_the_roots_that_are_trusted_here_have_those_of_the_authority() -> None:
-    trusted_roots(PAYPAL_SANDBOX)  # it would raise
+    trusted_roots(PAYPAL_SANDBOX)  # raises if a root is missing

@@ -1,4 +1,4 @@
-"""A payment that becomes usable again answers whoever asks for the same thing, and is paid once."""
+"""A payment that becomes usable again answers the next identical request, and is paid once."""
 
 import asyncio
 from datetime import timedelta
@@ -14,7 +14,7 @@ WON = {"status": "won"}
 
 
 async def claimed_and_asked_again(shop: Shop, buy: Buying) -> tuple[Payment, str]:
-    """A bank claims the unused payment, so the same call asks again; the payment and the link."""
+    """Let a bank claim the unused payment. Return the payment and the link of the next question."""
     payment = await kept(shop, buy)
     assert await claimed(shop, payment) == "disputed"
     assert "claimed back through the bank" in text_of(await buy.caller.result("report"))
@@ -181,7 +181,7 @@ async def test_next_wish_is_answered_by_the_payment_that_was_won_back(shop: Shop
 
 
 async def ends_in(shop: Shop, statuses: list[str]) -> None:
-    """Note the use a moment after the result arrived."""
+    """Wait until the ledger has these statuses. A use is noted just after the result arrived."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while sorted(await shop.ledger()) != statuses:  # noqa: ASYNC110
             await asyncio.sleep(0)

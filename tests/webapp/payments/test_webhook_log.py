@@ -1,4 +1,4 @@
-"""The inbox: what was verified is kept and can be taken again, of the rest there is a count."""
+"""The log of webhooks: verified ones are stored and can be replayed, others are counted."""
 
 import asyncio
 import itertools
@@ -32,7 +32,7 @@ async def statuses(shop: Shop) -> list[str]:
     return sorted(hook.status for hook in await shop.hooks())
 
 
-# What is kept.
+# Stored webhooks.
 
 
 async def test_an_event_that_says_what_the_way_back_told_is_kept_all_the_same(shop: Shop) -> None:
@@ -116,7 +116,7 @@ async def test_the_events_of_a_transfer_in_any_order_come_to_the_same_end(
         assert await shop.statuses() == ["accepted"]
 
 
-# Replay.
+# Replays.
 
 
 async def test_what_was_applied_and_is_replayed_changes_nothing(shop: Shop) -> None:
@@ -163,7 +163,7 @@ async def test_a_replay_wakes_the_call_that_waits_in_another_process(shop: Shop)
             body=json.dumps(paid),
             received_at=shop.clock(),
             erase_at=shop.clock() + timedelta(days=30),
-            status="unknown",  # as of a store that had lost the question, and has it back
+            status="unknown",  # as if the store had lost the question and has it again
         )
         await other.service.elicitations.write(row)
         (line,) = await replay_hook(other.service, tail_of(row))
@@ -221,7 +221,7 @@ async def test_an_operator_sees_what_came_and_what_became_of_it(shop: Shop) -> N
                 await work(shop.service, "x" * 24)
 
 
-# What could not be verified.
+# Webhooks that failed verification.
 
 
 async def test_what_is_not_verified_leaves_a_count_by_day_and_reason(shop: Shop) -> None:

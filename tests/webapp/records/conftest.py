@@ -1,4 +1,4 @@
-"""What the tests of rotation share."""
+"""Fixtures that the rotation tests share."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Each owner's chain: every change is told of in the write that makes it, whoever else writes."""
+"""The audit chain of an owner: every change is recorded in the write that makes the change."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -113,7 +113,7 @@ async def test_the_chain_is_erased_when_its_time_is_over() -> None:
         await asked(service)
         (block,) = await store.list(AUDIT)
         assert block.erase_at is not None
-        # To the end of that day, so that most writes leave the time as it is.
+        # Erased at the end of that day, so that most writes do not change the time.
         assert timedelta(days=30) <= block.erase_at - clock() < timedelta(days=31)
         clock.tick(days=31)
         await store.erase(before=clock())

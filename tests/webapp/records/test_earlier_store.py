@@ -1,6 +1,6 @@
-"""A store that was made before: every kind of row opens, under its id, and is written as it was.
+"""Stores of earlier versions: every kind of row can be read under its id and written unchanged.
 
-earlier_store.json has a record of each kind, as the code before the record room wrote it.
+earlier_store.json contains a record of each kind, written by the code before the records package.
 """
 
 from pathlib import Path
@@ -33,7 +33,7 @@ async def earlier() -> MemoryStore:
 
 
 def without_new(now: Any, before: Any) -> Any:
-    """Return what a row says now without the fields that have come since, which say nothing."""
+    """Return a row's current fields without the new ones, and check that those are empty."""
     if not (isinstance(now, dict) and isinstance(before, dict)):
         return now
     assert not any(now[field] for field in now.keys() - before.keys())

@@ -1,4 +1,4 @@
-"""A store that has stepped back is noticed: by what a process saw, and by a copy of its mark."""
+"""A store that has stepped back: noticed by a process's memory and by the copy of its mark."""
 
 import asyncio
 from datetime import timedelta
@@ -23,7 +23,7 @@ def clock():
 
 @pytest.fixture(params=["memory", *STORES])
 async def pair(request, tmp_path):
-    """Two openings of one store, as two processes have it."""
+    """Open one store twice, as two processes do."""
     if request.param == "memory":
         store = MemoryStore()
         yield store, store.sibling()
@@ -47,7 +47,7 @@ async def write(high_water, store, wanted):
 
 
 async def with_marks(high_water, clock, *, number):
-    """That many marks, each after a write."""
+    """Make `number` marks, each after a write."""
     for _ in range(number):
         clock.tick(seconds=6)
         high_water.wrote([record("a-0")])

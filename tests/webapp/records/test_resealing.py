@@ -1,4 +1,4 @@
-"""After a leak: what the old secret and an old copy open, and what goes on meanwhile."""
+"""Recovery from a leak: what the old secret and an old copy can read, while people are served."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -29,7 +29,7 @@ OLD, NEW = (f"{word} secret of thirty-two bytes or so".encode() for word in ("1"
 
 @pytest.fixture
 async def openings(tmp_path: Path) -> AsyncIterator[Sequence[Store]]:
-    """Of one store: two processes that serve, and the command."""
+    """Open one store three times: for two serving processes and the command."""
     stores = [await SqliteStore.open(tmp_path / "elicit.db") for _ in range(3)]
     yield stores
     for store in stores:
@@ -45,7 +45,7 @@ async def records(store: Store, *kinds: str) -> list[Record]:
 
 
 async def opened_by(store: Store, known: Sequence[bytes]) -> list[str]:
-    """The records of people's that one of these data keys opens."""
+    """Return the ids of people's records that one of these data keys can open."""
     found = list[str]()
     for record in await records(store, *KINDS.values()):
         row = Row(owner=record.owner, kind=record.kind, id=record.id, version=record.version)
@@ -59,7 +59,7 @@ async def opened_by(store: Store, known: Sequence[bytes]) -> list[str]:
 
 
 async def data_keys(store: Store, *secrets: bytes) -> list[bytes]:
-    """Whatever these secrets unwrap in the store."""
+    """Return the data keys that these secrets can unwrap in the store."""
     found = list[bytes]()
     for record in await records(store, DATA_KEY):
         try:
@@ -78,7 +78,8 @@ async def test_the_old_secret_and_an_old_copy_open_nothing_afterwards(file, cloc
         known = await data_keys(command, *leaked)
         assert await opened_by(command, known) == [before.id]
         await after_leak(command, file, clock)
-        assert await serving.elicitations.get(before.id) is not None  # so it has heard
+        # The process has received the new keys.
+        assert await serving.elicitations.get(before.id) is not None
         later = [await asked(serving, join="later"), await asked(serving, subject="bob")]
         assert await data_keys(command, *leaked) == []
         assert await opened_by(command, known) == []
@@ -158,7 +159,7 @@ async def test_the_old_data_keys_stay_until_every_process_must_have_heard(file, 
         clock.tick(minutes=1)
         await after_leak(store, file, clock)
         assert not await is_under_way(store, file.ring())
-        # A third one is about another leak.
+        # A third secret is for another leak.
         await after_leak(store, file, clock)
         assert len(file.read()) == 3
 

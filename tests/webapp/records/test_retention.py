@@ -1,4 +1,4 @@
-"""How long records stay, as the operator sets it: never less than a late payment needs."""
+"""Retention settings: how long records stay, and never less than a late payment needs."""
 
 from datetime import timedelta
 from pathlib import Path

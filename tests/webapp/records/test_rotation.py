@@ -1,4 +1,4 @@
-"""Rotation of the secrets: what was open stays open, nothing is lost, and it can be run again."""
+"""Rotation of secrets: existing data stays readable, nothing is lost, and it can run again."""
 
 import asyncio
 import re
@@ -42,7 +42,7 @@ def deployed(store: Store, *secrets: bytes) -> Keys:
 
 
 async def people(store: Store, ring: Ring, *, number: int) -> Sequence[str]:
-    """So many owners who each have a data key."""
+    """Create `number` owners with a data key each, and return their tags."""
     owners = await open_owners(store=store, ring=ring)
     tags = [owners.tag(issuer="tests", subject=str(n)) for n in range(number)]
     for tag in tags:
@@ -85,7 +85,7 @@ async def test_a_process_that_runs_meanwhile_goes_on(store, file, clock):
                     )
                     assert claims.id == of.id
                     assert await here.elicitations.get(claims.id) == of
-        # It seals with the new one from now on, so that the old one can go one day.
+        # The process now seals with the new secret, so that the old one can be retired.
         await asked(before, subject="carol", join="a third one")
     assert set(await count_wrapped(store)) == {file.ring().newest}
 
@@ -116,7 +116,7 @@ async def test_a_key_that_was_wrapped_before_and_written_after_a_rotation_is_not
     file, clock
 ):
     class Slow(MemoryStore):
-        """Writes the first data key only when somebody has rotated meanwhile."""
+        """A store that writes the first data key only after a rotation by another process."""
 
         has_waited = False
 
@@ -243,7 +243,7 @@ async def test_whoever_is_in_a_hurry_ends_the_links_of_an_old_secret(store, file
         old = file.ring().newest
         await rotate(local(store, file), now=clock())
         await retire(local(store, file), fingerprint=old.hex(), now=clock(), anyway=True)
-        # The process knows at once, and has lost nothing but the old links.
+        # The running process knows the change and has lost only the old links.
         assert running.elicitations.owners.cached(elicitation.owner) is not None
         async with process(store, clock, ring=file.ring()) as fresh:
             assert await fresh.elicitations.get(elicitation.id) == elicitation
@@ -293,7 +293,7 @@ async def test_a_secret_that_no_process_had_yet_wraps_nothing(store, clock):
 
 
 async def test_the_order_of_steps_breaks_nothing_at_any_moment(store, clock):
-    """At each step a process of the step before runs beside one of the next."""
+    """A process of each step runs next to one of the next step."""
     steps = [Ring([OLD]), Ring([OLD, NEW]), Ring([NEW, OLD])]
     tags = await people(store, steps[0], number=3)
     links: list[str] = []
@@ -365,7 +365,7 @@ async def test_a_secret_that_still_wraps_a_key_cannot_be_left_out() -> None:
 
 
 async def rewrap_the_pepper_only(store: Store) -> None:
-    """As a rotation leaves it that was cut off."""
+    """Rewrap only the pepper, as an interrupted rotation does."""
     (found,) = await store.list("pepper", owner=SERVICE)
     ring = Ring([NEW, OLD])
     name = f"{SERVICE} pepper"

@@ -1,4 +1,4 @@
-"""Rows: bytes that were moved, mixed or turned back do not open."""
+"""Rows: bytes that were moved, mixed or rolled back cannot be opened."""
 
 import asyncio
 
@@ -146,7 +146,7 @@ async def test_two_processes_that_begin_at_once_agree_on_the_pepper_and_on_data_
 
 async def test_the_loser_of_the_race_for_a_key_takes_the_winners() -> None:
     class Late(MemoryStore):
-        """Reads nothing at first, as a process that looked a moment too early."""
+        """A store that finds nothing at first, as if the process had read slightly too early."""
 
         async def read(self, owner: str, kind: str, id: str) -> Record | None:
             return None

@@ -1,4 +1,4 @@
-"""Whatever somebody does to a chain is found: in the chain itself, or by a head kept elsewhere."""
+"""Verification of audit chains: every manipulation is found, in the chain or by a stored head."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -41,7 +41,7 @@ SHORTER = replaced(AUDITED, keep_audit=timedelta(days=5))
 
 @pytest.fixture(scope="module")
 def thousand() -> list[Record]:
-    """A thousand questions of four people, one after another."""
+    """Return the records of a thousand questions of four people, asked one after another."""
 
     async def build() -> list[Record]:
         store = MemoryStore()
@@ -376,7 +376,7 @@ async def test_each_day_a_head_goes_to_the_folder_once_and_shows_there_what_was_
         assert "Nothing is missing" in (await verify_chains(service, against=first))[-1]
         with pytest.raises(CommandRefused, match="its last 1 entry is missing"):
             await verify_chains(service, against=last)
-        for number in range(3):  # until it is longer than it was
+        for number in range(3):  # until the chain is longer than before
             await asked(service, join=f"after {number}")
         with pytest.raises(CommandRefused, match="entry 2 or one before it is not what the head"):
             await verify_chains(service, against=last)

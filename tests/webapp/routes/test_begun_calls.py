@@ -1,4 +1,4 @@
-"""A call that has begun with an account goes on with that one, in each of its legs."""
+"""A call that began with one account uses the same account in each later request."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -32,15 +32,15 @@ Said = Callable[["Shop"], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shop:
-    """A tool that deletes at an account, when its person has signed somewhere else."""
+    """A tool that deletes with an account, after its person has signed elsewhere."""
 
     here: OAuthEnv
     caller: Any
     person: Person
-    got: list[str]  # by the body, each time that it ran
+    got: list[str]  # the account's label, appended by the body at each run
 
     async def go_on(self) -> str:
-        """Where the provider asks the person."""
+        """Continue to the provider, and return the page where it asks the person."""
         return await self.person.go_on(await self.caller.link())
 
     async def approve(self, at_provider: str) -> None:
@@ -52,15 +52,18 @@ class Shop:
         await press(self.person, self.here, tail(one) + button)
 
     async def put_in_use(self, label: str) -> None:
-        """By a press, after all that was said before; hubot is shared with the tool besides."""
+        """Switch to the account with this label, later than all answers.
+
+        Hubot is shared with the tool.
+        """
         self.here.clock.tick(seconds=1)
         (hubot,) = [each for each in await self.here.connections() if each.label == "hubot"]
-        if "clean" not in hubot.tools:  # as a yes to another question of it leaves it
+        if "clean" not in hubot.tools:  # as after the person allowed it in another question
             await self.here.service.elicitations.write(allow(hubot, "clean", None))
         await self.press(label, "/switch")
 
     async def lapse(self, label: str) -> None:
-        """Its key is over, and the provider does not renew it."""
+        """Mark the account as lapsed: its access token expired and cannot be renewed."""
         (one,) = [each for each in await self.here.connections() if each.label == label]
         await self.here.service.elicitations.write(lapse(one, now=self.here.clock()))
 
@@ -76,7 +79,11 @@ class Shop:
 
 @asynccontextmanager
 async def shop(*meanwhile: Said) -> AsyncIterator[Shop]:
-    """`meanwhile` is what the person does when a body has got the account and not yet asked on."""
+    """Open a shop.
+
+    `meanwhile` lists what the person does after each body that received the account and before it
+    asks again.
+    """
     server, got, left = MCPServer("shop"), list[str](), list(meanwhile)
     at: Shop
 
@@ -153,7 +160,7 @@ async def test_what_the_person_takes_away_is_taken_from_a_call_that_has_begun(
 
 
 class TestAnAccountThatNobodyWasAskedFor:
-    """It was at hand when the call began, and what the person does then changes the next call."""
+    """An account that existed at the start: the person's later changes affect the next call."""
 
     async def test_it_stays_the_call_s_when_the_person_puts_another_in_use(self) -> None:
         async with shop(nothing, nothing, switch_to_hubot) as at:
@@ -241,7 +248,7 @@ class TestAnAccountThatNobodyWasAskedFor:
             assert refused.is_error
             assert why in text_of(refused)
             assert at.got[2:] == ["octocat"]
-            # What was signed was used for nothing.
+            # The signature was not used for any deletion.
             assert text_of(await soon(at.caller.call("clean"))) == "deleted at hubot"
 
     async def test_it_stays_so_when_the_tool_asks_on_by_the_protocol_s_own_means(self) -> None:
@@ -253,7 +260,7 @@ class TestAnAccountThatNobodyWasAskedFor:
 
 
 def asks_for_a_size() -> tuple[MCPServer[Any], list[str]]:
-    """By a form of the tool's own, when it has the account; and what its bodies got."""
+    """Return a server whose tool asks with its own form, and the accounts that the tool got."""
     server, got = MCPServer("shop"), list[str]()
 
     @server.tool()
@@ -266,7 +273,7 @@ def asks_for_a_size() -> tuple[MCPServer[Any], list[str]]:
 
 @asynccontextmanager
 async def octocat_in_use(server: MCPServer[Any], got: list[str]) -> AsyncIterator[Shop]:
-    """It is shared with the tool `clean`, and hubot with another one."""
+    """Open a shop where octocat is shared with the tool `clean`, and hubot with another tool."""
     async with oauth_env(server=server) as here, caller_at(here, MODERN) as caller:
         await connect_as(here, "hubot", tool="other")
         await connect_as(here, "octocat", tool="clean")
@@ -278,7 +285,7 @@ async def nothing(at: Shop) -> None:
 
 
 async def a_first_call(at: Shop) -> None:
-    """Octocat is connected by it, and shared with the tool; its body gets that twice."""
+    """Make a call that connects octocat and shares it with the tool. Its body receives it twice."""
     call = at.caller.call("clean")
     await at.approve(await at.go_on())
     await at.sign()
@@ -286,7 +293,7 @@ async def a_first_call(at: Shop) -> None:
 
 
 class TestAnOldRequestState:
-    """Sent with the same call when its run is over, it brings back no account."""
+    """A request state that is sent again after its run ended does not bring back an account."""
 
     @pytest.mark.parametrize("minutes", [0, 11])
     async def test_of_a_call_that_was_signed(self, minutes: int) -> None:
@@ -304,7 +311,7 @@ class TestAnOldRequestState:
             if minutes:
                 asked_in(again)
                 assert at.got[got:] == ["hubot"]
-            else:  # it may have been lost
+            else:  # the result may have been lost
                 assert text_of(answered_in(again)) == "deleted at octocat"
                 assert len(at.got) == got
 

@@ -1,4 +1,4 @@
-"""The way back from a provider, as the person and the waiting tool see it."""
+"""The OAuth callback, as the person and the waiting tool see it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -81,14 +81,14 @@ async def test_a_double_click_makes_one_exchange() -> None:
     async with oauth_env() as here:
         asked, person, link, callback = await decided(here, "repo")
         pages = await asyncio.gather(*(person.visit(callback) for _ in range(5)))
-        assert {page.status for page in pages} == {303}  # to the page that tells how far it is
+        assert {page.status for page in pages} == {303}  # to the page that shows the progress
         assert (await asked.account()).label == "octocat"
         assert here.gate.exchanges == 1
         assert (await person.visit(link)).heading == "GitHub is connected"
 
 
 async def exchanging(here: OAuthEnv, person: Person, callback: str) -> "asyncio.Task[Page]":
-    """The person is back, and the provider is slow to answer us."""
+    """Let the person return while the provider is slow to answer the code exchange."""
     await here.plan("slow")
     held = asyncio.create_task(person.visit(callback))
     await eventually(lambda: here.gate.exchanges)
@@ -214,7 +214,7 @@ async def test_a_bad_answer_of_the_provider_ends_it_in_words(reply: Response) ->
         with pytest.raises(Failed) as failed:
             await asked.account()
         assert "s3cret" not in str(failed.value)
-        assert here.gate.exchanges == 1  # a code is never tried twice
+        assert here.gate.exchanges == 1  # a code is never exchanged twice
         await ends(person, await person.visit(callback))
         assert here.gate.exchanges == 1
         assert not await here.connections()
@@ -302,12 +302,12 @@ async def test_a_yes_that_is_too_old_for_the_provider_too_leaves_it_expired() ->
             await asked.account()
         assert (await person.visit(link)).heading == "The time is over"
         page = await ends(person, await person.visit(callback))
-        assert page.heading == "The time is over"  # the sandbox's code lives for a minute only
+        assert page.heading == "The time is over"  # the sandbox's code is valid for one minute only
         assert here.gate.exchanges == 1
 
 
 async def late_yes(here: OAuthEnv, **about: Any) -> tuple[Any, Any, str, str]:
-    """A person who is at the provider while the time runs out, and comes back with a yes."""
+    """Let the person be at the provider when the question expires, and return with an approval."""
     asked, person = here.ask("repo", **about), await here.person()
     link = await asked.link()
     at_provider = await person.go_on(link)
@@ -417,7 +417,7 @@ async def test_a_yes_after_it_failed_changes_nothing(status: Status) -> None:
 
 
 async def interrupted(here: OAuthEnv) -> tuple[Any, Any, str, "asyncio.Task[Any]"]:
-    """An exchange whose answer has not come for a minute."""
+    """Interrupt an exchange whose answer has not come for a minute."""
     asked, person, link, callback = await decided(here, "repo")
     held = await exchanging(here, person, callback)
     here.clock.tick(seconds=59)
@@ -435,7 +435,7 @@ async def test_an_exchange_that_was_cut_off_fails_after_a_minute() -> None:
             await asked.account()
         page = await person.visit(link)
         assert page.heading == "This did not work"
-        assert "remove it there" in page.text  # a grant that we do not know may be left
+        assert "remove it there" in page.text  # a grant that the server does not know may exist
         await here.release()
         await soon(held)
 
@@ -445,7 +445,7 @@ async def test_an_answer_after_it_was_given_up_is_kept_for_the_next_call() -> No
         asked, person, link, held = await interrupted(here)
         with pytest.raises(Failed):
             await asked.account()
-        here.clock.tick(seconds=-30)  # or the sandbox's code would be too old
+        here.clock.tick(seconds=-30)  # otherwise the sandbox's code would be too old
         await here.release()
         await soon(held)
         assert (await person.visit(link)).heading == "This did not work"
@@ -461,7 +461,7 @@ async def test_the_page_of_an_exchange_that_was_cut_off_says_what_to_do() -> Non
         await here.release()
         await soon(held)
         assert "To start again" in page.text
-        # The provider may hold a grant that we never heard of.
+        # The provider may hold a grant that the server never received.
         assert "among your connected apps, remove it there" in page.text
 
 
@@ -469,7 +469,7 @@ async def test_the_page_of_an_exchange_that_was_cut_off_says_what_to_do() -> Non
 async def two_processes(
     folder: Path, *, played: bool = True
 ) -> AsyncIterator[tuple[OAuthEnv, OAuthEnv]]:
-    """Of one store; `played`: whether the other one has the sandbox's settings too."""
+    """Open two processes on one store. `played` gives the other one the sandbox's settings too."""
     async with AsyncExitStack() as stack:
         stores: list[Store] = []
         for _ in range(2):
@@ -491,7 +491,7 @@ async def test_the_callback_may_come_to_another_process(tmp_path: Path) -> None:
     async with two_processes(tmp_path) as (here, there):
         asked = here.ask("repo")
         person = await here.person(host=here.url.removeprefix("http://"))
-        # Continue is pressed at the other process.
+        # Continue is pressed in the other process.
         at_provider = await person.go_on((await asked.link()).replace(here.url, there.url))
         callback = await approve(await here.person(), at_provider)
         page = await person.visit(callback.replace(here.url, there.url))
@@ -510,14 +510,14 @@ async def test_a_provider_that_is_not_configured_any_more_is_no_crash(tmp_path: 
         assert (page.status, page.heading) == (503, "Something went wrong here")
         assert here.gate.exchanges == 0
         del person.browser.headers["host"]
-        # It is the server's trouble and not the person's no: the right one still takes it.
+        # The server failed and the person did not decline, so the right process still accepts it.
         page = await ends(person, await person.visit(callback))
         assert page.heading == "GitHub is connected"
         assert (await asked.account()).label == "octocat"
 
 
 def acme_of(here: OAuthEnv) -> Provider:
-    """A provider at which we are registered, and which nobody can reach."""
+    """Return a provider where the server is registered, and which is unreachable."""
     here.service.kinds.accounts._registrations._credentials["acme"] = ("id", "secret")  # type: ignore[index]
     return openid("acme", "http://127.0.0.1:1", label="Acme")
 
@@ -569,7 +569,7 @@ async def test_the_page_tells_of_the_exchange_until_the_minute_is_over() -> None
         clock.tick(seconds=20)
         page = await person.visit(link)
         assert 'data-left="40"' in page.text
-        # Nothing that is pressed meanwhile has a say.
+        # Buttons that are pressed in the meantime have no effect.
         assert (await here.row(link)).status is Status.EXCHANGING
         await here.release()
         await soon(held)
@@ -687,7 +687,7 @@ async def test_the_model_is_told_what_the_server_lacks() -> None:
 
 
 class CountedStore(MemoryStore):
-    """Counts how often it is read."""
+    """A store that counts its reads."""
 
     reads = 0
 
@@ -711,7 +711,7 @@ async def test_a_call_whose_time_ends_during_the_exchange_waits_quietly() -> Non
         for _ in range(1000):
             await asyncio.sleep(0)
         reads = store.reads - before
-        here.clock.tick(minutes=-5)  # or the sandbox's code would be too old
+        here.clock.tick(minutes=-5)  # otherwise the sandbox's code would be too old
         await here.release()
         await soon(held)
         assert text_of(await soon(call)) == "octocat"
@@ -722,7 +722,7 @@ async def test_a_provider_that_this_process_has_no_settings_for_is_not_said_to_b
     async with oauth_env() as here:
         asked, person = here.ask(provider=acme_of(here)), await here.person()
         link = await asked.link()
-        # As in a process that was started without them.
+        # The process was started without these credentials.
         registrations = here.service.kinds.accounts._registrations
         del registrations._credentials["acme"], registrations.clients["acme"]
         page = await person.press(link)

@@ -1,4 +1,4 @@
-"""What is connected, as the person who connected it sees and ends it, and nobody else."""
+"""The page of connected accounts, which only the person who connected them can see and use."""
 
 import asyncio
 import logging
@@ -38,7 +38,7 @@ ACTIONS = ("disconnect", "unshare?tool=list", "keep", "switch", "reconnect")
 
 @asynccontextmanager
 async def hub_env(change: Callable[[Provider], Provider]) -> AsyncIterator[OAuthEnv]:
-    """With a provider "hub", which is the sandbox's GitHub but for what is changed."""
+    """Open an environment with a provider "hub": the sandbox's GitHub with these changes."""
 
     def changed(settings: Settings, sandbox: Sandbox) -> Settings:
         hub = replace(github.at(sandbox.url), name="hub", label="Hub", manage=APPS)
@@ -55,7 +55,7 @@ def field_of(here: OAuthEnv, person: Person, subject: str) -> dict[str, str]:
     return {"csrf": browser.csrf(cookie, subject=subject)}
 
 
-# Looking.
+# Viewing.
 
 
 async def test_a_person_sees_what_it_is_what_it_may_do_and_who_used_it_last() -> None:
@@ -135,7 +135,7 @@ async def test_one_that_works_no_more_says_so_and_how_it_is_connected_again() ->
 
 
 async def revoke_at(here: OAuthEnv, connection: Connection) -> None:
-    """The person removes it at the provider."""
+    """Revoke the authorization at the provider, as the person would."""
     id, secret = here.sandbox.client_id, here.sandbox.client_secret
     async with new_browser() as browser:
         done = await browser.request(
@@ -297,7 +297,8 @@ async def test_the_only_account_that_is_not_in_use_is_not_said_to_stand_behind_a
         words = said(await look(person, here))
         assert "Not in use, and no other is: a tool that needs one asks you first" in words
         assert "Not in use:" not in words
-        await here.ask("repo", tool="list", arguments="again").link()  # and so it does
+        # The tool asks, as the page says.
+        await here.ask("repo", tool="list", arguments="again").link()
         await press(person, here, f"{tail(hubot)}/switch")
         assert "ot in use" not in said(await look(person, here))
 
@@ -317,7 +318,8 @@ async def test_one_that_works_no_more_is_connected_again_from_the_page() -> None
         await here.connect("repo", provider="hub", tool="list")
         await revoke_at(here, await the_one(here))
         here.clock.tick(hours=2)
-        await here.ask("repo", provider="hub", tool="list").link()  # it is found out
+        # The server finds out that it has lapsed.
+        await here.ask("repo", provider="hub", tool="list").link()
         assert (await the_one(here)).status == "lapsed"
         person = await here.person()
         assert "Reconnect it here, or do nothing" in said(await look(person, here))
@@ -335,7 +337,7 @@ async def test_one_that_works_no_more_is_connected_again_from_the_page() -> None
 
 
 async def approved(here: OAuthEnv, person: Person, start: Page, /, **changes: str) -> Page:
-    """Continue, and say yes at the sandbox; the page that comes back."""
+    """Continue, approve at the sandbox, and return the page after the callback."""
     (form,) = (f for f in Forms(start.text).forms if "/decline" not in f.action)
     sent = Page.of(await person.browser.post(urljoin(here.url, form.action), data=form.fields))
     assert sent.location is not None
@@ -377,7 +379,7 @@ async def test_another_account_than_the_one_that_is_reconnected_changes_nothing(
 
 
 async def called_before(here: OAuthEnv, label: str) -> Connection:
-    """The one account, as if its person had been called so when it was connected."""
+    """Rename the only account, as if its person had had this name when connecting it."""
     renamed = msgspec.structs.replace(await the_one(here), label=label)
     await here.service.elicitations.write(renamed)
     return renamed
@@ -450,7 +452,7 @@ async def test_one_that_was_disconnected_meanwhile_is_not_connected_again() -> N
         assert await here.service.elicitations.open_of(here.service.identity.local_owner) == []
 
 
-# Who may press.
+# Who can press the buttons.
 
 
 async def test_a_press_needs_the_field_of_this_browser_and_this_account() -> None:
@@ -522,7 +524,7 @@ async def test_two_people_neither_see_nor_touch_each_others() -> None:
         his = await look(bob, here.oauth_env)
         assert "Signed in as bob ." in said(his)
         assert "Nothing is connected." in said(his)
-        # Even with the cookie and the field of her own browser, and with her whole id.
+        # The same holds with the cookie and the field of her own browser, and with her full id.
         both, name = await here.oauth_env.person(), here.oauth_env.service.browser.cookie_name
         both.browser.cookies.update({**bob.browser.cookies, name: alice.browser.cookies[name]})
         assert "Signed in as bob ." in said(await look(both, here.oauth_env))
@@ -583,7 +585,7 @@ async def test_signing_out_on_the_page_ends_what_it_shows() -> None:
         data = field_of(here.oauth_env, alice, hers.id)
         assert (await press(alice, here.oauth_env, "/signout")).heading == "You are signed out"
         page = await look(alice, here.oauth_env)
-        # On this very machine it is whoever runs the server, who is somebody else.
+        # On this machine, the page belongs to the local operator, who is another person.
         assert "octocat" not in page.text
         place = f"{here.oauth_env.url}/connections/{tail(hers)}/disconnect"
         assert (await alice.browser.post(place, data=data)).status_code in (403, 404)
@@ -613,7 +615,7 @@ async def test_whoever_uses_this_computer_can_sign_in_as_somebody_too() -> None:
         assert "octocat" not in page.text
 
 
-# Keeping an account to some clients.
+# Limiting an account to some clients.
 
 
 async def test_it_is_kept_to_the_ticked_clients_and_given_to_all_again() -> None:

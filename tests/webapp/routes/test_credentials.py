@@ -1,4 +1,4 @@
-"""Which token a browser's request brings: one that works is counted by itself."""
+"""Tokens in a browser's requests: a valid token has its own rate limit."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""The inbox as a browser goes through it: pages, what is empty, what a person lets stand."""
+"""The inbox in a browser: its pages, empty lists, and standing approvals."""
 
 import re
 from html import unescape
@@ -16,14 +16,14 @@ from webapp.settings.identity import IdentitySettings
 
 
 def link_to(text: str, page: Page, here: str) -> str:
-    """The address of a link with these words."""
+    """Return the address of the link with this text."""
     found = re.search(rf'<a href="([^"]+)">{text}</a>', page.text)
     assert found is not None, page.text
     return urljoin(here, unescape(found[1]))
 
 
 def addresses(page: Page, here: str) -> list[str]:
-    """Of the requests that are listed."""
+    """Return the addresses of the listed requests."""
     found = re.findall(r'<a href="(/inbox/[a-z]+/[^"]+)"', page.text)
     return [urljoin(here, unescape(each)) for each in found]
 

@@ -1,4 +1,4 @@
-"""The forms of our pages as nobody's browser sends them: a page says no, and nothing changes."""
+"""Forms that no browser sends: the page shows an error, and nothing changes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Two tabs with one question: the person learns when a second button changed nothing."""
+"""Two tabs with one question: the second press changes nothing, and the page says so."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

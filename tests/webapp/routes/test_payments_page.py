@@ -1,4 +1,4 @@
-"""The page of payments: a person sees what they paid, and asks back what nobody used."""
+"""The page of payments: people see what they paid, and request refunds of unused payments."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ FORWARDED = {"x-forwarded-for": "203.0.113.9"}
 
 
 async def paid_in_vain(shop: Shop, buy: Buying) -> str:
-    """The address of what gives it back."""
+    """Pay for an abandoned call, and return the address that refunds the payment."""
     await give_up(shop, buy)
     await buy.person.pay(buy.link)
     await shop.tell_all()
@@ -31,7 +31,7 @@ async def page_of(shop: Shop, person: Payer) -> Page:
 
 
 async def field(shop: Shop, person: Payer) -> dict[str, str]:
-    """What the form of the latest payment carries in this browser."""
+    """Return the form fields of the latest payment in this browser."""
     browser = shop.service.browser
     cookie = person.browser.cookies[browser.cookie_name]
     return {"csrf": browser.csrf(cookie, subject=(await shop.payments())[-1].id)}

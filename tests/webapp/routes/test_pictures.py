@@ -1,4 +1,4 @@
-"""A connected person's picture from our own origin: for them only, and nothing but a picture."""
+"""Avatars from our own origin: for the connected person only, and only valid images."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ FORWARDED = "203.0.113.9"
 
 @dataclass(slots=True, kw_only=True)
 class Looks:
-    """What the sandbox is asked for, from here on."""
+    """An app wrapper that records the requests to the sandbox."""
 
     app: ASGIApp
     paths: list[str] = field(default_factory=list)
@@ -42,7 +42,7 @@ async def picture(person: Person, here: OAuthEnv, id: str) -> httpx.Response:
 
 
 async def point(here: OAuthEnv, address: str | None) -> str:
-    """Have the one connection name another picture; how it is called in addresses."""
+    """Give the only connection another avatar URL, and return the connection's short id."""
     kept = await the_one(here)
     await here.service.elicitations.write(replace(kept, picture=address))
     return tail(kept)
@@ -136,7 +136,7 @@ async def test_nobody_on_this_machine_is_asked_but_the_provider_itself() -> None
             id = await point(here, address)
             assert (await picture(person, here, id)).status_code == 204
         assert looks.paths == []
-    # Nor the sandbox, where it is not what the account came from.
+    # The sandbox is not asked either if the account comes from another provider.
     async with oauth_env() as here:
         await here.connect("repo")
         kept, person, looks = await the_one(here), await here.person(), looks_at(here.gate)

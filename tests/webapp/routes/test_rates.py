@@ -1,4 +1,4 @@
-"""Whoever asks for pages faster than people do is held back; programs are not."""
+"""Rate limits for pages: browsers that are faster than people are slowed down, programs are not."""
 
 from datetime import timedelta
 
@@ -8,13 +8,13 @@ from webapp.http.rate_limit import Paced, Rates
 
 
 class Door:
-    """The layer before an app that counts who came through."""
+    """An app behind the rate limiter that records the requests which came through."""
 
     def __init__(self) -> None:
         self.clock = Clock()
         self.came: list[str] = []
         rates = Rates(burst=3, every=timedelta(seconds=2), clock=self.clock)
-        self.credentials: dict[str, str] = {}  # of paths that bring one which works
+        self.credentials: dict[str, str] = {}  # paths with a valid credential
         self._app = Paced(
             self._pass,
             rates=rates,

@@ -1,4 +1,4 @@
-"""The browser's side: one cookie, one field for each form, and strict headers."""
+"""Browser security: one cookie, one CSRF field for each form, and strict headers."""
 
 import re
 
@@ -89,7 +89,7 @@ def test_a_field_is_good_for_one_cookie_and_one_subject() -> None:
 
 
 def jar(*headers: str) -> dict[str, str]:
-    """What a browser holds after these Set-Cookie headers."""
+    """Return the cookies that a browser stores after these Set-Cookie headers."""
     return dict(header.split("; ")[0].split("=", 1) for header in headers)
 
 

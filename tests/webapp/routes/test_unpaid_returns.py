@@ -1,4 +1,4 @@
-"""The way back from a payment page where nothing was paid: what the person reads then."""
+"""Returns from a payment page without a payment: what the person reads."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ async def test_what_paypal_could_not_collect_can_be_tried_again_in_another_way(s
         assert page.heading == "Not paid yet"
         assert "PayPal (sandbox)</bdi>, and it has no" in page.text
         assert (await buy.person.visit(buy.link)).heading == "Not paid yet"
-        # Pressed again it is the page where it was, and our page waits for that.
+        # Pressing again leads to the same checkout page, and our page waits for the payment.
         assert await buy.person.go_on(buy.link) == there
         assert "Waiting for" in (await buy.person.visit(buy.link)).heading
         page = await buy.person.come_back(await buy.person.press_there(there, "balance"))
@@ -73,12 +73,12 @@ async def test_a_call_that_is_made_again_asks_once_in_two_seconds_and_finds_what
         await give_up(shop, buy)
         there = await buy.person.go_on(buy.link)
         older = buy.caller.call("report")
-        for _ in range(2):  # at one moment
+        for _ in range(2):  # at the same moment
             await eventually(lambda: len(shop.service.elicitations.waiters))
             newer = buy.caller.call("report")
             assert "Another call is waiting" in text_of(await soon(older))
             older = newer
-        assert not buy.caller.has_links_left  # this client shows it already
+        assert not buy.caller.has_links_left  # this client already shows the link
         assert shop.line.count(FETCH) == 1
         await buy.person.press_there(there, "card")
         shop.post.clear()
@@ -91,7 +91,8 @@ async def test_one_account_is_asked_so_often_and_no_more(shop: Shop) -> None:
         await buy.person.go_on(buy.link)
         (asked,) = await shop.asked()
         checkouts = shop.service.kinds.payments.checkouts
-        for number in range(FETCHES_AT_ONCE + 5):  # as many questions, each at its first moment
+        # As many questions, each asked for the first time.
+        for number in range(FETCHES_AT_ONCE + 5):
             checkouts._moments = Rates(burst=1, every=BETWEEN_FETCHES, clock=shop.clock)
             await checkouts.ask_once(asked)
             assert shop.line.count(FETCH) == min(number + 1, FETCHES_AT_ONCE)
@@ -180,7 +181,7 @@ async def test_a_page_that_is_loaded_again_says_what_became_of_the_press(
         page = await buy.person.visit(buy.link)
         assert (page.status, page.heading) == (200, f"{shop.seller.label} {did}")
         assert "Try again" in page.text
-        # Somebody else's browser has pressed nothing.
+        # Another person's browser has not pressed Continue.
         other = await (await shop.person()).visit(buy.link)
         assert other.heading == "Pay 9.00 €"
 

@@ -1,4 +1,4 @@
-"""The webhook route: what is not proven is refused, what is answered with 2xx is kept."""
+"""The webhook route: unverified requests are refused, and requests answered with 2xx are stored."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ PROBLEM = "application/problem+json"
 
 
 def malformed(good: str) -> list[str]:
-    """Headers that look a little like the good one."""
+    """Return headers that are similar to the valid one."""
     time, _, mac = good.partition(",v1=")
     return [
         "",

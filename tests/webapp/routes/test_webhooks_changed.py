@@ -1,4 +1,4 @@
-"""Webhooks that are not what their sender signed, over HTTP: 400, and nothing is written."""
+"""Webhooks that differ from what their sender signed, over HTTP: 400, and nothing is written."""
 
 import asyncio
 import gzip
@@ -68,9 +68,9 @@ Pairs = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """A payment provider, how it signs, and a delivery of it that settles the waiting payment.
+    """A payment provider, its signature, and a delivery that settles the waiting payment.
 
-    `late` and `early` is what a clock may be wrong by.
+    `late` and `early` are the allowed clock differences.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Sender:
 
 
 async def stripes_event(shop: Shop, buy: Buying) -> bytes:
-    """Only what is read of it, so that every bit can be tried."""
+    """Return an event with only the fields that the server reads, to try changes of every bit."""
     await buy.person.pay(buy.link)
     event = json.loads(shop.post.pop())
     about = {name: event["data"]["object"][name] for name in STRIPE_READS}
@@ -94,7 +94,7 @@ async def stripes_event(shop: Shop, buy: Buying) -> bytes:
 
 
 async def paypals_event(shop: Shop, buy: Buying) -> bytes:
-    """That an order was approved; it is ours to take the money."""
+    """Return the event of an approved order, whose payment the server then captures."""
     await pressed(shop, buy, "balance")
     event = json.loads(shop.post.pop())
     about = {
@@ -106,7 +106,7 @@ async def paypals_event(shop: Shop, buy: Buying) -> bytes:
 
 
 def signed_by_paypal(shop: Shop, body: bytes, now: datetime) -> signing.Headers:
-    """The header that names the algorithm is left out: nobody reads it, there is but one."""
+    """Sign as PayPal does, without the header that names the algorithm, which nothing reads."""
     headers = dict(
         sign_certified(
             sandbox_scheme(shop.sandbox.url),
@@ -129,7 +129,7 @@ async def mollies_notice(shop: Shop, buy: Buying) -> bytes:
 
 
 async def pressed(shop: Shop, buy: Buying, button: str) -> None:
-    """The person pays; what the provider has to tell is in the post."""
+    """Press a button at the checkout, and wait until the provider has an event."""
     await buy.person.pay(buy.link, button=button)
     await eventually(lambda: len(shop.post) > 0)
 
@@ -160,9 +160,9 @@ each = pytest.mark.parametrize("sender", SENDERS.values(), ids=SENDERS)
 
 
 class Door:
-    """The server's application, and a delivery of a payment that was made and is waited for.
+    """The server's application, and a delivery of a payment that the server waits for.
 
-    It is asked without a client between, so that any byte can come.
+    Requests go to the application without an HTTP client, so that they can contain any bytes.
     """
 
     def __init__(
@@ -186,13 +186,16 @@ class Door:
         self._senders = count(1)
 
     def signed(self, body: bytes | None = None, *, late: timedelta = timedelta(0)) -> Pairs:
-        """The headers of a body, as they were signed that long ago."""
+        """Return the signed headers of a body, signed `late` ago."""
         now = self._shop.clock() - late
         headers = self._sender.sign(self._shop, self.body if body is None else body, now)
         return [(name.lower().encode(), value.encode()) for name, value in headers]
 
     async def refuses(self, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """With 400, or with 429 what names another certificate, of which few are fetched."""
+        """Return True if the status is 400, or 429 for headers that name another certificate.
+
+        The server fetches only a few certificates.
+        """
         pairs = [*headers]
         status = await self.post(body, pairs)
         names_another = any(pair[0] == NAMED and pair not in self.signed() for pair in pairs)
@@ -205,7 +208,7 @@ class Door:
         *,
         query: bytes | None = None,
     ) -> int:
-        """The status that it is answered with; each comes from somebody else."""
+        """Post the request and return its status. Each request comes from another address."""
         said: list[int] = []
 
         async def receive() -> Message:
@@ -235,13 +238,13 @@ class Door:
         return status
 
     async def on_the_wire(self, headers: bytes, body: bytes) -> int:
-        """The status of a request whose bytes no client would write."""
+        """Send raw bytes that no client would send, and return the status."""
         place = urlsplit(self.url)
         start = f"POST {self._sender.path} HTTP/1.1\r\nhost: {place.netloc}\r\n".encode()
         async with asyncio.timeout(300):
             reader, writer = await asyncio.open_connection(place.hostname, place.port)
             writer.write(start + headers + b"connection: close\r\n\r\n" + body)
-            with suppress(ConnectionError):  # it may have answered, and hung up, already
+            with suppress(ConnectionError):  # the server may have answered and closed already
                 await writer.drain()
             line = await reader.readline()
             writer.close()
@@ -256,7 +259,7 @@ class Door:
         return await self._stored() == self._before
 
     async def settles(self, *, late: timedelta = timedelta(0)) -> None:
-        """Nothing was written, and as it was signed it is accepted."""
+        """Check that nothing was written, and that the delivery is accepted as it was signed."""
         assert await self.is_as_before()
         assert await self.post(self.body, self.signed(late=late)) == 200
         await self.is_paid()
@@ -265,7 +268,7 @@ class Door:
         assert await self._buy.result() == "paid 9.00 EUR"
 
     async def _stored(self) -> list[Record]:
-        """All but the counts of what was turned away, which are written now and then."""
+        """Return all records except the counts of refused webhooks, which change independently."""
         kinds = [name for kind, name in KINDS.items() if kind is not TurnedAway]
         return [record for name in kinds for record in await self._shop.store.list(name)]
 
@@ -280,7 +283,7 @@ async def waiting(sender: Sender) -> AsyncGenerator[Door]:
             [asked] = await shop.asked()
             query = b"" if sender in SENDERS.values() else b"elicitation=" + asked.id.encode()
             door = Door(process, shop=shop, sender=sender, buy=buy, body=body, query=query)
-            if sender is PAYPAL:  # the certificate is there before others are named
+            if sender is PAYPAL:  # the certificate is fetched before others are named
                 assert await door.post(b"", door.signed()) == 400
             await door.look()
             yield door
@@ -295,7 +298,7 @@ def with_bits_changed(data: bytes, *bits: int) -> bytes:
 
 
 def with_each_header(headers: Pairs, change: Callable[[bytes], Iterable[bytes]]) -> list[Pairs]:
-    """The headers with one of them changed in each way."""
+    """Return copies of the headers, each with one header changed in one way."""
     return [
         [*headers[:index], (name, changed), *headers[index + 1 :]]
         for index, (name, value) in enumerate(headers)
@@ -318,7 +321,7 @@ async def test_no_bit_of_the_body_can_change(sender: Sender) -> None:
 
 @each
 async def test_no_bit_of_a_header_can_change(sender: Sender) -> None:
-    """So neither can one of the time, which is in a header with every sender."""
+    """The bits of the timestamp are covered: every sender has it in a header."""
     async with waiting(sender) as door:
         for headers in with_each_header(
             door.signed(),
@@ -342,7 +345,7 @@ async def test_no_few_bits_can_change_wherever_they_are(sender: Sender) -> None:
 
 
 async def test_no_bit_of_an_unsigned_hint_can_change_and_settle_anything() -> None:
-    """What anybody can send is about a payment of ours, or about nothing."""
+    """An unsigned hint can only be about an existing payment, or about nothing."""
     async with waiting(MOLLIE) as door:
         for bit in range(len(door.body) * 8):
             assert await door.post(with_bits_changed(door.body, bit), []) in (200, 400), bit
@@ -361,7 +364,7 @@ async def test_a_body_that_is_no_hint_is_refused_and_ten_megabytes_are_too_much(
 
 
 async def test_over_the_wire_a_forgery_is_refused_where_the_sandbox_signs() -> None:
-    """A server beside a sandbox believes that sandbox's own authority."""
+    """A server that runs with a sandbox trusts the sandbox's own certificate authority."""
     async with waiting(PAYPAL) as door:
         length = b"content-length: %d\r\n" % len(door.body)
         for headers in ([], door.signed(door.body + b" ")):

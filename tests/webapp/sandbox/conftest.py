@@ -1,4 +1,4 @@
-"""Fixtures: a sandbox on a hand clock, and a person with a browser at it."""
+"""Fixtures: a sandbox on a manual clock, and a person with a browser at it."""
 
 from collections.abc import AsyncIterator
 
@@ -35,7 +35,7 @@ async def env() -> AsyncIterator[ServerEnv]:
 
 @pytest.fixture
 async def paying(request: pytest.FixtureRequest) -> AsyncIterator[Paying]:
-    """At the provider that the module is about, or that it is parametrized with."""
+    """Open a payer at the provider of the module, or at the parametrized one."""
     name = getattr(request, "param", None) or request.module.PROVIDER
     async with paying_at(name) as paying:
         yield paying

@@ -1,4 +1,4 @@
-"""The authorisation server as clients see it: codes, tokens, identity, three kinds of habits."""
+"""The sandbox's authorization server: codes, tokens, identity, and quirks of three providers."""
 
 import asyncio
 import base64
@@ -84,7 +84,7 @@ async def test_the_metadata_is_the_same_in_both_places_and_valid(person: Person)
     assert openid["authorization_response_iss_parameter_supported"] is True
     for key in ("token_endpoint", "userinfo_endpoint", "jwks_uri", "revocation_endpoint"):
         assert openid[key].startswith(f"{URL}/oidc/")
-    # The validators want https, and RS256 among the algorithms, of which ours signs with one.
+    # The validators require https, and RS256 among the algorithms. The sandbox has one algorithm.
     secured = {
         key: value.replace("http://", "https://", 1) if isinstance(value, str) else value
         for key, value in openid.items()
@@ -409,7 +409,7 @@ async def test_a_slow_reply_is_held_until_it_is_released(person: Person):
         reply = group.create_task(person.exchange(code))
         for _ in range(200):
             await asyncio.sleep(0)
-        assert (await person.plan()).json() == {"next": []}  # the request has come
+        assert (await person.plan()).json() == {"next": []}  # the request has arrived
         assert not reply.done()
         await person.plan(release=True)
     assert reply.result().json()["access_token"]

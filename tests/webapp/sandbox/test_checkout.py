@@ -238,7 +238,7 @@ async def test_one_idempotency_key_makes_one_session(env: ServerEnv) -> None:
     assert first.id == second.id
     await env.press(first, "card")
     again = await sessions.create_async(order(), {"idempotency_key": "e1:1"})
-    assert (again.id, again.status) == (first.id, "open")  # the reply of then, word by word
+    assert (again.id, again.status) == (first.id, "open")  # exactly the earlier reply
     assert (await sessions.create_async(order(), {"idempotency_key": "e1:2"})).id != first.id
 
 

@@ -1,4 +1,4 @@
-"""The hosted page, walked as a browser walks it, without JavaScript."""
+"""The hosted checkout page, used as a browser uses it, without JavaScript."""
 
 import re
 from typing import Any
@@ -23,7 +23,8 @@ async def test_the_page_says_what_it_costs_and_that_nothing_is_real(env: ServerE
     assert urlsplit(SHOP).netloc in page.text
     assert "<script" not in page.text
     assert "cc-number" not in page.text
-    assert page.text.count("<input") == page.text.count('type="hidden"')  # nowhere to type a card
+    # No field to type a card number.
+    assert page.text.count("<input") == page.text.count('type="hidden"')
     assert page.headers["cache-control"] == "no-store"
 
 
@@ -79,7 +80,7 @@ async def test_without_an_address_to_cancel_there_is_no_button(env: ServerEnv) -
 
 
 async def payment_status(env: ServerEnv, session: str) -> str:
-    """How a session's payment stands, in the session's own answer."""
+    """Return the status of a session's payment from the session's own response."""
     whole = await env.stripe.checkout.sessions.retrieve_async(
         session, {"expand": ["payment_intent"]}
     )
@@ -145,7 +146,7 @@ async def test_what_is_over_cannot_be_changed_by_any_button(ending: str, env: Se
     over = await env.browser.get(f"/pay/{created.id}")
     assert over.status_code == 200
     ways = re.findall(r'<form[^>]*action="([^"]+)"', over.text)
-    is_paid = ending in {"card", "arrive"}  # and what its seller may see is all that is left
+    is_paid = ending in {"card", "arrive"}  # only the seller's buttons are left
     afterwards = ("part", "slow", "inquiry", "claim", "claim_part")
     assert ways == ([f"/pay/{created.id}/{way}" for way in afterwards] if is_paid else [])
 

@@ -1,4 +1,4 @@
-"""How the sandbox's events arrive: signed, once and at once, or as badly as a test asks for."""
+"""Deliveries of the sandbox's events: signed, immediate and once, or with the requested faults."""
 
 import asyncio
 from typing import Any, cast

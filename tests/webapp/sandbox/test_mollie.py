@@ -1,4 +1,4 @@
-"""The sandbox's Mollie, asked by our own gateway: each way to pay, and each way it goes wrong."""
+"""The sandbox's Mollie, called by our own gateway: each way to pay, and each failure."""
 
 import json
 from dataclasses import replace
@@ -22,7 +22,7 @@ PROVIDER = "mollie"
 
 
 def hints(paying: Paying) -> list[UnsignedNotice]:
-    """What the server takes from the webhooks that came."""
+    """Return what the server reads from the received webhooks."""
     found: list[UnsignedNotice] = []
     for heard in paying.env.shop.heard:
         assert str(heard.url.copy_with(query=None)) == f"{SHOP}/webhooks/mollie"
@@ -44,7 +44,7 @@ def times_told(paying: Paying, session: str) -> int:
 async def call(
     paying: Paying, path: str, body: Any = None, *, key: str | None = None
 ) -> httpx.Response:
-    """What our own gateway would not say."""
+    """Send a request that our own gateway would not send."""
     headers = {"authorization": f"Bearer {paying.secret}"}
     if key is not None:
         headers["idempotency-key"] = key

@@ -1,4 +1,4 @@
-"""The sandbox's PayPal, asked by our own gateway: each way to pay, and each way it goes wrong."""
+"""The sandbox's PayPal, called by our own gateway: each way to pay, and each failure."""
 
 import json
 from dataclasses import replace
@@ -26,7 +26,7 @@ PROVIDER = "paypal"
 
 
 async def hints(paying: Paying) -> list[UnsignedNotice]:
-    """What the server takes from the webhooks that came, once each is found to be signed."""
+    """Verify the received webhooks, and return what the server reads from them."""
     settings, browser, now = paying.env.settings, paying.env.browser, paying.env.clock()
     scheme = sandbox_scheme(settings.url)
     roots = roots_of(scheme, bundle=(await browser.get("/paypal/root.pem")).content)
@@ -62,7 +62,7 @@ async def traced(paying: Paying, hint: UnsignedNotice) -> str | None:
 async def call(
     paying: Paying, path: str, body: Any = None, *, key: str | None = None
 ) -> httpx.Response:
-    """What our own gateway would not say, with a token."""
+    """Send a request that our own gateway would not send, with a valid token."""
     settings, browser = paying.env.settings, paying.env.browser
     granted = await browser.post(
         "/paypal/v1/oauth2/token",
@@ -215,7 +215,7 @@ async def test_a_refund_by_hand_names_its_capture_by_a_link_alone(paying: Paying
     await paying.run(paying.gateway.refund(payment, reason=None))
     by_hand, ours = (await hints(paying))[2:]
     assert ours.reference == ID
-    # As in PayPal's own sample: only a link says which capture it was, and the capture whose.
+    # As in PayPal's own sample, only a link names the capture, and the capture names the owner.
     assert (by_hand.type, by_hand.reference, by_hand.session) == (REFUNDED, None, None)
     assert by_hand.payment == payment.payment_intent
     assert await traced(paying, by_hand) == ID

@@ -1,4 +1,4 @@
-"""What the sandbox's Mollie and PayPal do alike, asked by our own gateways."""
+"""The common behavior of the sandbox's Mollie and PayPal, called by our own gateways."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What serving leaves in this process: it redirects the log, which the next test listens to."""
+"""Fixtures for serving in the test's process, such as the log that it redirects."""
 
 from collections.abc import Iterator
 

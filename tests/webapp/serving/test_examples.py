@@ -1,4 +1,4 @@
-"""The examples of servers that are made in other ways, each as it stands, on both revisions."""
+"""The examples of servers that are created in other ways, each unchanged, on both revisions."""
 
 import re
 import shutil
@@ -52,7 +52,7 @@ async def test_on_stdin_and_stdout_each_process_has_a_sandbox_of_its_own(tmp_pat
     ):
         both = ((first, at_first, one), (other, at_other, two))
         for number, (client, person, said) in enumerate(both):
-            assert (await client.list_tools()).tools  # it has said where its sandbox is
+            assert (await client.list_tools()).tools  # the server has printed its sandbox's address
             person.enters += re.findall(r"sandbox at (http://\S+)", said.text())
             result = await client.call_tool("buy", {"reports": number})
             assert text_of(result) == "octocat paid 9.00 EUR"

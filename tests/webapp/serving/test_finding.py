@@ -1,4 +1,4 @@
-"""`module:attribute`: a server, what makes one, and what to write where it is neither."""
+"""`module:attribute`: a server, a factory, or an error that says what to write."""
 
 import asyncio
 import sys

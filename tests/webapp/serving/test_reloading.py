@@ -1,4 +1,4 @@
-"""`elicit serve --reload`: a change is served at once, on the same socket, and no call is lost."""
+"""`elicit serve --reload`: a change is served at once on the same socket, and no call is lost."""
 
 import asyncio
 import os

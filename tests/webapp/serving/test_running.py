@@ -1,4 +1,4 @@
-"""An author's own `run()`, and `fastmcp run`, after one line."""
+"""An author's own `run()`, and `fastmcp run`, with one line added."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""What processes do that are told to end, some of them at a bad moment."""
+"""Shutdown of worker processes, also at inconvenient moments."""
 
 import asyncio
 import signal
@@ -15,7 +15,7 @@ from tests.support.cli import HOUSE
 from tests.support.processes import ended, start
 from webapp.serving.supervising import Workers
 
-# It says when it serves, and ends when it is told to, or when its parent is gone.
+# A worker that prints when it serves, and ends on SIGTERM or when its parent is gone.
 WORKER = f"""#!{sys.executable}
 import signal, socket, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit())
@@ -39,7 +39,7 @@ def program(tmp_path: Path) -> Path:
 async def one_worker(
     program: Path,
 ) -> AsyncGenerator[tuple[Workers, asyncio.Task[int], asyncio.Event]]:
-    """The workers, the end of their run, and whether the first of them serves."""
+    """Yield the workers, the task of their run, and an event for when the first one serves."""
     serves = asyncio.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         workers = Workers(
@@ -162,7 +162,7 @@ async def test_a_server_whose_workers_cannot_be_started_ends_and_says_why(progra
 
 
 def told(capfd: pytest.CaptureFixture[str], words: str) -> Callable[[], bool]:
-    """Whether that was said since somebody looked last."""
+    """Return a function that checks if the words were printed after this call."""
 
     def is_said() -> bool:
         said.extend(capfd.readouterr())

@@ -1,4 +1,4 @@
-"""`elicit serve --workers`: one socket, several processes, and a call that none of them loses."""
+"""`elicit serve --workers`: one socket, several processes, and no lost call."""
 
 import asyncio
 import os
@@ -68,11 +68,12 @@ def home(tmp_path: Path) -> Path:
 
 
 async def pids_of(server: Server, *, are: Callable[[set[int]], bool]) -> set[int]:
-    """The processes that answer, when they are those."""
+    """Return the ids of the answering processes, once they satisfy `are`."""
     found: set[int] = set()
     async with asyncio.timeout(300):
         while not are(found):
-            async with httpx.AsyncClient() as browser:  # a connection for each: any may accept it
+            # A new connection each time, which any process may accept.
+            async with httpx.AsyncClient() as browser:
                 with suppress(httpx.HTTPError):
                     found.add((await browser.get(f"{server.url}/process")).json())
             if len(found) > 2:
@@ -115,7 +116,7 @@ async def test_every_kind_goes_through_whichever_worker_a_request_comes_to(home)
 
 async def all_are_counted_as_one(server: Server) -> None:
     tries = 12
-    for _ in range(tries):  # each by a connection of its own, which either may accept
+    for _ in range(tries):  # each over a new connection, which either process may accept
         async with httpx.AsyncClient() as provider:
             await provider.post(f"{server.url}/webhooks/stripe", content=b"{}")
     for _ in range(4):
@@ -173,7 +174,8 @@ async def test_new_code_that_starts_replaces_the_workers_one_by_one_and_broken_c
         while not said.done():
             async with client_of(server.url, "2026-07-28") as (client, _):
                 text = text_of(await client.call_tool("keep", {}))
-                while "call this tool again" in text:  # it is told by one that ends
+                # The process that ends asks to repeat the call.
+                while "call this tool again" in text:
                     text = text_of(await client.call_tool("keep", {}))
                 answers.add(text.removeprefix("new code "))
         assert answers == {"kept 4 letters"}

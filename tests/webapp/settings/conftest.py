@@ -1,4 +1,4 @@
-"""A home of its own, with nothing in it."""
+"""Fixtures: an empty home folder."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Who approves, as elicit.toml says it: every mistake named, and nobody by what they can change."""
+"""Approvers in elicit.toml: every mistake is reported, and users cannot appoint themselves."""
 
 from pathlib import Path
 

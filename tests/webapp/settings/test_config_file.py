@@ -1,4 +1,4 @@
-"""elicit.toml: what an operator may declare, and how mistakes in it are told."""
+"""elicit.toml: what an operator can declare, and how mistakes are reported."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""[sellers.NAME] of elicit.toml, and the variables that go with it: read, or refused in words."""
+"""[sellers.NAME] in elicit.toml and its variables: valid ones are read, others are explained."""
 
 import os
 import re
@@ -491,7 +491,7 @@ def test_a_date_or_a_number_is_told_as_what_it_should_be(
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Where an operator's configuration is."""
+    """Write an operator's configuration, and return its path."""
     file = tmp_path / ".config" / "elicit-url" / "elicit.toml"
     file.parent.mkdir(parents=True)
     file.write_text(SMALL, "utf-8")

@@ -1,4 +1,4 @@
-"""Where events go, as the operator sets it: each name is an address, and what is wrong is named."""
+"""Settings of outgoing events: each name is an address, and every mistake is reported."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who is who, as the operator sets it: every problem named, and nothing half set."""
+"""Settings of identity: every problem is reported, and no part of a wrong setting is used."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Errors for a missing setup name the file, what to write there, and the nearest name."""
+"""Errors for a missing configuration: they name the file, the line to write, and similar names."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""The settings of payment providers: what is set up, in which mode, and what is wrong with it."""
+"""Settings of payment providers: what is configured, in which mode, and what is wrong."""
 
 import pytest
 

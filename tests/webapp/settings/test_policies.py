@@ -1,4 +1,4 @@
-"""Policies, as the operator sets them: every problem named, and what is left out is the default."""
+"""Settings of quotas: every problem is reported, and missing settings have their defaults."""
 
 from collections.abc import Mapping
 from datetime import timedelta

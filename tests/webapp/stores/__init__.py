@@ -1,1 +1,1 @@
-"""Tests of the stores: one contract for all, then what only SQLite can get wrong."""
+"""Tests of the stores: one contract for all, and the special risks of each."""

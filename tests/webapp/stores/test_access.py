@@ -1,4 +1,4 @@
-"""An operator reads who else can write to a store on a server, and who can read the connection."""
+"""The report on access to a store's server: who else can write, and who can read the connection."""
 
 from pathlib import Path
 

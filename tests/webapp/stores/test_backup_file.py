@@ -1,4 +1,4 @@
-"""A file with all rows: it is whole, nobody else's to read, and refused where it is not."""
+"""The backup file with all rows: complete, private, and refused if damaged."""
 
 import fcntl
 import stat

@@ -1,4 +1,4 @@
-"""The contract that every store fulfils; a new store is a subclass with one fixture."""
+"""The contract that every store fulfils. A new store is a subclass with one fixture."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -28,7 +28,7 @@ def ids(records: Iterable[Record]) -> list[str]:
 
 
 class StoreContract:
-    """What is asked of every store; `pair` is two openings of the same one."""
+    """The requirements of every store. `pair` is two connections to the same store."""
 
     @pytest.fixture
     def store(self, pair: tuple[Store, Store]) -> Store:
@@ -631,7 +631,7 @@ class TestPostgres(StoreContract):
 
 
 class TestPooledPostgres(StoreContract):
-    """Through PgBouncer, where a session is another's a moment later."""
+    """PostgreSQL through PgBouncer, where another client can get the session at any time."""
 
     @pytest.fixture
     async def pair(self) -> AsyncIterator[tuple[Store, Store]]:

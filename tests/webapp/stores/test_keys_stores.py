@@ -1,4 +1,4 @@
-"""The stores of a key file: each is noted once, and a secret goes when none of them needs it."""
+"""The stores of a key file: each is noted once, and a secret is deleted when no store needs it."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ from webapp.stores.moving import move
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the stores of these tests are, and the processes that name them from there."""
+    """Return the folder of the stores, which is also the working directory."""
     folder = tmp_path / "stores"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -48,7 +48,7 @@ def beside_the_key(settings: Settings) -> list[str]:
 
 
 async def served(settings: Settings) -> None:
-    """As a process that opens the store, and keeps something of somebody's there."""
+    """Open the store and save a person's data there, as a process does."""
     store = await open_noted(settings)
     owners = await open_owners(store=store, ring=settings.ring)
     await owners.locker("somebody")
@@ -56,7 +56,7 @@ async def served(settings: Settings) -> None:
 
 
 async def rotated_in(settings: Settings, clock: Clock) -> bytes:
-    """The secret that is the old one now."""
+    """Rotate the secret and return the previous one."""
     old = settings.ring.newest
     store = await open_noted(settings)
     keys = Keys(ring=settings.ring, store=store, place=settings.store, file=settings.key_file)
@@ -81,7 +81,8 @@ async def test_a_store_is_noted_once_by_the_place_where_it_is(folder: Path) -> N
     (folder / "other name.db").symlink_to(folder / "one.db")
     for address in ("sqlite:///one.db", f"sqlite:///{folder}/one.db", "sqlite:///other name.db"):
         await served(settings_of(folder, address))
-    strange = ["below/two\n.db", os.fsdecode(b"below/\xff.db")]  # no line, no UTF-8
+    # A line break, and a name that is not UTF-8.
+    strange = ["below/two\n.db", os.fsdecode(b"below/\xff.db")]
     for name in strange:
         await served(settings_of(folder, f"sqlite:///{name}"))
     assert noted(one) == [f"sqlite:///{folder}/{name}" for name in ("one.db", *strange)]

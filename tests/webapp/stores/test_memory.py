@@ -1,4 +1,4 @@
-"""The store in memory: what it costs to look."""
+"""The cost of reading the store in memory."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -8,7 +8,7 @@ from webapp.stores.memory import MemoryStore
 
 
 class Compared(datetime):
-    """A time that counts how often it was held against another."""
+    """A time that counts its comparisons with other times."""
 
     times = 0
 

@@ -1,4 +1,4 @@
-"""Any sequence of calls leaves a store as a plain dict would be; each store is a subclass."""
+"""Any sequence of calls changes a store like a plain dict. Each store is a subclass."""
 
 import asyncio
 import tempfile
@@ -29,7 +29,7 @@ changes = st.tuples(kinds, ids, keys, statuses, times, times, st.binary(max_size
 
 
 class BesideDict(RuleBasedStateMachine):
-    """`records` and `claims` are the model; the store is opened again and again."""
+    """A store compared with `records` and `claims`, the model. The store is reopened often."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A store moves: whole, checked, wherever it is cut off, and never into what is somebody else's."""
+"""Moving a store: complete, checked, safe when interrupted, and never into a store in use."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,11 +20,11 @@ Places = tuple[Store, Store]
 
 
 class Killed(BaseException):
-    """The process is gone at this point."""
+    """The death of the process at this point."""
 
 
 class Dying(SqliteStore):
-    """It dies before the change whose turn it is; `left` counts them, of both places."""
+    """A store that dies before a given change. `left` counts the changes of both places."""
 
     left = [0]  # noqa: RUF012 - of all openings
 
@@ -35,7 +35,7 @@ class Dying(SqliteStore):
     async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
         self._count()
         await super().fence(why, instead_of=instead_of)
-        self._count()  # it was done, and nobody was told
+        self._count()  # the change was made, but the caller does not know
 
     def _count(self) -> None:
         self.left[0] -= 1
@@ -103,7 +103,7 @@ async def test_cut_off_anywhere_it_is_brought_to_its_end(tmp_path: Path) -> None
             await move(source, target)
             has_died = False
         except Killed:
-            # Nobody could write to both at any time, nor to half of it.
+            # At no time can processes write to both stores, or to an incomplete one.
             is_open = [await each.fenced() is None for each in (source, target)]
             assert is_open in ([True, True], [True, False], [False, False], [False, True])
             if is_open == [True, True]:
@@ -120,7 +120,7 @@ async def test_cut_off_anywhere_it_is_brought_to_its_end(tmp_path: Path) -> None
 
 
 class Paused(SqliteStore):
-    """One that waits before its next change, until it is told to go on."""
+    """A store that waits before its next change until `go_on` is set."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -212,7 +212,7 @@ async def test_a_place_that_holds_something_is_left_alone(places: Places) -> Non
 
 
 class ServedMeanwhile(SqliteStore):
-    """Somebody serves it just before the fence comes."""
+    """A store that another process starts to use just before the fence is set."""
 
     async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
         if why is not None:

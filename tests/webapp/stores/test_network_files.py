@@ -1,4 +1,4 @@
-"""A store in a file that other machines could open as well is refused before it is opened."""
+"""Stores in files that other machines could open too: refused before they are opened."""
 
 from pathlib import Path
 

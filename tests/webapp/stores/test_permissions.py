@@ -1,4 +1,4 @@
-"""Keys and records that somebody else of the machine could read or replace are refused."""
+"""Keys and records that another user of the machine could read or replace are refused."""
 
 import os
 from collections.abc import Callable
@@ -76,7 +76,7 @@ async def test_a_store_that_others_can_open_or_replace_is_refused(
     with pytest.raises(StoreUnavailable) as refused:
         await SqliteStore.open(path)
     assert command in refused.value.why
-    assert f"'{folder}" in refused.value.why  # quoted, as the command needs it
+    assert f"'{folder}" in refused.value.why  # quoted for use in a shell
     assert path.read_bytes() == before
 
 

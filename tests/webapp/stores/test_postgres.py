@@ -1,4 +1,4 @@
-"""PostgreSQL as a store is opened on it: what is refused and how, what a newer layout may do."""
+"""Opening a store on PostgreSQL: what is refused and why, and what a newer layout may change."""
 
 import asyncio
 import re
@@ -295,7 +295,7 @@ async def test_rows_are_looked_up_one_by_one_whatever_the_table_was_when_plans_w
     connection = await asyncpg.connect(url)
     asked = "SELECT FROM elicit_write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
     one = [[0], *columns_of([record(key="k")])]
-    for _ in range(10):  # after some times a plan is kept
+    for _ in range(10):  # PostgreSQL caches a plan after a few executions
         await connection.execute(asked, *one)
         await connection.execute("DELETE FROM elicit_records")
     for start in range(0, 3000, 500):

@@ -1,4 +1,4 @@
-"""A PostgreSQL server that goes away, hangs or is restarted under an open store."""
+"""A PostgreSQL server that disappears, hangs or restarts under an open store."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -42,7 +42,7 @@ async def store(url):
 
 @asynccontextmanager
 async def locked(url):
-    """Nobody else gets at the rows meanwhile."""
+    """Lock the rows against all other connections."""
     connection = await asyncpg.connect(url)
     try:
         transaction = connection.transaction()
@@ -54,7 +54,7 @@ async def locked(url):
 
 
 async def waiting(url: str, *, queries: int) -> None:
-    """Until so many statements wait for a lock."""
+    """Wait until `queries` statements wait for a lock."""
     connection = await asyncpg.connect(url)
     asked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
     found = 0
@@ -64,7 +64,7 @@ async def waiting(url: str, *, queries: int) -> None:
 
 
 async def back(store) -> None:
-    """Until the store answers again."""
+    """Wait until the store answers again."""
     async with asyncio.timeout(300):
         while True:
             try:
@@ -76,7 +76,7 @@ async def back(store) -> None:
 
 
 async def written_again(store, wanted):
-    """What is written again is written, or finds that it was."""
+    """Write the record again, and check that it is written now or was written before."""
     try:
         (now,) = await store.write(wanted)
     except Conflict as conflict:

@@ -1,4 +1,4 @@
-"""An address of several PostgreSQL hosts: the one that takes writes is used, and no older one."""
+"""Addresses with several PostgreSQL hosts: the writable one is used, and never an older one."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ from webapp.stores.postgres_hosts import Connector, Servers
 
 @pytest.fixture
 async def database():
-    """The name of a fresh one."""
+    """Create a fresh database and return its name."""
     async with fresh_database() as url:
         yield url.partition("@/")[2].partition("?")[0]
 
@@ -40,7 +40,7 @@ async def said(url, *statements):
 
 @pytest.fixture
 async def good():
-    """A cable to the server of the tests."""
+    """Open a connection to the tests' server that can be cut."""
     server = await asyncio.to_thread(shared_server)
     async with Cable(server.folder / f".s.PGSQL.{server.port}") as cable:
         yield cable

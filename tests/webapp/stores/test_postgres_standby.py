@@ -23,7 +23,7 @@ _WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
 
 async def written(store, id: str) -> None:
-    """Write until it is acknowledged, as a caller does who is told to try again."""
+    """Write until the write is acknowledged, as a caller does that retries."""
     async with asyncio.timeout(DEADLINE_SECONDS):
         while True:
             try:
@@ -31,7 +31,7 @@ async def written(store, id: str) -> None:
             except StoreUnavailable:
                 await asyncio.sleep(0.01)
             except Conflict:
-                return  # it was written, and the answer was lost
+                return  # an earlier attempt was written, and its answer was lost
             else:
                 return
 
@@ -58,7 +58,7 @@ async def test_operator_reads_who_follows_and_whether_commits_wait_and_logs_are_
         logs = "its log is not archived (archive_mode is off)"
         assert told[2].startswith(f"{lost}: set synchronous_standby_names to two standbys")
         assert told[3].startswith(f"{logs}: set archive_mode and archive_command")
-        # The start says the same, in the log.
+        # The start of the app logs the same.
         secret = {"ELICIT_SECRET": "a" * 32, "HOME": f"{tmp_path}"}
         settings = read_settings({"ELICIT_STORE": pair.url, **secret})
         async with open_app(settings, new_server("mcp")):

@@ -1,4 +1,4 @@
-"""PostgreSQL over TLS: the store is reached, and a server that is another's is not."""
+"""PostgreSQL over TLS: the store connects, and rejects a server with another's certificate."""
 
 import os
 from datetime import UTC, datetime

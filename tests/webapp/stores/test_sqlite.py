@@ -1,4 +1,4 @@
-"""What only the SQLite store can get wrong: its file, its pragmas, its commits and their news."""
+"""Risks of the SQLite store only: its file, its pragmas, its commits and its change notices."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ async def test_what_was_wiped_is_gone_from_the_log_too(path, monkeypatch):
         await store.check()
         assert places(), "somebody reads it as it was"
         reader.execute("ROLLBACK")
-        for _ in range(2):  # the second is answered after what the first one left to do
+        for _ in range(2):  # the second check is answered after what the first one left to do
             await store.check()
         assert places() == []
     finally:
@@ -112,7 +112,7 @@ async def test_every_question_is_answered_by_an_index(path):
     await store.list("elicitation", owner="a", after="a-1")
     await store.due(TIME, hold=HOUR)
     await store.erase(before=TIME)
-    # Not erase(owner=): it is rare, and an index for it would cost every write.
+    # erase(owner=) is left out: it is rare, and an index for it would slow down every write.
     await other.aclose()
     await store.aclose()
     asked = [s for s in statements if "FROM records" in s or s.strip().startswith("UPDATE")]
@@ -153,7 +153,7 @@ async def test_what_one_person_has_is_found_without_what_others_have(path):
 
 
 def _triggered():
-    """The statements of the triggers, with values in place of the row."""
+    """Return the statements of the triggers, with parameters in place of the row."""
     triggers = files("webapp.stores").joinpath("batch.sql").read_text("utf-8")
     for body in re.findall(r"BEGIN\n(.*?)END;", triggers, re.DOTALL):
         plain = body.replace("RAISE(ABORT, 'another version')", "1")
@@ -234,7 +234,7 @@ async def test_a_connection_that_can_not_be_used_is_closed(path, monkeypatch):
 
 def test_no_statement_numbers_its_values():
     # finding: H3
-    # Python 3.12 warns of `?1` with a sequence, which it takes for a name.
+    # Python 3.12 warns about `?1` with a sequence, which it treats as a named parameter.
     folder = files("webapp.stores")
     texts = [each.read_text("utf-8") for each in folder.iterdir() if each.is_file()]
     assert not [found for text in texts for found in re.findall(r"[^(]\?[0-9]", text)]
@@ -302,7 +302,7 @@ async def test_a_value_that_sqlite_can_t_hold_fails_alone(path):
 
 async def test_a_conflict_of_several_records_leaves_what_is_committed_with_it(path):
     store = await SqliteStore.open(path)
-    for each in ("a", "b"):  # the second time it is known that conflicts come
+    for each in ("a", "b"):  # the second time, the store knows that conflicts occur
         results = await asyncio.gather(
             store.write(record(f"{each}-1"), record(f"{each}-2")),
             store.write(record(f"{each}-3"), replace(record(f"{each}-1"), version=7)),
@@ -346,7 +346,7 @@ async def test_a_version_that_another_has_written_is_no_success_of_ours(path, ke
     (first,) = await store.write(replace(record("a-1"), key="k"))
     theirs = replace(first, key=key, due_at=None, status="theirs")
     await store.write(theirs)
-    with pytest.raises(Conflict):  # the version that stands there now is the one we would write
+    with pytest.raises(Conflict):  # the current version is the one that our write would create
         await store.write(replace(theirs, status="ours"))
     found = await store.read("a", "elicitation", "a-1")
     assert found is not None

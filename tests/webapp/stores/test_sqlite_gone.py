@@ -1,4 +1,4 @@
-"""A file that is deleted, replaced or moved away under an open store: nothing is acknowledged."""
+"""A file that is deleted, replaced or moved under an open store: no write is acknowledged."""
 
 import asyncio
 import logging
@@ -87,7 +87,7 @@ async def test_it_is_noticed_and_said_once_though_nothing_is_asked_of_the_store(
 ) -> None:
     watch = store.watch()
     delete(path)
-    async with asyncio.timeout(300):  # only a hang reaches it
+    async with asyncio.timeout(300):  # only a hang reaches the limit
         with pytest.raises(StoreUnavailable, match="deleted or replaced"):
             await anext(watch)
     with pytest.raises(StoreUnavailable):

@@ -1,4 +1,4 @@
-"""Another process on one SQLite file: a full disk, a file that is not ours, code of older days."""
+"""Other processes on one SQLite file: a full disk, a file of another user, older code."""
 
 import os
 import sqlite3
@@ -26,7 +26,7 @@ async def test_a_full_disk_is_a_clear_error_and_the_store_goes_on_when_there_is_
 
 
 async def test_a_file_that_may_only_be_read_is_a_clear_error():
-    # A folder that every user may enter: pytest's own belongs to one alone.
+    # Use a folder that every user can enter. Pytest's own folder belongs to one user.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store.db"
         store = await SqliteStore.open(path)

@@ -1,4 +1,4 @@
-"""What only the Valkey store can get wrong: its server, scripts, keys and connection."""
+"""Risks of the Valkey store only: its server, scripts, keys and connection."""
 
 import asyncio
 import os
@@ -37,19 +37,19 @@ from webapp.stores.valkey.store import ValkeyStore
 TIME = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 LIMIT_SECONDS = 300
-_AT_ONCE = {"repl_diskless_sync_delay": "0"}  # a replica is served as soon as it asks
+_AT_ONCE = {"repl_diskless_sync_delay": "0"}  # a replica is served as soon as it connects
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "stores.md").read_text("utf-8")
 SAFE = {"redis_version": "7.2.4", "role": "master", "aof_enabled": 1}
 
 
 def owner_in(shard):
-    """One whose records are in this shard of a cluster."""
+    """Return an owner whose records are in this shard of a cluster."""
     return next(name for name in map(str, range(10_000)) if shard_of(name, shards=64) == shard)
 
 
 @asynccontextmanager
 async def opened(url, *, answer_seconds=ANSWER_SECONDS):
-    # On a busy machine one that waits for next to nothing may need several starts.
+    # On a busy machine, opening with a very short timeout may need several attempts.
     store = await recovered(lambda: ValkeyStore.open(url, answer_seconds=answer_seconds))
     try:
         yield store
@@ -58,7 +58,7 @@ async def opened(url, *, answer_seconds=ANSWER_SECONDS):
 
 
 async def refused(url, *, answer_seconds=ANSWER_SECONDS):
-    """Why it is, with no password in it."""
+    """Return why the store cannot be opened, and check that no password is in the reason."""
     with pytest.raises(StoreUnavailable) as refusal:
         await ValkeyStore.open(url, answer_seconds=answer_seconds)
     assert "hunter2" not in repr(refusal.value.__notes__)
@@ -66,7 +66,7 @@ async def refused(url, *, answer_seconds=ANSWER_SECONDS):
 
 
 async def recovered(call):
-    """What it returns when the server is back, however long that takes."""
+    """Return the result of `call` once the server is back, however long that takes."""
     async with asyncio.timeout(LIMIT_SECONDS):
         while True:
             try:
@@ -179,7 +179,8 @@ class TestStart:
     async def test_a_server_without_tls_is_not_spoken_to_with_it(self):
         with own_valkey(has_port=True) as server:
             url = server.url.replace("valkey://", "valkeys://:hunter2@")
-            why = await refused(url, answer_seconds=0.3)  # such a server waits for more
+            # A server without TLS waits for more bytes.
+            why = await refused(url, answer_seconds=0.3)
         assert "begins with valkey://" in why
 
     async def test_a_server_of_another_protocol_is_refused(self):
@@ -255,7 +256,7 @@ class TestStart:
 
 
 class Away(SqliteStore):
-    """It can be fenced, and then it answers no more."""
+    """A store that can be fenced, and then stops answering."""
 
     async def scan(self):
         async for page in super().scan():
@@ -270,7 +271,7 @@ async def test_a_move_that_goes_on_fences_every_server_of_its_cluster(tmp_path):
     await source.write(record("a-1"))
     async with opened(nodes[0].url) as target:
         for node in nodes:
-            with suppress(ResponseError):  # the shard is another's
+            with suppress(ResponseError):  # the shard belongs to another node
                 node.look().set(key(0, "fence"), half(source.address, "elicit move"))
         assert await target.fenced() is not None
         with pytest.raises(StoreUnavailable, match="away"):
@@ -311,7 +312,7 @@ def issued_today(name, **options):
 
 @asynccontextmanager
 async def tls_before(path, root, folder):
-    """A port of localhost that ends TLS before the socket."""
+    """Open a port of localhost that terminates TLS in front of the socket."""
     holder = issued_today("localhost", by=root)
     private = holder.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (folder / "pair.pem").write_bytes(holder.pem + private)
@@ -356,7 +357,7 @@ class TestKeys:
             async with opened(server.url) as store:
                 assert await store.list("elicitation") == []
             for node in fresh_cluster() if shards == 1 else [fresh_valkey()]:
-                with suppress(ResponseError):  # it is another node's
+                with suppress(ResponseError):  # the slot belongs to another node
                     node.look().set("elicit:layout", f"1 {shards}")
             async with opened(server.url) as store:
                 await everything(store)
@@ -422,7 +423,7 @@ class TestKeys:
 
 
 def places():
-    """The address of one server and of a cluster, and who looks into each."""
+    """Yield the address of a single server and of a cluster, with functions to inspect each."""
     server, nodes = fresh_valkey(), fresh_cluster()
     yield server.url, [server.look]
     yield nodes[0].url, [node.look for node in nodes]
@@ -550,7 +551,8 @@ class TestConnection:
             async with opened(f"valkey://{way}?db=0") as store:
                 await store.write(record("a-1"))
                 (nobody,) = free_ports(1)
-                new.look().set(SERVER_KEY, old.look().get(SERVER_KEY))  # as it was replicated
+                # As the replication would have copied it.
+                new.look().set(SERVER_KEY, old.look().get(SERVER_KEY))
                 old.look().replicaof("127.0.0.1", nobody)
                 for call in (lambda: store.write(record("a-2")), store.check):
                     with pytest.raises(StoreUnavailable, match="replica"):
@@ -703,7 +705,8 @@ class TestConnection:
                     with pytest.raises(StoreUnavailable):
                         await store.read("a", "elicitation", "a-1")
                 os.kill(server.pid, signal.SIGCONT)
-                # What was sent may be carried out now: who asks again finds out, and wins or loses.
+                # The sent write may be carried out now. Reading again shows it, and a later write
+                # wins or loses.
                 found = await recovered(lambda: store.read("a", "elicitation", "a-1"))
                 assert found in (row, replace(row, status="unknown", version=2))
                 later = recovered(lambda: store.write(replace(found, status="later")))
@@ -825,7 +828,7 @@ def asked(node, *command):
 
 
 def begin_move(nodes, name):
-    """Begin to hand the key's slot to the next server; return what ends it."""
+    """Start to move the key's slot to the next server. Return a function that ends the move."""
     slot = asked(nodes[0], "KEYSLOT", name)
     ids = [asked(node, "MYID") for node in nodes]
     (giver,) = [n for n, node in enumerate(nodes) if asked(node, "COUNTKEYSINSLOT", slot)]

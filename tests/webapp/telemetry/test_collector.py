@@ -1,4 +1,4 @@
-"""What the store holds that waits: read through once, and then heard of."""
+"""The collector of waiting records: it reads the store once, and then follows its changes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -30,7 +30,7 @@ from webapp.telemetry.telemetry import Telemetry
 
 @asynccontextmanager
 async def process(store: Store, clock: Clock) -> AsyncIterator[tuple[Service, Collector]]:
-    """One process that is watched, and hears what others write."""
+    """Open a process with a collector that receives the writes of other processes."""
     async with open_service(
         store=store,
         ring=RING,
@@ -51,7 +51,7 @@ async def process(store: Store, clock: Clock) -> AsyncIterator[tuple[Service, Co
 
 
 async def counted(collector: Collector, clock: Clock, name: str, **labels: str) -> float | None:
-    clock.tick(seconds=6)  # a sum is kept for five
+    clock.tick(seconds=6)  # a sum is cached for five seconds
     return value(await page(collector), name, **labels)
 
 
@@ -168,7 +168,7 @@ async def test_receipts_and_unresolved_payments_are_told_with_the_age_of_the_old
 
 
 class Slow(MemoryStore):
-    """Gives its pages when it is told to."""
+    """A store that returns its pages when `goes_on` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ async def test_what_changes_while_the_store_is_read_through_is_as_it_was_written
         store.goes_on.clear()
         store.is_at_it.clear()
         reading = asyncio.create_task(collector.read_through())
-        await store.is_at_it.wait()  # it has the page with the question, as it was
+        await store.is_at_it.wait()  # the collector has read the page with the old question
         await service.elicitations.settle(before.id, Status.DECLINED)
         await asked(service, "form", join="later")
         store.goes_on.set()
@@ -201,7 +201,7 @@ async def test_what_changes_while_the_store_is_read_through_is_as_it_was_written
 
 
 class Watched(MemoryStore):
-    """Whose only watch may be told what a server of its own accord tells."""
+    """A store with one watch, which a test can notify as the store's server would."""
 
     def watch(self) -> Watch:
         self.its_watch = super().watch()
@@ -226,7 +226,7 @@ async def test_a_look_as_every_15_seconds_has_calls_read_again_and_not_the_whole
 
 
 class Down(MemoryStore):
-    """Takes nothing."""
+    """A store whose check fails."""
 
     async def check(self) -> None:
         raise StoreUnavailable("full")

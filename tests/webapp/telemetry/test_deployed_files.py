@@ -1,6 +1,6 @@
-"""The dashboard and the alerts of deploy/: Prometheus reads them, and what they name is exported.
+"""The dashboard and alerts of deploy/: valid for Prometheus, and about exported metrics only.
 
-`promtool`, which comes with Prometheus, checks and tries them.
+`promtool`, which comes with Prometheus, checks and tests them.
 """
 
 import json
@@ -20,7 +20,7 @@ DASHBOARD = HOUSE / "deploy" / "grafana" / "elicit-url.json"
 COURSES = Path(__file__).with_name("alerts_test.yml")
 EXPORTED = {name for family in FAMILIES for name in family.exported_names}
 LABELS = {label for family in FAMILIES for label in family.labels}
-# What Prometheus itself adds, or a query makes.
+# Labels that Prometheus itself adds, or that a query creates.
 OTHER_LABELS = {"instance", "le", "alertname"}
 
 
@@ -35,7 +35,7 @@ def promtool(*arguments: str) -> str:
 
 
 def queries() -> Iterator[str]:
-    """Of the dashboard, its variables filled in as Grafana does."""
+    """Yield the dashboard's queries, with their variables filled in as Grafana does."""
     for panel in json.loads(DASHBOARD.read_text("utf-8"))["panels"]:
         for target in panel["targets"]:
             yield target["expr"].replace("$__rate_interval", "5m").replace("$instance", ".*")

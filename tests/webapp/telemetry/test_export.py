@@ -1,4 +1,4 @@
-"""Where traces go: to whom the environment names, or the application's own, or nowhere."""
+"""The target of traces: the one named in the environment, the application's own, or none."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ assert tracer_here(exports=True) is None
 
 
 def run(program: str, **environment: str) -> str:
-    """In a process of its own: a tracer provider is set once in the life of one."""
+    """Run the program in a new process, because a process can set its tracer provider only once."""
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={"PATH": "/usr/bin:/bin", **environment},
@@ -65,7 +65,7 @@ def test_traces_are_sent_to_whom_the_environment_names() -> None:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Says nothing."""
+            """Log nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Collecting) as server:
         serving = Thread(target=server.serve_forever)

@@ -1,4 +1,4 @@
-"""The page of metrics: what it counts, who reads it, and that it names nobody."""
+"""The metrics page: what it counts, who can read it, and that it contains no personal data."""
 
 import os
 import re
@@ -120,7 +120,7 @@ async def test_every_family_is_exported_and_none_that_is_not_in_the_table(tmp_pa
         page = await page_of(person)
     exported = set(re.findall(r"^# TYPE (\S+)", page.text, re.MULTILINE))
     tables = {family.name for family in FAMILIES}
-    assert exported == tables - {"elicit_store_disk_free_bytes"}  # the kit's store is no file
+    assert exported == tables - {"elicit_store_disk_free_bytes"}  # the tests' store is not a file
     assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
 
 
@@ -185,7 +185,7 @@ def test_the_token_stands_in_no_repr(tmp_path: Path) -> None:
 
 
 class Failing(MemoryStore):
-    """Refuses what it is told to."""
+    """A store whose operations raise `error`."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -248,7 +248,7 @@ def _told(lines: Iterable[str]) -> str:
     told: list[str] = []
     for line in lines:
         told.append(line)
-        if line == "\n":  # the page is over
+        if line == "\n":  # the end of the page
             break
     return "".join(told)
 
@@ -295,7 +295,7 @@ async def test_an_outcome_that_somebody_who_is_gone_had_is_counted_as_taken_over
         one, elicitations = await asked(service), service.elicitations
         await elicitations.settle(one.id, Status.DECLINED)
         await elicitations.take(one.id, run="run", leg="gone")
-        await elicitations.take(one.id, run="run", leg="gone")  # its own, still
+        await elicitations.take(one.id, run="run", leg="gone")  # the same owner claims again
         samples = parsed(metrics.page({}).decode())
         assert value(samples, "elicit_leases_taken_over_total") == 0
         clock.tick(minutes=1)

@@ -1,4 +1,4 @@
-"""The log: one flow of each kind, followed by one id through all that belongs to it."""
+"""The log: each kind of flow can be followed by one id in all of its lines."""
 
 import logging
 from collections.abc import AsyncGenerator
@@ -14,7 +14,7 @@ from webapp.logs.events import mark_work
 from webapp.sweeper import fall_due
 from webapp.testing import AskedPerson, elicit_person
 
-# What each says, at least, in this order.
+# The events that each kind logs at least, in this order.
 STEPS = {
     "url": ["elicitation.asked", "elicitation.moved", "elicitation.settled"],
     "oauth": [
@@ -30,7 +30,7 @@ STEPS = {
 
 
 class Log(logging.Handler):
-    """Our lines, as they are handed over to be written."""
+    """A handler that collects our log records."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -46,7 +46,7 @@ class Log(logging.Handler):
 
 @asynccontextmanager
 async def logged(kind: str, *, revision: str) -> AsyncGenerator[tuple[Log, AskedPerson]]:
-    """A question of this kind was asked and answered, each request as if in its own process."""
+    """Ask and answer a question of this kind, with each request as if in its own process."""
     server, log, ours = watched_tools(), Log(), logging.getLogger("webapp")
     async with elicit_person(server) as person:
         mode = "legacy" if revision == "2025-11-25" else revision

@@ -1,4 +1,4 @@
-"""One trace from the call over the page, the callback and the webhook to the result."""
+"""Tracing: one trace from the call through the page, the callback and the webhook to the result."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -15,7 +15,7 @@ from webapp.testing import elicit_person
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
-# What each kind has beside the call, the wait and the page.
+# The spans of each kind in addition to the call, the wait and the page.
 WAYS = {
     "url": {"GET /e", "POST /e"},
     "oauth": {"GET /e", "POST /e", "GET /callback", "finish github"},
@@ -31,7 +31,7 @@ WAYS = {
 async def traced(
     kind: str, *, revision: str = "2026-07-28"
 ) -> AsyncGenerator[tuple[Spans, Elsewhere]]:
-    """A question of this kind was asked and answered, each request as if in its own process."""
+    """Ask and answer a question of this kind, with each request as if in its own process."""
     server = watched_tools()
     with traces() as spans:
         async with elicit_person(server) as person:
@@ -75,7 +75,7 @@ async def test_a_page_in_no_question_has_no_span() -> None:
 async def test_a_join_is_linked_to_the_trace_that_asked() -> None:
     async with traced("url") as (spans, _):
         first, *later = [span for span in spans.all() if span.name == "tools/call ask_url"]
-        for leg in later:  # of the retried call: the client began a trace for each
+        for leg in later:  # each request of the retried call, for which the client started a trace
             if trace_of(leg) != trace_of(first):
                 assert trace_of(first) in {link.context.trace_id for link in leg.links}
         waits = spans.named("ask url")

@@ -1,1 +1,1 @@
-"""The kit for authors' tests, as an author uses it."""
+"""Tests of the test kit for authors, as an author uses it."""

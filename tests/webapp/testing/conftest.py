@@ -1,4 +1,4 @@
-"""A server as an author has it, on either library."""
+"""Fixtures: an author's server, on either library."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ class Profile:
 
 @pytest.fixture
 def shop(library: str) -> Any:
-    """Tools that ask for each kind of thing."""
+    """Return a server with a tool for each kind of question."""
     server = new_server(library)
 
     @server.tool()

@@ -1,4 +1,4 @@
-"""A person of a test: what they do, what the model hears, and what is there afterwards."""
+"""The simulated person of a test: their actions, the model's responses, and the stored state."""
 
 import asyncio
 from collections.abc import Callable
@@ -423,7 +423,7 @@ async def a_test(
     arguments: dict[str, Any] | None = None,
     **options: Any,
 ) -> None:
-    """What an author's test does: tell the person, call the tool."""
+    """Run an author's test: plan the person's actions, then call the tool."""
     async with elicit_person(server, **options) as person:
         for each in plan:
             each(person)

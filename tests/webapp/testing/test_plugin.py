@@ -1,4 +1,4 @@
-"""The fixture in projects of authors', each a pytest of its own, and what the document shows."""
+"""The fixture in authors' projects, each a separate pytest run, and the samples of the docs."""
 
 import re
 import subprocess

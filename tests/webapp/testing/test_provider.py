@@ -1,4 +1,4 @@
-"""The payment provider's side of a test: webhooks as they come, and forged ones."""
+"""The payment provider's side of a test: valid and forged webhooks."""
 
 import pytest
 

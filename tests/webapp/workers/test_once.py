@@ -1,4 +1,4 @@
-"""`once` where identical calls come to two workers."""
+"""`once` with identical calls that come to two workers."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ def store(tmp_path: Path) -> str:
 
 
 class Shop:
-    """Work that goes on until it is let go, in either worker."""
+    """Work that continues until the test releases it, in either worker."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -44,7 +44,7 @@ class Shop:
 
 
 async def is_claimed(workers: Workers) -> None:
-    """Wait until the store has it that somebody is at the work."""
+    """Wait until the store shows that a worker has claimed the work."""
     store = workers.envs[0].service.elicitations.owners.store
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not await store.list("once", status=DOING):  # noqa: ASYNC110 - seen in the store
@@ -85,7 +85,7 @@ async def test_long_work_that_failed_at_one_worker_is_free_for_the_other(store):
         assert "order" in await first.rest()
         first.close()
         shop.fails = False
-        # Until it is noted that the result arrived, another worker would give it again.
+        # Until the delivery is noted, another worker would return the earlier result again.
         await eventually(lambda: not workers.envs[0].service.bodies.is_noting)
         answer = await workers.answered(1, headers=other, message=asked)
         assert "order 2" in answer.body

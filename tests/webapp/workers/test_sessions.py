@@ -1,4 +1,4 @@
-"""Sessions of 2025-11-25 where two workers serve one store, and a request may come to either."""
+"""Sessions of 2025-11-25 with two workers on one store, where either may get a request."""
 
 import socket
 from pathlib import Path
@@ -59,7 +59,7 @@ async def test_a_stream_that_was_cut_is_read_on_through_the_other_worker(store):
     async with two_workers(shop, store=store) as workers, workers.session() as headers:
         talk = await workers.sent(1, message=calling("sure", what="it"), headers=headers)
         said = await talk.until('"elicitation/create"')
-        talk.close()  # the call goes on, and nobody hears of it
+        talk.close()  # the call continues without a connection
         last = said[said.rindex("\nid: ") + 5 :].split("\r\n")[0].strip()
         yes = {"id": 1, "result": {"action": "accept", "content": {}}}
         assert (await workers.answered(1, message=yes, headers=headers)).status == 202
@@ -85,7 +85,7 @@ async def test_the_session_of_a_worker_that_is_busy_is_not_said_to_be_gone(tmp_p
 
     busy, free = new_name(""), new_name("")
     routed = RoutedSessions(nobody, name=free, folder=tmp_path, ring=RING, greeting_seconds=0.01)
-    with socket.socket(socket.AF_UNIX) as listener:  # it listens, and nobody comes to the door
+    with socket.socket(socket.AF_UNIX) as listener:  # it listens and never accepts
         listener.bind(str(tmp_path / busy))
         listener.listen()
         async with httpx.AsyncClient(transport=transport_to(routed)) as client:

@@ -5,7 +5,7 @@ client's own form there. `retry` ends the request with an InputRequiredResult (2
 puts the link into the result if a client shows nothing. `in_task` holds no request: the task shows
 the question. `choice` picks a presenter by what the client declares. Each presenter asks
 `webapp.calls.clients` before it sends a question to the client. If the client was seen to show
-nothing, or was sent this question in vain, the presenter passes the question to `link`.
+nothing, or did not answer this question before, the presenter passes the question to `link`.
 
 Guarantees: what was shown counts, and not what was declared. An answer that comes sooner than a
 person can answer is ignored. A form that is open when its call ends stays open, and a late answer

@@ -133,14 +133,25 @@ class OnStream:
     async def _by_link(
         self, call: Leg, shown: PresentedQuestion, waiter: Waiter
     ) -> Elicitation | None:
-        """Return the link in the result at once, or wait for a person who already has the link."""
-        shown = replace(shown, is_again=self._client.has_link(shown.elicitation.id))
-        return await self._in_result.wait(call, shown, waiter)
+        """Return the link in the result at once, or wait for a person who can already answer.
+
+        A call that comes sooner than a person can read the question is one of several that a model
+        makes at the same time. It waits for the client's answer and shows no link.
+        """
+        asked = shown.elicitation
+        is_asked_now = self._asks.is_awaited(asked.id) and self._client.is_asked_now(asked)
+        shown = replace(shown, is_again=is_asked_now or self._client.has_link(asked.id))
+        try:
+            return await self._in_result.wait(call, shown, waiter)
+        except asyncio.CancelledError:
+            if self._is_given_up:
+                self._asks.give_up(asked.id)
+            raise
 
     async def _silence(self, call: Leg, asked: Elicitation) -> Deadline | None:
         """Return until when the client may stay silent. None if the client lets people answer.
 
-        When that time is over, the result shows the link. A deadline therefore needs a page for
+        After that time the result shows the link. A deadline therefore needs a page for
         this kind, and a model that receives the result.
         """
         if self._task_id is not None:
@@ -194,16 +205,18 @@ class OnStream:
         told = getattr(outbound, "cancel_requested", None)
         return told is not None and bool(told.is_set())
 
-    def _leave(self, call: Leg, asked: Elicitation, asking: Asking) -> None:
+    def _leave(
+        self, call: Leg, asked: Elicitation, asking: Asking, *, is_to_newer: bool = False
+    ) -> None:
         """Leave the client's request open when the call ends, so that a late answer counts."""
-        late = partial(self._came_late, call, asked)
-        self._asks.leave(asked.id, asking, life=asked.expires_at - call.now, late=late)
+        late, life = partial(self._came_late, call, asked), asked.expires_at - call.now
+        self._asks.leave(asked.id, asking, life=life, late=late, is_to_newer=is_to_newer)
 
     def _leave_to_newer(self, call: Leg, current: Elicitation, asking: Asking) -> None:
         """Leave the request open if a newer identical call or another question ended this call."""
         is_the_bodys_end = call.is_over and not call.is_interrupted
         if not (current.status.is_final or is_the_bodys_end):
-            self._leave(call, current, asking)
+            self._leave(call, current, asking, is_to_newer=not call.is_interrupted)
 
     async def _came_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer | None) -> None:
         if answer is None or self._is_nobodys(asked, answer):

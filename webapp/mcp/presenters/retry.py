@@ -147,7 +147,7 @@ class Retry:
     async def _held(
         self, call: Leg, shown: PresentedQuestion, waiter: Waiter, *, is_unread: bool
     ) -> Elicitation:
-        """Hold this request. `is_unread`: the client agreed before anybody could have read it."""
+        """Hold this request. `is_unread`: the client agreed before a person could have read it."""
         asked = shown.elicitation
         current = await call.hold(
             asked,

@@ -3,8 +3,8 @@
 Experimental: never run against Coinbase itself.
 
 There is no test mode and no refund API. A charge that was paid in part, too much or too late stays
-unresolved until somebody resolves it at Coinbase. The resolution does not say how much was paid, so
-it settles nothing.
+unresolved until the merchant resolves it at Coinbase. The resolution does not say how much was
+paid, so it settles nothing.
 
 Source: Coinbase's Python library (host, charge paths, headers, signature). Unchecked: the fields
 and statuses of a charge, the event names, whether and where an open charge can be canceled, and the

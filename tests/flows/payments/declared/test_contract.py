@@ -1,4 +1,4 @@
-"""A provider of the author's own: declared in four lines, and the whole way of a payment there."""
+"""The author's own provider, declared in four lines, with a payment from start to end."""
 
 import dataclasses
 import itertools
@@ -44,7 +44,7 @@ GATEWAY = DeclaredGateway(SELLER)
 
 
 class PaymentEnv:
-    """A payment provider that keeps to the contract, and nothing more."""
+    """A payment provider that fulfils the contract and does nothing else."""
 
     def __init__(self) -> None:
         self.checkouts: dict[str, dict[str, Any]] = {}
@@ -251,7 +251,7 @@ def test_another_key_is_refused_in_words() -> None:
         run(other.begin(gateway_env.prepared(other, asked()), TRIP), PaymentEnv())
 
 
-# What a declaration says
+# What a declaration contains
 
 
 def declared(**fields: Any) -> ProviderDeclaration:

@@ -1,4 +1,4 @@
-"""The declared payment providers: what is asked of each, and what its answers and events mean."""
+"""The declared payment providers: their requests, and the meaning of their replies and events."""
 
 import dataclasses
 from collections.abc import Callable
@@ -34,7 +34,7 @@ EVERY_FETCHED = pytest.mark.parametrize("case", FETCHED, ids=lambda case: case.n
 
 
 def of_each(pick: Callable[[Case], Any]) -> pytest.MarkDecorator:
-    """Every case with every one of what it has there."""
+    """Parametrize a test with every case, and with every item that `pick` finds in the case."""
     rows = [
         pytest.param(case, one, id=f"{case.name}-{one}") for case in CASES for one in pick(case)
     ]
@@ -145,7 +145,7 @@ def test_words_that_look_like_a_template_stay_words(case: Case, what: str) -> No
 @EVERY
 def test_long_words_are_cut_where_the_provider_would_refuse_them(case: Case) -> None:
     request = kept_in(gateway_env.prepared(case.gateway, case.asked(what="é" * 500))).request
-    if case.name != "polar":  # it names the product
+    if case.name != "polar":  # polar takes the name from the product
         assert "é" * case.seller.declaration.what_at_most in request
     assert "é" * (case.seller.declaration.what_at_most + 1) not in request
 
@@ -269,7 +269,7 @@ def test_a_price_is_sent_as_it_is_or_refused_before_it_is_asked(case: Case, pric
     assert f":{shown}" in request
 
 
-# What it says when it is asked
+# Statuses when the provider is asked
 
 
 @of_each(lambda case: case.words)
@@ -475,7 +475,7 @@ def test_a_receipt_of_another_provider_or_mode_is_not_given_back(case: Case) -> 
         refunding(case, payment_intent=None)
 
 
-# What it tells
+# Events
 
 
 @of_each(lambda case: case.events)
@@ -548,7 +548,7 @@ def test_a_claim_at_another_account_of_ours_names_that_account() -> None:
     assert read(adyen, claim).account == "OtherCOM"
 
 
-# Whatever comes
+# Arbitrary input
 
 
 def places_in(data: Any) -> list[str]:
@@ -562,7 +562,7 @@ def places_in(data: Any) -> list[str]:
 
 
 def odd(data: Any) -> st.SearchStrategy[Any]:
-    """The data with something else somewhere in it."""
+    """Return a strategy for the data with one value replaced."""
     return st.builds(put, st.just(data), st.sampled_from(places_in(data)), JSON)
 
 
@@ -659,7 +659,7 @@ def test_a_whole_number_is_no_amount_where_figures_are_written() -> None:
 @pytest.mark.parametrize("word", ["a b", "a\nb", "x" * 300, {}, 1.5])
 def test_an_event_whose_type_or_id_is_none_is_malformed(case: Case, word: Any) -> None:
     declared = case.seller.declaration
-    if case.name == "adyen":  # what is not of its shape is not signed
+    if case.name == "adyen":  # an event of another shape is not signed
         return
     for place in (declared.event_type, declared.event_id):
         if place is not None:

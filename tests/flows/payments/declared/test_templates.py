@@ -1,4 +1,4 @@
-"""Templates and places of declarations, by themselves."""
+"""Templates and places of declarations, in isolation."""
 
 from typing import Any
 

@@ -65,7 +65,7 @@ from tests.support.gateway_env import TRIP, kept_in, reply, run
 
 
 def unknown_in(model: Any, *, place: str = "") -> Iterator[str]:
-    """What Square's type has no field for."""
+    """Yield the fields of the data that Square's type does not have."""
     if isinstance(model, pydantic.BaseModel):
         yield from (f"{place}.{name}" for name in model.model_extra or {})
         for name in type(model).model_fields:
@@ -76,7 +76,7 @@ def unknown_in(model: Any, *, place: str = "") -> Iterator[str]:
 
 
 def sent(case: Case) -> list[httpx.Request]:
-    """What is sent in the life of a payment: opened, asked, closed, given back."""
+    """Return the requests of a payment's life: opening, asking, closing."""
     before = case.prepared()
     _, [opening] = run(case.gateway.begin(before, TRIP), reply(case.opened))
     talk = case.gateway.close(case.begun(), case.session)
@@ -178,7 +178,7 @@ def values(enum: Any) -> set[str]:
 
 
 class Answers(BaseAdapter):
-    """What a library that uses requests sends, and what it gets."""
+    """A `requests` adapter that records the requests and returns one answer."""
 
     def __init__(self, answer: Any) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class Answers(BaseAdapter):
         return response
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, since no connection is open."""
 
 
 def body_of(request: PreparedRequest) -> Any:
