@@ -90,7 +90,7 @@ BETWEEN_HINTS = timedelta(seconds=0.2)
 class Service:
     elicitations: Elicitations
     kinds: Kinds
-    hooks: Webhooks
+    webhooks: Webhooks
     webhook_log: WebhookLog
     events: EventsOut
     outbound: Outbound
@@ -331,7 +331,7 @@ async def open_service(
     service = Service(
         elicitations=elicitations,
         kinds=built,
-        hooks=Webhooks(elicitations=elicitations, payments=built.payments, outbound=outbound),
+        webhooks=Webhooks(elicitations=elicitations, payments=built.payments, outbound=outbound),
         webhook_log=WebhookLog(elicitations),
         events=EventsOut(
             elicitations,

@@ -1,4 +1,4 @@
-"""Registrations: this server's OAuth clients at each provider.
+"""This server's OAuth clients at each provider.
 
 Risks: a token is sent to a provider of the same name at another origin, such as a sandbox. So
 stored accounts are found by the origin and the client id as well.

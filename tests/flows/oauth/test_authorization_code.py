@@ -169,7 +169,7 @@ class TestComingBack:
     def test_response_without_declared_issuer_is_refused_if_metadata_does_not_mention_it(
         self,
     ) -> None:
-        # finding: XH1
+        # finding: T4, XH1
         provider = openid("acme", ISSUER, sends_issuer=True)
         assert provider.discovers
         assert "authorization_response_iss_parameter_supported" not in METADATA

@@ -1,4 +1,4 @@
-"""Names in docstrings and comments: what looks like code exists in the code."""
+"""Names in docstrings, comments and reprs: what looks like code exists in the code."""
 
 import ast
 import builtins
@@ -125,4 +125,20 @@ def test_exceptions_in_docstrings_are_known_to_the_module_or_to_one_that_it_impo
             sections = "\n".join(RAISES_SECTION.findall(text))
             raised = (*RAISES.findall(text), *RAISED.findall(sections))
             wrong += [f"{path}:{line}: {name}" for name in raised if name not in known]
+    assert wrong == []
+
+
+# finding: XH7
+def test_repr_begins_with_the_name_of_its_class() -> None:
+    wrong = []
+    for path in SOURCES:
+        for owner in ast.walk(tree_of(path)):
+            if not isinstance(owner, ast.ClassDef):
+                continue
+            shown = names_in(owner.body).get("__repr__")
+            for text in ast.walk(shown) if shown else ():
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    named = re.match(r"([A-Z]\w+)\(", text.value)
+                    if named and named[1] != owner.name:
+                        wrong.append(f"{path}:{text.lineno}: {owner.name} is shown as {named[1]}")
     assert wrong == []
