@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 TIMES ?= 100
-.PHONY: help run test test-slow soak check ruff mypy pyright docs bench clean pins pythons lowest
+.PHONY: help run test test-slow soak check ruff spelling mypy pyright docs bench clean pins pythons lowest
 
 help:
 	@echo 'make run      the server with its demo tools on http://127.0.0.1:8765'
@@ -39,11 +39,14 @@ test-slow: $(VENV)/dev.stamp
 soak: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.soak --times $(TIMES) --workers $(WORKERS)
 
-check: ruff mypy pyright
+check: ruff spelling mypy pyright
 
 ruff: $(VENV)/dev.stamp
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+spelling: $(VENV)/dev.stamp
+	git ls-files | xargs $(BIN)/codespell
 
 mypy: $(VENV)/dev.stamp
 	$(BIN)/mypy

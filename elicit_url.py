@@ -1,8 +1,8 @@
-"""Where the command `elicit` starts: under a name of our own, before anything else is imported.
+"""The entry point of the command `elicit`, which checks our packages before it imports them.
 
-What could go wrong: `flows` and `webapp` are names that others use too. A folder of an author's
-may come first where Python looks, and a package of that name on PyPI writes over ours. So each is
-looked at before it is imported, and what stands there is told in a sentence.
+Risks: other projects use the names `flows` and `webapp` too. An author's folder of that name may
+come first on Python's path, or a package of that name on PyPI overwrites our files. Each package is
+therefore checked before it is imported, and an error message says what was found instead.
 """
 
 import importlib.util
@@ -19,7 +19,7 @@ _WINDOWS = (
 
 
 def main() -> int:
-    """Run one command. Returns 0, 1 if it did not work, 2 if it was asked for wrongly."""
+    """Run one command. Return 0, 1 if it failed, or 2 if its arguments are wrong."""
     wrong = _WINDOWS if sys.platform == "win32" else what_is_wrong()
     if wrong is not None:
         sys.stderr.write(f"elicit: {wrong}\n")
@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def what_is_wrong() -> str | None:
-    """What stands in the place of ours, and what to do; None if nothing does."""
+    """Return what was found instead of our packages, and what to do. Return None if all is well."""
     for name in PARTS:
         spec = importlib.util.find_spec(name)
         origin = Path(spec.origin).resolve() if spec is not None and spec.origin else None

@@ -1,7 +1,7 @@
-"""The fixture of elicit-url for pytest, under a name of our own (elicit_url.py tells why).
+"""The pytest fixture of elicit-url, in a module with a name of our own (elicit_url.py says why).
 
-pytest imports this at each start, in every project in whose environment it is installed, so it
-imports nothing else: the kit is there when a test asks for it.
+pytest imports this module at each start of every project that has elicit-url installed. The module
+therefore imports the test kit only when a test uses the fixture.
 """
 
 from typing import TYPE_CHECKING
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def elicit_person() -> "Callable[..., AbstractAsyncContextManager[AskedPerson]]":
-    """A person whom the tools of a server ask: `async with` what this gives for the server.
+    """Return a context manager of a person who answers the questions of a server's tools.
 
-    It is the function of that name in `webapp.testing`.
+    See the function of the same name in `webapp.testing`.
     """
     if wrong := elicit_url.what_is_wrong():
         pytest.fail(wrong, pytrace=False)

@@ -1,9 +1,9 @@
-"""kill -9 at random, of the server and of its database, under many payments at once.
+"""Random kills (`kill -9`) of the server and of its database during many payments at once.
 
-Each caller makes its call again until it has the result, each person pays once and tries again
-until the page is over, and the provider brings its webhooks again, as providers do. Which write a
-server dies after is drawn from a seed, so a run can be made again. At the end the books must agree:
-each order brewed under one key, each paid for once.
+Each caller repeats its call until it has the result. Each person pays once and tries again until
+the page shows the end. The provider sends its webhooks again, as providers do. A seed decides
+after which write a server dies, so that a run can be repeated. At the end the books must agree:
+each order is brewed under one key and paid for once.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ _LINK = re.compile(r"http://\S+/e/\S+")
 
 
 class Database(Protocol):
-    """What the store's records are in: a process of its own, or none."""
+    """The database that holds the store's records: a process of its own, or none."""
 
     @property
     def address(self) -> str:
-        """What ELICIT_STORE would be; empty for a file in the test's folder."""
+        """The value of ELICIT_STORE, empty for a file in the test's folder."""
         ...
 
     def kill_and_start(self) -> bool:
-        """As kill -9 would, of every process of it; whether there was any."""
+        """Kill all its processes with `kill -9` and start it. Return False if there are none."""
         ...
 
 
@@ -75,7 +75,7 @@ class KilledValkey:
 
 
 class Lives:
-    """The server through its lives: who calls asks for the one that serves now."""
+    """The server across its restarts. A caller asks for the one that serves now."""
 
     def __init__(
         self, env: AccountEnv, *, database: Database, kills: int, apart_seconds: int, seed: int
@@ -98,7 +98,7 @@ class Lives:
         return await asyncio.shield(self._server)
 
     async def go_on(self, done: asyncio.Event) -> None:
-        """Live and die until it was killed so many times, then until all is done."""
+        """Start and kill the server as often as asked, then serve until all orders are done."""
         while True:
             async with self._env.start(later=self.later) as server:
                 self.over.clear()
@@ -122,7 +122,7 @@ class Lives:
 
     @staticmethod
     async def _has_written(server: Server, times: int, done: asyncio.Event) -> bool:
-        """Whether there were so many writes before all was done."""
+        """Return True if the server wrote so many times before all orders were done."""
         for _ in range(times):
             said = asyncio.create_task(server.says("wrote"))
             ended = asyncio.create_task(done.wait())
@@ -173,7 +173,7 @@ async def survives(
 async def _order_on(
     lives: "Lives", numbers: Iterator[int], results: list[str], *, mode: str
 ) -> None:
-    """One after the other, until all the kills are over."""
+    """Make one order after the other until all kills are done."""
     while True:
         results.append(await _ordered(lives, next(numbers), mode=mode))
         if lives.are_over:
@@ -181,7 +181,7 @@ async def _order_on(
 
 
 async def _ordered(lives: Lives, number: int, *, mode: str) -> str:
-    """Call again and again, as a client's model does, until the result is there."""
+    """Call again and again, as a client's model does, until the tool returns its result."""
     paying = Paying(lives)
     async with open_customer() as customer:
         while True:
@@ -206,7 +206,7 @@ async def _ordered(lives: Lives, number: int, *, mode: str) -> str:
 
 
 class Paying:
-    """One person's way, which goes on where it stood: nobody pays twice on purpose."""
+    """A person who continues where they stopped, and never pays twice on purpose."""
 
     def __init__(self, lives: Lives) -> None:
         self._lives = lives

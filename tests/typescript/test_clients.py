@@ -315,7 +315,7 @@ def _link_in(result: dict[str, Any]) -> str:
 async def test_a_call_that_goes_on_shows_its_link_once_a_session(
     node: str, official: Official, server: Any
 ) -> None:
-    """Test in a short time what `tests.typescript.slow_person` shows in real time."""
+    """Test in a short time what slow_person.py shows in real time."""
     # finding: R4
     limits = CallLimits(
         call=timedelta(seconds=1), leg=timedelta(seconds=0.2), leg_at_least=timedelta(), rounds=3

@@ -129,8 +129,8 @@ class Verbs:
         except ElicitError as error:
             self.last_error = error
             raise
-        noes = (outcome.error for outcome in outcomes if outcome.error is not None)
-        self.last_error = next(noes, None)
+        errors = (outcome.error for outcome in outcomes if outcome.error is not None)
+        self.last_error = next(errors, None)
         return outcomes
 
     async def once(

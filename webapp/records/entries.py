@@ -83,7 +83,7 @@ class Words(Generic[AuditedT]):
         *,
         stored: Callable[[AuditedT], Awaitable[AuditedT | None]],
     ) -> None:
-        """`stored` reads a row from the store if this process no longer remembers it."""
+        """Create the log. `stored` reads a row that this process does not remember."""
         self._kinds = kinds
         self._stored = stored
         self._known: OrderedDict[tuple[str, str], tuple[int, str]] = OrderedDict()

@@ -74,7 +74,7 @@ class SqliteWriter:
         opening: int,
         remembered_commits: int,
     ) -> None:
-        """`connection` is prepared by `sqlite_batch`."""
+        """Create the writer. `sqlite_batch` has prepared `connection`."""
         self._connection = connection
         self._file = file
         self._opening = opening

@@ -16,7 +16,7 @@ _OTHER = "elsewhere"
 class ProviderWebhooks:
     """The payment provider's webhooks.
 
-    The `send_...` methods return the status code of the application's response.
+    The methods that send return the status code of the application's response.
     """
 
     def __init__(

@@ -31,11 +31,11 @@ def in_a_folder_of_all(path: Path) -> None:
     path.parent.chmod(0o1777)
 
 
-def anothers(path: Path) -> None:
+def of_another_user(path: Path) -> None:
     os.chown(path, 65534, -1)
 
 
-def in_anothers_folder(path: Path) -> None:
+def in_folder_of_another_user(path: Path) -> None:
     os.chown(path.parent, 65534, -1)
 
 
@@ -45,10 +45,12 @@ CHANGES = [
     (in_an_open_folder, "chmod go-w "),
     (in_a_folder_of_all, "chmod go-w "),
     pytest.param(
-        anothers, "chown ", marks=pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+        of_another_user,
+        "chown ",
+        marks=pytest.mark.skipif(os.geteuid() != 0, reason="gives files away"),
     ),
     pytest.param(
-        in_anothers_folder,
+        in_folder_of_another_user,
         "chown ",
         marks=pytest.mark.skipif(os.geteuid() != 0, reason="gives files away"),
     ),
