@@ -1,4 +1,4 @@
-"""How often a request is sent again, and with which token."""
+"""Tests of how often the client sends a request again, and with which token."""
 
 from contextlib import AsyncExitStack
 from datetime import timedelta
