@@ -1,10 +1,10 @@
 """Rules and doors: for each rule of this project, every door at which the rule has to hold.
 
-A *rule* is one sentence that docs/threats.md or a promise of the design makes. A *door* is a way in
-or out of the server: an MCP tool, a block `asking`, the HTTP API, a page, a store and so on. Most
-defects that people found from outside were one rule that a newer door did not follow, so every rule
-has a cell for every door, and one parametrised test (test_doors.py) walks all cells. A cell is a
-probe, which tries to break the rule at that door, or one sentence that says why the door cannot
+A *rule* is one sentence that docs/threat-table.md or a promise of the design makes. A *door* is a
+way in or out of the server: an MCP tool, a block `asking`, the HTTP API, a page, a store and so on.
+Most defects that people found from outside were one rule that a newer door did not follow, so every
+rule has a cell for every door, and one parametrised test (test_doors.py) walks all cells. A cell is
+a probe, which tries to break the rule at that door, or one sentence that says why the door cannot
 break it. A door without a cell fails the test.
 
 To add a rule, add a `Rule` to the list `RULES` of a module in this folder, or add a new module with
