@@ -1,4 +1,4 @@
-"""`python -m benchmarks.walks`: the walks of docs/architecture.md, counted by a trace of each.
+"""`python -m benchmarks.walks`: count the walks of docs/explanation/architecture.md.
 
 A walk is the functions of ours that are entered, in their order. A change of file is where the next
 one stands in another file, a change of room where it stands in another room. What could go wrong:

@@ -14,7 +14,7 @@ from webapp.cli.main import COMMANDS, parser_for
 from webapp.settings.settings import TABLE
 from webapp.telemetry.families import COUNTED, OF_THE_STORE, MetricFamily
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent / "reference"
 WRITTEN = "<!-- Written by `python -m docs.reference`; change the code, not this page. -->"
 
 
@@ -72,7 +72,7 @@ def metrics() -> str:
 
 {WRITTEN}
 
-[Monitoring](monitoring.md) says how they are read. `deploy/grafana/elicit-url.json` shows them, and `deploy/prometheus/alerts.yml` has rules that say when somebody should look.
+[Monitoring](../how-to/monitoring.md) says how they are read. `deploy/grafana/elicit-url.json` shows them, and `deploy/prometheus/alerts.yml` has rules that say when somebody should look.
 
 Labels take their values from the code and the settings: kinds of questions, statuses, operations, and the names of providers that you configured. A provider that an author's code declares is `other`. Nobody is named, and no id stands in them.
 
@@ -189,4 +189,4 @@ def _lines(rows: Iterator[str]) -> str:
 
 if __name__ == "__main__":
     for page, text in PAGES.items():
-        (HERE / page).write_text(text(), "utf-8")
+        (FOLDER / page).write_text(text(), "utf-8")

@@ -27,8 +27,8 @@ MUST_NOT_IMPORT = {
     # What runs in any process is light.
     "webapp.client": ("litestar", "mcp", "sqlite3", "starlette", "webapp.stores"),
 }
-# A room imports from those that stand before it, never from a later one; docs/architecture.md has
-# what is in each.
+# A room imports from those that stand before it, never from a later one;
+# docs/explanation/architecture.md has what is in each.
 ROOMS = (
     *(
         f"flows.{room}"
@@ -252,7 +252,7 @@ def test_what_one_file_alone_uses_stands_in_it_or_says_why() -> None:
 
 
 def test_the_map_names_every_room() -> None:
-    text = (HOUSE / "docs" / "architecture.md").read_text("utf-8")
+    text = (HOUSE / "docs" / "explanation" / "architecture.md").read_text("utf-8")
     told = {f"{half}.{room}" for half, room in _told(text)}
     assert told | {"flows", "webapp"} == set(ROOMS)
     for path in re.findall(r"`((?:flows|webapp)/[\w/]+\.py)`", text):
@@ -354,7 +354,7 @@ def test_the_pins_to_run_are_among_the_others_and_name_no_host() -> None:
 def test_every_test_that_a_document_names_is_there() -> None:
     named = [
         found
-        for document in (HOUSE / "docs").glob("*.md")
+        for document in (HOUSE / "docs").rglob("*.md")
         for found in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", document.read_text("utf-8"))
     ]
     assert named
@@ -465,7 +465,7 @@ def test_the_tests_of_a_room_stand_in_a_folder_of_its_name() -> None:
 
 
 # Words that this house once had for what the field has a name for; see the glossary of
-# docs/architecture.md.
+# docs/explanation/architecture.md.
 FORMER_NAMES = {
     *("Line", "Place", "Bodies", "Body", "Wire", "Wires", "Shown", "Group", "Part", "Taken"),
     *("Take", "lay_down", "Handed", "Binding", "Codes", "Trip", "Arrival", "Seller"),

@@ -12,10 +12,10 @@ from tests.attacks.bounds import BOUNDS, Bound
 from tests.support.work import is_at_most, many_values
 
 HOUSE = Path(__file__).parent.parent
-PAGE = (HOUSE / "docs" / "threat-table.md").read_text("utf-8")
-EXPLAINED = (HOUSE / "docs" / "threats.md").read_text("utf-8")
+PAGE = (HOUSE / "docs" / "reference" / "threat-table.md").read_text("utf-8")
+EXPLAINED = (HOUSE / "docs" / "explanation" / "threats.md").read_text("utf-8")
 EXPLAINED_BYTES_AT_MOST = 15_000
-LINKED = re.compile(r"\[([^\]]+)\]\(\.\./([^)]+)\)")
+LINKED = re.compile(r"\[([^\]]+)\]\(\.\./\.\./([^)]+)\)")
 RULE = re.compile(r"^(?:\|---)+\|\n", re.MULTILINE)
 ID = re.compile(r"[A-Z]+-[1-9]\d*")
 NOT_STOPPED = "tests/attacks/test_not_stopped.py"

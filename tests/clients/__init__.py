@@ -9,8 +9,8 @@ without sockets on a hand clock: a minute costs nothing, and the same run gives 
 
 One run (`reaching`): the model calls a tool that asks; the person answers wherever they first have
 a way to; the model does what it was told, until the tool's line has returned. What was seen is a
-row of docs/clients.md (`document`, written by `python -m tests.clients`), and a test holds the
-committed file against the runs. None may be "never".
+row of docs/reference/clients.md (`document`, written by `python -m tests.clients`), and a test
+holds the committed file against the runs. None may be "never".
 
 What could go wrong: a client is written down wrongly, and all of this proves little. So beside it
 the official clients run in earnest: tests/typescript/test_shown.py.

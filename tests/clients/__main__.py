@@ -1,4 +1,4 @@
-"""`python -m tests.clients`: plays all clients, and writes the table of docs/clients.md."""
+"""`python -m tests.clients`: play all clients, write the table of docs/reference/clients.md."""
 
 import logging
 

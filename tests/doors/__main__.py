@@ -1,4 +1,4 @@
-"""`python -m tests.doors` writes docs/doors.md."""
+"""`python -m tests.doors` writes docs/reference/doors.md."""
 
 from tests.doors.document import DOCUMENT, document
 

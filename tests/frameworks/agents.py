@@ -21,7 +21,7 @@ from webapp.demo.walker import walk
 
 NAME = "Ann"
 CALLS_AT_MOST = 8
-_PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "client.md"
 _SAMPLE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"http://[^\s'\"\\,}]+/e/[^\s'\"\\,}]+")
 _LATER = ("Another call is waiting", "Please try again")  # ours, and what openai-agents makes up
@@ -61,8 +61,9 @@ class Play:
 
 
 def documented(number: int, url: str) -> Callable[..., Awaitable[str]]:
-    """Return `run` of a sample of docs/frameworks.md, as a reader has copied it."""
-    sample = _SAMPLE.findall(_PAGE.read_text("utf-8"))[number]
+    """Return `run` of a sample of docs/how-to/client.md, as a reader has copied it."""
+    text = _PAGE.read_text("utf-8").partition("\n## Agent frameworks\n")[2]
+    sample = _SAMPLE.findall(text)[number]
     names: dict[str, Any] = {}
     exec(sample.replace("http://127.0.0.1:8765/mcp", url), names)  # noqa: S102 - what a reader copies
     run: Callable[..., Awaitable[str]] = names["run"]

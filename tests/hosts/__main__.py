@@ -1,4 +1,4 @@
-"""Runs every check through every host, and writes what they hold to be true into docs/hosts.md."""
+"""Run every check through every host, and write the table of docs/how-to/asgi.md."""
 
 import sys
 

@@ -1,8 +1,9 @@
 """`python -m tests.oidc.official_clients [MCP_REMOTE]`: real clients sign a person in and ask them.
 
 The official TypeScript clients of both lines and the Python one, on each revision, and mcp-remote
-if its program is named, at oidc-provider and with the two settings of docs/issuers.md. The person
-has a real browser: for the sign-in, and for the link. It ends with 1 where something went wrong.
+if its program is named, at oidc-provider and with the two settings of docs/how-to/sign-in.md. The
+person has a real browser: for the sign-in, and for the link. It ends with 1 where something went
+wrong.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """A page showed a number at night: cause, question and payment by the log and one command.
 
-docs/monitoring.md tells it in the same way. It is played on each store.
+docs/how-to/monitoring.md tells it in the same way. It is played on each store.
 """
 
 import json
@@ -126,7 +126,7 @@ async def _played(store: str | None) -> AsyncIterator[tuple[str, bool]]:
                 "the payment is found by a filter",
                 payment.get("standing") == "spent" or (payment.get("standing") == "open"),
             )
-        page = (HOUSE / "docs" / "monitoring.md").read_text("utf-8")
+        page = (HOUSE / "docs" / "how-to" / "monitoring.md").read_text("utf-8")
         yield "the page of monitoring has the same steps", all(each in page for each in HAPPENED)
 
 

@@ -1,6 +1,6 @@
 """An answer at once, after two seconds, never: the official clients in earnest, and the Inspector.
 
-docs/clients.md says what came of each; so do these.
+docs/reference/clients.md says what came of each; so do these.
 """
 
 import re
@@ -18,12 +18,12 @@ from webapp.calls.clients import PutState
 from webapp.demo.walker import walk
 from webapp.limits import CallLimits
 
-DOCUMENT = (Path(__file__).parent.parent.parent / "docs" / "clients.md").read_text("utf-8")
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "clients.md").read_text("utf-8")
 # However busy the machine, one is sooner than any person, and one is what a person can do.
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 SOON = CallLimits(silence=timedelta(seconds=0.5))
 AT_ONCE = CallLimits(silence=timedelta(microseconds=1))  # too long for whoever is asked again
-# What docs/clients.md says of them.
+# What docs/reference/clients.md says of them.
 LINK = "the link"
 NOBODYS = "that nobody was asked, and the link"
 NO = "that the person declined"

@@ -1,4 +1,4 @@
-"""The plugins of examples/ and of docs/hooks.md, each beside tools that ask."""
+"""The plugins of examples/ and of docs/how-to/webhooks.md, each beside tools that ask."""
 
 import importlib.util
 import io
