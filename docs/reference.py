@@ -15,6 +15,7 @@ from webapp.settings.settings import TABLE
 from webapp.telemetry.families import COUNTED, OF_THE_STORE, MetricFamily
 
 FOLDER = Path(__file__).parent / "reference"
+UNTIL = "<!-- Written until here. -->\n"
 WRITTEN = "<!-- Written by `python -m docs.reference`; change the code, not this page. -->"
 
 
@@ -52,7 +53,7 @@ The exit status is 0 if it worked, 1 if it did not, and 2 if it was called wrong
 
 def error_tree() -> str:
     """Each error, in the order of the tree."""
-    return f"""# Errors
+    return f"""## Errors
 
 {WRITTEN}
 
@@ -93,9 +94,18 @@ All processes of a store see the same. Take the largest of what several servers 
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings,
     "commands.md": commands,
-    "errors.md": error_tree,
+    "api.md": error_tree,
     "metrics.md": metrics,
 }
+
+
+def page(name: str) -> str:
+    """Return the page with its generated part, and with the text around that part as it is now."""
+    text, told = PAGES[name](), (FOLDER / name).read_text("utf-8")
+    before, heading, _ = told.partition(text.partition("\n")[0] + "\n")
+    assert heading, f"docs/reference/{name} has no {text.splitlines()[0]!r}"
+    _, until, after = told.partition(UNTIL)
+    return f"{before}{text}{until and chr(10)}{until}{after}"
 
 
 def _families(families: Sequence[MetricFamily]) -> str:
@@ -188,5 +198,5 @@ def _lines(rows: Iterator[str]) -> str:
 
 
 if __name__ == "__main__":
-    for page, text in PAGES.items():
-        (FOLDER / page).write_text(text(), "utf-8")
+    for name in PAGES:
+        (FOLDER / name).write_text(page(name), "utf-8")
