@@ -1,4 +1,4 @@
-"""Run every check through every host, and write the table of docs/how-to/asgi.md."""
+"""Run every check through every host, and write the table of docs/reference/clients.md."""
 
 import sys
 

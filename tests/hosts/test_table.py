@@ -1,4 +1,4 @@
-"""docs/how-to/asgi.md says what the checks found."""
+"""docs/reference/clients.md says what the checks found."""
 
 from tests.hosts.checks import PROMISES
 from tests.hosts.table import FILE, HOSTS, rendered, with_table
