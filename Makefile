@@ -18,7 +18,7 @@ help:
 	@echo 'make run      the server with its demo tools on http://127.0.0.1:8765'
 	@echo 'make test     the tests, but for the slow ones'
 	@echo 'make test-slow  those that start processes, browsers and clients of another language'
-	@echo 'make soak     a hundred kills at each point, and whole matrices: hours, into docs/soak.md'
+	@echo 'make soak     a hundred kills at each point, and whole matrices: hours, into docs/reference/benchmarks.md'
 	@echo 'make check    ruff, mypy, pyright'
 	@echo 'make docs     the site of docs/, in build/site'
 	@echo 'make pythons  the quick tests on the other Pythons here'

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.walks`: the walks of docs/architecture.md, counted from a trace of each.
+"""`python -m benchmarks.walks`: count the walks of docs/explanation/architecture.md.
 
 A walk is the sequence of our functions that are entered. A change of file is where the next
 function is in another file, and a change of room where it is in another package. Risks: work that

@@ -27,7 +27,7 @@ autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 
-myst_heading_anchors = 3
+myst_heading_anchors = 5
 
 
 def setup(app: Sphinx) -> None:

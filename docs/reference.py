@@ -15,7 +15,8 @@ from webapp.cli.main import COMMANDS, parser_for
 from webapp.settings.settings import TABLE
 from webapp.telemetry.families import COUNTED, OF_THE_STORE, MetricFamily
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent / "reference"
+UNTIL = "<!-- Written until here. -->\n"
 WRITTEN = "<!-- Written by `python -m docs.reference`; change the code, not this page. -->"
 
 
@@ -52,8 +53,8 @@ The exit status is 0 if it worked, 1 if it did not, and 2 if it was called wrong
 
 
 def error_tree() -> str:
-    """Return the page with each error, in the order of the tree."""
-    return f"""# Errors
+    """Return the section with each error, in the order of the tree."""
+    return f"""## Errors
 
 {WRITTEN}
 
@@ -73,7 +74,7 @@ def metrics() -> str:
 
 {WRITTEN}
 
-[Monitoring](monitoring.md) says how they are read. `deploy/grafana/elicit-url.json` shows them, and `deploy/prometheus/alerts.yml` has rules that say when somebody should look.
+[Monitoring](../how-to/monitoring.md) says how they are read. `deploy/grafana/elicit-url.json` shows them, and `deploy/prometheus/alerts.yml` has rules that say when somebody should look.
 
 Labels take their values from the code and the settings: kinds of questions, statuses, operations, and the names of providers that you configured. A provider that an author's code declares is `other`. Nobody is named, and no id stands in them.
 
@@ -94,9 +95,18 @@ All processes of a store see the same. Take the largest of what several servers 
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings,
     "commands.md": commands,
-    "errors.md": error_tree,
+    "api.md": error_tree,
     "metrics.md": metrics,
 }
+
+
+def page(name: str) -> str:
+    """Return the page with its generated part, and with the text around that part as it is now."""
+    text, told = PAGES[name](), (FOLDER / name).read_text("utf-8")
+    before, heading, _ = told.partition(text.partition("\n")[0] + "\n")
+    assert heading, f"docs/reference/{name} has no {text.splitlines()[0]!r}"
+    _, until, after = told.partition(UNTIL)
+    return f"{before}{text}{until and chr(10)}{until}{after}"
 
 
 def _families(families: Sequence[MetricFamily]) -> str:
@@ -189,5 +199,5 @@ def _lines(rows: Iterator[str]) -> str:
 
 
 if __name__ == "__main__":
-    for page, text in PAGES.items():
-        (HERE / page).write_text(text(), "utf-8")
+    for name in PAGES:
+        (FOLDER / name).write_text(page(name), "utf-8")

@@ -2,7 +2,7 @@
 
 A process is killed this many times at each point of tests/crash, each row of tests/outside is tried
 this many times against a served process, and all other slow tests run once with every cell of their
-matrices. The counts are written to docs/soak.md. The status is 1 if anything failed.
+matrices. The counts are written to docs/reference/benchmarks.md. The status is 1 on a failure.
 
 Risks: an interrupted run looks complete. So the document is written after each part and names the
 parts that have not run.
@@ -24,7 +24,7 @@ from xml.etree import ElementTree as ET
 from tests.outside.rows import ROWS, Row
 
 HOUSE = Path(__file__).parents[1]
-DOCUMENT = HOUSE / "docs" / "soak.md"
+DOCUMENT = HOUSE / "docs" / "reference" / "benchmarks.md"
 POINTS, OUTSIDE = "tests/crash", "tests/outside"
 ONCE = tuple(
     f"tests/{folder}"
@@ -34,10 +34,10 @@ ONCE = tuple(
     )
 )
 BROKEN = "(the run itself)"
+BEGIN, END = "<!-- soak: begin -->\n", "<!-- soak: end -->\n"
 HEAD = (
-    "# Soak\n\n"
     "What takes too long for every change, as `make soak TIMES={times}` counted it last. It writes "
-    "this page.\n\n"
+    "this section.\n\n"
     "Each point at which a process is killed (tests/crash) and each row that was once seen from "
     "outside (tests/outside) is tried so many times; the other slow tests run once with every cell "
     "of their matrices, of which `make test-slow` has the diagonal.\n\n"
@@ -68,7 +68,8 @@ def main() -> int:
     for part, run in parts.items():
         lines += run()
         left.remove(part)
-        DOCUMENT.write_text(told(lines, left=left, times=times), "utf-8")
+        page = DOCUMENT.read_text("utf-8")
+        DOCUMENT.write_text(with_table(page, told(lines, left=left, times=times)), "utf-8")
     return 1 if any(line.failures for line in lines) else 0
 
 
@@ -99,6 +100,15 @@ def told(lines: Sequence[Line], *, left: Sequence[str], times: int) -> str:
     rows = [f"| {one.what} | {one.cases} | {one.tries} | {one.failures} |" for one in lines]
     rows += [f"| {part} | not run | | |" for part in left]
     return HEAD.format(times=times) + "\n".join(rows) + "\n"
+
+
+def with_table(page: str, table: str) -> str:
+    """Return the page with this table between its two marks."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    assert begin
+    assert end
+    return f"{before}{begin}{table}{end}{after}"
 
 
 def _run_once(folders: Sequence[str], *, workers: str) -> Iterator[tuple[tuple[str, str], bool]]:

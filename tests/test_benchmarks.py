@@ -82,7 +82,8 @@ async def test_webhooks_are_measured_and_each_wakes_its_waiter():
 
 
 async def test_each_walk_of_the_architecture_is_counted(tmp_path):
-    told = (HOUSE / "docs" / "architecture.md").read_text("utf-8").partition("## Five walks")[2]
+    page = (HOUSE / "docs" / "explanation" / "architecture.md").read_text("utf-8")
+    told = page.partition("## Five walks")[2]
     for walk in await walks(tmp_path):
         assert walk.name in told
         assert walk.changes_of_room < walk.changes_of_file < len(walk.steps)

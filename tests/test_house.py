@@ -27,7 +27,7 @@ MUST_NOT_IMPORT = {
     # This runs in any process, so it must be light.
     "webapp.client": ("litestar", "mcp", "sqlite3", "starlette", "webapp.stores"),
 }
-# A package imports only from packages before it. docs/architecture.md describes each.
+# A package imports only from packages before it. docs/explanation/architecture.md describes each.
 ROOMS = (
     *(
         f"flows.{room}"
@@ -251,7 +251,7 @@ def test_what_one_file_alone_uses_stands_in_it_or_says_why() -> None:
 
 
 def test_the_map_names_every_room() -> None:
-    text = (HOUSE / "docs" / "architecture.md").read_text("utf-8")
+    text = (HOUSE / "docs" / "explanation" / "architecture.md").read_text("utf-8")
     told = {f"{half}.{room}" for half, room in _told(text)}
     assert told | {"flows", "webapp"} == set(ROOMS)
     for path in re.findall(r"`((?:flows|webapp)/[\w/]+\.py)`", text):
@@ -354,7 +354,7 @@ def test_the_pins_to_run_are_among_the_others_and_name_no_host() -> None:
 def test_every_test_that_a_document_names_is_there() -> None:
     named = [
         found
-        for document in (HOUSE / "docs").glob("*.md")
+        for document in (HOUSE / "docs").rglob("*.md")
         for found in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", document.read_text("utf-8"))
     ]
     assert named
@@ -465,7 +465,7 @@ def test_the_tests_of_a_room_stand_in_a_folder_of_its_name() -> None:
 
 
 # Former names of this project for things that have a standard name. See the glossary of
-# docs/architecture.md.
+# docs/explanation/architecture.md.
 FORMER_NAMES = {
     *("Line", "Place", "Bodies", "Body", "Wire", "Wires", "Shown", "Group", "Part", "Taken"),
     *("Take", "lay_down", "Handed", "Binding", "Codes", "Trip", "Arrival", "Seller"),
@@ -507,7 +507,7 @@ def test_what_people_read_has_the_words_of_the_field() -> None:
     for name in READ_BY_PEOPLE:
         place = HOUSE / name
         for path in [place] if place.is_file() else sorted(place.rglob("*.*")):
-            if path.suffix not in (".md", ".py") or path.name == "threats.md":
+            if path.suffix not in (".md", ".py") or path.name == "threat-table.md":
                 continue  # that page quotes the names of tests
             for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
                 assert not PRIVATE_PHRASES.findall(line), f"{path.relative_to(HOUSE)}:{number}"

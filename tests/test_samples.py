@@ -66,10 +66,7 @@ OTHERS = frozenset(
 )
 FASTMCP = ("from mcp.server.mcpserver import MCPServer", "from fastmcp import FastMCP as MCPServer")
 # Pages whose samples are complete programs with their own tests.
-HAVE_TESTS = tuple(
-    f"docs/{name}.md"
-    for name in ("client", "def-tools", "frameworks", "hosts", "testing", "web-apps")
-)
+HAVE_TESTS = tuple(f"docs/how-to/{name}.md" for name in ("asgi", "client", "testing"))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A comparison of docs/threats.md with the attack tests: each has a row, and each row is true."""
+"""A comparison of the threat table and its explanation with the tests that attack."""
 
 import ast
 import re
@@ -12,8 +12,12 @@ from tests.attacks.bounds import BOUNDS, Bound
 from tests.support.work import is_at_most, many_values
 
 HOUSE = Path(__file__).parent.parent
-PAGE = (HOUSE / "docs" / "threats.md").read_text("utf-8")
-LINKED = re.compile(r"\[([^\]]+)\]\(\.\./([^)]+)\)")
+PAGE = (HOUSE / "docs" / "reference" / "threat-table.md").read_text("utf-8")
+EXPLAINED = (HOUSE / "docs" / "explanation" / "threats.md").read_text("utf-8")
+EXPLAINED_BYTES_AT_MOST = 15_000
+LINKED = re.compile(r"\[([^\]]+)\]\(\.\./\.\./([^)]+)\)")
+RULE = re.compile(r"^(?:\|---)+\|\n", re.MULTILINE)
+ID = re.compile(r"[A-Z]+-[1-9]\d*")
 NOT_STOPPED = "tests/attacks/test_not_stopped.py"
 
 
@@ -21,13 +25,14 @@ NOT_STOPPED = "tests/attacks/test_not_stopped.py"
 class Row:
     """A row: the texts of three cells, the files in them, and the tests of the fourth cell."""
 
+    id: str
     said: tuple[str, ...]
     files: tuple[str, ...]
     tests: tuple[tuple[str, str], ...]
 
 
 def row_of(line: str, *, path: str) -> Row:
-    *said, shown = line.removeprefix("| ").removesuffix(" |").split(" | ")
+    number, *said, shown = line.removeprefix("| ").removesuffix(" |").split(" | ")
     tests = []
     for each in shown.split("<br>") if shown != "none" else ():
         elsewhere, name = LINKED.match(each), re.search(r"`(test_\w+)`$", each)
@@ -36,7 +41,12 @@ def row_of(line: str, *, path: str) -> Row:
     files = [found for cell in said for found in LINKED.findall(cell)]
     assert all(shown == target for shown, target in files), line
     words = tuple(re.sub(r" \(\[.*\)$", "", cell) for cell in said)
-    return Row(said=words, files=tuple(target for _, target in files), tests=tuple(tests))
+    return Row(
+        id=number,
+        said=words,
+        files=tuple(target for _, target in files),
+        tests=tuple(tests),
+    )
 
 
 def tables() -> dict[str, list[Row]]:
@@ -44,8 +54,8 @@ def tables() -> dict[str, list[Row]]:
     found = {}
     for part in PAGE.split("\n## "):
         if about := re.search(r"Tests without a path are in \[([^\]]+)\]", part):
-            lines = part.partition("|---|---|---|---|\n")[2].splitlines()
-            rows = [row_of(line, path=about[1]) for line in lines if line]
+            _, lines = RULE.split(part)
+            rows = [row_of(line, path=about[1]) for line in lines.splitlines() if line]
             found[about[1]] = rows
     return found
 
@@ -91,14 +101,41 @@ def test_every_test_and_every_file_that_a_row_names_is_there():
             assert name in names_in(path), row
 
 
-def test_every_row_says_something_new_in_words():
+def test_every_row_says_something_new_in_sentences():
     assert len({row.said for row in ROWS}) == len(ROWS)
+    for path, rows in TABLES.items():
+        for row in rows:
+            assert len(row.said) == (3 if path == NOT_STOPPED else 2), row
+            for words in row.said:
+                assert words
+                assert words.strip() == words
+                assert words.endswith("."), row
+
+
+def test_an_attack_is_one_or_two_sentences():
     for row in ROWS:
-        assert len(row.said) == 3
-        for words in row.said:
-            assert words
-            assert words.strip() == words
-            assert not words.endswith(".")
+        assert len(re.findall(r"[.?!](?: |$)", row.said[0])) in (1, 2), row
+
+
+def test_the_ids_of_a_table_count_up_from_one_under_a_prefix_of_its_own():
+    prefixes = [rows[0].id.partition("-")[0] for rows in TABLES.values()]
+    assert len(set(prefixes)) == len(prefixes)
+    for prefix, rows in zip(prefixes, TABLES.values(), strict=True):
+        assert [row.id for row in rows] == [f"{prefix}-{n}" for n in range(1, len(rows) + 1)]
+        assert all(ID.fullmatch(row.id) for row in rows)
+
+
+def test_the_explanation_is_short_and_names_rows_that_exist():
+    assert len(EXPLAINED.encode()) <= EXPLAINED_BYTES_AT_MOST
+    prefixes = {row.id.partition("-")[0] for row in ROWS}
+    named = {found for found in ID.findall(EXPLAINED) if found.partition("-")[0] in prefixes}
+    assert named
+    assert named <= {row.id for row in ROWS}
+
+
+def test_the_explanation_names_every_accepted_risk():
+    accepted = EXPLAINED.partition("\n## Accepted risks\n")[2].partition("\n## ")[0]
+    assert sorted(ID.findall(accepted)) == sorted(row.id for row in TABLES[NOT_STOPPED])
 
 
 @pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: bound.what)

@@ -1,7 +1,7 @@
 """The part of elicit-url with side effects: sockets, files, clocks, stores and pages.
 
 The logic without side effects is in `flows`. The public names are here and in `webapp.testing`, the
-kit for tests. All other modules are private and may change (docs/architecture.md).
+kit for tests. All other modules are private and may change (docs/explanation/architecture.md).
 """
 # Of elicit-url, as elicit_url.py reads here.
 

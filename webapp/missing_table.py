@@ -6,9 +6,9 @@ from difflib import get_close_matches
 from flows.errors import NotConfigured
 
 _PAGES = {
-    "approvers": "approvals.md",
-    "providers": "providers.md",
-    "sellers": "payment-providers.md",
+    "approvers": "how-to/approvals.md",
+    "providers": "how-to/providers.md",
+    "sellers": "how-to/providers.md",
 }
 
 

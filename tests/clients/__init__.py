@@ -8,9 +8,9 @@ has a store, a sandbox, a person with a browser, and an event loop without socke
 clock: a minute takes no time, and the same run gives the same seconds.
 
 In a run (`reaching`), the model calls a tool that asks. The person answers wherever they first can.
-The model does what it is told, until the tool has returned. The result is a row of docs/clients.md
-(`document`, written by `python -m tests.clients`), and a test compares the committed file with the
-runs. No row may be "never".
+The model does what it is told, until the tool has returned. The result is a row of
+docs/reference/clients.md (`document`, written by `python -m tests.clients`), and a test compares
+the committed file with the runs. No row may be "never".
 
 Risks: a client is described wrongly, and all of this proves little. So real official clients run
 too: tests/typescript/test_shown.py.

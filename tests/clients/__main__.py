@@ -1,4 +1,4 @@
-"""`python -m tests.clients`: run all clients, and write the table of docs/clients.md."""
+"""`python -m tests.clients`: run all clients, and write the table of docs/reference/clients.md."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""docs/clients.md, created from the runs: a row for each client, with equal rows merged."""
+"""docs/reference/clients.md, created from the runs: a row for each kind of client."""
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from tests.clients.reaching import KnownClient, Reached, reach
 from tests.clients.scripted import REQUIRED, Heard
 from tests.support.clock import Clock
 
-DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "clients.md"
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "reference" / "clients.md"
 _BEGIN, _END = "<!-- what was seen -->\n", "<!-- until here -->\n"
 _HEAD = (
     "| client | revision | asked for | the person sees | the model hears | after |\n"

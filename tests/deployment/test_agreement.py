@@ -142,7 +142,8 @@ def test_a_proxy_ends_an_idle_connection_before_the_server_does() -> None:
 
 # finding: XV7
 @pytest.mark.parametrize(
-    "page", ["docs/deployment.md", "docs/scale.md", "deploy/nginx/elicit.conf"]
+    "page",
+    ["docs/how-to/deployment.md", "docs/reference/benchmarks.md", "deploy/nginx/elicit.conf"],
 )
 def test_limits_of_nginx_stand_next_to_ours(page: str) -> None:
     text = (HOUSE / page).read_text("utf-8")
@@ -188,7 +189,7 @@ def test_the_image_serves_as_the_user_that_the_pods_have() -> None:
 
 
 def test_the_page_names_files_that_there_are() -> None:
-    page = (HOUSE / "docs" / "deployment.md").read_text("utf-8")
+    page = (HOUSE / "docs" / "how-to" / "deployment.md").read_text("utf-8")
     named = set(re.findall(r"`((?:systemd|nginx|caddy|container|kubernetes)/[\w./]+)`", page))
     named |= set(re.findall(r"\bdeploy/([\w./]+\.\w+)", page))
     assert len(named) >= 7

@@ -1,11 +1,11 @@
 """Rules and doors: for each rule of this project, every door at which the rule has to hold.
 
-A *rule* is one sentence that docs/threats.md or a promise of the design makes. A *door* is a way in
-or out of the server: an MCP tool, a block `asking`, the HTTP API, a page, a store and so on. Most
-defects that people found from outside were one rule that a newer door did not follow, so every rule
-has a cell for every door, and one parametrised test (test_doors.py) walks all cells. A cell is a
-probe, which tries to break the rule at that door, or one sentence that says why the door cannot
-break it. A door without a cell fails the test.
+A *rule* is one sentence of docs/reference/threat-table.md or of a promise of the design. A *door*
+is a way in or out of the server: an MCP tool, a block `asking`, the HTTP API, a page, a store and
+so on. Most defects that people found from outside were one rule that a newer door did not follow,
+so every rule has a cell for every door, and one parametrised test (test_doors.py) walks all cells.
+A cell is a probe, which tries to break the rule at that door, or one sentence that says why the
+door cannot break it. A door without a cell fails the test.
 
 To add a rule, add a `Rule` to the list `RULES` of a module in this folder, or add a new module with
 such a list (the modules are found by themselves):
@@ -31,5 +31,5 @@ such a list (the modules are found by themselves):
 `world.ask` asks the same question at any door of ASKING, so one probe usually covers all of these.
 A probe that needs tools of its own registers them with `@world_tools`. To add a door, add it to
 `Door` and to one of the groups: the test then names every rule that has no cell for it. Afterwards
-write docs/doors.md again by `python -m tests.doors`.
+write docs/reference/doors.md again by `python -m tests.doors`.
 """

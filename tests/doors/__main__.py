@@ -1,4 +1,4 @@
-"""`python -m tests.doors`: write docs/doors.md."""
+"""`python -m tests.doors`: write docs/reference/doors.md."""
 
 from tests.doors.document import DOCUMENT, document
 

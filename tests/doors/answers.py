@@ -138,7 +138,7 @@ RULES = [
     Rule(
         id="asker",
         says="Nobody decides for others what they asked themselves",
-        source="docs/threats.md, what others decide",
+        source="docs/reference/threat-table.md, approvals by other people",
         cells={
             Door.TOOL_2025: _whoever_asks_never_decides,
             Door.TOOL_2026: _whoever_asks_never_decides,

@@ -125,7 +125,7 @@ RULES = [
     Rule(
         id="held-back",
         says="A key, token, session or link that works is never held back for its neighbours",
-        source="docs/threats.md, the HTTP API",
+        source="docs/reference/threat-table.md, HTTP API",
         cells={
             **every(
                 (Door.TOOL_2025, Door.TOOL_2026, Door.TASK, Door.API, Door.CLIENT),

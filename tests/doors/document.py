@@ -1,19 +1,19 @@
-"""docs/doors.md: the table of rules and doors as text."""
+"""docs/reference/doors.md: the table of rules and doors as text."""
 
 from pathlib import Path
 from typing import Final
 
 from tests.doors.rules import Door, Rule, rules
 
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "doors.md"
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "reference" / "doors.md"
 _HEAD: Final = """# Rules and doors
 
 <!-- Written by `python -m tests.doors`; change tests/doors, not this page. -->
 
 A rule of this project holds at every door: a rule that a tool follows and the HTTP API does not is
-a defect. This table has each rule and each door. [tests/doors](../tests/doors) tries to break the
-rule at each door that is named as tried. For the other doors the table says why they cannot break
-the rule. [Threats](threats.md) says who attacks, and how.
+a defect. This table has each rule and each door. [tests/doors](../../tests/doors) tries to break
+the rule at each door that is named as tried. For the other doors the table says why they cannot
+break the rule. [Threats](../explanation/threats.md) says who attacks, and how.
 """
 
 

@@ -156,7 +156,7 @@ RULES = [
     Rule(
         id="names",
         says="Every name that a program gives is its own: key, run, `once`, secret",
-        source="docs/threats.md, every route of the HTTP API",
+        source="docs/reference/threat-table.md, ownership on every route of the HTTP API",
         cells={
             **every(
                 (Door.TOOL_2025, Door.TOOL_2026, Door.TASK, Door.BLOCK, Door.CLIENT),

@@ -22,7 +22,7 @@ from webapp.demo.walker import walk
 
 NAME = "Ann"
 CALLS_AT_MOST = 8
-_PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "client.md"
 _SAMPLE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"http://[^\s'\"\\,}]+/e/[^\s'\"\\,}]+")
 # our words, and those of openai-agents itself
@@ -63,8 +63,9 @@ class Play:
 
 
 def documented(number: int, url: str) -> Callable[..., Awaitable[str]]:
-    """Return `run` of a sample of docs/frameworks.md, as a reader would copy it."""
-    sample = _SAMPLE.findall(_PAGE.read_text("utf-8"))[number]
+    """Return `run` of a sample of docs/how-to/client.md, as a reader would copy it."""
+    text = _PAGE.read_text("utf-8").partition("\n## Agent frameworks\n")[2]
+    sample = _SAMPLE.findall(text)[number]
     names: dict[str, Any] = {}
     exec(sample.replace("http://127.0.0.1:8765/mcp", url), names)  # noqa: S102 - what a reader copies
     run: Callable[..., Awaitable[str]] = names["run"]

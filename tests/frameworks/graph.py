@@ -1,4 +1,4 @@
-"""The node of docs/client.md in a graph: `python -m tests.frameworks.graph URL KEY`.
+"""The node of docs/how-to/client.md in a graph: `python -m tests.frameworks.graph URL KEY`.
 
 The process reads a line for each resume, and prints one JSON object for each run of the graph: the
 link of the interrupt, or what the node returned.
@@ -18,7 +18,8 @@ from langgraph.types import Command
 from flows import elicit
 from webapp.client import Elicit
 
-_PAGE = Path(__file__).parents[2] / "docs" / "client.md"
+FRAMEWORKS = "\n## Agent frameworks\n"
+_PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "client.md"
 _SAMPLE = re.compile(r"^```python\n([^`]*?from langgraph.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -29,7 +30,7 @@ class State(TypedDict, total=False):
 
 
 async def run(url: str, key: str) -> None:
-    (sample,) = _SAMPLE.findall(_PAGE.read_text("utf-8"))
+    (sample,) = _SAMPLE.findall(_PAGE.read_text("utf-8").partition(FRAMEWORKS)[0])
     names: dict[str, Any] = {"Elicit": Elicit, "elicit": elicit, "KEY": key}
     exec(sample.replace("https://elicit.example", url), names)  # noqa: S102 - what a reader copies
     graph = StateGraph(State)

@@ -1,4 +1,4 @@
-"""The node of docs/client.md, in a graph of the real LangGraph."""
+"""The node of docs/how-to/client.md, in a graph of the real LangGraph."""
 
 import asyncio
 import json

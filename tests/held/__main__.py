@@ -1,4 +1,4 @@
-"""`python -m tests.held`: write the table into docs/payment-outcomes.md."""
+"""`python -m tests.held`: write the table into docs/reference/payment-outcomes.md."""
 
 from tests.held.table import FILE, with_table
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.held.holds import HOLDS
 
-FILE = Path(__file__).parents[2] / "docs" / "payment-outcomes.md"
+FILE = Path(__file__).parents[2] / "docs" / "reference" / "payment-outcomes.md"
 BEGIN, END = "<!-- held: begin -->", "<!-- held: end -->"
 
 _AT_WORK = {

@@ -1,4 +1,4 @@
-"""Two instances of one server behind nginx, configured as in docs/workers.md."""
+"""Two instances of one server behind nginx, configured as in docs/how-to/deployment.md."""
 
 import asyncio
 import socket
@@ -19,7 +19,7 @@ from tests.support.processes import ended, error_of, start
 from tests.support.serving import free_port
 from webapp.sandbox import Sandbox
 
-DOCUMENT = HOUSE / "docs" / "workers.md"
+DOCUMENT = HOUSE / "docs" / "how-to" / "deployment.md"
 NAMES = ("a", "b")
 
 
@@ -45,7 +45,8 @@ class Instances:
 
 def of_the_document(front: int, ports: Mapping[str, int], *, by_session: bool) -> str:
     """Return nginx's configuration from the document, with or without routing by session."""
-    text = DOCUMENT.read_text("utf-8").partition("```nginx\n")[2].partition("```")[0]
+    page = DOCUMENT.read_text("utf-8").partition("\n## Several processes\n")[2]
+    text = page.partition("```nginx\n")[2].partition("```")[0]
     for number, name in enumerate(NAMES, 1):
         text = text.replace(f"10.0.0.{number}:8765", f"127.0.0.1:{ports[name]}")
     text = text.replace("listen 8080;", f"listen 127.0.0.1:{front};")

@@ -1,4 +1,4 @@
-"""The table of docs/hosts.md: a row for each host, a column for each promise."""
+"""The table of docs/reference/clients.md: a row for each host, a column for each promise."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from tests.hosts.checks import PROMISES, Verdict
 from tests.hosts.host import Host, RunHost, StartedHost
 from tests.support.programs import FASTMCP_RUN
 
-FILE = Path(__file__).resolve().parents[2] / "docs" / "hosts.md"
+FILE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "clients.md"
 BEGIN, END = "<!-- made by python -m tests.hosts -->\n", "<!-- to here -->\n"
 ELICIT_SERVE = ("python", "-P", "-m", "elicit_url", "serve", "{app}", "--fd", "{fd}")
 UVICORN = ("uvicorn", "{app}", "--fd", "{fd}")

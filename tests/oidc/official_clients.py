@@ -1,8 +1,8 @@
 """`python -m tests.oidc.official_clients [MCP_REMOTE]`: real clients sign a person in and ask them.
 
 The official TypeScript and Python clients, on each revision, and mcp-remote if its program is
-named, sign in at oidc-provider with the two settings of docs/issuers.md. The person uses a real
-browser for the sign-in and for the link. The exit status is 1 if a client failed.
+named, sign in at oidc-provider with the two settings of docs/how-to/sign-in.md. The person uses a
+real browser for the sign-in and for the link. The exit status is 1 if a client failed.
 """
 
 import asyncio

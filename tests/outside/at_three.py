@@ -1,6 +1,6 @@
 """A page that showed an error number: the log and a command lead to cause, question and payment.
 
-docs/monitoring.md describes the same steps. They run on each store.
+docs/how-to/monitoring.md describes the same steps. They run on each store.
 """
 
 import json
@@ -126,7 +126,7 @@ async def _played(store: str | None) -> AsyncIterator[tuple[str, bool]]:
                 "the payment is found by a filter",
                 payment.get("standing") == "spent" or (payment.get("standing") == "open"),
             )
-        page = (HOUSE / "docs" / "monitoring.md").read_text("utf-8")
+        page = (HOUSE / "docs" / "how-to" / "monitoring.md").read_text("utf-8")
         yield "the page of monitoring has the same steps", all(each in page for each in HAPPENED)
 
 

@@ -10,8 +10,8 @@ from tests.support import signing
 from tests.support.acme import KEY
 from tests.support.payment_env import Body, PaymentEnv
 
-PAGE = (Path(__file__).parents[2] / "docs" / "payment-providers.md").read_text("utf-8")
-OTHER = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[1]
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "providers.md").read_text("utf-8")
+OTHER = re.findall(r"```toml\n(.*?)```", PAGE.partition("\n## Your own")[2], re.DOTALL)[1]
 
 
 class Orchard:

@@ -1,6 +1,6 @@
 """Answers that come immediately, after two seconds or never, from the official clients.
 
-The clients include the Inspector. docs/clients.md documents the result of each.
+The clients include the Inspector. docs/reference/clients.md documents the result of each.
 """
 
 import re
@@ -18,14 +18,14 @@ from webapp.calls.clients import PutState
 from webapp.demo.walker import walk
 from webapp.limits import CallLimits
 
-DOCUMENT = (Path(__file__).parent.parent.parent / "docs" / "clients.md").read_text("utf-8")
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "clients.md").read_text("utf-8")
 # On any machine, an answer within the first limit is too fast for a person, and an answer after the
 # second can come from one.
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 SOON = CallLimits(silence=timedelta(seconds=0.5))
 # any silence is too long when a client is asked again
 AT_ONCE = CallLimits(silence=timedelta(microseconds=1))
-# The words of docs/clients.md.
+# The words of docs/reference/clients.md.
 LINK = "the link"
 NOBODYS = "that nobody was asked, and the link"
 NO = "that the person declined"

@@ -1,4 +1,4 @@
-"""The code of docs/web-apps.md, which does what the page says."""
+"""The code of docs/how-to/asgi.md, which does what the page says."""
 
 import asyncio
 import re
@@ -13,7 +13,8 @@ from tests.support.mcp_server import soon
 from tests.support.settings import SECRET
 from webapp.calls.shown_link import ShownLink
 
-PAGE = (Path(__file__).parents[2] / "docs" / "web-apps.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "asgi.md").read_text("utf-8")
+PAGE = PAGE.partition("\n## Web applications without MCP\n")[2]
 FIRST, SECOND = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

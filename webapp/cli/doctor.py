@@ -206,7 +206,8 @@ async def _step_back(high_water: HighWater, now: datetime) -> Sequence[Finding]:
     """Check whether the store has lost data that it had acknowledged."""
     if (why := await high_water.why_older()) is not None:
         says = f"the store is older than it was: {why}"
-        return [wrong("step back", says, fix="start a server, then do what docs/failover.md says")]
+        fix = "start a server, then do what docs/how-to/stores.md says"
+        return [wrong("step back", says, fix=fix)]
     back = await high_water.step_back()
     if back is None or now - back.noticed_at > STEP_BACK_TOLD:
         return [ok("step back", "the store has lost nothing that was noticed")]
@@ -216,7 +217,9 @@ async def _step_back(high_water: HighWater, now: datetime) -> Sequence[Finding]:
         says = f"a backup was restored that may lack what came after {survived}"
     return [
         note(
-            "step back", f"{says} ({back.why})", fix="go through the check list of docs/failover.md"
+            "step back",
+            f"{says} ({back.why})",
+            fix="go through the check list of docs/how-to/stores.md",
         )
     ]
 

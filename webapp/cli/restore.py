@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace) -> None:
     tell(f"The store is as it was at {backup.made_at:%Y-%m-%d %H:%M} UTC.")
     tell(
         "What was paid since is not in it: the payment providers are asked about that once a "
-        "server runs. docs/failover.md has what else to check."
+        "server runs. docs/how-to/stores.md has what else to check."
     )
 
 

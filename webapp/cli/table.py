@@ -3,7 +3,7 @@
 On a terminal there is a header, ids have the shortest unique length, times are ages, and text that
 is too long for the line is cut. In a pipe the same columns are complete and separated by tabs,
 without a header, and times are exact. `--json` prints one array with an object for each row. The
-fields have the names of the row class's fields, which docs/lists.md explains.
+fields have the names of the row class's fields, which docs/reference/commands.md explains.
 
 Risks: text from a tool, a provider or a model contains terminal control characters, or a line break
 that makes one row look like two. A cell therefore has no control characters and no line breaks, and

@@ -1,7 +1,8 @@
 """Settings: read once from the environment and `elicit.toml`, with every problem named.
 
 Each setting is one row of a table: a name, a parser, a default and a description (`table`). The
-reading, docs/settings.md, `elicit settings` and the refusal of unknown names all use these rows.
+reading, docs/reference/settings.md, `elicit settings` and the refusal of unknown names all use
+these rows.
 `settings` combines the parts of the other modules. A row that is a field of a dataclass is read
 into that field. `parsers` has the types of values.
 

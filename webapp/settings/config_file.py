@@ -60,7 +60,7 @@ CONFIG = Setting(
     parse=str,
     otherwise="`elicit-url/elicit.toml` in the configuration folder",
     says="the file that declares further providers of accounts and payments, and "
-    "[who approves](approvals.md)",
+    "[who approves](../how-to/approvals.md)",
     names_file=True,
 )
 

@@ -55,7 +55,8 @@ EVENTS_URL = Setting(
     name="ELICIT_EVENTS_{NAME}_URL",
     parse=_url,
     says="an address that is told of what happens, an https address on the public internet or in "
-    "`ELICIT_TRUSTED_HOSTS`; `{NAME}` is what you call it, as CRM: [events](events.md). "
+    "`ELICIT_TRUSTED_HOSTS`; `{NAME}` is what you call it, as CRM: "
+    "[events](../how-to/webhooks.md). "
     f"{ADDRESSES_AT_MOST} at most",
 )
 EVENTS_SECRET = Setting(

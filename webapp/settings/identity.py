@@ -169,8 +169,8 @@ class IdentitySettings:
         parse=only("may"),
         otherwise="whoever asks never decides",
         says="`may`: an approver decides what they asked themselves, too ([approvals]"
-        "(approvals.md)); and people may decide for whoever is known in another way, as a user of "
-        "your application for one who signs in at `ELICIT_ISSUER`",
+        "(../how-to/approvals.md)); and people may decide for whoever is known in another way, "
+        "as a user of your application for one who signs in at `ELICIT_ISSUER`",
     )
     decides_after_sign_in: timedelta = setting(
         "ELICIT_APPROVERS_SIGN_IN",

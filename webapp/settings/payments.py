@@ -107,7 +107,7 @@ ORIGINS = Setting(
 NEED = Setting(
     name="ELICIT_{NAME}_{NEED}",
     parse=str,
-    says="what such a provider needs besides; docs/payments.md and your own table name it",
+    says="what such a provider needs besides; docs/how-to/payments.md and your own table name it",
 )
 PAYMENTS = (
     *(CLIENT_ID, CLIENT_SECRET, STRIPE_KEY, STRIPE_SIGNS, PAYPAL_ID, PAYPAL_SECRET, PAYPAL_LIVE),

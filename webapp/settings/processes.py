@@ -24,7 +24,7 @@ class ProcessSettings:
             "is no name of an instance: up to 32 letters, digits and hyphens, in lower case.",
         ),
         says="what a proxy knows this instance by, where several machines or processes serve one "
-        "store: a name such as `a`, with which ids of sessions end (docs/workers.md)",
+        "store: a name such as `a`, with which ids of sessions end (docs/how-to/deployment.md)",
     )
     runtime: Path | None = setting(
         "XDG_RUNTIME_DIR",

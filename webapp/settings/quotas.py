@@ -192,7 +192,8 @@ class PolicySettings:
         "ELICIT_PLUGINS",
         parse=each(module_and_object),
         says="objects of yours whose hooks run as questions are asked and answered "
-        "([hooks](hooks.md)), as `module:object` with commas; the first is asked first",
+        "([hooks](../how-to/webhooks.md#hooks)), as `module:object` with commas; the first is "
+        "asked first",
     )
     keep_events: timedelta = setting(
         "ELICIT_KEEP_EVENTS",
@@ -214,21 +215,23 @@ class PolicySettings:
         otherwise="`marks` beside the key file, where one is used",
         says="a folder of this machine in which each server notes how far the store had come. A "
         "server that starts later sees by that whether the store has lost something since "
-        "([failover](failover.md))",
+        "([failover](../how-to/stores.md#failover))",
     )
     audit: bool = setting(
         "ELICIT_AUDIT",
         parse=switch,
         default="0",
         says="`1`: each change of a question, a payment, an account or an approval is told of in "
-        "its owner's chain, in the same write ([audit](audit.md)); `0`: none is",
+        "its owner's chain, in the same write ([audit](../how-to/monitoring.md#audit)); `0`: none "
+        "is",
     )
     audit_heads: tuple[Path, ...] = setting(
         "ELICIT_AUDIT_HEADS",
         parse=folders,
         default="",
         says="a folder that the head of each day is written to, where `ELICIT_AUDIT` is on: one "
-        "that those who can write to the store cannot change ([audit](audit.md))",
+        "that those who can write to the store cannot change "
+        "([audit](../how-to/monitoring.md#audit))",
     )
     keep_audit: timedelta = setting(
         "ELICIT_KEEP_AUDIT",

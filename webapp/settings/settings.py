@@ -80,8 +80,9 @@ STORE = Setting(
     otherwise="a file in the data folder",
     says="`sqlite:////absolute/file.db`, `sqlite:///relative.db`, `memory:` (of one process: "
     "several workers are refused), or for several machines `postgresql://user:password@host/name` "
-    "or `valkey://user:password@host`: [stores](stores.md). SQLite 3.32 or newer, on a disk of "
-    "this machine. File and folder must be this user's alone, like the key's: what others could "
+    "or `valkey://user:password@host`: [stores](../how-to/stores.md). SQLite 3.32 or newer, on "
+    "a disk of this machine. File and folder must be this user's alone, like the key's: what "
+    "others could "
     "open or replace is refused, with the command that mends it",
     names_file=True,
 )
@@ -248,7 +249,7 @@ class Settings:
         )
 
 
-# Every setting, in the order of docs/settings.md.
+# Every setting, in the order of docs/reference/settings.md.
 TABLE: tuple[Setting[Any], ...] = (
     *(URL, *SECRETS, STORE, CONFIG),
     *payments.PAYMENTS,

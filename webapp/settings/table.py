@@ -1,8 +1,8 @@
 """The table of settings: each row has a name, a parser, a default and a description.
 
 Risks: a set name that the server ignores, or a description that differs from the behavior. The
-reading of settings, docs/settings.md, `elicit settings` and the refusal of unknown names therefore
-all use these rows.
+reading of settings, docs/reference/settings.md, `elicit settings` and the refusal of unknown names
+therefore all use these rows.
 """
 
 import dataclasses

@@ -43,9 +43,10 @@ _BETWEEN_LOOKS_SECONDS = 1.0
 _WRITES = frozenset({"write", "due", "erase", "check"})
 _STALLED = (
     "commits wait for a synchronous standby, and none answers: let one follow the server, or take "
-    "those that are gone out of synchronous_standby_names and reload it. docs/failover.md has more"
+    "those that are gone out of synchronous_standby_names and reload it. docs/how-to/stores.md has "
+    "more"
 )
-_THREATS = "see in docs/threats.md what they can do"
+_THREATS = "see in docs/explanation/threats.md what they can do"
 _LAYOUT = 2
 _OLDEST_SERVER = 14
 _NAME, _LISTEN_NAME = "ELICIT_STORE", "ELICIT_STORE_LISTEN"
@@ -402,7 +403,7 @@ def _of_replication(row: Any) -> list[tuple[str, str | None]]:
     standbys, names = row["standbys"], row["synchronous_standby_names"]
     waits = bool(names) and row["synchronous_commit"] != "local"
     follow = "1 standby follows" if standbys == 1 else f"{standbys} standbys follow"
-    fix = "docs/failover.md says how"
+    fix = "docs/how-to/stores.md says how"
     if not standbys and not waits:
         found = "no standby follows this server: what it acknowledged is lost with its disk"
         told: tuple[str, str | None] = (found, f"let a standby follow it; {fix}")

@@ -1,6 +1,6 @@
 """The table of all metric families: their names, kinds, labels and help texts.
 
-`metrics` exports only these, and docs/metrics.md is written from this table.
+`metrics` exports only these, and docs/reference/metrics.md is written from this table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -114,7 +114,8 @@ EVENTS = MetricFamily(
     kind="counter",
     labels=("address", "result"),
     says="Tries to tell the addresses of `ELICIT_EVENTS_{NAME}_URL` of an event: `sent`, `failed` "
-    "(it is tried again), `given_up`, or `not_kept`, as too many waited. See [events](events.md).",
+    "(it is tried again), `given_up`, or `not_kept`, as too many waited. See "
+    "[events](../how-to/webhooks.md).",
 )
 API_REFUSED = MetricFamily(
     name="elicit_api_refused_total",
@@ -189,7 +190,7 @@ STEPPED_BACK = MetricFamily(
     name="elicit_store_stepped_back_timestamp_seconds",
     kind="gauge",
     says="When it was noticed last that the store had lost what it had acknowledged; 0 if it never "
-    "was. See [failover](failover.md).",
+    "was. See [failover](../how-to/stores.md#failover).",
 )
 LOOKED_UP = MetricFamily(
     name="elicit_store_counted_timestamp_seconds",

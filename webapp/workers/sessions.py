@@ -2,9 +2,9 @@
 
 A session lives in the process that opened it. The session id that the client sees therefore ends
 with that worker's name (`6f1c... .a-9d0e...`), which is removed before the MCP library sees the id.
-A proxy may route by this name too (docs/workers.md). A name of a worker that no longer exists means
-that the session does not exist: by the protocol, the client starts a new session, and repeating the
-same call there resumes it.
+A proxy may route by this name too (docs/how-to/deployment.md). A name of a worker that no longer
+exists means that the session does not exist: by the protocol, the client starts a new session, and
+repeating the same call there resumes it.
 """
 
 import logging

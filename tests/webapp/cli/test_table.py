@@ -28,7 +28,7 @@ from webapp.cli.table import (
 )
 from webapp.command import CommandRefused
 
-DOCUMENT = Path(__file__).parents[3] / "docs/lists.md"
+DOCUMENT = Path(__file__).parents[3] / "docs/reference/commands.md"
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 IDS = st.lists(st.text("ab-", min_size=24, max_size=24), min_size=1, unique=True)
 

@@ -1,4 +1,4 @@
-"""The code of docs/client.md, which does what the page says."""
+"""The code of docs/how-to/client.md, which does what the page says."""
 
 import ast
 import asyncio
@@ -19,7 +19,7 @@ from tests.support.samples import samples
 from webapp.calls.shown_link import ShownLink
 from webapp.client import Elicit
 
-FIRST, SENDS, LISTS, AGENT, GRAPH, TASK, NOTEBOOK = samples("docs/client.md", "python")
+FIRST, SENDS, LISTS, AGENT, GRAPH, TASK, NOTEBOOK = samples("docs/how-to/client.md", "python")[:7]
 NAMES: dict[str, Any] = {"Elicit": Elicit, "Money": Money, "elicit": elicit, "github": github}
 
 

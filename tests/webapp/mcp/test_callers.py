@@ -19,7 +19,7 @@ from tests.support.mcp_server import (
 )
 from tests.support.users import AS_ROOT, NOBODY, answered, calling, opened_session
 
-PAGE = Path(__file__).parents[3] / "docs" / "identity.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "sign-in.md"
 LOGIN = "https://example.org/login"
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 

@@ -14,7 +14,7 @@ from flows import Money, elicit
 from flows.providers import github
 from webapp.testing import elicit_person
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "def-tools.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "tutorials" / "writing-tools.md"
 ACCOUNT = elicit.oauth(github, scopes=["repo"])
 TEA = elicit.payment(Money("9.00", "EUR"), "Tea")
 KEY = elicit.secret("The key of the tea room")
@@ -40,7 +40,7 @@ async def test_a_def_tool_calls_an_api_with_what_it_needs(server, revision):
 
 
 async def test_the_sample_of_the_document_runs(revision):
-    (sample,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
+    (sample,) = re.findall(r"```py\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
     module = ModuleType("sample")
     exec(sample, vars(module))  # noqa: S102 - it is our own
     async with elicit_person(module.mcp, revision=protocol(revision)) as person:

@@ -1,4 +1,4 @@
-"""The plugins of examples/ and docs/hooks.md, each with tools that ask."""
+"""The plugins of examples/ and docs/how-to/webhooks.md, each with tools that ask."""
 
 import importlib.util
 import io

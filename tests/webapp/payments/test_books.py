@@ -23,7 +23,7 @@ from webapp.records.values import OutgoingEvent
 if TYPE_CHECKING:
     import mcp_types as types
 
-OUTCOMES = Path(__file__).parents[3] / "docs/payment-outcomes.md"
+OUTCOMES = Path(__file__).parents[3] / "docs/reference/payment-outcomes.md"
 NOT_GIVEN = "no seats are left"
 HANDED_OUT = "the receipt"
 
@@ -67,7 +67,7 @@ class Books:
 
     @property
     def table(self) -> str:
-        """Return the table as `docs/payment-outcomes.md` shows it."""
+        """Return the table as `docs/reference/payment-outcomes.md` shows it."""
         head = ["what happened", "page of payments", "`elicit payments list`", "event", "the model"]
         lines = [head, ["---"] * len(head), *self.rows]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("|  |", "| |")

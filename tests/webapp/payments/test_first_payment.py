@@ -1,4 +1,4 @@
-"""Steps before the first real payment: `docs/first-payment.md`, run at the sandbox's Stripe."""
+"""The steps of `docs/how-to/first-payment.md`, run at the sandbox's Stripe."""
 
 import re
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from webapp.records.ids import tail_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PAGE = PAGES["docs/first-payment.md"]
+PAGE = PAGES["docs/how-to/first-payment.md"]
 
 
 async def doctor(shop: Shop) -> list[Finding]:
@@ -58,14 +58,16 @@ def test_page_names_the_rights_that_the_doctor_tries() -> None:
 
 def test_page_names_the_events_that_are_needed() -> None:
     # finding: XM9
-    (events,) = samples("docs/first-payment.md", "text")
+    (events,) = samples("docs/how-to/first-payment.md", "text")
     assert sorted(events.split()) == sorted(EVENTS)
 
 
 async def test_steps_of_the_page_lead_through_a_sale_and_its_refund(shop: Shop) -> None:
     # finding: XM9
     commands = [
-        line for block in samples("docs/first-payment.md", "console") for line in block.splitlines()
+        line
+        for block in samples("docs/how-to/first-payment.md", "console")
+        for line in block.splitlines()
     ]
     assert commands.pop(0) == "elicit doctor"
     assert {each.standing for each in await doctor(shop)} == {"ok"}

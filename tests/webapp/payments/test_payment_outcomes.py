@@ -1,4 +1,4 @@
-"""The tables of docs/payment-outcomes.md: each row names an existing test."""
+"""The tables of docs/reference/payment-outcomes.md: each row names an existing test."""
 
 import re
 from pathlib import Path
@@ -6,9 +6,10 @@ from pathlib import Path
 # tests/held and test_after_the_sale.py check the tables after this line.
 END = re.compile(r"<!-- held: begin -->|## Step by step")
 HOUSE = Path(__file__).parents[3]
+PAGE = HOUSE / "docs/reference/payment-outcomes.md"
 LINES = [
     line
-    for line in END.split((HOUSE / "docs/payment-outcomes.md").read_text("utf-8"))[0].splitlines()
+    for line in END.split(PAGE.read_text("utf-8"))[0].splitlines()
     if line.startswith("| ") and not line.startswith("| what happened")
 ]
 

@@ -757,8 +757,9 @@ def test_those_that_come_declared_are_set_up_by_the_same_words(
 
 
 HOUSE = Path(__file__).parents[3]
-PAGE = (HOUSE / "docs" / "payments.md").read_text("utf-8")
-DECLARING = (HOUSE / "docs" / "payment-providers.md").read_text("utf-8")
+PAGE = (HOUSE / "docs" / "how-to" / "payments.md").read_text("utf-8")
+_PROVIDERS = (HOUSE / "docs" / "how-to" / "providers.md").read_text("utf-8")
+DECLARING = _PROVIDERS.partition("\n## Your own payment provider\n")[2]
 EXAMPLES = re.findall(r"```toml\n(.*?)```", DECLARING, re.DOTALL)
 
 
@@ -803,6 +804,6 @@ def test_the_page_says_what_each_provider_needs_and_that_it_is_experimental() ->
         if declared.test_api is None:
             needed.add(f"{prefix}_LIVE")
         assert set(re.findall(r"ELICIT_[A-Z_]+", line)) == needed
-    settings = (HOUSE / "docs" / "settings.md").read_text("utf-8")
+    settings = (HOUSE / "docs" / "reference" / "settings.md").read_text("utf-8")
     for name in SETTINGS - {"client_id", "client_secret"}:
         assert f"`ELICIT_{{NAME}}_{name.upper()}`" in settings

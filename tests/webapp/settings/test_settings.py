@@ -451,7 +451,7 @@ def test_every_setting_that_a_page_names_is_known(home: dict[str, str]) -> None:
     # finding: A3
     house = Path(__file__).parents[3]
     pages = "".join(
-        page.read_text("utf-8") for page in (house / "README.md", *(house / "docs").glob("*.md"))
+        page.read_text("utf-8") for page in (house / "README.md", *(house / "docs").rglob("*.md"))
     )
     named = set(re.findall(r"\bELICIT_[A-Z0-9_]*[A-Z0-9]\b(?![{_])", pages))
     # The documentation declares these itself.

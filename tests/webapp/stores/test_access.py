@@ -42,7 +42,7 @@ async def test_role_that_can_write_next_to_the_servers_own_is_named() -> None:
                 await connection.execute(f"{grant} ON elicit_records TO {role}")
         says, fix = (await store.access())[0]
         assert says == f"other roles can write to the store too: {other}"
-        assert "docs/threats.md" in (fix or "")
+        assert "docs/explanation/threats.md" in (fix or "")
         await store.aclose()
 
 

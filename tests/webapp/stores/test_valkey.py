@@ -38,7 +38,7 @@ TIME = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 LIMIT_SECONDS = 300
 _AT_ONCE = {"repl_diskless_sync_delay": "0"}  # a replica is served as soon as it connects
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "stores.md").read_text("utf-8")
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "how-to" / "stores.md").read_text("utf-8")
 SAFE = {"redis_version": "7.2.4", "role": "master", "aof_enabled": 1}
 
 
@@ -231,7 +231,7 @@ class TestStart:
         with own_valkey() as server:
             server.look().execute_command("ACL", "SETUSER", "elicit", "on", "nopass", "+info")
             why = await refused(server.url.replace("://", "://elicit:any@"))
-        assert "docs/stores.md" in why
+        assert "docs/how-to/stores.md" in why
 
     async def test_tls_is_spoken_and_a_strangers_certificate_is_not_believed(self, tmp_path):
         # parity: F13

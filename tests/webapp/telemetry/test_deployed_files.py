@@ -89,7 +89,7 @@ def test_no_panel_lies_over_another() -> None:
 
 
 def test_every_alert_is_told_of_with_what_to_do() -> None:
-    page = (HOUSE / "docs" / "monitoring.md").read_text("utf-8")
+    page = (HOUSE / "docs" / "how-to" / "monitoring.md").read_text("utf-8")
     assert [name for name in alerts() if f"| `{name}` |" not in page] == []
 
 

@@ -9,7 +9,7 @@ import pytest
 
 HOUSE = Path(__file__).parents[3]
 TOOL, *SAMPLES = re.findall(
-    r"```python\n(.*?)```", (HOUSE / "docs" / "testing.md").read_text("utf-8"), re.DOTALL
+    r"```python\n(.*?)```", (HOUSE / "docs" / "how-to" / "testing.md").read_text("utf-8"), re.DOTALL
 )
 FIRST, IN_ANY_CLIENT, OWN_CLIENT, UNITTEST = SAMPLES
 STRICT = FIRST.replace("async def", "@pytest.mark.asyncio\nasync def")

@@ -352,7 +352,7 @@ def unavailable(address: ValkeyAddress, error: BaseException) -> StoreUnavailabl
     elif isinstance(error, NoPermissionError):
         why = (
             f"the store {shown} forbids its user what is needed ({text}): allow it the keys and "
-            "channels elicit:*, and the commands that docs/stores.md names"
+            "channels elicit:*, and the commands that docs/how-to/stores.md names"
         )
     elif isinstance(error, ClusterError | TryAgainError):
         why = f"the cluster of the store {shown} is being changed, or lacks a server: {text}"

@@ -254,7 +254,10 @@ class ValkeyStore:
     async def access(self) -> Sequence[tuple[str, str | None]]:
         """Return who can write to the store; only the server's operator can list all its users."""
         address = self._server.address
-        fix = "let a user of its own have elicit:* alone, and ELICIT_STORE name it: docs/stores.md"
+        fix = (
+            "let a user of its own have elicit:* alone, and ELICIT_STORE name it: "
+            "docs/how-to/stores.md"
+        )
         user = str(address.options.get("username", "default"))
         told: list[tuple[str, str | None]] = [
             (f"it is used as the user {user}: the server's ACL LIST says who else can write", None)
