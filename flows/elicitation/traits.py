@@ -1,8 +1,9 @@
 """Traits: the properties of each kind of question, declared once.
 
 Risks: an answer is erased while the call that asked still runs, or a later call gets it long after.
-There are therefore separate times for the call itself and for later calls. A kind that this process
-does not know, in a store that it shares, accepts no proof and stores nothing.
+There are therefore separate times for the call itself and for later calls. A shared store can have
+questions of a kind that only another process knows. In this process, such a kind accepts no proof
+and stores no answer.
 """
 
 from collections.abc import Generator, Mapping
@@ -36,9 +37,11 @@ _TWO_MINUTES: Final = timedelta(minutes=2)
 class Traits:
     """The properties of one kind of question.
 
-    - `kept`: how long after its timeout an unused answer stays for the same question and a late
-      answer still counts; without it, none does. Accounts and receipts stay in any case.
-    - `kept_from_answer`: the same, but counted from the answer.
+    - `kept`: how long after the question's timeout a late answer still counts, and an unused answer
+      stays stored for the same question. If zero, late answers do not count. Accounts and receipts
+      stay stored in any case.
+    - `kept_from_answer`: how long after the answer an unused answer stays stored. If set, it
+      replaces the storage time of `kept`.
     - `joined_from_answer`: how long a later, equal call can use the answer. The call that asked can
       use it until it is erased.
     """
@@ -49,8 +52,8 @@ class Traits:
     kept: timedelta = _NO_TIME
     kept_from_answer: timedelta | None = None
     joined_from_answer: timedelta | None = None
-    # For gates: how long after the answer each request of the call may start the body, even if the
-    # content is already erased.
+    # Set for gates only. A call can have several requests. For this long after the approval, any of
+    # them may start the tool's body, even if the answer's content is already erased.
     holds_for_its_call: timedelta | None = None
     fits_client_form: bool = False  # the client's own form may ask it
     may_be_anonymous: bool = False  # an anonymous caller may be asked

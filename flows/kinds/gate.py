@@ -1,8 +1,9 @@
 """Gates: tools that wait for a person's approval before their body starts.
 
-Risks: a person approves something they did not see. An approval covers the digest of all arguments
-and of the displayed text, which is everything that the body receives. Marks on another machine are
-not visible: for a remote server's tool (FastMCP's ProxyTool), only its annotation and the
+Risks: a person approves something they did not see. The page therefore shows everything that the
+body will receive. The approval stores a digest of the call's arguments and of the displayed values,
+and counts only for calls with the same digest. The server cannot see the `@gate` marks of another
+machine: for a remote server's tool (FastMCP's ProxyTool), only the tool's annotation and the
 operator's patterns count.
 """
 
@@ -100,10 +101,13 @@ def gate(
       run with exactly these arguments, within a day.
     - `timeout`: 5 minutes by default, a day with `approver`.
     - `off`: don't wait, although the tool is annotated as destructive, unless the operator names
-      the tool in ELICIT_GATE. It applies only to the decorated function and its wrappers. If
-      another decorator is between the mark and the tool, the gate stays.
+      the tool in ELICIT_GATE. The mark applies to the decorated function and to functions that
+      wrap it with `functools.wraps`, but not to functions that it wraps. The gate stays if another
+      decorator is between `@gate(off=True)` and the tool's decorator below.
 
-    Raises InvalidQuestion, also for `off` on a bound method or on a function with a gate.
+    Raises:
+        InvalidQuestion: An argument is invalid, the object cannot be marked, or `off` is used on a
+            bound method or on a function that already has a gate.
     """
     must_mark_a_tool("gate")
     mark = Gate(
@@ -149,8 +153,11 @@ def gate_question(
     """Return the question that asks to approve one call.
 
     `arguments` are the call's arguments as canonical JSON. `shown` is everything that the body will
-    receive. An approval covers both. `can_be_kept`: it also counts for later calls. Raises
-    InvalidQuestion if a page cannot show everything.
+    receive. An approval covers both. With `can_be_kept`, the approval can also count for later
+    calls.
+
+    Raises:
+        InvalidQuestion: The tool's name is invalid, or a page cannot show everything.
     """
     must_be_tool_name(tool)
     message = gate.message
@@ -176,8 +183,8 @@ def gate_question(
 def arguments_text(arguments: object) -> str:
     """Return the arguments as text by which two calls are compared.
 
-    Only the order of the arguments themselves is ignored. The order within an argument matters,
-    because the body sees it, and two different keys of an object may become equal.
+    The order of the arguments is ignored. The order of the keys inside an argument matters: the
+    body sees that order, and JSON writes some different keys, such as 1 and "1", in the same way.
     """
     if isinstance(arguments, Mapping):
         named = cast("Mapping[str, object]", arguments)
@@ -191,7 +198,11 @@ def digest_of_arguments(arguments: str) -> str:
 
 
 def _shut(function: object, mark: Gate) -> bool:
-    """Mark every layer; a layer that is another gated tool keeps its own mark."""
+    """Mark the tool's function and every function that it wraps.
+
+    A wrapped function that already has a gate keeps that gate. Return False if nothing could be
+    marked.
+    """
     own = own_layer(function)
 
     def of_layer(layer: object) -> Gate:

@@ -20,7 +20,7 @@ from tests.support.runs_env import approve, fill, programs_at
 
 @dataclass
 class Graph:
-    """A running graph. Each run is read from its output, and a resume starts the next run."""
+    """A process that runs a graph. It prints the result of each run, and waits to be resumed."""
 
     process: asyncio.subprocess.Process
     here: AskingEnv

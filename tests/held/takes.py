@@ -118,7 +118,7 @@ async def _press_at_provider(provider: httpx.AsyncClient, page: str, button: str
 
 async def _becomes(held: Held, condition: Callable[[Payment], bool]) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition(await held.world.payment()):  # noqa: ASYNC110 - told by the sandbox
+        while not condition(await held.world.payment()):  # noqa: ASYNC110 - the sandbox sends it
             await asyncio.sleep(0)
 
 

@@ -5,7 +5,7 @@ Its webhooks are signed with the `standardwebhooks` library.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable  # noqa: TC003 - beside those that are needed
+from collections.abc import Awaitable, Callable  # noqa: TC003 - next to runtime imports
 from datetime import timedelta
 from pathlib import Path
 

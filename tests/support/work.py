@@ -45,7 +45,7 @@ def steps_of(work: Work) -> int:
 
 
 def bytes_of(work: Work) -> int:
-    """Return the peak of the bytes allocated while `work` ran, in addition to those before."""
+    """Return how many bytes the allocated memory grew at its peak while `work` ran."""
     tracemalloc.start()
     try:
         held, _ = tracemalloc.get_traced_memory()

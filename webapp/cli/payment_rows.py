@@ -2,7 +2,8 @@
 
 Risks: a list that shows who paid, or that reports money as lost that is not. Owners are therefore
 shortened, and no API key of a provider is printed. The provider's ids of the payment and of its
-page are included, because they find it in the provider's dashboard and on a bank statement.
+page are included: the operator uses these ids to find the payment in the provider's dashboard and
+on a bank statement.
 """
 
 from datetime import datetime
@@ -25,8 +26,9 @@ _OPEN = (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING, ReceiptStatus.DISPUTED)
 class PaymentRow(Struct, frozen=True, kw_only=True):
     """A payment, a pending payment, or a payment that an operator has to check at its provider.
 
-    Amounts are in minor units of ISO 4217. `paid` is the amount that arrived instead. If it is
-    unknown whether the payment was made, `paid_at` is when it was requested or last checked.
+    Amounts are in minor units of ISO 4217. `amount` is the amount that was requested. `paid` is the
+    amount that was paid, and is only set if the payment differs from the request. If it is unknown
+    whether the payment was made, `paid_at` is when the payment was requested or last checked.
     `claimed` is what a bank claims or has taken back, `disputes` is the stage of each dispute, and
     `owed` is what a failed refund still owes the person.
     """

@@ -1,4 +1,4 @@
-"""A cache of the elicitations that this process wrote last and that are not used up.
+"""A cache of the elicitations that this process wrote last and that a call can still use.
 
 A change may be decided on a cached copy, because the compare-and-set checks the version. Code that
 needs the current value reads the store.
@@ -45,6 +45,9 @@ class Cache:
         self._by_id.pop(id, None)
 
     def clear(self) -> None:
-        """Remove everything, also what ended: a store that stepped back may have lost it."""
+        """Remove all elicitations, and the ids of those that have ended.
+
+        If the store went back to an older state, an elicitation that had ended can be open again.
+        """
         self._by_id.clear()
         self._ended.clear()

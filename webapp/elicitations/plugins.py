@@ -4,9 +4,10 @@ A hook before a write can refuse it: if the hook raises or takes too long, nothi
 that run after a write cannot undo it: their exceptions are logged and ignored. They run at most
 once, and not at all if the process dies after the write.
 
-Risks: a hook around a stage hides the error of a check, skips the stage, or runs it twice. So this
-module records what the stage did, whatever the hook returns. A hook could change a value in place,
-so each hook gets a copy, and the value that it returns is copied and checked.
+Risks: an `around` hook hides an error of the stage that it wraps (for example, of the check of an
+answer), skips the stage, or runs the stage twice. So this module records what the stage did,
+whatever the hook returns. A hook could change a value in place, so each hook gets a copy, and the
+value that it returns is copied and checked.
 """
 
 import asyncio
@@ -60,9 +61,13 @@ _log = logging.getLogger(__name__)
 
 
 class Plugins:
-    """The plugins of one process. The first runs first before a stage, and last after it.
+    """The plugins of one process.
 
-    Raises BadPlugin.
+    `before` hooks run in the order of the plugins, and `after` hooks in reverse order. The `around`
+    hook of the first plugin is the outermost.
+
+    Raises:
+        BadPlugin: A plugin is invalid, or two hooks replace the same stage.
     """
 
     def __init__(self, plugins: Sequence[object] = (), *, patience: timedelta = PATIENCE) -> None:
@@ -328,7 +333,10 @@ class _Onward(Generic[ValueT]):
 
 
 def is_heard(kind: str) -> bool:
-    """Return True if hooks see answers of this kind: those that a client's form may ask for."""
+    """Return True if hooks see the answers to questions of this kind.
+
+    Hooks see only answers that a client's own form may collect, and never secrets.
+    """
     traits = traits_of(kind)
     return traits.fits_client_form and not traits.is_secret
 
@@ -365,7 +373,7 @@ def _worded(question: Question[Any], proposed: ProposedQuestion) -> Question[Any
     if (message, timeout) == (question.message, question.timeout):
         return question
     worded = replace(question, message=message, timeout=timeout)
-    worded.discard()  # the tool's own question object stays the one that counts as asked
+    worded.discard()  # only the tool's own question object has to be awaited, not this copy
     return worded
 
 

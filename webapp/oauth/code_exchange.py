@@ -1,8 +1,8 @@
 """The exchange of an authorization code, and the storage of the granted account.
 
-Risks: a code is exchanged twice or for a question that has ended, or a different account than
-requested answers. So the state is used up before the exchange. An account that was granted too late
-for its question is stored for the next one.
+Risks: a code is exchanged twice, a code is exchanged for a question that has ended, or the person
+connects another account than the requested one. So the state is used up before the exchange. An
+account that was granted too late for its question is stored for the next one.
 """
 
 import logging
@@ -116,7 +116,7 @@ class CodeExchange:
         stored = connection
 
         async def placed() -> Sequence[Value]:
-            nonlocal stored  # keeps the tools that the account had before
+            nonlocal stored  # the stored row also allows the account's earlier tools
             is_named = terms.account is not None
             *others, stored = await self._connections.placed(connection, is_named=is_named)
             return (*others, stored)
@@ -164,7 +164,8 @@ class CodeExchange:
     async def _answer_alike(self, connection: Connection) -> None:
         """Settle all waiting questions that this account answers, to ask the person only once.
 
-        Questions that the person has already opened are left alone, perhaps for another account.
+        Questions that the person has already opened are skipped, because the person may want to
+        connect another account there.
         """
         content: Json = {"account": connection.id}
         owner, elicitations = connection.owner, self._elicitations

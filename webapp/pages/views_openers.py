@@ -41,7 +41,7 @@ class BeforeOpener(View):
     """The page of a question whose details stay hidden until the viewer is identified.
 
     The viewer can sign in, or request a code. If neither is possible, `why` says what to do.
-    `sign_in_at` is where the application that asks has people sign in.
+    `sign_in_at` is the URL of the sign-in page of the application that asks the question.
     """
 
     template: ClassVar[str] = "before_opener.html"
@@ -64,10 +64,11 @@ class CodePage(Live):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SomeoneElse(View):
-    """The page for another person than the asker, or another browser than the one that began.
+    """The page for a viewer who may not use this link.
 
+    `other` says why: the link belongs to another person, or was first opened in another browser.
     `signed_in_as` is the viewer's name. `sign_in` is set if another person could sign in, and
-    `sign_in_at` is where the application that asks has people sign in.
+    `sign_in_at` is the URL of the sign-in page of the application that asks the question.
     """
 
     template: ClassVar[str] = "someone_else.html"
@@ -96,7 +97,8 @@ class SignInFailed(View):
 class Closed(View):
     """The page for an anonymous caller, who can sign in; otherwise `why` says what to do.
 
-    `by_code`: this server binds links by codes, which do not sign a person in.
+    `by_code` is set if people prove that a link is theirs with a code in the chat. Such a code does
+    not sign the person in.
     """
 
     template: ClassVar[str] = "closed.html"
@@ -141,8 +143,8 @@ class PairUsed(View):
 class OwnPage(View):
     """The fields of a page that lists what belongs to the viewer.
 
-    `viewer` is their name. `sign_out_csrf` is set if they can sign out, `sign_in` if somebody else
-    than the user of this computer could sign in.
+    `viewer` is the viewer's name. `sign_out_csrf` is set if the viewer can sign out. `sign_in` is
+    set if the viewer can sign in: the viewer has no sign-in session, or has to sign in again.
     """
 
     viewer: str

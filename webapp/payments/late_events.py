@@ -28,7 +28,7 @@ from webapp.records.values import StoredWebhook
 _log = logging.getLogger(__name__)
 AGAIN_AT_LEAST = timedelta(seconds=30)
 AGAIN_AT_MOST = timedelta(minutes=10)
-LATER_AT_MOST = timedelta(days=1)  # where its provider would have to be asked
+LATER_AT_MOST = timedelta(days=1)  # while the provider cannot be reached
 
 
 class LateEvents:
@@ -62,7 +62,8 @@ class LateEvents:
     ) -> StoredWebhook:
         """Find the payment of a stored event and apply it. Return the webhook's row to write.
 
-        A bank's claim names no question, so the provider is asked for it.
+        Some events, such as disputes, do not name their question. For these events, ask the
+        provider which question the payment was made for.
 
         Raises:
             Failed: The provider cannot say which question the payment was for.
@@ -162,6 +163,9 @@ def may_be_ours(event: Notice, news: PaymentChange) -> bool:
 def later(
     hook: StoredWebhook, *, now: datetime, at_most: timedelta = LATER_AT_MOST
 ) -> StoredWebhook:
-    """Schedule the webhook's next check: the pause is as long as it has waited so far."""
+    """Schedule the next check of the stored webhook.
+
+    The pause is the time since the webhook arrived, so the checks become rarer, up to `at_most`.
+    """
     pause = min(max(now - hook.received_at, AGAIN_AT_LEAST), at_most)
     return replace(hook, again_at=now + pause)

@@ -2,10 +2,11 @@
 
 Risks: a bank takes the money months later, and a permanent purchase is still delivered. Or money
 arrives for an erased question and the operator does not notice. So the payment is looked up in the
-ledger, which is stored for years. If it has no row, none is created: anyone who pays to the
-merchant account can set a reference, and the server would refund a new row automatically. Such an
-event is refused, and its payment is listed for the operator. So is an event of a question that
-this store never had, for example after a restore from a backup.
+ledger, which is stored for years. If the ledger has no row for the payment, no row is created:
+anyone who pays to the merchant account can set a reference, and the server would refund the payment
+of a new row automatically. Such an event is refused, and its payment is listed for the operator.
+An event of a question that this store never had, for example after a restore from a backup, is
+refused and listed too.
 """
 
 from msgspec.structs import replace
@@ -87,7 +88,10 @@ class OrphanedEvents:
         )
 
     async def _of_session(self, event: Notice, *, seller: MerchantAccount) -> Payment | None:
-        """Return the payment of a session whose question may be erased; its row has the owner."""
+        """Return the payment of the event's session, or None if the ledger has no row for it.
+
+        The question may be erased, so the caller reads the owner from the payment.
+        """
         if event.session is None or event.reference is None:
             return None
         session = event.session

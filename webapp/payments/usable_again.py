@@ -2,8 +2,9 @@
 
 Risks: a bank withdraws its claim, and the person, who was asked to pay again in the meantime, pays
 twice. So the open question for the same thing is answered in the write that changes the payment.
-If there is no open question, the question that the payment was made for leads to it again. If
-another payment has paid for the same thing by then, this one is a surplus.
+If no question is open, the payment becomes the answer of the question that it was made for again,
+and the next call receives the payment. If another payment has paid for the same thing in the
+meantime, the payment that becomes usable again is a surplus.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,7 +23,10 @@ from webapp.elicitations.service import Elicitations
 
 @dataclass(frozen=True, slots=True)
 class ChangedPayment:
-    """A changed payment, the questions that are written with it, and those that it ended."""
+    """A changed payment, and the questions to write together with the payment.
+
+    `ended` are the questions that end in this write. `questions` includes them.
+    """
 
     payment: Payment
     questions: Sequence[Elicitation] = ()
@@ -30,10 +34,10 @@ class ChangedPayment:
 
 
 class UsableAgain:
-    """The rules for what is written with a payment that becomes usable; it writes nothing itself.
+    """The rules for the rows to write when a payment becomes usable again.
 
-    `paid` finds the payment that settled a question, and `product` the payment of the same
-    permanent purchase. `product_key` returns the key that the latter owns.
+    The class itself writes nothing. `paid` finds the payment that settled a question. `product`
+    finds the payment that owns the key of a permanent purchase. `product_key` returns that key.
     """
 
     def __init__(
@@ -52,7 +56,11 @@ class UsableAgain:
         self._kept = kept
 
     def answered(self, asked: Elicitation, payment: Payment) -> list[Elicitation]:
-        """Return the open question as it ends with this payment; an empty list if it has ended."""
+        """Answer the open question with this payment. Return the ended question to write.
+
+        The question ends as accepted, or as expired if its time has run out. The list is empty if
+        the question had already ended, or if the payment is not usable.
+        """
         if asked.status.is_final or not payment.is_usable:
             return []
         proof, content = PaidSession(session=payment.session), {"payment": payment.id}
@@ -62,10 +70,11 @@ class UsableAgain:
         return [replace(ended, holds_key=False)]
 
     async def made_usable(self, payment: Payment, *, before: Payment) -> ChangedPayment:
-        """Return what else is written if the change makes the payment usable.
+        """Return the rows to write if the change from `before` makes the payment usable.
 
-        An open question for the same thing is answered with the payment. Otherwise the question
-        that the payment was made for leads to it again, so that the next call gets it.
+        An open question for the same thing is answered with the payment. If no question is open,
+        the payment becomes the answer of the question that it was made for again, so that the next
+        call receives the payment.
         """
         if before.is_usable or not payment.is_usable:
             return ChangedPayment(payment)
@@ -94,7 +103,11 @@ class UsableAgain:
     async def _left_for_the_next_call(
         self, payment: Payment, former: Elicitation | None, holder: Elicitation | None
     ) -> ChangedPayment:
-        """Let `former` lead to the payment again. `holder` is the ended question with the key."""
+        """Make the payment the answer of `former` again, for the next call.
+
+        `former` is the question that the payment was made for. `holder` is the ended question that
+        owns the question's key now, if any.
+        """
         if holder is not None:
             other = await self._paid(holder)
             if other is not None and other.id != payment.id and not other.is_over:
@@ -120,11 +133,15 @@ class UsableAgain:
             return []
         content = {"payment": payment.id}
         if asked.holds_key and asked.content == content and asked.delivered_at is None:
-            return []  # it still leads to the payment
+            return []  # the payment is still its answer
         return [replace(asked, holds_key=True, content=content, delivered_at=None, take=None)]
 
     def _bought_again(self, payment: Payment, other: Payment) -> Payment:
-        """Return a payment for what `other` has paid while this one could not be used."""
+        """Return the payment as a surplus: `other` has paid for the same thing in the meantime.
+
+        A payment that was used before is no surplus, but it does not get the key of the permanent
+        purchase back.
+        """
         if payment.status is ReceiptStatus.OPEN:
             return receipts.as_surplus(payment, self._elicitations.clock(), to=other.id)
         return replace(payment, join=payment.id)  # it was used before

@@ -2,7 +2,7 @@
 
 Risks: everything that can go wrong with a hand-written gateway, plus errors in the declaration.
 Money only counts if the provider reports it, in a fetch or a signed notice, for our session and
-with exactly the terms of the question. Refunds are requested under one key.
+with exactly the terms of the question. A repeated refund request has the same idempotency key.
 """
 
 import hashlib
@@ -113,7 +113,12 @@ class DeclaredGateway:
         return (yield from self.fetch(elicitation, session))
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
-        """Close the page. A page that cannot be closed raises Failed until it expires."""
+        """Close the payment page. Return False if it is already paid, or its payment is pending.
+
+        Raises:
+            Failed: The provider could not be reached, or the page is still open. A page that the
+                provider cannot close stays open until it expires.
+        """
         found = yield from self.fetch(elicitation, session)
         if found.state is SessionStatus.OPEN and self._declared.close is not None:
             body = None
@@ -184,9 +189,11 @@ class DeclaredGateway:
         return asking(fill(self._declared.create_body, values), until=expires_at)
 
     def _refunded_so_far(self, payment: Payment, theirs: str) -> Talk[tuple[int, int | None]]:
-        """Return the amount refunded so far, as the provider reports it if possible; see Holding.
+        """Return the amount refunded so far, and the amount left to refund if it is known.
 
-        Without this check, a provider without idempotency keys would refund twice.
+        Fetch both amounts from the provider if the declaration says how (see `Holding`), otherwise
+        use the stored amount. Without this check, a provider without idempotency keys would refund
+        twice.
         """
         holding, fetch = self._declared.holding, self._declared.fetch
         if holding is not None:

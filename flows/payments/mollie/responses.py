@@ -1,8 +1,9 @@
 """The conversion of Mollie's replies and webhooks to the common types.
 
-Risks: an authorisation counts as money, a cancelled refund counts as made, or an id in a webhook is
-a path. Anyone can send a webhook, so no Delivery is created from it. Its id only says which payment
-to fetch, and only if we created that payment.
+Risks: an authorisation counts as money, a cancelled refund counts as made, or the id in a webhook
+contains a path, which would change the URL that the server fetches. Anyone can send a webhook, so
+no Delivery is created from it. Its id only says which payment to fetch, and only if we created that
+payment.
 """
 
 import re
@@ -154,7 +155,7 @@ def payments_in(reply: httpx.Response, seller: MerchantAccount, *, since: dateti
             payment = msgspec.convert(data, MolliePayment)
             session = session_of(payment, seller)
         except (msgspec.ValidationError, Failed):
-            continue  # from another program: we can read the payments that we create
+            continue  # made by another program: payments that we create are always readable
         made = payment.created_at
         is_older = made is not None and made.tzinfo is not None and made < since
         if session.reference is not None and not is_older:
@@ -216,9 +217,10 @@ def read_refund(
 def unsigned_in(body: bytes, *, query: str) -> UnsignedNotice | None:
     """Return the payment to fetch, from an unsigned webhook.
 
-    Raises Unverified.
+    The query of our webhook URL names the elicitation. Return None if the query names none.
 
-    The elicitation is named by the query of our own webhook address. Returns None without it.
+    Raises:
+        Unverified: The body is too large, or does not have exactly one valid payment id.
     """
     payment = read_id(body)
     try:

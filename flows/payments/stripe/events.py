@@ -121,7 +121,8 @@ def _whole(event: _Whole) -> Notice:
     elif news is not None:
         refund = "" if news.refund is None else f" {about.get('status')}"
         transition = f"{subject} {event.type} {news.returned} {news.dispute}{refund}"
-    # Stripe copies our metadata to other objects, so ignored events must not name a question.
+    # Stripe copies our metadata to other objects. An event with neither a session nor a payment
+    # change is ignored, so its notice must not name a question.
     is_told = session is not None or news is not None
     return Notice(
         id=event.id,
@@ -162,7 +163,10 @@ def _changes(kind: str, about: Mapping[str, Json], *, at: datetime) -> PaymentCh
 
 
 def _of_refund(about: Mapping[str, Json], *, at: datetime) -> PaymentChange | None:
-    """Read the status of a refund. A refund made at the provider only counts if it failed."""
+    """Read the status of a refund. Return None if the refund does not count.
+
+    A refund that this server did not request counts only if it failed or was canceled.
+    """
     id, status = _text(about.get("id"), _ID), about.get("status")
     amount, currency = _units(about.get("amount"), about.get("currency"))
     has_ended = status in REFUND_ENDED

@@ -377,7 +377,7 @@ async def test_a_result_that_cannot_be_kept_is_no_reason_to_do_the_work_again(
 
     async def book(key: str) -> Json:
         done.append(key)
-        return result  # type: ignore[no-any-return]  # not JSON, which is what is tried
+        return result  # type: ignore[no-any-return]  # the set is deliberately not JSON
 
     for _ in range(2):
         with pytest.raises(ResultNotKept, match=words):

@@ -128,7 +128,7 @@ async def test_it_is_listed_for_clients_that_cannot_elicit_and_no_other(
 
 async def test_a_tool_of_the_authors_by_that_name_stays_the_authors(server, revision):
     @server.tool(name=RESULT_TOOL)
-    async def mine(elicitId: str) -> str:  # noqa: N803 - as ours has it
+    async def mine(elicitId: str) -> str:  # noqa: N803 - the name in our own tool
         return f"mine {elicitId}"
 
     async with silent(server, revision) as (_, caller):

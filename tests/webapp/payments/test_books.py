@@ -59,7 +59,7 @@ class Books:
         return said
 
     async def write(self, what: str, *, asks: bool = True) -> None:
-        """Add a row to the table. With `asks`, the same call is repeated."""
+        """Add a row to the table. With `asks`, first repeat the tool call, for the model column."""
         model = await self._model() if asks else ""
         events = ", ".join(await self._events())
         row = [what, await self._page(), await self._listed(), events, model]
