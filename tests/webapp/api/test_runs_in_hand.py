@@ -97,7 +97,7 @@ def due(payment: Payment, here: AskingEnv) -> Payment:
 TAKES: Mapping[str, tuple[Takes, str]] = {
     "page": (by_page, "no button: True"),
     "command": (by_command, "A call is using the payment at the moment: try again in a minute."),
-    "api": (by_api, "409 A run of this program has it in hand"),
+    "api": (by_api, "409 A run of this program is using the payment"),
     "clock": (by_itself, "open"),
 }
 

@@ -399,7 +399,7 @@ async def test_a_transfer_on_its_way_is_told_to_the_model_and_the_operator(
         await shop.tell_all()
         told = text_of(await soon(caller.call("report")))
         assert "the payment is on its way" in told
-        assert "not to pay again" in told
+        assert "must not pay again" in told
         assert link not in told
         (row,) = await listed(shop, only_open=True)
         assert (row.price, row.standing) == ("9.00 EUR", "on its way")
@@ -418,7 +418,7 @@ async def test_a_call_that_is_held_when_the_transfer_begins_tells_of_it_too(shop
         shop.clock.tick(minutes=1)
         shop.service.elicitations.waiters.wake_all()
         told = text_of(await soon(call))
-        assert "not to pay again" in told
+        assert "must not pay again" in told
         assert link not in told
 
 
