@@ -88,11 +88,11 @@ class NoAsker(ElicitError):
     def __init__(self, why: str | None = None) -> None:
         super().__init__(
             why
-            or "Nobody can be asked here. In a tool, await it inside the tool of a server that "
-            "`elicit serve`, `create_app` or, after `add_pages`, its own run() serves; in any "
-            "other coroutine, within `async with asking(owner, show=...)` (from webapp import "
-            "asking), or to complete a question `with completing()`; in a test, inside `async with "
-            "elicit_person(server)`."
+            or "Nobody can be asked here: no tool call and no `asking` block is active. In a tool: "
+            "serve it with `elicit serve`, `create_app`, or `add_pages` and the server's own "
+            "run(). In any other coroutine: await the question within `async with asking(owner, "
+            "show=...)` (from webapp import asking). To complete a question: use `with "
+            "completing()`. In a test: use `async with elicit_person(server)`."
         )
 
 
@@ -102,7 +102,7 @@ class CallOver(ElicitError):
     name = "ELICITATION_CALL_OVER"
 
     def __init__(self) -> None:
-        super().__init__("This call is over, so nothing can be asked for it any more.")
+        super().__init__("This call has ended, so it can ask no more questions.")
 
 
 class AlreadyDone(ElicitError):
@@ -117,9 +117,8 @@ class AlreadyDone(ElicitError):
 
     def __init__(self) -> None:
         super().__init__(
-            "What this stands for was done a moment ago, so nothing was asked, bought or done "
-            "again. Show what came of it; two minutes later the same is a new wish, and one with "
-            "again=True is one at once."
+            "This action has just succeeded, so nothing was asked, bought or done again. Show its "
+            "result. To run the action again, wait two minutes or pass again=True."
         )
 
 
@@ -141,11 +140,11 @@ class NotAsked(ElicitError):
             "@elicit.needs(question), and read the answer with elicit.needed(question)."
         )
         super().__init__(
-            f"The tool made a question at {', '.join(places)} and never asked it, so what it "
-            "returned is withheld. This is a fault of the tool, and calling it again changes "
-            "nothing: its author has to write `await` before the question, or to call discard() "
-            f"on one that is not to be asked.{instead if in_def else ''} What the tool did before "
-            "is not undone."
+            f"The tool created a question at {', '.join(places)} and never asked it, so its result "
+            "is withheld. This is a bug in the tool, and calling it again does not help: its "
+            "author has to write `await` before the question, or call discard() on a question that "
+            f"should not be asked.{instead if in_def else ''} What the tool did before is not "
+            "undone."
         )
 
 
@@ -158,8 +157,8 @@ class NotAwaited(NotAsked, TypeError):
         self.places = (place,)
         ElicitError.__init__(
             self,
-            f"The tool used the question that it made at {place} as if it were the answer. This is "
-            "a fault of the tool, and calling it again changes nothing: its author has to write "
+            f"The tool used the question that it created at {place} as if it were the answer. This "
+            "is a bug in the tool, and calling it again does not help: its author has to write "
             "`await` before the question.",
         )
 
@@ -173,8 +172,8 @@ class QuestionChanged(ElicitError):
         self.expected = expected
         self.asked = asked
         super().__init__(
-            f"The tool asked {asked!r} where it had asked {expected!r} before: what a question "
-            "says must be the same each time the tool starts again in a call."
+            f"The tool asked {asked!r} where it had asked {expected!r} before: a question's text "
+            "must be the same each time the tool restarts during a call."
         )
 
 
@@ -203,7 +202,7 @@ class NotConfigured(ElicitError):
         self.missing = missing
         are_not = "is not set" if len(missing) == 1 else "are not set"
         says = f"This server is not set up for that yet: {' and '.join(missing)} {are_not}."
-        tries = " Or try it with --sandbox, which plays the providers." if has_none else ""
+        tries = " Or try it with --sandbox, which simulates the providers." if has_none else ""
         super().__init__(f"{says} {how or 'Ask the operator of this server to set it.'}{tries}")
 
 
@@ -269,8 +268,8 @@ class NobodyAsked(NotAccepted):
 
     def __init__(self, *, elicitation_id: str) -> None:
         super().__init__(
-            "Nobody was asked: the client answered this sooner than a person can read it, so its "
-            "answer does not count. This is no decision of the person's.",
+            "Nobody was asked: the client answered faster than a person can read, so its answer "
+            "was treated as automatic and ignored. The person has not decided anything.",
             elicitation_id=elicitation_id,
         )
 
@@ -333,7 +332,7 @@ class InvalidAnswer(NotAccepted):
         """`details` are pairs of a field name ("" for the whole answer) and a sentence."""
         self.details = tuple({"path": path, "message": message} for path, message in details)
         super().__init__(
-            f"The answer does not fit what was asked. Details: {json.dumps(self.details)}",
+            f"The answer does not match the question's schema. Details: {json.dumps(self.details)}",
             elicitation_id=elicitation_id,
         )
 
@@ -366,7 +365,7 @@ _HAPPENED: Final[Mapping[str, str]] = {
     "exchanging": "The question is being finished at its provider",
     "accepted": "The question was accepted already",
     "declined": "The question was declined",
-    "denied": "The question was refused at its provider",
+    "denied": "The question was declined at its provider",
     "cancelled": "The question was cancelled",
     "expired": "The question has expired",
     "failed": "The question has failed",
@@ -406,7 +405,7 @@ class TooManyAttempts(ElicitError):
     def __init__(self, *, limit: int) -> None:
         self.limit = limit
         super().__init__(
-            f"This was started {limit} times already. Ask your assistant to begin again."
+            f"This link was started {limit} times already. Ask your assistant for a new one."
         )
 
 
@@ -422,8 +421,8 @@ class TooManyPending(ElicitError):
         self.is_in_all = is_in_all
         whose = "on this server" if is_in_all else "for this person"
         super().__init__(
-            f"Nothing was asked: as many questions are open {whose} as may be ({limit}). Call this "
-            "tool again when some of them are answered, declined or out of time."
+            f"Nothing was asked: the limit of open questions {whose} is reached ({limit}). Call "
+            "this tool again when some of them have been answered, declined or have expired."
         )
 
 
@@ -442,9 +441,9 @@ class StoreUnavailable(ElicitError):
     def __init__(self, why: str) -> None:
         self.why = why
         super().__init__(
-            "This server can keep nothing at the moment, so this could not be brought to its end. "
-            "Try again in a minute, with the same arguments: it goes on from where it was. If it "
-            "stays so, whoever runs the server finds the reason in its log."
+            "This server cannot save anything at the moment, so the request could not be finished. "
+            "Try again in a minute with the same arguments: the call resumes where it stopped. If "
+            "this error persists, ask the server's operator to check the server's log."
         )
         self.add_note(why)
 
@@ -457,7 +456,7 @@ class InvalidToken(ElicitError):
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
-        super().__init__("This link is damaged, too old, or not from here.")
+        super().__init__("This link is damaged, too old, or from another server.")
 
 
 class Unverified(ElicitError):
@@ -484,6 +483,7 @@ class Unreadable(ElicitError):
 
     def __init__(self) -> None:
         super().__init__(
-            "A sealed record does not open: the key it was sealed with is gone from ELICIT_SECRET, "
-            "or the record was changed or moved."
+            "An encrypted record cannot be decrypted: its key is no longer in ELICIT_SECRET, or "
+            "the record was changed or moved. Add the former secret to ELICIT_SECRET again, or "
+            "restore a backup."
         )

@@ -139,42 +139,42 @@ STAGES: Final[Mapping[str, HookStage]] = {
     for stage in (
         HookStage(
             name="describe",
-            does="what the person is told, and for how long they are asked",
+            does="what the person sees, and for how long they are asked",
             value=ProposedQuestion,
             after=ProposedQuestion,
             leaves_open=("message", "timeout"),
         ),
         HookStage(
             name="admit",
-            does="whether there is room for another question of this person",
+            does="checks the limits of open questions of this person",
             value=ProposedQuestion,
             after=ProposedQuestion,
             is_guard=True,
         ),
         HookStage(
             name="start",
-            does="the question gets its id and is written",
+            does="the question gets its id and is stored",
             value=ProposedQuestion,
             after=StartedQuestion,
             writes=True,
         ),
         HookStage(
             name="verify",
-            does="whether the answer fits the schema, and the question is open",
+            does="checks that the answer matches the schema and the question is open",
             value=GivenAnswer,
             after=GivenAnswer,
             is_guard=True,
         ),
         HookStage(
             name="shorten",
-            does="nothing by itself: the place to leave out what a form need not tell",
+            does="nothing by default: remove here what a form does not need to pass on",
             value=GivenAnswer,
             after=GivenAnswer,
             leaves_open=("content",),
         ),
         HookStage(
             name="settle",
-            does="the outcome is written, and whoever waits goes on",
+            does="the outcome is stored, and waiting calls continue",
             value=GivenAnswer,
             after=SettledQuestion,
             writes=True,
@@ -223,13 +223,16 @@ class PluginHook(Generic[ValueT]):
         """Return the value for the next hook, from this hook's return value. Raises HookMisused."""
         if given is None:
             if self.moment == "replace":
-                raise HookMisused("It replaces and returns nothing: return the value.")
+                raise HookMisused("It replaces the stage but returns nothing: return the value.")
             return value
         if self.moment == "after":
-            raise HookMisused("What comes after a stage hands nothing on: return None.")
+            raise HookMisused(
+                "A hook after a stage must return None, because its value is ignored."
+            )
         if type(given) is not type(value):
             raise HookMisused(
-                f"It returns a {type(given).__name__}, and {type(value).__name__} goes on here."
+                f"It returns a {type(given).__name__}, but the stage needs a "
+                f"{type(value).__name__}."
             )
         changed = [
             name
@@ -238,7 +241,9 @@ class PluginHook(Generic[ValueT]):
         ]
         if changed:
             may = " and ".join(self.stage.leaves_open) or "nothing"
-            raise HookMisused(f"It changes {', '.join(changed)}; {self.stage.name} leaves {may}.")
+            raise HookMisused(
+                f"It changes {', '.join(changed)}; in {self.stage.name}, a hook can change: {may}."
+            )
         return given
 
 
@@ -353,7 +358,7 @@ def _marked(moment: Moment, stage: str, when: Callable[[Any], bool] | None) -> C
     def mark(method: Callable[..., Any]) -> Callable[..., Any]:
         if moment == "around" and not inspect.iscoroutinefunction(method):
             raise BadPlugin(
-                f"{method.__qualname__} stands around a stage and has to await it: write async def."
+                f"{method.__qualname__} wraps a stage and has to await it: write async def."
             )
         marks = (HookMark(moment=moment, stage=stage, when=when), *getattr(method, _MARK, ()))
         setattr(method, _MARK, marks)
@@ -370,11 +375,11 @@ def _must_be_possible(moment: Moment, stage: object) -> None:
     if row is None:
         near = get_close_matches(stage, STAGES, n=1)
         meant = f"perhaps {near[0]!r} is meant" if near else f"there are {', '.join(STAGES)}"
-        raise BadPlugin(f"@{moment}({stage!r}): there is no such stage; {meant}.")
+        raise BadPlugin(f"@{moment}({stage!r}): no stage has this name; {meant}.")
     if moment not in row.moments:
         why = "is a guard" if row.is_guard else "writes" if row.writes else "is the person's word"
         raise BadPlugin(
-            f"@{moment}({stage!r}): {stage} {why}, so nothing may stand there by {moment}; write "
+            f"@{moment}({stage!r}): {stage} {why}, so it cannot have a hook of {moment}; write "
             f"{' or '.join(row.moments)}."
         )
 

@@ -111,7 +111,7 @@ def must_exist(settings: Settings, environment: Mapping[str, str]) -> None:
     if is_missing:
         raise CommandRefused(
             f"There is no store at {settings.store}: correct ELICIT_STORE, or start a server, "
-            "which makes it.",
+            "which creates the store.",
             status=2,
         )
 
@@ -170,7 +170,7 @@ async def _fence_of(store: Store) -> str | None:
 
 def under_another_secret(settings: Settings) -> CommandRefused:
     return CommandRefused(
-        f"{without_password(settings.store)} was made under another secret: set ELICIT_SECRET to "
-        "that one (or new,old), or set ELICIT_STORE to another store.",
+        f"{without_password(settings.store)} was encrypted with another secret: set ELICIT_SECRET "
+        "to that secret (or new,old), or set ELICIT_STORE to another store.",
         status=2,
     )

@@ -87,7 +87,7 @@ async def test_our_session_on_other_terms_settles_nothing(
     # The money is ours, so the operator must decide.
     await is_paid_otherwise(shop, buy)
     listed = (await list_payments(shop.service, only_open=True)).rows
-    assert any("asked 9.00 EUR" in str(row.note) for row in listed)
+    assert any("requested 9.00 EUR" in str(row.note) for row in listed)
     assert (await buy.person.visit(buy.link)).heading == "Paid otherwise than asked"
     await acknowledged(shop, told(COMPLETED, {**session, **PAID}, id="evt_right"))
     assert await buy.again() == "paid 9.00 EUR"

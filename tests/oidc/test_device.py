@@ -80,13 +80,13 @@ async def test_the_tool_goes_on_with_the_account_that_was_named(
         desk = Desk(await newcomer(acme, "alice"))
         assert await connect_by_code(here.service, question, desk.terminal)
         assert desk.said[0] == (
-            'list of shop asks for your account at Acme, through what calls itself "c".\n'
-            "What it may do there:\n"
-            "  Know that it is you (openid)\n  See your e-mail address (email)\n"
-            "Any client of yours may use it there; the page /connections keeps it to some."
+            'list of shop asks for your account at Acme, through "c" (its own name, not '
+            "verified).\nIt can do this there:\n  Know that it is you (openid)\n"
+            "  See your e-mail address (email)\nAll your assistants can use it. Change "
+            "this at /connections."
         )
         assert desk.asked == ["This is alice@acme.example at Acme. May list of shop use it?"]
-        assert desk.said[-1] == "It is connected, and the tool goes on."
+        assert desk.said[-1] == "The account is connected, and the tool continues."
         assert (await asked.account()).label == "alice@acme.example"
         assert await open_questions(here.service, provider=None) == []
 
@@ -123,7 +123,7 @@ async def test_a_question_that_ended_meanwhile_gets_no_account(
     async with waiting(acme) as (here, asked, question):
         desk = Desk(await newcomer(acme, "alice"))
         await here.service.elicitations.end(question, Status.DECLINED)
-        with pytest.raises(Failed, match="does not wait"):
+        with pytest.raises(Failed, match="no longer waits"):
             await connect_by_code(here.service, question, desk.terminal)
         with pytest.raises(Declined):
             await asked.account()
@@ -140,7 +140,7 @@ async def test_another_account_than_was_asked_for_is_said_to_be_and_is_not_kept(
         assert desk.asked == []
         assert desk.said[-1] == (
             "bob@acme.example was connected, and alice@acme.example was asked for. "
-            "Nothing was kept."
+            "Nothing was saved."
         )
         with pytest.raises(Failed, match=r"bob@acme\.example was connected"):
             await asked.account()
@@ -163,7 +163,7 @@ async def test_somebody_who_has_taken_the_name_of_the_account_is_said_to_be_anot
         assert desk.asked == []
         assert desk.said[-1] == (
             "Another account is called bob@acme.example now than the one that was connected. "
-            "Nothing was kept."
+            "Nothing was saved."
         )
         (kept,) = await here.connections()
         assert kept.person_id == alice.person_id
@@ -181,9 +181,7 @@ async def test_whose_place_it_takes_is_said_before_the_yes(
         (another,) = await open_questions(here.service, provider="ACME")
         desk = Desk(await newcomer(acme, "bob"))
         assert await connect_by_code(here.service, another, desk.terminal)
-        assert (
-            "bob@acme.example at Acme. It takes the place of alice@acme.example." in (desk.asked[0])
-        )
+        assert "bob@acme.example at Acme. It replaces alice@acme.example." in (desk.asked[0])
         assert (await again.account()).label == "bob@acme.example"
 
 
@@ -198,7 +196,7 @@ async def test_a_yes_after_the_call_has_ended_is_kept_for_the_next_one_and_said_
         desk = Desk(await newcomer(acme, "alice"), meanwhile=decline)
         assert await connect_by_code(here.service, question, desk.terminal)
         assert desk.said[-1] == (
-            "The tool does not wait any more. alice@acme.example is kept for the next call."
+            "The tool no longer waits. alice@acme.example is saved for the next call."
         )
         with pytest.raises(Declined):
             await asked.account()
@@ -220,7 +218,7 @@ async def test_a_yes_that_was_not_needed_any_more_is_said_not_to_be(
         desk = Desk(guest, meanwhile=also)
         assert await connect_by_code(here.service, question, desk.terminal)
         assert desk.said[-1] == (
-            "The tool had an account already. alice@acme.example is kept for the next call."
+            "The tool had an account already. alice@acme.example is saved for the next call."
         )
 
 

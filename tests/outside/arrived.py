@@ -61,4 +61,4 @@ async def _is_on_the_list(env: AccountEnv) -> bool:
             await server.says("looks")
         rows = await told(env, "listed")
     refunds = (await env.stripe(REFUNDS))["data"]
-    return "result made, arrival not noted" in rows and refunds == []
+    return "result made, delivery not confirmed" in rows and refunds == []

@@ -52,6 +52,6 @@ async def _is_restored(env: AccountEnv) -> None:
 async def _is_left_to_the_operator(env: AccountEnv) -> bool:
     """Wait until the server, whose clock is eight days ahead, has decided."""
     while await env.statuses("payment") == ["open"]:
-        if "may have been used in what the store lost" in await told(env, "listed"):
+        if "may have been used by a call that the store lost" in await told(env, "listed"):
             return True
     return False

@@ -54,8 +54,8 @@ _ROOM: Final = "elicit_url.room"
 HELD_BACK: Final = "held_back"
 _BAD: Final = (401, "is too old, damaged, or not made for this server")
 _REFUSED: Final = {
-    "invalid_request": (400, "comes in this one header, once, and never in an address"),
-    "insufficient_scope": (403, "that was made for something else does nothing here"),
+    "invalid_request": (400, "must be sent once, in this header only, and never in a URL"),
+    "insufficient_scope": (403, "that was issued for another audience is not valid here"),
 }
 _AnyConnection: TypeAlias = ASGIConnection[Any, Any, Any, Any]
 _log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class TooManyOpen(TooOften):
     def __init__(self) -> None:
         super().__init__(1)
         words = f"{OPEN_AT_ONCE} requests of this program or person are not answered yet"
-        self.args = (f"{words}: close some that wait.",)
+        self.args = (f"{words}: close some of them.",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +218,7 @@ class Holds:
             raise TooManyOpen
         if found.key is not None and not self.scopes:
             raise NotAllowed(
-                "No key decides this: the approver brings their own access token, as "
+                "API keys cannot decide this: send the approver's own access token, as "
                 "Authorization: Bearer TOKEN."
             )
         if found.key is not None and not self.scopes & set(found.key.scopes):
@@ -356,7 +356,9 @@ async def _person_of(request: AnyRequest, key: ApiKey | None) -> Caller | None:
     subject = subject_of(token, service.identity, issuer=tokens.issuer)
     person = service.identity.caller(None, subject=subject, client="")
     if person.owner is None:
-        raise NotAllowed("This access token names no person (no subject of an issuer).")
+        raise NotAllowed(
+            "This access token does not identify a person (it has no subject of an issuer)."
+        )
     return person
 
 
@@ -382,10 +384,10 @@ def _must_be_set(tokens: Verifier | None) -> Verifier:
 def _must_act_for_people(key: ApiKey) -> None:
     """Check the key. Raises NotAllowed if the key cannot ask, or is limited to some users."""
     if KeyScope.ASK not in key.scopes:
-        raise NotAllowed(f"This key acts for nobody by {PERSON_HEADER}: one that may ask does.")
+        raise NotAllowed(f"This key cannot use {PERSON_HEADER}: use a key with the scope ask.")
     if key.owners:
         raise NotAllowed(
-            f"This key is for the users that it names: leave {PERSON_HEADER} out, or make one "
+            f"This key is for the users that it names: leave {PERSON_HEADER} out, or create a key "
             "without --owner with `elicit api-keys new`."
         )
 

@@ -42,8 +42,8 @@ class NoSuchAccount(ElicitError):
 
     def __init__(self) -> None:
         super().__init__(
-            "There is no account with this id that this program may use: GET /api/accounts lists "
-            "those that there are, and a question of the kind oauth asks for one."
+            "This program can use no account with this id: GET /api/accounts lists its accounts, "
+            "and a question of the kind oauth asks for one."
         )
 
 
@@ -55,8 +55,8 @@ class AccountLapsed(ElicitError):
 
     def __init__(self) -> None:
         super().__init__(
-            "This account works no more: ask the user to connect it again, with a question of the "
-            "kind oauth."
+            "This account no longer works: ask the user to connect it again, with a question of "
+            "the kind oauth."
         )
 
 

@@ -30,8 +30,8 @@ class NoSuchApproval(ElicitError):
 
     def __init__(self) -> None:
         super().__init__(
-            "There is no approval with this id, or it is somebody else's, or over: the list of "
-            "approvals has those in force."
+            "No approval with this id exists, it belongs to another person, or it has expired: the "
+            "list of approvals has those in force."
         )
 
 

@@ -55,8 +55,8 @@ class NoSuchQuestion(ElicitError):
 
     def __init__(self) -> None:
         super().__init__(
-            "There is no question with this id, or it is none of this key's: use the id that came "
-            "when it was asked."
+            "No question with this id exists, or it does not belong to this key: use the id from "
+            "the response to the question."
         )
 
 
@@ -67,7 +67,9 @@ class QuestionBusy(ElicitError):
     http_status = 409
 
     def __init__(self) -> None:
-        super().__init__("Another request is at this question at the moment: send this one again.")
+        super().__init__(
+            "Another request is using this question at the moment: send this request again."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +172,7 @@ async def taken(service: Service, requester: Requester, current: Elicitation) ->
         await elicitations.whole(_used_up(service, current))
     elif "run" in json.loads(run.called.arguments):
         raise InvalidQuestion(
-            "This question is one of a run, which ends as a whole: send POST /api/runs/end, with "
+            "This question belongs to a run, which ends as a whole: send POST /api/runs/end with "
             "the name of the run and the questions that it used."
         )
     elif all(asked.elicitation_id != current.id for asked in run.asked):
@@ -274,20 +276,20 @@ def _user(requester: Requester, user: str | None) -> str | None:
     """Return the named user; None for a person's token. Raises InvalidQuestion or NotAllowed."""
     if requester.person is not None:
         if user is not None:
-            raise InvalidQuestion("Leave `user` out: the access token says who it is about.")
+            raise InvalidQuestion("Leave `user` out: the access token identifies the person.")
         return None
     owners = requester.program.owners
     if user is None and len(owners) == 1:
         return owners[0]
     if user is None:
         raise InvalidQuestion(
-            "Say whose: write `user`, with an id of one of your users, or send the access token of "
-            f"a person as {PERSON_HEADER}."
+            "The user is missing: set `user` to the id of one of your users, or send a person's "
+            f"access token as {PERSON_HEADER}."
         )
     if owners and user not in owners:
         raise NotAllowed(
             "This key is for other users: `elicit api-keys list` shows its owners, and `elicit "
-            "api-keys new --owner` makes one for this user."
+            "api-keys new --owner` creates a key for this user."
         )
     return user
 
@@ -426,8 +428,8 @@ def _must_be_asked_alone(run: Run, step: Step) -> None:
     for asked in run.asked:
         if (asked.place.kind, asked.place.digest) != (step.kind, step.digest):
             raise IdempotencyKeyReused(
-                "Something else was asked under this Idempotency-Key: send the same body again, "
-                "or take another key for another question."
+                "This Idempotency-Key was used with a different body: send the same body again, or "
+                "use another key for another question."
             )
 
 

@@ -34,7 +34,7 @@ class NoSuchRequest(ElicitError):
     http_status = 404
 
     def __init__(self) -> None:
-        super().__init__("Nothing with this id is in an inbox of yours: use an id from /api/inbox.")
+        super().__init__("Your inbox has no question with this id: use an id from /api/inbox.")
 
 
 @get("/api/inbox", guards=[_PERSONS])
@@ -52,10 +52,12 @@ async def list_inbox(
     """
     person, names = _known(service, requester)
     if of is None and len(names) > 1:
-        raise InvalidQuestion(f"Say under which name: write ?of=, with one of {', '.join(names)}.")
+        raise InvalidQuestion(
+            f"You have several approver names: set ?of= to one of {', '.join(names)}."
+        )
     name = names[0] if of is None else of
     if name not in names:
-        raise NotAllowed(f"You decide nothing as {name!r}: your names are {', '.join(names)}.")
+        raise NotAllowed(f"You are not an approver as {name!r}: your names are {', '.join(names)}.")
     found, last = await service.kinds.decisions.inbox(name, is_decided=decided, after=after)
     return InboxRequests(requests=[_told(service, person, one) for one in found], after=last)
 
@@ -92,15 +94,13 @@ def _known(service: Service, requester: Requester) -> tuple[Deciding, list[str]]
     person = None if caller is None else approvers.deciding_by_token(caller)
     if person is not None and approvers.is_too_long_ago(person):
         raise NotAllowed(
-            "You signed in too long ago to decide by this access token. Sign in again at your "
-            "issuer and get a new one, so that what the issuer says of you is of now "
-            "(ELICIT_APPROVERS_SIGN_IN)."
+            "You signed in too long ago to decide with this access token. Sign in again at your "
+            "issuer and get a new token, so that its claims are current (ELICIT_APPROVERS_SIGN_IN)."
         )
     names = [] if person is None else list(approvers.names_of(person))
     if person is None or not names:
         raise NotAllowed(
-            "You decide nothing for others here: whoever runs the server names approvers in "
-            "elicit.toml."
+            "You are not an approver on this server: its operator names approvers in elicit.toml."
         )
     return person, names
 

@@ -33,7 +33,8 @@ class NoSuchEvent(ElicitError):
 
     def __init__(self) -> None:
         super().__init__(
-            "There is no event with this id, or it is kept no more: GET /api/events lists them."
+            "No event with this id exists, or it is no longer stored: GET /api/events lists the "
+            "stored events."
         )
 
 

@@ -40,8 +40,7 @@ class NoSuchPayment(ElicitError):
 
     def __init__(self) -> None:
         super().__init__(
-            "There is no payment with this id that this program asked for: GET /api/payments lists "
-            "those that there are."
+            "This program has no payment with this id: GET /api/payments lists its payments."
         )
 
 
@@ -135,7 +134,7 @@ async def refund_payment(
         raise NotRefundable(str(error)) from error
     except Failed as error:
         is_over = error.is_refusal and not is_whole
-        goes_on = "Nothing was refunded." if is_over else "It is tried again by itself."
+        goes_on = "Nothing was refunded." if is_over else "The refund is retried automatically."
         raise RefundNotDone(f"{error} {goes_on}") from error
     return told_payment(await _payment_of(service, requester, payment_id, user=user))
 
@@ -172,20 +171,23 @@ def _part(found: Payment, amount: str) -> Money:
     """Parse `amount` as a part of the payment. Raises InvalidQuestion."""
     part = Money(amount, found.currency)
     if not 0 < part.minor_units <= found.amount:
-        raise InvalidQuestion(f"amount: {found.price} was paid, and {part} is no part of it.")
+        raise InvalidQuestion(
+            f"amount: {found.price} was paid, and {part} is not a valid part of that amount."
+        )
     return part
 
 
 def _why_not(error: NotPossible) -> str:
     match error.status:
         case ReceiptStatus.SPENT:
-            return "Its answer was taken: send also_spent, and it is refunded all the same."
+            return "A run has already used this payment: to refund it anyway, send also_spent."
         case ReceiptStatus.TAKEN:
             return (
-                "A run of this program has it in hand, or another request takes its answer at the "
-                "moment. Send this again in half a minute; the run itself refunds it with `run`."
+                "A run of this program is using the payment, or another request is claiming it at "
+                "the moment. Send this request again in half a minute; the run itself can refund "
+                "the payment with `run`."
             )
         case ReceiptStatus.DISPUTED:
-            return "A bank has claimed it back: answer that at the provider."
+            return "The payment is disputed (chargeback): answer the dispute at the provider."
         case _:
             return str(error)

@@ -141,7 +141,7 @@ async def proxied(
     with _paces(request).proxied.one(requester.who):
         reply, tokens = await _answer(service, found, asked, auth=auth)
     if not HTTPStatus.OK <= reply.status_code < 600:
-        raise ProviderFailed("The provider's answer has a status that is none.")
+        raise ProviderFailed("The provider's response has an invalid status.")
     headers = _headers_told(reply, asked.url, tokens=tokens, ours=_address_of(service.public_url))
     if requester.person is not None and reply.is_redirect and "location" in headers:
         headers[FOLLOWED_BY_NOBODY] = headers.pop("location")
@@ -174,8 +174,8 @@ def _checked(url: str, auth: BearerAuth) -> httpx.URL:
         raise NotTheProvider(f"url: {error}") from None
     if found.fragment or not auth.is_for(found):
         raise NotTheProvider(
-            "url is not at one of the hosts of this account's provider, to which alone its "
-            "token goes: write the whole https address, without a fragment."
+            "url is not at a host of this account's provider, and the token is sent only to those "
+            "hosts: write the whole https address, without a fragment."
         )
     return found
 
@@ -223,12 +223,12 @@ async def _answer(
                 return reply, tokens
     except httpx.TimeoutException:
         raise ProviderTooSlow(
-            f"The provider gave no whole answer in {SECONDS_AT_MOST:.0f} seconds; what it was "
-            "asked for may have happened all the same: look before you send it again."
+            f"The provider did not finish its response within {SECONDS_AT_MOST:.0f} seconds. It "
+            "could have executed the request anyway: check before you send it again."
         ) from None
     except httpx.HTTPError as error:
         raise ProviderFailed(
-            f"The provider could not be talked to ({type(error).__name__}): try again later."
+            f"The provider could not be reached ({type(error).__name__}): try again later."
         ) from None
     except Failed as error:
         raise ProviderFailed(str(error)) from None

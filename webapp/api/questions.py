@@ -64,7 +64,9 @@ async def new_question(
     account, the response contains the answer and no id.
     """
     if data.run is not None and idempotency_key is not None:
-        raise InvalidQuestion("A question of a run has its place there: send no Idempotency-Key.")
+        raise InvalidQuestion(
+            "A question of a run is identified by its run: send no Idempotency-Key."
+        )
     place = None if data.run is None else RunPlace(run=data.run, nth=data.nth)
     question = with_own_name(requester, data.question())
     asked = await ask(
@@ -95,7 +97,7 @@ async def list_questions(
     an access token instead of a key, it contains all questions to this person.
     """
     if waiting and status is not None:
-        raise InvalidQuestion("Say `status` or `waiting`, and leave the other out.")
+        raise InvalidQuestion("Send either `status` or `waiting`, not both.")
 
     def sees(one: Elicitation) -> bool:
         is_wanted = not waiting or service.clock() < one.expires_at

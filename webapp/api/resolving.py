@@ -91,7 +91,7 @@ async def confirm_user_code(
     """Check the one-time code of the page, which the user typed in the program."""
     current = await question_of(service, requester, question_id)
     if not current.is_by_code:
-        raise NotAllowed("Its page shows no letters: the user's browser says who they are.")
+        raise NotAllowed("This question has no user code: the user's browser identifies them.")
     return CodeTold(says=await service.user_codes.wrong(current, data.code))
 
 
@@ -124,5 +124,6 @@ def _must_have_counted(done: Completion, current: Elicitation) -> None:
             raise NotPossible(status=current.status, wanted=Status.ACCEPTED)
         case Completion.UNKNOWN:
             raise NotAllowed(
-                "The person answers this on its page: only a visit (url) is completed this way."
+                "The person answers this question on its page: only a visit (url) can be completed "
+                "this way."
             )

@@ -163,7 +163,7 @@ def api() -> Litestar:
         openapi_config=OpenAPIConfig(
             title="elicit-url",
             version=VERSION,
-            summary="A program asks its users, and awaits what they do in a browser.",
+            summary="A program asks its users, and waits for what they do in a browser.",
             openapi_router=reference_router(),
             render_plugins=[ReferencePage()],
             use_handler_docstrings=True,
@@ -230,7 +230,7 @@ def _problem(error: Exception) -> Response[Any] | None:
         case ValidationException():
             told = problem(error.status_code, detail=_faults_in(error), code="INVALID_INPUT")
         case ClientException() if error.status_code == HTTPStatus.BAD_REQUEST:
-            detail = "The body cannot be read: it is JSON, in UTF-8, without NaN and the like."
+            detail = "The body cannot be read: it must be JSON, in UTF-8, without NaN or Infinity."
             told = problem(error.status_code, detail=detail, code="INVALID_INPUT")
         case _:
             return None
@@ -252,4 +252,4 @@ def _faults_in(error: ValidationException) -> str:
     """Return the faults and their places. The framework's own first sentence contains our URL."""
     faults = cast("list[dict[str, str]]", error.extra if isinstance(error.extra, list) else [])
     said = [f"{fault.get('key', 'body')}: {fault.get('message')}" for fault in faults]
-    return f"The request does not fit: {'; '.join(said) or 'its body'}. See /api/reference."
+    return f"The request is invalid: {'; '.join(said) or 'its body'}. See /api/reference."

@@ -34,7 +34,7 @@ class NoSuchWebhook(ElicitError):
 
     def __init__(self) -> None:
         super().__init__(
-            "There is no delivery with this id, or it is kept no more: GET /api/webhooks lists "
+            "No delivery with this id exists, or it is no longer stored: GET /api/webhooks lists "
             "those of the last 30 days."
         )
 

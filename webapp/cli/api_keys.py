@@ -34,25 +34,25 @@ class ApiKeyRow(Struct, frozen=True, kw_only=True):
 
 def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
-    new = commands.add_parser("new", help="make one, and print it this once")
+    new = commands.add_parser("new", help="create a key, and print it once")
     new.add_argument(
         "program",
         metavar="PROGRAM",
-        help="the program that asks, as its pages and lists name it; its keys all see the same "
-        "questions",
+        help="the name of the program that asks, as pages and lists show it; all keys of one "
+        "program see the same questions",
     )
     new.add_argument(
         "--scopes",
         required=True,
         metavar="SCOPES",
-        help=f"what it may do, separated by commas: {', '.join(KeyScope)}",
+        help=f"what the key allows, separated by commas: {', '.join(KeyScope)}",
     )
     new.add_argument(
         "--expires",
         required=True,
         metavar="TIME",
         type=_lasting,
-        help=f"for how long, such as 90d; {LASTS_AT_MOST.days}d at most",
+        help=f"how long the key is valid, such as 90d; {LASTS_AT_MOST.days}d at most",
     )
     new.add_argument(
         "--owner",
@@ -60,12 +60,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="USER",
-        help="a user of your application that it is for, and no other; may be given again",
+        help="a user of your application that the key is limited to; can be repeated",
     )
     does(new, new_api_key)
-    words = "list them, the latest first; the keys themselves are kept nowhere"
+    words = "list the keys, newest first; the keys themselves are not stored"
     lists(commands.add_parser("list", help=words), list_api_keys, of=ApiKeyRow)
-    revoke = commands.add_parser("revoke", help="end one at once")
+    revoke = commands.add_parser("revoke", help="revoke a key at once")
     add_id(revoke, shown_by="api-keys")
     does(revoke, revoke_api_key)
 
@@ -86,7 +86,7 @@ async def new_api_key(
             program=program, scopes=wanted, owners=owners, expires_at=now + expires
         )
     except ValueError as error:
-        raise CommandRefused(f"No key was made: {error}.", status=2) from error
+        raise CommandRefused(f"No key was created: {error}.", status=2) from error
     return [text]
 
 
@@ -104,7 +104,9 @@ async def revoke_api_key(service: Service, id: str) -> list[str]:
     there = {tail_of(key): key for key in await service.api_keys.all()}
     meant = the_one(id, there, what="API key", shown_by="api-keys list")
     await service.api_keys.revoke(meant.id)
-    return [f"The key of {meant.program} is revoked: it is refused from the next request on."]
+    return [
+        f"The key of {meant.program} is revoked: the server refuses it from the next request on."
+    ]
 
 
 def _row(key: ApiKey, now: datetime) -> ApiKeyRow:
@@ -127,7 +129,7 @@ def _lasting(text: str) -> timedelta:
     found = with_unit(text)
     if found is None or found > LASTS_AT_MOST:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time of a key: write 90d, 12h or the like; {LASTS_AT_MOST.days}d at "
-            "most"
+            f"{text!r} is not a valid duration for a key: write for example 90d or 12h; "
+            f"{LASTS_AT_MOST.days}d at most"
         )
     return found

@@ -39,14 +39,14 @@ class ApprovalRow(Struct, frozen=True, kw_only=True):
 
 def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
-    words = "list what people have allowed tools, the latest first"
+    words = "list what people have allowed tools to do, newest first"
     listing = commands.add_parser("list", help=words)
     add_owner(listing, is_required=False)
     lists(listing, list_approvals, of=ApprovalRow)
-    revoke = commands.add_parser("revoke", help="end one: the next call asks again")
+    revoke = commands.add_parser("revoke", help="revoke one: the next call asks again")
     add_id(revoke, shown_by="approvals")
     does(revoke, revoke_approval)
-    clear = commands.add_parser("clear", help="end all of one person's, or of everybody's")
+    clear = commands.add_parser("clear", help="revoke all approvals of one person, or of everybody")
     add_owner(clear, is_required=False)
     does(clear, clear_approvals)
 
@@ -64,7 +64,7 @@ async def revoke_approval(service: Service, id: str) -> list[str]:
     there = {tail_of(one): one for one in await approvals.all()}
     meant = the_one(id, there, what="approval", shown_by="approvals list")
     await approvals.revoke(meant.id)  # no error if the approval is gone in the meantime
-    return ["It is revoked: the next call asks again."]
+    return ["The approval is revoked: the next call asks again."]
 
 
 async def clear_approvals(service: Service, owner: str | None = None) -> list[str]:

@@ -38,7 +38,7 @@ def add_id(parser: argparse.ArgumentParser, *, shown_by: str) -> None:
         "id",
         metavar="ID",
         type=_id,
-        help=f"as elicit {shown_by} list shows it, or any beginning that no other has",
+        help=f"the id that elicit {shown_by} list shows, or its unique beginning",
     )
 
 
@@ -48,14 +48,14 @@ def add_port(parser: argparse.ArgumentParser, *, default: int) -> None:
         "--port",
         type=port,
         default=default,
-        help="of the server, at 127.0.0.1, unless ELICIT_URL says otherwise; default: %(default)s",
+        help="the port of the server at 127.0.0.1, unless ELICIT_URL is set; default: %(default)s",
     )
 
 
 def port(text: str) -> int:
     found = int(text) if text.isascii() and text.isdecimal() else -1
     if not 0 <= found <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port (0 to 65535; 0 takes a free one)")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535; 0 means a free one)")
     return found
 
 
@@ -64,6 +64,6 @@ def _id(text: str) -> str:
     found = _ID.fullmatch(id)
     if found is None:
         raise argparse.ArgumentTypeError(
-            f"{id!r} is no id: those have 24 letters, digits, - or _; the first few will do"
+            f"{id!r} is not an id: ids have 24 letters, digits, - or _; the first few are enough"
         )
     return found[1] or id

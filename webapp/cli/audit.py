@@ -67,20 +67,24 @@ class AuditRow(Struct, frozen=True, kw_only=True):
 
 def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
-    check = commands.add_parser("verify", help="say whether anything is missing or changed")
+    check = commands.add_parser("verify", help="check whether anything is missing or changed")
     check.add_argument(
         "--against",
         metavar="FILE",
         type=Path,
-        help="a head that elicit audit head printed, kept where no server can write",
+        help="a head that elicit audit head printed, stored where no server can write",
     )
-    check.add_argument("--key", help="the key that it was signed by, if the secret is another now")
+    check.add_argument(
+        "--key", help="the key that the head was signed with, if the secret has changed since"
+    )
     does(check, verify_chains, only_reads=True)
-    head = commands.add_parser("head", help="make a signed head of now and print it")
+    head = commands.add_parser(
+        "head", help="create a signed head of the current state, and print it"
+    )
     does(head, make_head)
-    keys = commands.add_parser("key", help="print the keys that heads are signed by")
+    keys = commands.add_parser("key", help="print the keys that verify heads")
     does(keys, show_keys, only_reads=True)
-    words = "list what is told of one owner, the oldest first"
+    words = "list the entries of one owner, oldest first"
     export = commands.add_parser("export", help=words)
     add_owner(export)
     lists(export, export_chain, of=AuditRow)
@@ -118,7 +122,8 @@ async def verify_chains(
         raise CommandRefused(
             *faults[:_FAULTS_AT_MOST],
             *also,
-            "Somebody has changed the store, or put an older one back: compare it with a backup.",
+            "Somebody has changed the store or replaced it with an older one: compare it with a "
+            "backup.",
         )
     if not documents:
         newest = stored.heads[-1] if stored.heads else None
@@ -133,7 +138,7 @@ async def verify_chains(
             "ELICIT_AUDIT=1 makes a head each day. If one ran here, compare the store with a "
             "backup, or name a head that you stored elsewhere: --against FILE",
         )
-    return [counted, *said, "Nothing is missing and nothing was changed."]
+    return [counted, *said, "Nothing is missing, and nothing was changed."]
 
 
 def _compared(
@@ -145,7 +150,7 @@ def _compared(
 ) -> tuple[list[HeadDocument], list[str]]:
     """Return the genuine heads of one place, and the faults of the heads or of the store."""
     genuine = list[HeadDocument]()
-    wrong = [] if elsewhere else ["There is no head, though ELICIT_AUDIT_HEADS names this folder."]
+    wrong = [] if elsewhere else ["The folder has no head, although ELICIT_AUDIT_HEADS names it."]
     for document in elsewhere:
         try:
             if isinstance(document, BadHead):
@@ -188,9 +193,11 @@ async def make_head(service: Service) -> list[str]:
     try:
         document = await service.heads.make()
     except Conflict as error:
-        raise CommandRefused("A server makes one at this moment: run it again.") from error
+        raise CommandRefused(
+            "A server is creating a head at the moment: run the command again."
+        ) from error
     except BadHead as error:
-        raise CommandRefused(f"{error} Put a backup back: elicit restore") from error
+        raise CommandRefused(f"{error} Restore a backup: elicit restore") from error
     return written_document(document).splitlines()
 
 
@@ -203,7 +210,7 @@ async def export_chain(service: Service, owner: str) -> Table[AuditRow]:
     """Return the chain of one owner. Raises CommandRefused if no owner or several match."""
     tag = await _owner_of(service, owner)
     rows = [row async for row in told_of(service, tag)]
-    return Table(rows=rows, columns=COLUMNS, nothing="Nothing is told of that owner.")
+    return Table(rows=rows, columns=COLUMNS, nothing="The audit has no entry of that owner.")
 
 
 async def told_of(service: Service, owner: str) -> AsyncIterator[AuditRow]:
@@ -247,4 +254,4 @@ def _key(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise CommandRefused("--key is a line that elicit audit key printed.") from error
+        raise CommandRefused("--key must be a line that elicit audit key printed.") from error

@@ -42,24 +42,24 @@ def _run(options: argparse.Namespace) -> None:
     except (StoreUnavailable, ValueError) as error:
         raise store_refused(error) from error
     if is_empty:
-        raise CommandRefused("There is nothing in the store yet (ELICIT_STORE).")
+        raise CommandRefused("The store is still empty (ELICIT_STORE).")
     key = key_beside(target)
     for each in (target, key):
         if each.exists():
-            raise CommandRefused(f"{each} is there already: name another file.")
+            raise CommandRefused(f"{each} exists already: name another file.")
     try:
         rows = asyncio.run(_back_up(settings, target))
-        tell(f"{target} has all of the store: {counted(rows)}.")
+        tell(f"{target} contains the whole store: {counted(rows)}.")
         if settings.key_file is None:
             tell(
-                "THE SECRET IS NOT IN IT. Nobody can open it without the ELICIT_SECRET of now: "
-                "keep that, elsewhere."
+                "THE SECRET IS NOT IN THE BACKUP. Nobody can open it without the current "
+                "ELICIT_SECRET: store that elsewhere."
             )
         else:
             write_private(key, settings.key_file.path.read_bytes())
-            tell(f"{key} is its key: whoever has both can open everything. Keep both.")
+            tell(f"{key} is its key: anybody with both files can open everything. Keep both.")
     except OSError as error:
-        raise CommandRefused(f"{target} cannot be made: {error}") from error
+        raise CommandRefused(f"{target} cannot be created: {error}") from error
 
 
 async def _back_up(settings: Settings, target: Path) -> int:

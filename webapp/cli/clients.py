@@ -34,12 +34,14 @@ class ClientRow(Struct, frozen=True, kw_only=True):
 
 def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
-    words = "list what clients did with the forms and links that they were sent, the latest first"
+    words = "list how clients handled the forms and links that they received, newest first"
     lists(commands.add_parser("list", help=words), list_clients, of=ClientRow)
-    forget = commands.add_parser("forget", help="forget one: it is sent forms and links again")
+    forget = commands.add_parser(
+        "forget", help="forget one: the server sends it forms and links again"
+    )
     add_id(forget, shown_by="clients")
     does(forget, forget_client)
-    does(commands.add_parser("clear", help="forget all, of everybody"), clear_clients)
+    does(commands.add_parser("clear", help="forget all clients of all people"), clear_clients)
 
 
 async def list_clients(service: Service) -> Table[ClientRow]:
@@ -57,7 +59,7 @@ async def forget_client(service: Service, id: str) -> list[str]:
     there = {tail_of(one): one for one in await service.clients.all()}
     meant = the_one(id, there, what="client", shown_by="clients list")
     await service.clients.forget(meant.id)
-    return ["It is forgotten: the next question is put to it again."]
+    return ["The client is forgotten: the server sends it the next question again."]
 
 
 async def clear_clients(service: Service) -> list[str]:

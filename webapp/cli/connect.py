@@ -46,17 +46,20 @@ class WaitingRow(Struct, frozen=True, kw_only=True):
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Connect the account that a tool of yours waits for, by a code that you enter in any "
-        "browser, on any device. For servers that you reach by a terminal only."
+        "Connect the account that your tool waits for. You enter a code in any browser, on any "
+        "device. For servers that you reach only by a terminal."
     )
     parser.add_argument(
         "provider",
         nargs="?",
         metavar="PROVIDER",
-        help="such as github; else whichever a tool waits for",
+        help="such as github; default: the provider that a tool waits for",
     )
     parser.add_argument(
-        "--list", dest="only_lists", action="store_true", help="only list what tools wait for"
+        "--list",
+        dest="only_lists",
+        action="store_true",
+        help="only list the accounts that tools wait for",
     )
     add_json(parser, of=WaitingRow, says="the list as one JSON array, with an object for each")
     add_filters(parser, of=WaitingRow)
@@ -95,7 +98,7 @@ async def list_waiting(service: Service, *, provider: str | None) -> Table[Waiti
                 asked_at=one.created_at,
             )
         )
-    nothing = "No tool of yours waits for an account."
+    nothing = "None of your tools waits for an account."
     return Table(rows=rows, columns=COLUMNS, nothing=nothing)
 
 
@@ -106,12 +109,12 @@ async def _connect(settings: Settings, provider: str | None) -> int:
             waiting = await open_questions(service, provider=provider)
             if not waiting:
                 raise CommandRefused(
-                    "No tool of yours waits for an account. Call the tool first, and leave it "
+                    "None of your tools waits for an account. Call the tool first, and leave it "
                     "waiting."
                 )
             asked = await chosen(service, waiting, terminal)
             if asked is None:
-                raise CommandRefused("None was chosen, and nothing was done.")
+                raise CommandRefused("You chose no account, so nothing was done.")
             is_connected = await connect_by_code(service, asked, terminal)
     except Unreadable as error:
         raise under_another_secret(settings) from error

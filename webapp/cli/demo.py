@@ -12,18 +12,18 @@ from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Call a tool of a running server as an MCP client would, print the link, wait until you "
-        "are done in the browser, and print the tool's result. Without --tool: each tool that "
-        "needs no arguments, of the demo server an account, a payment and a secret."
+        "are done in the browser, and print the tool's result. Without --tool: call each tool that "
+        "needs no arguments; at the demo server, those for an account, a payment and a secret."
     )
     parser.add_argument(
         "words",
         nargs="*",
         metavar="NAME=VALUE",
-        help="an argument for the tool, read as the tool's schema has it; lists and objects in "
-        "JSON",
+        help="an argument for the tool, converted to the type in the tool's schema; lists and "
+        "objects in JSON",
     )
     parser.add_argument(
-        "--args", metavar="JSON", type=_object, help="the arguments as one object of JSON"
+        "--args", metavar="JSON", type=_object, help="the arguments as one JSON object"
     )
     parser.add_argument(
         "--url",
@@ -52,7 +52,7 @@ def _object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError(f'{text!r} is no object of JSON, such as {{"x": 1}}')
+        raise argparse.ArgumentTypeError(f'{text!r} is not a JSON object, such as {{"x": 1}}')
     return cast("dict[str, Any]", found)
 
 

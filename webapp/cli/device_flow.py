@@ -113,7 +113,7 @@ def _client(service: Service, asked: Elicitation) -> Client:
             "The tool asks for an account of the sandbox, which is connected in a browser only."
         )
     if client is not None:
-        raise Failed("The server is registered there as another app than these settings say.")
+        raise Failed("The server is registered there as a different app than in these settings.")
     name = terms.provider.upper()
     raise NotConfigured(f"ELICIT_{name}_CLIENT_ID", f"ELICIT_{name}_CLIENT_SECRET")
 
@@ -126,9 +126,11 @@ async def _answered(
         await terminal.pause(code.interval)
         client, current = accounts.client_for(asked), await service.elicitations.get(asked.id)
         if current is not None and current.status is Status.ACCEPTED:
-            raise Failed("It was connected in another way meanwhile. The code is not needed.")
+            raise Failed(
+                "The account was connected in another way in the meantime. You don't need the code."
+            )
         if client is None or current is None or current.status.is_final:
-            raise Failed("The tool does not wait for it any more.")
+            raise Failed("The tool no longer waits for the account.")
         answer = await service.outbound.run(poll(client, code, now=clock()), to=client)
         if not isinstance(answer, Pending):
             return answer
@@ -142,17 +144,21 @@ async def _question(service: Service, asked: Elicitation, client: Client, grant:
     held = await connections.find(asked.owner, key, account=None)
     is_named = service.kinds.accounts.terms(asked).account is not None
     swaps = held is not None and held.person_id != grant.person.id and not is_named
-    instead = f" It takes the place of {plain(held.label)}." if held is not None and swaps else ""
+    instead = f" It replaces {plain(held.label)}." if held is not None and swaps else ""
     is_this = f"This is {plain(grant.person.label)} at {plain(client.provider.label)}.{instead}"
     return f"{is_this} May {_who(asked)} use it?"
 
 
 def _outcome(who: str, before: Elicitation, after: Elicitation) -> str:
     if before.status is Status.ACCEPTED:
-        return f"The tool had an account already. {who} is kept for the next call."
+        return f"The tool had an account already. {who} is saved for the next call."
     if after.status is not Status.ACCEPTED or after.is_late:
-        return f"The tool does not wait any more. {who} is kept for the next call."
-    return "It is connected, and the tool goes on." if after.asked.tool else "It is connected."
+        return f"The tool no longer waits. {who} is saved for the next call."
+    return (
+        "The account is connected, and the tool continues."
+        if after.asked.tool
+        else "It is connected."
+    )
 
 
 def _told(service: Service, asked: Elicitation, client: Client) -> str:
@@ -164,22 +170,22 @@ def _told(service: Service, asked: Elicitation, client: Client) -> str:
     if not asked.asked.tool:
         lines = [f"You asked on the page of connected accounts to connect {account} again."]
     if provider.has_scopes:
-        lines += ["What it may do there:"] if scopes else ["It learns only who you are there."]
+        lines += ["It can do this there:"] if scopes else ["It sees only who you are there."]
     for scope in scopes:
         words = provider.scope_words.get(scope)
         raw = plain(scope, limit=LONGEST_QUOTATION)
         lines.append(f"  {plain(words)} ({raw})" if words else f"  {raw}")
-    lines.append("Any client of yours may use it there; the page /connections keeps it to some.")
+    lines.append("All your assistants can use it. Change this at /connections.")
     if terms.reason:
-        lines.append(f'Why, in its own words: "{plain(terms.reason, limit=LONGEST_QUOTATION)}"')
+        lines.append(f'The tool says: "{plain(terms.reason, limit=LONGEST_QUOTATION)}"')
     return "\n".join(lines)
 
 
 def _told_code(code: DeviceCode) -> str:
     uri = plain(code.verification_uri, limit=len(code.verification_uri))
     return (
-        f"Open {uri} in any browser, and enter {code.user_code}\n"
-        f"It works until {code.expires_at:%H:%M} UTC. Give the code to nobody."
+        f"Open {uri} in any browser, and enter {code.user_code}\nThe code works until "
+        f"{code.expires_at:%H:%M} UTC. Never give it to anyone."
     )
 
 
@@ -192,7 +198,7 @@ def _who(asked: Elicitation) -> str:
 def _through(asked: Elicitation) -> str:
     """Return the client's own name, never verified: only local questions are answered here."""
     client = plain(asked.asked.client or "")
-    return f', through what calls itself "{client}"' if client else ""
+    return f', through "{client}" (its own name, not verified)' if client else ""
 
 
 def _label(service: Service, asked: Elicitation) -> str:
@@ -204,6 +210,6 @@ def _label(service: Service, asked: Elicitation) -> str:
 def _nothing_kept(client: Client) -> str:
     manage = client.provider.manage
     if manage is None:
-        return "Nothing was kept."
+        return "Nothing was saved."
     there = plain(manage, limit=LONGEST_QUOTATION)
-    return f"Nothing was kept. What the provider keeps of it can be removed at {there}"
+    return f"Nothing was saved. You can remove the access at the provider: {there}"

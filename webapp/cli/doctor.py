@@ -56,7 +56,7 @@ STEP_BACK_TOLD = timedelta(days=30)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    add_json(parser, of=Finding, says="one JSON array, with an object for each thing looked at")
+    add_json(parser, of=Finding, says="one JSON array, with an object for each check")
     parser.set_defaults(run=_run)
 
 
@@ -81,7 +81,7 @@ async def _examine() -> list[Finding]:
     key = settings.key_file.path if settings.key_file is not None else "ELICIT_SECRET"
     address = settings.url
     if not os.environ.get(URL.name):
-        address += " (the port that elicit serve takes, unless --port or ELICIT_URL says another)"
+        address += " (the default port of elicit serve; --port or ELICIT_URL changes it)"
     found = [ok("settings", address), ok("key", str(key))]
     async with AsyncExitStack() as stack:
         try:
@@ -111,8 +111,8 @@ async def examine_store(
         async with opened_store(settings) as store:
             found.append(ok("opened", f"{store.address or settings.store}"))
             if store.address is None:
-                fix = "set ELICIT_STORE to sqlite:////var/lib/elicit/elicit.db, or leave it out"
-                says = "memory: forgets everything with its process"
+                fix = "set ELICIT_STORE to sqlite:////var/lib/elicit/elicit.db, or unset it"
+                says = "memory: loses everything when its process ends"
                 found.append(wrong("kept", says, fix=fix))
             found += await _store_clock(store, clock)
             if isinstance(store, Replicated):
@@ -123,13 +123,13 @@ async def examine_store(
                 found.append(_of_store(why))
             await must_be_servable(store, settings.ring)
             await open_owners(store=store, ring=settings.ring)
-            found.append(ok("secrets", "they fit the store"))
+            found.append(ok("secrets", "they match the store"))
             await store.check()
-            found.append(ok("writes", "the store takes them, and has room"))
+            found.append(ok("writes", "the store accepts them, and has room"))
             if settings.store.startswith(SQLITE):
                 file = Path(settings.store.removeprefix(SQLITE))
                 await asyncio.to_thread(_must_be_whole, file)
-                found.append(ok("indexes", "they agree with their records"))
+                found.append(ok("indexes", "they match their records"))
             found += await _kept(settings, store, outbound=outbound, clock=clock)
     except Unreadable:
         found.append(wrong("secrets", str(under_another_secret(settings))))
@@ -151,9 +151,11 @@ async def _store_clock(store: Store, clock: Clock) -> Sequence[Finding]:
         return []
     ahead = await seconds_ahead(store, clock)
     if abs(ahead) < CLOCK_SECONDS_AT_MOST:
-        return [ok("clock", "it agrees with the store's")]
-    says = f"the store's is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this one"
-    fix = "let both machines set theirs by NTP (timedatectl set-ntp true); from 5 s on nothing "
+        return [ok("clock", "it matches the store's")]
+    says = (
+        f"the store's is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"
+    )
+    fix = "synchronise both clocks by NTP (timedatectl set-ntp true); from 5 s on nothing "
     return [note("clock", says, fix=f"{fix}is served")]
 
 
@@ -165,16 +167,18 @@ async def _kept(
     async with service_of(settings, store=store, clock=clock, outbound=outbound) as service:
         loose = len(await service.kinds.payments.loose_ends.open())
         if loose:
-            says = f"{loose} to look at at their provider"
-            fix = "elicit payments list --open tells which; then elicit payments done ID"
+            says = f"{loose} to check at the provider"
+            fix = (
+                "list them: elicit payments list --open; after each check: elicit payments done ID"
+            )
             found.append(note("payments", says, fix=fix))
         else:
-            found.append(ok("payments", "none that somebody has to look at"))
+            found.append(ok("payments", "none that somebody has to check"))
         clients = await service.clients.all()
         if clients:
-            says = f"{len(clients)} showed links or forms otherwise than they say: "
+            says = f"{len(clients)} handled links or forms differently than they declare: "
             says += ", ".join(sorted({f"{one.name} {one.release}" for one in clients})[:5])
-            fix = "elicit clients list tells what they did; ELICIT_CLIENTS overrides it"
+            fix = "see what they did: elicit clients list; to override it: ELICIT_CLIENTS"
             found.append(note("clients", says, fix=fix))
         found += await examine_registrations(service)
         found += await examine_events(service)
@@ -205,21 +209,20 @@ async def examine_registrations(service: Service) -> Sequence[Finding]:
 async def _step_back(high_water: HighWater, now: datetime) -> Sequence[Finding]:
     """Check whether the store has lost data that it had acknowledged."""
     if (why := await high_water.why_older()) is not None:
-        says = f"the store is older than it was: {why}"
-        fix = "start a server, then do what docs/how-to/stores.md says"
-        return [wrong("step back", says, fix=fix)]
+        says = f"the store is older than before: {why}"
+        return [wrong("step back", says, fix="start a server, then follow docs/how-to/stores.md")]
     back = await high_water.step_back()
     if back is None or now - back.noticed_at > STEP_BACK_TOLD:
-        return [ok("step back", "the store has lost nothing that was noticed")]
+        return [ok("step back", "no loss of data was noticed")]
     survived = f"{back.survived:%Y-%m-%d %H:%M:%S} UTC"
-    says = f"at {back.noticed_at:%Y-%m-%d %H:%M} UTC the store had lost what came after {survived}"
+    says = (
+        f"at {back.noticed_at:%Y-%m-%d %H:%M} UTC, the store had lost everything after {survived}"
+    )
     if back.was_restored:
-        says = f"a backup was restored that may lack what came after {survived}"
+        says = f"a backup was restored that may lack everything after {survived}"
     return [
         note(
-            "step back",
-            f"{says} ({back.why})",
-            fix="go through the check list of docs/how-to/stores.md",
+            "step back", f"{says} ({back.why})", fix="follow the checklist in docs/how-to/stores.md"
         )
     ]
 
@@ -232,28 +235,34 @@ async def examine_events(service: Service) -> Sequence[Finding]:
     for name, state in (await events.states()).items():
         waiting = events.backlog.counts().get(name, 0)
         if state.ended_at is not None:
-            says = f"{name} said at {state.ended_at:%Y-%m-%d %H:%M} UTC that it is gone (410)"
-            fix = f"elicit events resume {name}, or take out ELICIT_EVENTS_{name.upper()}_URL"
+            says = (
+                f"{name} answered 410 (gone) at {state.ended_at:%Y-%m-%d %H:%M} UTC, so it "
+                "receives no events"
+            )
+            fix = f"run elicit events resume {name}, or unset ELICIT_EVENTS_{name.upper()}_URL"
             found.append(wrong("events", says, fix=fix))
         elif state.not_kept:
-            says = f"{name} was never told of {state.not_kept} events, as too many waited"
-            fix = f"elicit events test {name}, then elicit events resume {name} to end this note"
+            says = f"{name} will not receive {state.not_kept} events, because too many were waiting"
+            fix = (
+                f"run elicit events test {name}, then elicit events resume {name} to dismiss this "
+                "note"
+            )
             found.append(wrong("events", says, fix=fix))
         elif waiting:
-            fix = f"elicit events list tells why; elicit events test {name} tries it"
-            found.append(note("events", f"{name} is still to be told of {waiting}", fix=fix))
+            fix = f"see why: elicit events list; to try it: elicit events test {name}"
+            found.append(note("events", f"events that wait for {name}: {waiting}", fix=fix))
         else:
-            found.append(ok("events", f"{name} was told of all"))
+            found.append(ok("events", f"{name} has received all events"))
     return found
 
 
 def _backup(made_at: datetime | None, now: datetime) -> Finding:
     if made_at is None:
-        return note("backup", "none was made", fix="elicit backup FILE, and each night again")
+        return note("backup", "none was made", fix="run elicit backup FILE now and every night")
     age = now - made_at
     says = f"the last was made {made_at:%Y-%m-%d %H:%M} UTC, {age.days} days ago"
     if age > BACKUP_AGE_AT_MOST:
-        return note("backup", says, fix="elicit backup FILE, and each night again")
+        return note("backup", says, fix="run elicit backup FILE now and every night")
     return ok("backup", says)
 
 
@@ -272,5 +281,5 @@ def _must_be_whole(path: Path) -> None:
         (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if found != "ok":
         raise CommandRefused(
-            f"{path} is damaged ({' '.join(str(found).split())}): put a backup back."
+            f"{path} is damaged ({' '.join(str(found).split())}): restore a backup."
         )

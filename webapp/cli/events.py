@@ -16,7 +16,7 @@ from webapp.records.values import OutgoingEvent
 from webapp.service import Service
 
 COLUMNS = ("id", "address", "type", "status", "why", "tries", "happened_at", "next_at")
-_SOON = "A server sends it within seconds."
+_SOON = "A server sends the event within seconds."
 
 
 class EventRow(Struct, frozen=True, kw_only=True):
@@ -39,29 +39,36 @@ class EventRow(Struct, frozen=True, kw_only=True):
 
 def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
-    words = "list what was told, and what waits, the latest first"
+    words = "list events that were sent or are waiting, newest first"
     lists(commands.add_parser("list", help=words), list_events, of=EventRow)
-    words = "have events sent again, each under its id"
+    words = "send events again, each with its id"
     replaying = commands.add_parser("replay", help=words)
     meant = replaying.add_mutually_exclusive_group(required=True)
     meant.add_argument(
-        "id", nargs="?", metavar="ID", help="one that elicit events list shows, or its beginning"
+        "id",
+        nargs="?",
+        metavar="ID",
+        help="the id of an event, as elicit events list shows it, or its beginning",
     )
-    meant.add_argument("--given-up", metavar="NAME", help="all that an address was not told of")
+    meant.add_argument(
+        "--given-up", metavar="NAME", help="all events that an address has not received"
+    )
     does(replaying, replay_events)
-    testing = commands.add_parser("test", help="tell an address that this is a test")
-    resuming = commands.add_parser("resume", help="tell one again that had said it was gone")
+    testing = commands.add_parser("test", help="send a test event to an address")
+    resuming = commands.add_parser(
+        "resume", help="send events again to an address that answered 410 (gone)"
+    )
     for command, work in ((testing, try_address), (resuming, resume_address)):
         command.add_argument("name", metavar="NAME", help="as in ELICIT_EVENTS_{NAME}_URL")
         does(command, work)
-    secret = commands.add_parser("secret", help="make a secret, for ELICIT_EVENTS_{NAME}_SECRET")
+    secret = commands.add_parser("secret", help="create a secret, for ELICIT_EVENTS_{NAME}_SECRET")
     secret.set_defaults(run=_make_secret)
 
 
 async def list_events(service: Service) -> Table[EventRow]:
     """List the events, the latest first."""
     rows = [_row(event) for event in await service.events.all()]
-    return Table(rows=rows, columns=COLUMNS, nothing="No event was kept.")
+    return Table(rows=rows, columns=COLUMNS, nothing="No event is stored.")
 
 
 async def replay_events(
@@ -88,8 +95,9 @@ async def try_address(service: Service, *, name: str) -> Sequence[str]:
     why = await service.events.test(address)
     if why is not None:
         raise CommandRefused(
-            f"{address.name} did not take it: {why.rstrip('.')}. Look at ELICIT_EVENTS_"
-            f"{address.name.upper()}_URL, and whether its receiver verifies by the same secret."
+            f"{address.name} did not accept the event: {why.rstrip('.')}. Check "
+            f"ELICIT_EVENTS_{address.name.upper()}_URL, and that its receiver verifies with the "
+            "same secret."
         )
     return [f"{address.name} took it."]
 
@@ -99,7 +107,9 @@ async def resume_address(service: Service, *, name: str) -> Sequence[str]:
     address = _address(service, name)
     await service.events.resume(address)
     again = f"elicit events replay --given-up {address.name}"
-    return [f"{address.name} is told from now on; what was given up is sent by: {again}"]
+    return [
+        f"{address.name} receives events from now on. To send the ones that were given up: {again}"
+    ]
 
 
 def _make_secret(_: argparse.Namespace) -> None:
@@ -111,8 +121,8 @@ def _address(service: Service, name: str) -> EventAddress:
     if address is None:
         known = ", ".join(service.events.addresses) or "none"
         raise CommandRefused(
-            f"{name} is no address of events; there is {known}. ELICIT_EVENTS_{{NAME}}_URL adds "
-            "one.",
+            f"{name} is not an address of events; the addresses are {known}. "
+            f"ELICIT_EVENTS_{{NAME}}_URL adds one.",
             status=2,
         )
     return address

@@ -95,19 +95,26 @@ async def certificate_end(host: str, port: int) -> datetime:
 async def _address(settings: Settings, around: Surroundings) -> list[Finding]:
     """Check that a request to the public address comes back to this server."""
     if settings.is_local:
-        return [ok("address", f"{settings.url} is for this machine alone")]
+        return [ok("address", f"{settings.url} can be reached only from this machine")]
     found = [await _alive(settings, around.outbound)]
     if not settings.identity.knows_people:
         fix = (
-            "set ELICIT_ISSUER to where people sign in, or ELICIT_BIND=code, ELICIT_ANONYMOUS=code"
+            "set ELICIT_ISSUER to the address where people sign in, or ELICIT_BIND=code, "
+            "ELICIT_ANONYMOUS=code"
         )
-        says = "nobody may open a link of this server: confirm is False, and all else is refused"
+        says = (
+            "nobody can open this server's links: confirm returns False, and all other questions "
+            "are refused"
+        )
         found.append(note("people", says, fix=fix))
     if settings.url.startswith("https:"):
         found.append(await _encrypted(settings, around))
     if not settings.proxies:
-        fix = "if a proxy stands in front, set ELICIT_PROXIES to its address, as 10.0.0.5"
-        found.append(note("proxy", "nobody's forwarded headers are believed", fix=fix))
+        fix = (
+            "if the server is behind a proxy, set ELICIT_PROXIES to its address, for example "
+            "10.0.0.5"
+        )
+        found.append(note("proxy", "forwarded headers are ignored", fix=fix))
     return found
 
 
@@ -118,10 +125,10 @@ async def _alive(settings: Settings, outbound: Outbound) -> Finding:
     except (httpx.HTTPError, Failed) as error:
         return wrong(
             "address",
-            f"{place} is not reached from here ({_words(error)})",
-            fix="start the server, and let the name and the proxy lead to it; or set ELICIT_URL to "
-            "the address that people open. Where this machine cannot reach its own public "
-            "address, ask from another one",
+            f"{place} cannot be reached from here ({_words(error)})",
+            fix="start the server, and point the DNS name and the proxy to it; or set ELICIT_URL "
+            "to the address that people open. If this machine cannot reach its own public "
+            "address, run this on another one",
         )
     return _how_alive(reply, settings)
 
@@ -132,36 +139,36 @@ def _how_alive(reply: httpx.Response, settings: Settings) -> Finding:
     if status == HTTPStatus.MISDIRECTED_REQUEST:
         return wrong(
             "address",
-            f"what stands before the server changes the Host header of {place}",
-            fix="let the proxy hand it on (nginx: proxy_set_header Host $http_host), or set "
+            f"a proxy changes the Host header of {place}",
+            fix="let the proxy forward it (nginx: proxy_set_header Host $http_host), or set "
             "ELICIT_URL to the address that people open",
         )
     if reply.is_redirect:
         to = reply.headers.get("location", "elsewhere")
         return wrong(
             "address",
-            f"{place} leads on to {to}",
-            fix="set ELICIT_URL to the address at which it ends, and register that at providers",
+            f"{place} redirects to {to}",
+            fix="set ELICIT_URL to the final address, and register that at providers",
         )
     if status in (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT):
         return wrong(
             "address",
-            f"a proxy answers {place} and does not reach the server (HTTP {status})",
-            fix="start the server, with --host and --port as the proxy has them",
+            f"a proxy answers at {place}, but cannot reach the server (HTTP {status})",
+            fix="start the server with the --host and --port that the proxy connects to",
         )
     if status != HTTPStatus.OK or not _is_ours(reply):
         return wrong(
             "address",
-            f"another program answers {place} (HTTP {status})",
-            fix="set ELICIT_URL to the address of this server, with the path under which a proxy "
-            "has it (and ELICIT_ROOT_PATH, if that is taken off)",
+            f"another program answers at {place} (HTTP {status})",
+            fix="set ELICIT_URL to the address of this server, with its path behind the proxy (and "
+            "ELICIT_ROOT_PATH, if the proxy strips the path)",
         )
     changed = [name for name, value in page_headers().items() if reply.headers.get(name) != value]
     if changed:
         return note(
             "address",
-            f"{place} answers, and a proxy takes off or changes {', '.join(changed)}",
-            fix="let the proxy leave the headers of replies as they are",
+            f"{place} answers, but a proxy removes or changes {', '.join(changed)}",
+            fix="let the proxy pass response headers unchanged",
         )
     return ok("address", f"{settings.url} leads here")
 
@@ -186,17 +193,19 @@ async def _encrypted(settings: Settings, around: Surroundings) -> Finding:
     except ssl.SSLCertVerificationError as error:
         return wrong(
             "certificate",
-            f"browsers do not believe {host}'s certificate: {error.verify_message}",
-            fix=f"give the proxy a certificate of {host} with its whole chain",
+            f"browsers do not trust {host}'s certificate: {error.verify_message}",
+            fix=f"give the proxy a certificate for {host} with its full chain",
         )
     except (OSError, ValueError, TimeoutError) as error:
-        says = f"{host}'s certificate cannot be looked at ({_words(error)})"
-        return note("certificate", says, fix="look at it from another machine")
+        says = f"{host}'s certificate cannot be checked ({_words(error)})"
+        return note("certificate", says, fix="check it from another machine")
     days = (end - around.now()).days
     if days < CERTIFICATE_DAYS_AT_LEAST:
         says = f"{host}'s certificate ends in {days} days" if days >= 0 else f"{host}'s has ended"
-        return wrong("certificate", says, fix="renew it; what renews it by itself does not run")
-    return ok("certificate", f"{host}'s is good for {days} days")
+        return wrong(
+            "certificate", says, fix="renew it, and check why the automatic renewal does not run"
+        )
+    return ok("certificate", f"{host}'s certificate is valid for {days} days")
 
 
 async def _payments(settings: Settings, name: str, around: Surroundings) -> list[Finding]:
@@ -205,13 +214,17 @@ async def _payments(settings: Settings, name: str, around: Surroundings) -> list
     place = None if name in settings.unreached else f"{settings.url}/webhooks/{name}"
     gateway = Gateways({name: seller}).examinable.get(name)
     if gateway is None:
-        where = "cannot reach us, so it is asked" if place is None else f"go to {place}"
-        return [ok(name, f"webhooks of {seller.label} {where}; it cannot be asked for more")]
+        where = (
+            "cannot reach this server, so the server polls it"
+            if place is None
+            else f"go to {place}"
+        )
+        return [ok(name, f"webhooks of {seller.label} {where}; the server cannot poll for more")]
     try:
         report = await around.outbound.run(gateway.examine(place))
     except Failed as error:
-        fix = "let this machine out to it by https, and look at its status page"
-        return [note(name, f"{seller.label} could not be asked ({error})", fix=fix)]
+        fix = "allow outgoing https from this machine to it, and check its status page"
+        return [note(name, f"{seller.label} could not be reached ({error})", fix=fix)]
     found = [
         ok(name, each.says.rstrip("."))
         if each.fix is None
@@ -231,7 +244,7 @@ def _clock(told_at: str, label: str, now: datetime) -> Sequence[Finding]:
             says = f"{abs(apart).total_seconds():.0f} s {'ahead of' if is_ahead else 'behind'}"
             fix = "set this machine's clock by NTP (timedatectl set-ntp true)"
             return [wrong("clock", f"it is {says} {label}'s", fix=fix)]
-        return [ok("clock", f"it agrees with {label}'s")]
+        return [ok("clock", f"it matches {label}'s")]
     return []
 
 
@@ -241,11 +254,13 @@ async def _event_address(address: EventAddress, around: Surroundings) -> list[Fi
     try:
         await around.outbound.send(httpx.Request("HEAD", address.url), bytes_at_most=0)
     except (httpx.HTTPError, Failed) as error:
-        fix = f"set {setting} to an address that this machine reaches by https; if it is in your "
+        fix = f"set {setting} to an address that this machine can reach by https; if it is in your "
         fix += "own network, set ELICIT_TRUSTED_HOSTS to its host"
-        says = f"{address.name} is not reached from here ({_words(error).rstrip('.')})"
+        says = f"{address.name} cannot be reached from here ({_words(error).rstrip('.')})"
         return [wrong("events", says, fix=fix)]
-    says = f"{address.name} is reached; elicit events test {address.name} tells it something"
+    says = (
+        f"{address.name} can be reached; to send it a test event: elicit events test {address.name}"
+    )
     return [ok("events", says)]
 
 
@@ -269,7 +284,7 @@ async def _accounts(settings: Settings, around: Surroundings) -> list[Finding]:
 
 async def _issuer(setting: str, client: Client, redirect: str, around: Surroundings) -> Finding:
     provider = client.provider
-    register = f"its redirect address there has to be {redirect}"
+    register = f"its redirect URI there has to be {redirect}"
     if not provider.discovers:
         return ok(provider.name, f"{provider.label}: {register}")
     try:
@@ -278,23 +293,22 @@ async def _issuer(setting: str, client: Client, redirect: str, around: Surroundi
         return wrong(
             provider.name,
             f"{provider.issuer} cannot be used ({error})",
-            fix=f"{setting} has to belong to an issuer that names itself so in its "
-            "/.well-known/openid-configuration; if it is in your own network, set "
-            "ELICIT_TRUSTED_HOSTS to its host",
+            fix=f"{setting} must equal the issuer in its /.well-known/openid-configuration; if it "
+            "is in your own network, set ELICIT_TRUSTED_HOSTS to its host",
         )
     match await _takes_back(client, metadata, redirect, around.outbound):
         case True:
-            return ok(provider.name, f"{provider.label} sends people back to {redirect}")
+            return ok(provider.name, f"{provider.label} redirects people to {redirect}")
         case False:
             id = setting if setting.endswith("_CLIENT_ID") else f"{setting}_CLIENT_ID"
             return wrong(
                 provider.name,
-                f"{provider.label} refuses to send people back to {redirect}",
-                fix=f"register exactly that as a redirect address of the client "
-                f"{client.client_id} there; or set {id} to the client that has it",
+                f"{provider.label} refuses to redirect people to {redirect}",
+                fix=f"register exactly this redirect URI for the client {client.client_id} there; "
+                f"or set {id} to the client that has it",
             )
         case None:
-            return ok(provider.name, f"{provider.label} says how to connect; {register}")
+            return ok(provider.name, f"{provider.label} describes how to connect; {register}")
 
 
 async def _takes_back(

@@ -64,7 +64,7 @@ class Export(Struct, frozen=True, kw_only=True):
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Tell all that is kept of one person. Tokens and secrets are left out."
+    parser.description = "Export one person's data. Tokens and secrets are left out."
     add_owner(parser)
     shows(parser, export_owner, of=Export)
 

@@ -48,18 +48,18 @@ def add_filters(parser: argparse.ArgumentParser, *, of: type[Struct]) -> None:
         default=[],
         type=_where,
         metavar="FIELD=VALUE",
-        help="only rows whose field has this value, in which * is anything; several times: all of "
-        f"them. The fields are {fields}",
+        help="only rows whose field has this value, where * matches anything; if repeated, all "
+        f"conditions have to match. The fields are {fields}",
     )
-    moment = "a time in UTC, as 2026-03-01T03:12, or an age, as 90min, 12h or 7d"
+    moment = "a time in UTC, such as 2026-03-01T03:12, or an age, such as 90min, 12h or 7d"
     parser.add_argument("--since", type=_moment, metavar="TIME", help=f"only rows from {moment}")
     parser.add_argument("--until", type=_moment, metavar="TIME", help="only rows from before that")
     parser.add_argument(
         "--limit",
         type=_limit,
         metavar="N",
-        help=f"at most so many; default: {ON_A_TERMINAL} on a terminal, and 0, which is all, in a "
-        "pipe and with --json",
+        help=f"the maximum number of rows; default: {ON_A_TERMINAL} on a terminal, and 0 (all) in "
+        "a pipe and with --json",
     )
 
 
@@ -121,7 +121,7 @@ def _is_time(of: type[Struct], name: str) -> bool:
 def _where(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not FIELD=VALUE, as status=failed")
+        raise argparse.ArgumentTypeError(f"{text!r} is not FIELD=VALUE, such as status=failed")
     return name.strip(), value.strip()
 
 
@@ -132,12 +132,13 @@ def _moment(text: str) -> datetime:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time: write it in UTC, as 2026-03-01T03:12, or an age, as 90min or 7d"
+            f"{text!r} is not a time: write it in UTC, such as 2026-03-01T03:12, or an age, such "
+            "as 90min or 7d"
         ) from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _limit(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of rows; 0 is all")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows; 0 means all")
     return int(text)

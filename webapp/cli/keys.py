@@ -43,12 +43,12 @@ from webapp.settings.settings import SECRET_NAMES, Settings, key_file_of
 from webapp.stores import Store, without_password
 
 ORDER = """\
-To replace the secret while processes serve, in this order:
-  1. make one with: elicit keys new
-  2. everywhere {name}=old,new, and restart: every process can open what the new one will seal
-  3. everywhere {name}=new,old, and restart: from now on the new one seals
-  4. with the same setting: elicit keys rotate
-  5. {days} days after the third step: elicit keys retire OLD says whether {name}=new is enough"""
+To replace the secret while servers run, follow these steps in order:
+  1. create one: elicit keys new
+  2. set {name}=old,new everywhere, and restart: every process can then decrypt with both
+  3. set {name}=new,old everywhere, and restart: from now on the new secret encrypts
+  4. with the same setting, run: elicit keys rotate
+  5. {days} days after step 3, run elicit keys retire OLD: it says whether {name}=new is enough"""
 
 # Clocks of the processes that create links and of this command may differ.
 _LEEWAY = timedelta(hours=1)
@@ -93,44 +93,46 @@ def declare(parser: argparse.ArgumentParser) -> None:
     new = commands.add_parser(
         "new",
         help="print a new secret for ELICIT_SECRET",
-        description="Print a new secret for ELICIT_SECRET. With one that is in use already: "
-        "elicit keys rotate says in which order it is replaced.",
+        description="Print a new secret for ELICIT_SECRET. If a secret is already in use, elicit "
+        "keys rotate explains how to replace it.",
     )
     new.set_defaults(run=_new)
     rotating = commands.add_parser(
         "rotate",
-        help="replace the secret, while processes serve",
-        description="In local use: make a new secret, put it first in the key file, and wrap what "
-        "the store keeps under it; running processes see it at once. With ELICIT_SECRET: wrap what "
-        "the store keeps under the first secret of the list. It may be interrupted and run again.",
+        help="replace the secret while servers run",
+        description="In local use: create a new secret, put it first in the key file, and encrypt "
+        "the store's data keys with it; running processes see it at once. With "
+        "ELICIT_SECRET: encrypt the store's data keys with the first secret of the "
+        "list. You can interrupt the command and run it again.",
     )
     rotating.add_argument(
         "--anyway",
         action="store_true",
-        help="also under a secret that no process of this store has had yet (ELICIT_SECRET only)",
+        help="also with a secret that no process of this store has loaded yet (ELICIT_SECRET only)",
     )
     rotating.add_argument(
         "--after-leak",
         action="store_true",
-        help="somebody may have the secret and a copy of the store: also make new data keys and "
-        "encrypt everything anew; run it twice, as it says",
+        help="use this if somebody could have the secret and a copy of the store: also create new "
+        "data keys and re-encrypt everything; run it twice, as the output says",
     )
     rotating.set_defaults(run=partial(_run, rotate), now=utc_now())
     listing = commands.add_parser(
         "list",
         help="list the secrets by their fingerprints",
-        description="List the secrets by their fingerprints, newest first, and how many keys of "
-        "the store each one wraps. What one that is not here wraps cannot be opened.",
+        description="List the secrets by their fingerprints, newest first, and how many data keys "
+        "of the store each one encrypts. Data keys of a secret that is not listed here "
+        "cannot be decrypted.",
     )
     add_json(listing, of=SecretRow, says="one JSON array, with an object for each")
     add_filters(listing, of=SecretRow)
     listing.set_defaults(run=_list)
     retiring = commands.add_parser(
         "retire",
-        help="take an old secret out of the key file",
-        description="Take an old secret out of the key file. Refused while it wraps a key in any "
-        "store that was opened with the file. With ELICIT_SECRET: say whether it could be taken "
-        "out.",
+        help="remove an old secret from the key file",
+        description="Remove an old secret from the key file. The command refuses while the secret "
+        "encrypts a data key in any store that was opened with the file. With "
+        "ELICIT_SECRET: say whether the secret can be removed.",
     )
     retiring.add_argument(
         "fingerprint",
@@ -140,7 +142,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     retiring.add_argument(
         "--anyway",
         action="store_true",
-        help="also while links and sessions made under it may live: they end",
+        help="also while links and sessions that use it are valid: they end",
     )
     retiring.set_defaults(run=partial(_run, retire), now=utc_now())
 
@@ -162,61 +164,64 @@ async def rotate(
         left = await rewrap(store=keys.store, ring=keys.ring)
         if left.done:
             lines.append(
-                f"A rotation to {newest.hex()} was not finished; it is now: {_keys(left.done)} of "
-                f"{keys.place} wrapped anew. For another new secret run it again."
+                f"A rotation to {newest.hex()} was interrupted and is now finished: "
+                f"{_keys(left.done)} of {keys.place} encrypted again. For another new secret, run "
+                "the command again."
             )
             return lines
         if keys.file.put_in_front(new_secret(), before=newest, now=now):
-            lines.append(f"{keys.ring.newest.hex()} is new, and the newest in {keys.source}.")
+            lines.append(
+                f"{keys.ring.newest.hex()} was created, and is the newest in {keys.source}."
+            )
         else:
-            lines.append(f"Another rotation has just made {keys.ring.newest.hex()}.")
+            lines.append(f"Another rotation has just created {keys.ring.newest.hex()}.")
     elif len(keys.ring.fingerprints) == 1:
         raise CommandRefused(f"{keys.source} holds one secret. {_order(keys)}")
     elif not anyway and not await was_served(keys.store, newest):
         raise CommandRefused(
-            f"No process of this store has ever had {newest.hex()}, the first of {keys.source}: "
-            f"those that run could open nothing any more. {_order(keys)}\n"
-            "If nothing is running: elicit keys rotate --anyway"
+            f"No process of this store has ever loaded {newest.hex()}, the first of {keys.source}: "
+            f"running processes could no longer decrypt anything. {_order(keys)}\nIf nothing is "
+            "running: elicit keys rotate --anyway"
         )
     wrapped = await rewrap(store=keys.store, ring=keys.ring)
     lines.append(
-        f"{_keys(wrapped.done)} of {keys.place} wrapped anew under {keys.ring.newest.hex()}."
+        f"{_keys(wrapped.done)} of {keys.place} encrypted again with {keys.ring.newest.hex()}."
     )
     if wrapped.lost:
-        lines.append(f"{_keys(wrapped.lost)} left as found: no secret here opens them.")
+        lines.append(f"{_keys(wrapped.lost)} left unchanged: no secret here decrypts them.")
     if after_leak:
         return lines + await _after_leak(keys, now=now)
     if keys.variable is not None:
         lines.append(
-            f"{keys.variable} stays as it is: leave the others in it for {MAXIMUM_LIFE.days} days "
-            "after the first one became the first."
+            f"Do not change {keys.variable} yet: leave the older secrets in it until "
+            f"{MAXIMUM_LIFE.days} days after the newest one became the first."
         )
     return lines
 
 
 async def _after_leak(keys: Keys, *, now: datetime) -> list[str]:
     done = await reseal(keys.store, keys.ring, now=now)
-    lines = [f"New data keys: {done.made}. Records sealed anew: {done.sealed}."]
+    lines = [f"New data keys: {done.made}. Records encrypted again: {done.sealed}."]
     if done.lost:
-        lines.append(f"Records left as found, as no data key opens them: {done.lost}.")
+        lines.append(f"Records left unchanged, because no data key decrypts them: {done.lost}.")
     if done.until is not None:
         lines.append(
-            "A process that has not heard of it may still seal under the old data keys. After "
-            f"{done.until:%Y-%m-%d %H:%M:%S} UTC run this again: it seals that anew and takes "
-            "them away."
+            "A process that has not loaded the new data keys yet can still encrypt with the old "
+            f"ones. Run this command again after {done.until:%Y-%m-%d %H:%M:%S} UTC: it encrypts "
+            "those records again and deletes the old data keys."
         )
     elif done.dropped:
-        lines.append(f"Old data keys taken away: {done.dropped}.")
+        lines.append(f"Old data keys deleted: {done.dropped}.")
     _, *older = keys.ring.fingerprints
     if older and keys.file is not None:
         lines.append(
-            "The old secret still makes links and sessions that open. To end them all now: "
+            "Links and sessions of the old secret are still valid. To end them all now: "
             + " and ".join(f"elicit keys retire {one.hex()} --anyway" for one in older)
         )
     elif older:
         lines.append(
-            f"The others in {keys.variable} still make links and sessions that open. To end them "
-            "all, take them out everywhere now, and restart."
+            f"Links and sessions of the other secrets in {keys.variable} are still valid. To end "
+            "them all, remove those secrets everywhere now, and restart."
         )
     return lines
 
@@ -246,23 +251,26 @@ async def retire(keys: Keys, *, fingerprint: str, now: datetime, anyway: bool = 
         fingerprint.lower(), there, what=f"secret of {keys.source}", shown_by="keys list"
     )
     if found == keys.ring.newest:
-        raise CommandRefused(f"{found.hex()} is the newest, which seals; first: elicit keys rotate")
+        raise CommandRefused(
+            f"{found.hex()} is the newest secret, which encrypts; first run: elicit keys rotate"
+        )
     counted = await count_wrapped(keys.store)
     if not counted:
         raise CommandRefused(
-            f"{keys.place} is empty, so it is hardly the store that is served: set ELICIT_STORE "
-            "as the server has it."
+            f"{keys.place} is empty, so it is probably not the store of your server: set "
+            "ELICIT_STORE to the server's value."
         )
     if counted[found]:
         raise CommandRefused(
-            f"{found.hex()} still wraps {_keys(counted[found])} of {keys.place}, which would be "
-            "lost; first: elicit keys rotate"
+            f"{found.hex()} still encrypts {_keys(counted[found])} of {keys.place}, which would be "
+            "lost; first run: elicit keys rotate"
         )
     if keys.file is None:
         sentence = (
-            f"{found.hex()} wraps nothing in {keys.place}: it can be taken out of {keys.variable} "
-            f"{MAXIMUM_LIFE.days} days after it ceased to be the first everywhere, the longest "
-            "life of a link. Another store that is served with it is asked by itself."
+            f"{found.hex()} encrypts nothing in {keys.place}: remove it from {keys.variable} once "
+            f"it has not been the first secret anywhere for {MAXIMUM_LIFE.days} days, the longest "
+            "life of a link. If another store uses this secret, run this command for that store "
+            "too."
         )
         return [sentence]
     await _must_be_unneeded(keys, keys.file, found)
@@ -270,11 +278,11 @@ async def retire(keys: Keys, *, fingerprint: str, now: datetime, anyway: bool = 
     if not anyway and (until is None or now < until):
         when = f"until {until:%Y-%m-%d %H:%M} UTC" if until is not None else "still"
         raise CommandRefused(
-            f"Links and sessions made under {found.hex()} may live {when}. To end them now: "
-            f"elicit keys retire {found.hex()} --anyway"
+            f"Links and sessions of {found.hex()} can be valid {when}. To end them now: elicit "
+            f"keys retire {found.hex()} --anyway"
         )
     keys.file.take_out(found)
-    return [f"{found.hex()} is taken out of {keys.source}; nothing opens with it any more."]
+    return [f"{found.hex()} is removed from {keys.source}; it no longer decrypts anything."]
 
 
 async def _must_be_unneeded(keys: Keys, file: KeyFile, found: bytes) -> None:
@@ -286,29 +294,30 @@ async def _must_be_unneeded(keys: Keys, file: KeyFile, found: bytes) -> None:
             number = await wrapped_in(address, found)
         except StoreUnavailable as error:
             raise CommandRefused(
-                f"{address} was opened with {keys.source} too, and cannot be asked whether it "
-                f"needs {found.hex()}: {error.why}",
-                "If that is for want of a password, which is not kept: set ELICIT_STORE to it with "
-                f"its password; if elicit keys list says there that {found.hex()} wraps 0, take "
-                f"it out of {file.notes}, and run this again.",
+                f"{address} was opened with {keys.source} too, and the command cannot check "
+                f"whether that store needs {found.hex()}: {error.why}",
+                "If the password is missing (passwords are not stored): set ELICIT_STORE to the "
+                "address with its password and run elicit keys list. If the list shows 0 for "
+                f"{found.hex()}, remove the address from {file.notes}, and run this command again.",
             ) from error
         except HasMoved as moved:
             if moved.address in file.stores():
                 continue
             raise CommandRefused(
-                f"{address} has moved to {moved.address}, which may need {found.hex()} and was "
-                "not opened with this key file yet: set ELICIT_STORE to that (with its password), "
-                "run elicit keys list, and then this again."
+                f"{address} has moved to {moved.address}, which could need {found.hex()} and was "
+                "not opened with this key file yet: set ELICIT_STORE to the new address (with its "
+                "password), run elicit keys list, and then this command again."
             ) from moved
         if number:
             raise CommandRefused(
-                f"{found.hex()} still wraps {_keys(number)} of {address}, which would be lost; "
-                f"first, with ELICIT_STORE={address}: elicit keys rotate"
+                f"{found.hex()} still encrypts {_keys(number)} of {address}, which would be lost; "
+                f"first, with ELICIT_STORE={address}, run: elicit keys rotate"
             )
         if number is None:
             raise CommandRefused(
-                f"{address} is gone, or away (a disk, another place), and may need "
-                f"{found.hex()}. If it is lost, take it out of {file.notes}"
+                f"{address} is missing (deleted, moved, or on a disk that is not mounted) and "
+                f"could need {found.hex()}. If the store is lost, remove its address from "
+                f"{file.notes}"
             )
 
 
@@ -336,8 +345,8 @@ async def _on_keys(
     file = key_file_of(environment)
     if file is not None and not file.path.exists():
         raise CommandRefused(
-            f"There is no secret yet, neither in ELICIT_SECRET nor in {file.path}, which "
-            "`elicit serve` makes."
+            f"No secret exists yet: ELICIT_SECRET is not set, and {file.path} does not exist "
+            "(`elicit serve` creates it)."
         )
     settings = settings_for(environment)
     try:
@@ -361,7 +370,8 @@ async def _refusing(work: Callable[[Keys], Awaitable[T]], keys: Keys, settings: 
         raise under_another_secret(settings) from error
     except StoreUnavailable as error:
         raise CommandRefused(
-            f"The store stopped answering: {error.why}. What was done so far holds; run it again."
+            f"The store stopped answering: {error.why}. The steps so far are saved; run the "
+            "command again."
         ) from error
 
 

@@ -19,26 +19,26 @@ COMMANDS = {
     "demo": "call a demo tool as an MCP client, and wait for you to open its link",
     "connect": "connect the account that a tool waits for, where no browser reaches the pages",
     "pair": "print a bearer token for a client and an address for a browser that count as yours",
-    "settings": "list what can be set, and what is",
-    "doctor": "say what is wrong with settings, key and store",
-    "backup": "copy the store and its key, while servers run",
-    "restore": "put a backup back; no server may run",
-    "move": "move the store to another place, each row checked",
-    "vacuum": "give the room of what was erased back to the disk",
-    "export": "tell all that is kept of one person, as JSON",
-    "purge": "erase what is kept of one person",
-    "audit": "verify the audit, sign how far it has come, and list one owner's entries",
-    "keys": "make, replace and retire secrets",
-    "api-keys": "make, list and revoke keys of the HTTP API",
-    "show": "show what an id is about, with all that happened to it",
-    "questions": "list what people were asked, and what became of it",
+    "settings": "list the settings, and which are set",
+    "doctor": "check the settings, the key and the store",
+    "backup": "back up the store and its key while servers run",
+    "restore": "restore a backup; stop every server first",
+    "move": "move the store to another address, checking each row",
+    "vacuum": "shrink the database file",
+    "export": "export one person's data, as JSON",
+    "purge": "erase one person's data",
+    "audit": "verify the audit, sign its current state, and list one owner's entries",
+    "keys": "create, replace and retire secrets",
+    "api-keys": "create, list and revoke keys of the HTTP API",
+    "show": "show what an id refers to, and its history",
+    "questions": "list questions and their outcomes",
     "payments": "list payments, and refund them",
-    "approvals": "list approvals, and end them",
-    "clients": "list what clients did with what they were sent, and forget it",
-    "pending": "list what people are asked now",
-    "servers": "list the servers, or say that one has moved",
-    "webhooks": "list the webhooks that came, and replay one",
-    "events": "list what your addresses were told of, send it again, try one out",
+    "approvals": "list approvals, and revoke them",
+    "clients": "list how clients handled forms and links, and forget them",
+    "pending": "list open questions",
+    "servers": "list the servers, or record that one has moved",
+    "webhooks": "list incoming webhooks, and replay one",
+    "events": "list the events that your addresses received, send them again, test an address",
 }
 
 
@@ -64,7 +64,8 @@ def parser_for(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """Return a parser with the names of all commands and the arguments of the given one."""
     parser = argparse.ArgumentParser(
         prog="elicit",
-        description="A tool awaits a person, who does something in a browser; then it goes on.",
+        description="A tool waits until a person has done something in a browser; then it "
+        "continues.",
     )
     parser.add_argument("--version", action="version", version=f"elicit-url {_version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")

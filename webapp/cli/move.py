@@ -25,27 +25,30 @@ _VARIABLE = "env:"
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Move a store to another place, whatever each of the two is. Everybody on the machine can "
-        "see the arguments of a command (ps). So where an address has a password, set a variable "
-        "to it and name that: elicit move env:ELICIT_STORE env:NEW_STORE."
+        "Move a store to another address, between any two kinds of store. Everybody on the machine "
+        "can see the arguments of a command (ps). If an address contains a password, put the "
+        "address into a variable and name the variable: elicit move env:ELICIT_STORE env:NEW_STORE."
     )
     parser.add_argument(
-        "source", metavar="FROM", nargs="?", help="where it is, as in ELICIT_STORE, or env:NAME"
+        "source",
+        metavar="FROM",
+        nargs="?",
+        help="the current address, as in ELICIT_STORE, or env:NAME",
     )
     parser.add_argument(
-        "target", metavar="TO", nargs="?", help="where it is to go, an empty place, or env:NAME"
+        "target", metavar="TO", nargs="?", help="the new address, of an empty store, or env:NAME"
     )
     parser.add_argument(
         "--dry-run",
         dest="is_dry",
         action="store_true",
-        help="say what would be moved, or what would be refused; move nothing",
+        help="say what would be moved or refused; move nothing",
     )
     parser.add_argument(
         "--unfence",
         metavar="ADDRESS",
-        help="instead, also as env:NAME: let servers write where a store has moved away from, or "
-        "where PostgreSQL serves a copy of it",
+        help="instead of moving: let servers write again to a store that has moved away, or to a "
+        "copy that PostgreSQL serves; also as env:NAME",
     )
     parser.set_defaults(run=_run)
 
@@ -59,7 +62,7 @@ def _run(options: argparse.Namespace) -> None:
             work = _unfence(address)
         case _:
             raise CommandRefused(
-                "Say from where and to where (elicit move FROM TO), or --unfence ADDRESS.", status=2
+                "Name both addresses (elicit move FROM TO), or use --unfence ADDRESS.", status=2
             )
     try:
         asyncio.run(work)
@@ -67,7 +70,8 @@ def _run(options: argparse.Namespace) -> None:
         raise CommandRefused(str(error)) from error
     except StoreUnavailable as error:
         raise CommandRefused(
-            f"The store stopped answering: {error.why}. Run it again: it goes on where it was."
+            f"The store stopped answering: {error.why}. Run the command again: it continues where "
+            "it stopped."
         ) from error
 
 
@@ -91,34 +95,34 @@ async def _move(source: str, target: str) -> None:
         await asyncio.to_thread(_tell_of_secret, old.address, new.address)
     password = " (with its password)" if "@" in target else ""
     tell(
-        f"Set ELICIT_STORE to {new.address}{password} for every server, and start them again. They "
-        f"answer 503 until then. To undo it: elicit move --unfence {old.address}; what is written "
-        "from now on is not there."
+        f"Set ELICIT_STORE to {new.address}{password} for every server, and restart them. They "
+        f"answer 503 until then. To undo the move: elicit move --unfence {old.address}; that store "
+        "lacks everything written from now on."
     )
 
 
 def _tell_moved(moved: Moved, *, old: str, new: str) -> None:
     if moved.was_before:
-        tell(f"{old} has been moved before; {new} has {counted(moved.records)} by now.")
+        tell(f"{old} was moved before; {new} has {counted(moved.records)} now.")
     else:
-        tell(f"All of {old} is in {new}: {counted(moved.records)}, each was compared.")
+        tell(f"All of {old} is in {new}: {counted(moved.records)}, each compared.")
 
 
 def _tell_of_secret(old: str, new: str) -> None:
     """Say which secret the new place needs, and record the new place in the key file."""
     key_file = key_file_of(os.environ)
     if key_file is None:
-        tell("The secret does not move: the servers need the ELICIT_SECRET of now.")
+        tell("The secret does not move: the servers need the current ELICIT_SECRET.")
     elif not key_file.path.exists() or old not in key_file.stores():
         tell(
             f"The secret does not move, and {key_file.path} is not the key file of {old}: the "
-            "servers need the ELICIT_SECRET or the key file that they have now."
+            "servers need their current ELICIT_SECRET or key file."
         )
     else:
         key_file.note(new)
         tell(
-            f"Its key is {key_file.path}, which is kept for the new place too. A server that is "
-            "reached from elsewhere needs ELICIT_SECRET: set it to what that file contains."
+            f"Its key is {key_file.path}, which the new store uses too. A server that can be "
+            "reached from other machines needs ELICIT_SECRET: set it to the content of that file."
         )
 
 
@@ -130,7 +134,7 @@ async def _say_what(source: str, target: str) -> None:
             await _must_take(target, store, is_there=is_there)
         kinds = Counter([each.kind async for page in store.scan() for each in page])
         if why := await store.fenced():
-            tell(f"It is fenced: {why}.")
+            tell(f"The store is fenced: {why}.")
     tell(f"{counted(kinds.total())} would be moved:")
     for kind, number in sorted(kinds.items()):
         tell(f"  {number:>8}  {kind_word(kind)}")
@@ -144,7 +148,7 @@ async def _must_take(target: str, source: Store, *, is_there: bool) -> None:
             return
         why = await source.fenced()
         if new.address == source.address or why is None or moved_to(why) != new.address:
-            raise NotMoved(f"{new.address} holds records already: name an empty place.")
+            raise NotMoved(f"{new.address} contains records already: name an empty store.")
 
 
 async def _unfence(address: str) -> None:
@@ -152,12 +156,12 @@ async def _unfence(address: str) -> None:
     async with _opened(address, accepts_server=True) as store:
         why = await unfence(store)
     if is_postgres(address):
-        tell("The server that the address leads to may serve the store from now on.")
+        tell("The server at that address can serve the store from now on.")
     if why is None:
         tell("There was no fence.")
         return
-    tell(f"The fence is gone. It said: {why}.")
-    tell("What was written elsewhere since is not here. Serve one of the two only.")
+    tell(f"The fence is removed. It said: {why}.")
+    tell("This store lacks everything written to the other one since. Serve only one of the two.")
 
 
 async def _must_hold_something(address: str) -> None:

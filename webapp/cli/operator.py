@@ -161,6 +161,6 @@ def _not_all(left_out: Sequence[Record]) -> CommandRefused:
     more = ", ..." if len(left_out) > NAMED_AT_MOST else ""
     return CommandRefused(
         f"{counted(len(left_out))} of the store cannot be read ({', '.join(kinds)}: "
-        f"{printed(ids)}{more}); what can be read stands above. A backup from before has them: "
-        "elicit restore"
+        f"{printed(ids)}{more}); the output above has all others. To recover them, restore an "
+        "earlier backup: elicit restore"
     )

@@ -12,8 +12,8 @@ from webapp.settings.settings import DEFAULT_PORT
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Print a bearer token for your MCP client, and an address that makes a browser yours, "
-        "once. They are needed only where this machine cannot tell whose programs connect (a "
+        "Print a bearer token for your MCP client, and a one-time address that pairs a browser "
+        "with you. You need them only if the server cannot see which user's programs connect (in a "
         "container)."
     )
     add_port(parser, default=DEFAULT_PORT)
@@ -23,6 +23,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> None:
     settings = settings_for(os.environ, port=options.port)
     if not settings.is_local or settings.identity.issuer is not None:
-        raise CommandRefused("Where people sign in, or beyond this machine, nothing is paired.")
-    lines = [*pairing_of(settings), "The address works once, for ten minutes, while it serves."]
+        raise CommandRefused("Pairing is for local servers without sign-in only.")
+    lines = [
+        *pairing_of(settings),
+        "The address works once, within ten minutes, while the server runs.",
+    ]
     tell("\n".join(lines))

@@ -83,16 +83,16 @@ def of_payment(payment: Payment, *, is_taken: bool) -> PaymentRow:
 
 
 def of_unresolved(loose: UnresolvedPayment) -> PaymentRow:
-    words = f"asked {loose.price}, and the provider has not said whether it was paid"
+    words = f"requested {loose.price}, and the provider has not said whether it was paid"
     if loose.status is UnresolvedStatus.OTHERWISE and loose.paid is None:
-        words = "this server has lost a payment page of this question"
+        words = "this server lost a payment page of this question"
     elif loose.status is UnresolvedStatus.OTHERWISE:
         mode = "" if loose.paid_live == loose.is_live else ", in another mode"
-        words = f"paid {loose.paid_price}{mode}, asked {loose.price}"
+        words = f"paid {loose.paid_price}{mode}, requested {loose.price}"
     return PaymentRow(
         **_of_either(loose),
         standing=loose.status.value,
-        note=f"{words}: look at {loose.session} there",
+        note=f"{words}: check {loose.session} there",
         is_open=True,
         paid_at=loose.found_at,
         paid=loose.paid,
@@ -152,17 +152,17 @@ def _standing(payment: Payment, *, is_taken: bool) -> str:
 def _note(payment: Payment, *, is_taken: bool) -> str | None:
     words = list[str]()
     if payment.status is ReceiptStatus.OPEN and payment.surplus_to is not None:
-        words.append("paid twice: refunded as soon as the provider shows both")
+        words.append("paid twice: will be refunded once the provider shows both")
     elif payment.may_be_delivered:
         if not is_taken:
             words.append(_why_not_by_itself(payment))
     elif payment.status is ReceiptStatus.OPEN and payment.refund_at is not None:
-        words.append(f"refunded by itself on {payment.refund_at:%Y-%m-%d}")
+        words.append(f"will be refunded automatically on {payment.refund_at:%Y-%m-%d}")
     elif payment.status is ReceiptStatus.REFUNDING and not (payment.refund_at or payment.owed):
-        words.append("could not be refunded: look at the provider")
+        words.append("could not be refunded: check at the provider")
     if payment.part is not None:
         price = Money.from_minor_units(payment.part.up_to, payment.currency)
-        goes_on = "is under way" if payment.part.again_at else "failed: look at the provider"
+        goes_on = "is under way" if payment.part.again_at else "failed: check at the provider"
         words.append(f"a refund of {price} in all {goes_on}")
     if payment.is_part_refunded:
         words.append(f"{payment.refunded_price} of it refunded there")
@@ -177,9 +177,12 @@ def _note(payment: Payment, *, is_taken: bool) -> str | None:
 def _why_not_by_itself(payment: Payment) -> str:
     """Return why an apparently unused payment is not refunded automatically."""
     if payment.made_at is None and payment.is_perhaps_used:
-        return "may have been used in what the store lost: look, then refund it, or payments done"
+        return (
+            "may have been used by a call that the store lost: check, then refund it, or payments "
+            "done"
+        )
     what = "result made" if payment.made_at is not None else "work done by once()"
-    return f"{what}, arrival not noted: refund it, or payments done"
+    return f"{what}, delivery not confirmed: refund it, or payments done"
 
 
 def _of_claims(payment: Payment) -> list[str]:
@@ -190,10 +193,10 @@ def _of_claims(payment: Payment) -> list[str]:
         case None:
             return []
         case Dispute.INQUIRY:
-            return ["a bank asks about it, and has taken nothing: answer at the provider"]
+            return ["a bank inquiry, nothing withdrawn yet: answer at the provider"]
         case Dispute.OPEN:
-            return [f"a bank claims {much}: answer at the provider"]
+            return [f"{much} is disputed: answer at the provider"]
         case Dispute.APPEALED:
-            return [f"a bank has taken {much}, and the appeal is not decided"]
+            return [f"a dispute withdrew {much}, and the appeal is not decided"]
         case _:
-            return [f"a bank has taken {much}"]
+            return [f"a dispute withdrew {much}"]

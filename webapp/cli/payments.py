@@ -29,9 +29,11 @@ from webapp.service import Service
 from webapp.settings.parsers import with_unit
 
 REASON_CHARACTERS = 500
-_AGAIN_WHOLE = "It is not used by any call any more, and giving it back is tried again."
-_AGAIN_PART = "It is tried again automatically. The same command again refunds nothing twice."
-_IN_HAND = "A call uses it at the moment: try again in a minute."
+_AGAIN_WHOLE = "No call can use the payment any more, and the refund is retried automatically."
+_AGAIN_PART = (
+    "The refund is retried automatically. Running the command again does not refund twice."
+)
+_IN_HAND = "A call is using the payment at the moment: try again in a minute."
 _NOTHING = "Nothing was refunded."
 
 COLUMNS = ("id", "price", "standing", "paid_at", "tool", "what", "provider", "is_live", "note")
@@ -40,18 +42,20 @@ T = TypeVar("T")
 
 def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
-    listing = commands.add_parser("list", help="list what was paid, the latest first")
+    listing = commands.add_parser("list", help="list payments, newest first")
     listing.add_argument(
         "--open",
         dest="only_open",
         action="store_true",
-        help="only what no call has used and nobody has back, what a bank claims or asks about, "
-        "and refunds that failed",
+        help="only payments that are neither used nor refunded, disputes and bank inquiries, and "
+        "failed refunds",
     )
     lists(listing, list_payments, of=PaymentRow)
-    showing = commands.add_parser("show", help="show one, with all that is known of it")
-    refund = commands.add_parser("refund", help="refund a payment; a second time does nothing more")
-    done = commands.add_parser("done", help="take off the list what somebody has looked at")
+    showing = commands.add_parser("show", help="show one payment in full")
+    refund = commands.add_parser(
+        "refund", help="refund a payment; running it again does not refund twice"
+    )
+    done = commands.add_parser("done", help="remove a payment that you have checked from the list")
     for command in (showing, refund, done):
         add_id(command, shown_by="payments")
     shows(showing, show_payment, of=PaymentRow)
@@ -65,17 +69,23 @@ def declare(parser: argparse.ArgumentParser) -> None:
         required=True,
         metavar="WHEN",
         type=_since,
-        help="a time, as 2026-03-01 or 2026-03-01T12:00 (UTC), or how long ago, as 12h or 3d",
+        help="a time, such as 2026-03-01 or 2026-03-01T12:00 (UTC), or an age, such as 12h or 3d",
     )
     does(comparing, reconcile_payments)
     refund.add_argument(
         "--amount",
         metavar="AMOUNT",
-        help="only so much of it in all, as 3.00: the rest can be used; again gives no more",
+        help="refund this much in all, such as 3.00; the rest can be used. Running it again does "
+        "not refund more",
     )
-    refund.add_argument("--reason", metavar="WORDS", help="kept with it, here and at the provider")
     refund.add_argument(
-        "--spent", dest="also_spent", action="store_true", help="also if a call has used it"
+        "--reason", metavar="WORDS", help="stored with the refund, here and at the provider"
+    )
+    refund.add_argument(
+        "--spent",
+        dest="also_spent",
+        action="store_true",
+        help="also if a call has used the payment",
     )
 
 
@@ -99,7 +109,7 @@ async def show_payment(service: Service, id: str) -> PaymentRow:
         return _meant(id, there)
     if len({row.id for row in of_question}) > 1:
         named = ", ".join(row.id for row in of_question[:CANDIDATES_NAMED])
-        raise CommandRefused(f"More than one was paid there: {named}. Write one of them.")
+        raise CommandRefused(f"Several payments match: {named}. Name one of them.")
     return of_question[0]
 
 
@@ -158,18 +168,18 @@ async def end_payment(service: Service, id: str) -> list[str]:
     open_rows: list[UnresolvedPayment | Payment] = [*await loose_ends.open(), *paid]
     there = {tail_of(one): one for one in open_rows}
     await _must_be_open(service, id, there)
-    found = the_one(id, there, what="payment to look at", shown_by="payments list --open")
+    found = the_one(id, there, what="payment to check", shown_by="payments list --open")
     if isinstance(found, UnresolvedPayment):
         await loose_ends.done(found)
-        return [f"{found.session} at {found.seller} is listed no more."]
+        return [f"{found.session} at {found.seller} is no longer listed."]
     if found.owed:
         now = service.clock()
         await ledger.change(found.owner, found.id, lambda one: settled_elsewhere(one, now))
-        return [f"{found.owed_price} counts as paid back, and is listed no more."]
+        return [f"{found.owed_price} counts as refunded, and is no longer listed."]
     if await ledger.is_in_hand(found):
         raise CommandRefused(_IN_HAND)
     await ledger.spend(found.owner, found.id, run=None)
-    return [f"{found.price} counts as used, and is listed no more."]
+    return [f"{found.price} counts as used, and is no longer listed."]
 
 
 async def reconcile_payments(service: Service, *, since: datetime | timedelta) -> list[str]:
@@ -180,9 +190,11 @@ async def reconcile_payments(service: Service, *, since: datetime | timedelta) -
     reconciling, now = service.kinds.payments.reconciling, service.clock()
     start = now - since if isinstance(since, timedelta) else since
     if start > now:
-        raise CommandRefused("--since is in the future: write when the lost time began.")
+        raise CommandRefused(
+            "--since is in the future: write the time when the store began to lose data."
+        )
     said = [
-        f"{name} lists no payment pages, so it cannot be compared: look there."
+        f"{name} cannot list payment pages, so they cannot be compared: check at the provider."
         for name in reconciling.unlisted
     ]
     for row in await reconciling.reconcile(start):
@@ -191,14 +203,14 @@ async def reconcile_payments(service: Service, *, since: datetime | timedelta) -
             current = await reconciling.go_on(current)
             if current.tries:
                 raise CommandRefused(
-                    f"{row.seller} does not answer. The server goes on with it by itself, or run "
-                    "the command again."
+                    f"{row.seller} does not answer. The server retries automatically, or run the "
+                    "command again."
                 )
         said.append(_compared(current))
     if not said:
         raise CommandRefused(
             "No payment provider is set up here, so nothing was compared. Run the command with the "
-            "settings of the server, for example with its ELICIT_STRIPE_KEY."
+            "server's settings, for example with its ELICIT_STRIPE_KEY."
         )
     return said
 
@@ -208,14 +220,14 @@ async def _must_be_open(service: Service, id: str, there: Collection[str]) -> No
     ended = {tail_of(one): one.status.value for one in await _payments(service)}
     meant = [each for each in ended if each.startswith(id)]
     if id and len(meant) == 1 and not any(each.startswith(id) for each in there):
-        raise CommandRefused(f"{printed(id)} is {ended[meant[0]]}: there is nothing to look at.")
+        raise CommandRefused(f"{printed(id)} is {ended[meant[0]]}: there is nothing to check.")
 
 
 def _compared(row: Reconciliation) -> str:
     return (
-        f"{row.seller}: {row.seen} payment pages of ours since {row.since:%Y-%m-%d %H:%M} UTC. "
-        f"{row.found} were lost here and belong to a question that is here. {row.listed} are paid "
-        "and need a look (elicit payments list --open)."
+        f"{row.seller}: {row.seen} payment pages of this server since {row.since:%Y-%m-%d %H:%M} "
+        f"UTC. {row.found} were lost here and belong to a stored question. {row.listed} are paid "
+        "and need a check (elicit payments list --open)."
     )
 
 
@@ -284,7 +296,7 @@ def _since(text: str) -> datetime | timedelta:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time: write 2026-03-01, 2026-03-01T12:00, 12h or 3d"
+            f"{text!r} is not a time: write 2026-03-01, 2026-03-01T12:00, 12h or 3d"
         ) from None
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
@@ -296,10 +308,10 @@ def _meant(id: str, there: Mapping[str, T]) -> T:
 def _why_not(error: NotPossible) -> str:
     match error.status:
         case ReceiptStatus.SPENT:
-            return "A call has used it: with --spent it is refunded all the same."
+            return "A call has used the payment: to refund it anyway, add --spent."
         case ReceiptStatus.TAKEN:
             return _IN_HAND
         case ReceiptStatus.DISPUTED:
-            return "A bank has claimed it back: answer that at the provider."
+            return "The payment is disputed (chargeback): answer the dispute at the provider."
         case _:
             return str(error)

@@ -34,7 +34,7 @@ class PendingRow(Struct, frozen=True, kw_only=True):
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    words = "list what people are asked and have not answered, the latest first"
+    words = "list open questions, newest first"
     listing = commands_of(parser).add_parser("list", help=words)
     add_owner(listing, is_required=False)
     lists(listing, list_pending, of=PendingRow)
@@ -43,7 +43,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 async def list_pending(service: Service, owner: str | None = None) -> Table[PendingRow]:
     """List the open questions of a person or of all, the latest first. Raises CommandRefused."""
     asked = await service.elicitations.open_of(owner and await owner_of(service, owner))
-    return Table(rows=[*map(_row, asked)], columns=COLUMNS, nothing="Nobody is asked anything.")
+    return Table(rows=[*map(_row, asked)], columns=COLUMNS, nothing="No question is open.")
 
 
 def _row(asked: Elicitation) -> PendingRow:

@@ -20,8 +20,8 @@ def add_owner(parser: argparse.ArgumentParser, *, is_required: bool = True) -> N
         "--owner",
         metavar="WHO",
         required=is_required,
-        help="the owner as lists show it, or any beginning that no other has; or the issuer and "
-        "the subject, as https://login.example.com#ann",
+        help="the owner as lists show it, or its unique beginning; or issuer and subject, such as "
+        "https://login.example.com#ann",
     )
 
 
@@ -33,7 +33,7 @@ async def owner_of(service: Service, who: str) -> str:
         owner = service.elicitations.owners.tag(issuer=issuer, subject=subject)
         if await service.elicitations.owners.knows(owner):
             return owner
-        raise CommandRefused("Nothing was ever kept for that subject of that issuer.")
+        raise CommandRefused("Nothing was ever stored for that subject of that issuer.")
     there = {each.owner: each.owner async for page in pages(store, DATA_KEY) for each in page}
     return the_one(who, there, what="owner", shown_by="payments (or pending, approvals, clients)")
 

@@ -15,8 +15,8 @@ def add_plugins(parser: argparse.ArgumentParser) -> None:
         type=_plugin,
         action="append",
         default=[],
-        help="an object whose hooks run as questions are asked and answered; may be repeated, and "
-        "comes after those of ELICIT_PLUGINS",
+        help="an object whose hooks run when questions are asked and answered; can be repeated; "
+        "runs after those of ELICIT_PLUGINS",
     )
 
 

@@ -46,9 +46,9 @@ _OPEN = (Status.PENDING, Status.OPENED)
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Erase what is kept of one person, and disconnect their accounts at the providers. What "
-        "was paid stays, for the books and for what comes late. Without --yes it only says what "
-        "there is."
+        "Erase one person's data, and disconnect their accounts at the providers. Payments stay, "
+        "for accounting and for late webhooks. Without --yes, the command only says what it would "
+        "erase."
     )
     add_owner(parser)
     parser.add_argument("--yes", dest="is_sure", action="store_true", help="erase it")
@@ -65,15 +65,15 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
     if stays := [each for each in there if _stays(each, paid) and each.kind not in _UNTOLD]:
         said.append(
             f"{counted(len(stays))} of payments stay, without a name: {_kinds(stays)}. Payments "
-            "are erased after ten years, the others 30 days after they are over."
+            "are erased after ten years, the others 30 days after they have ended."
         )
     if not is_sure:
-        return [*said, "Nothing was erased. Add --yes to erase the former."]
+        return [*said, "Nothing was erased. Add --yes to erase the first list."]
     if at_work := await _at_work(service, tag):
         raise CommandRefused(
-            f"This person is being served at the moment, by {', '.join(at_work)}, so nothing was "
-            "erased. Run it again when that has ended, in half a minute at most if its process is "
-            "dead."
+            f"A call of this person is running at the moment, in {', '.join(at_work)}, so nothing "
+            "was erased. Run the command again when the call has ended; if its process is dead, in "
+            "half a minute."
         )
     owners, now = service.elicitations.owners, service.clock()
     if erased:
@@ -86,17 +86,18 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
     await _erase(service, tag)
     if waiting := await _forget_payers(service, tag):
         said.append(
-            f"{counted(waiting)} of webhooks that wait to be looked into keep what they say of "
-            "the payer. Run this again when elicit webhooks list shows none that waits."
+            f"{counted(waiting)} of waiting webhooks still contain data of the payer. Run this "
+            "command again when elicit webhooks list shows none that waits."
         )
     left = [each async for page in records_of(service, tag) for each in page if _is_sealed(each)]
     until = await destroy_purged(owners, tag, left, now=now)
-    said.append("It is erased. Backups of before have it still, until you erase those.")
+    said.append("The data is erased. Earlier backups still contain it until you delete them.")
     if until is not None:
         said.append(
-            "What the database or its disks still hold of it opens by the person's old data key "
-            "alone, and a process that has not heard of the new one may still use that. After "
-            f"{until:%Y-%m-%d %H:%M:%S} UTC run this again: it destroys the old key."
+            "Copies that the database or its disks still hold can be decrypted only with the "
+            "person's old data key, and a process that has not loaded the new key can still use "
+            f"that. Run this command again after {until:%Y-%m-%d %H:%M:%S} UTC: it destroys the "
+            "old key."
         )
     return said
 
@@ -127,14 +128,15 @@ async def _disconnect(service: Service, owner: str) -> list[str]:
             done = await service.kinds.accounts.keys.disconnect(owner, one.id)
         except Failed as error:
             raise CommandRefused(
-                f"{one.label} at {one.provider} is in use this very moment ({error}), so nothing "
-                "more was done: run it again."
+                f"{one.label} at {one.provider} is in use at the moment ({error}), so the command "
+                "stopped: run it again."
             ) from error
         where = f"at {done.manage}" if done.manage else "there"
         said.append(
             f"{one.label} at {one.provider} is disconnected."
             if done.revoked
-            else f"{one.provider} was not told of {one.label}: the person can end it {where}."
+            else f"{one.provider} could not be asked to disconnect {one.label}: the person can "
+            f"remove the access {where}."
         )
     return said
 
@@ -159,7 +161,9 @@ async def _erase(service: Service, owner: str) -> None:
                 continue  # another process wrote one of these records: try again in the next round
         while await store.erase(owner=owner, before=now):
             pass
-    raise CommandRefused("Somebody goes on writing there: stop their calls, and run it again.")
+    raise CommandRefused(
+        "This person's calls are still writing data: stop the calls, and run the command again."
+    )
 
 
 async def _forget_payers(service: Service, owner: str) -> int:

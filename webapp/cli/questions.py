@@ -40,7 +40,7 @@ class QuestionRow(Struct, frozen=True, kw_only=True):
 
 def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
-    words = "list what people were asked in 30 days, open or ended, the latest first"
+    words = "list the questions of the last 30 days, open or ended, newest first"
     listing = commands.add_parser("list", help=words)
     add_owner(listing, is_required=False)
     lists(listing, list_questions, of=QuestionRow)
@@ -54,7 +54,7 @@ async def list_questions(service: Service, owner: str | None = None) -> Table[Qu
     whose = owner and await owner_of(service, owner)
     found = await service.elicitations.all(Elicitation, owner=whose)
     found.sort(key=lambda one: one.created_at, reverse=True)
-    return Table(rows=[*map(_row, found)], columns=COLUMNS, nothing="Nobody was asked anything.")
+    return Table(rows=[*map(_row, found)], columns=COLUMNS, nothing="No question was asked.")
 
 
 def _row(asked: Elicitation) -> QuestionRow:

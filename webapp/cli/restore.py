@@ -39,7 +39,7 @@ _LOCKED_FROM, _LOCKED_BYTES = 0x40000002, 510
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", type=Path, help="as elicit backup made it")
+    parser.add_argument("file", metavar="FILE", type=Path, help="a file that elicit backup created")
     parser.set_defaults(run=_run)
 
 
@@ -47,7 +47,7 @@ def _run(options: argparse.Namespace) -> None:
     quieten()
     source, address = options.file, store_of(os.environ)
     if not source.is_file():
-        raise CommandRefused(f"There is no file {source}.")
+        raise CommandRefused(f"{source} does not exist.")
     try:
         backup = BackupFile(source)
         key_file = key_file_of(os.environ)
@@ -55,9 +55,12 @@ def _run(options: argparse.Namespace) -> None:
             _must_be_one_key(key_file, key_beside(source))
         asyncio.run(_must_open(backup, source, key_file))
         if key_file is None:
-            tell("The secret was not in it: the server opens it with the ELICIT_SECRET of then.")
+            tell(
+                "The backup does not contain the secret: the server needs the ELICIT_SECRET from "
+                "the time of the backup."
+            )
         elif not (key := key_beside(source)).exists():
-            tell(f"There is no {key}: the server opens it with {key_file.path}.")
+            tell(f"{key} does not exist: the server uses {key_file.path}.")
         put_key = partial(_put_key_back, key_file, key_beside(source))
         if address.startswith(SQLITE):
             path = Path(address.removeprefix(SQLITE)).absolute()
@@ -67,13 +70,15 @@ def _run(options: argparse.Namespace) -> None:
     except (BadBackup, NotMoved, ValueError) as error:
         raise CommandRefused(str(error)) from error
     except StoreUnavailable as error:
-        raise CommandRefused(f"The store stopped answering: {error.why}. Run it again.") from error
+        raise CommandRefused(
+            f"The store stopped answering: {error.why}. Run the command again."
+        ) from error
     except (OSError, WeakSecret, sqlite3.Error) as error:
-        raise CommandRefused(f"{source} cannot be put back: {error}") from error
-    tell(f"The store is as it was at {backup.made_at:%Y-%m-%d %H:%M} UTC.")
+        raise CommandRefused(f"{source} cannot be restored: {error}") from error
+    tell(f"The store is restored to its state at {backup.made_at:%Y-%m-%d %H:%M} UTC.")
     tell(
-        "What was paid since is not in it: the payment providers are asked about that once a "
-        "server runs. docs/how-to/stores.md has what else to check."
+        "Later payments are missing: once a server runs, it asks the payment providers about them. "
+        "docs/how-to/stores.md lists what else to check."
     )
 
 
@@ -90,9 +95,9 @@ async def _must_open(backup: BackupFile, source: Path, key_file: KeyFile | None)
         await must_be_opened(backup.scan(), ring)
     except Unreadable as error:
         raise CommandRefused(
-            f"{is_from} does not open {source}, which was made under another secret. Set "
-            "ELICIT_SECRET to the one of then (or new,old), or use its key file; nothing was "
-            "changed.",
+            f"{is_from} does not decrypt {source}, which was encrypted with another secret. Set "
+            "ELICIT_SECRET to the secret from the time of the backup (or new,old), or use its key "
+            "file. Nothing was changed.",
             status=2,
         ) from error
 
@@ -115,7 +120,7 @@ def _put_in_file(
             for side in reversed(SIDES):
                 with suppress(FileNotFoundError):
                     Path(f"{store}{side}").rename(f"{aside}{side}")
-            tell(f"What was there is kept as {aside}.")
+            tell(f"The previous store is saved as {aside}.")
         draft.replace(store)
 
 
@@ -130,7 +135,9 @@ async def _put(
         raise store_refused(error) from error
     async with aclosing(opened) as store:
         if store.address is None:
-            raise ValueError("ELICIT_STORE: memory: ends with its process; set another store.")
+            raise ValueError(
+                "ELICIT_STORE: memory: is lost when its process ends; set another store."
+            )
         if await store.fenced() != words:
             await fence_empty(store, words)
         await copy(await _marked(backup), store, behind=words)
@@ -157,12 +164,13 @@ def _must_be_one_key(file: KeyFile, key: Path) -> None:
     if not key.exists():
         if not file.path.exists():
             raise CommandRefused(
-                f"Neither {key} nor {file.path} is there, and nothing opens it without."
+                f"Neither {key} nor {file.path} exists, and the backup cannot be decrypted without "
+                "one of them."
             )
     elif file.path.exists() and not _values(KeyFile(key)) <= _values(file):
         raise CommandRefused(
-            f"{file.path} is another key than {key}: move it away first, and know that what was "
-            "kept under it is opened by it alone."
+            f"{file.path} is a different key than {key}: move it away first, and keep it: only "
+            "that key decrypts the data that was encrypted with it."
         )
 
 
@@ -175,7 +183,7 @@ def _put_key_back(file: KeyFile | None, key: Path) -> None:
         return
     file.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_private(file.path, key.read_bytes())
-    tell(f"{file.path} is the key of then.")
+    tell(f"{file.path} is the key from the time of the backup.")
 
 
 @contextmanager

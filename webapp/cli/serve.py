@@ -35,34 +35,34 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "server",
         nargs="?",
         metavar="MODULE:ATTRIBUTE",
-        help="where your server is, or the function that makes it, such as my_tools:mcp; a module "
-        "that has one server needs no :ATTRIBUTE; left out: the server that ELICIT_SERVER names, "
-        "or the demo tools",
+        help="your server, or the function that creates it, such as my_tools:mcp; a module with "
+        "one server needs no :ATTRIBUTE; default: the server that ELICIT_SERVER names, or the demo "
+        "tools",
     )
     parser.add_argument("--host", default=DEFAULT_HOST, help="default: %(default)s")
     parser.add_argument(
-        "--port", type=port, default=DEFAULT_PORT, help="default: %(default)s; 0 takes a free one"
+        "--port", type=port, default=DEFAULT_PORT, help="default: %(default)s; 0 means a free one"
     )
     parser.add_argument(
         "--sandbox",
         action="store_true",
-        help="with a sandbox that plays the providers for your tools, on the port after --port, or "
-        "on a free one if that is taken; the demo tools always have it",
+        help="also run a sandbox that simulates the providers for your tools, on the port after "
+        "--port, or on a free port if that one is in use; the demo tools always have it",
     )
     add_plugins(parser)
     parser.add_argument(
         "--reload",
         action="store_true",
-        help="start anew when a file in this folder changes, on the same socket; calls that wait "
-        "go on when they are made again",
+        help="restart when a file in this folder changes, on the same socket; waiting calls resume "
+        "when the client repeats them",
     )
     parser.add_argument(
         "--workers",
         type=number_of_workers,
         default=1,
         metavar="N",
-        help="processes that serve, on one socket and one store; one that dies is replaced, and "
-        "SIGHUP starts them anew one by one",
+        help="the number of worker processes, on one socket and one store; a worker that dies is "
+        "replaced, and SIGHUP restarts the workers one by one",
     )
     # Options that --reload and --workers pass to the processes that they start.
     parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)
@@ -73,7 +73,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def number_of_workers(text: str) -> int:
     found = int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else 0
     if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of workers (1 to 999)")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of workers (1 to 999)")
     return found
 
 
@@ -135,11 +135,11 @@ def _bound(options: argparse.Namespace) -> socket.socket:
 
 def _reload(options: argparse.Namespace, settings: Settings, listener: socket.socket) -> int:
     if options.workers > 1:
-        raise CommandRefused("--reload serves with one process: leave --workers out.", status=2)
+        raise CommandRefused("--reload uses one process: leave out --workers.", status=2)
     if settings.store == "memory:":
         raise CommandRefused(
-            "ELICIT_STORE: with --reload what is in memory: is lost at each change; name a file, "
-            "or leave it out.",
+            "ELICIT_STORE: with --reload, memory: loses its data at each change; set a file, or "
+            "unset it.",
             status=2,
         )
     arguments = _again(options)
@@ -163,8 +163,8 @@ def _supervise(
 ) -> int:
     if settings.store == "memory:":
         raise CommandRefused(
-            "ELICIT_STORE: with --workers what one process keeps in memory: is unknown to the "
-            "others; name a file or a server, or leave it out.",
+            "ELICIT_STORE: with --workers, memory: cannot be shared between processes; set a "
+            "file or a server, or unset it.",
             status=2,
         )
     try:
@@ -173,7 +173,7 @@ def _supervise(
     except OSError as error:
         raise CommandRefused(
             f"XDG_RUNTIME_DIR: the workers cannot reach each other ({error}). Set it to a folder "
-            "that only your user may enter."
+            "that only your user can enter."
         ) from error
     except PortUnusable as error:
         raise CommandRefused(str(error)) from error

@@ -28,13 +28,15 @@ class ServerRow(Struct, frozen=True, kw_only=True):
 
 def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
-    words = "list the servers, and where each is served from"
+    words = "list the servers, and the program that serves each"
     lists(commands.add_parser("list", help=words), list_servers, of=ServerRow)
     accepting = commands.add_parser(
-        "accept", help="a server has moved: it keeps what people connected, saved and approved"
+        "accept",
+        help="record that a server has moved: it keeps the accounts, secrets and approvals of its "
+        "people",
     )
-    accepting.add_argument("name", metavar="NAME", help="what it calls itself")
-    accepting.add_argument("place", metavar="PLACE", help="where it is now, as its refusal says")
+    accepting.add_argument("name", metavar="NAME", help="the server's name")
+    accepting.add_argument("place", metavar="PLACE", help="its new place, as the refusal says")
     does(accepting, accept_server)
 
 
@@ -45,7 +47,7 @@ async def list_servers(service: Service) -> Table[ServerRow]:
     return Table(
         rows=sorted(rows, key=lambda row: row.name),
         columns=("name", "place", "since"),
-        nothing="No server was served.",
+        nothing="No server is stored.",
     )
 
 
@@ -63,7 +65,7 @@ async def accept_server(service: Service, *, name: str, place: str) -> list[str]
         return [] if found.place == place else [_moved(found, place, service)]
 
     await elicitations.write_afresh(moved)
-    return [f"{printed(name)} is served from {printed(place)} from now on, and from nowhere else."]
+    return [f"{printed(name)} is served only from {printed(place)} from now on."]
 
 
 def _moved(known: KnownServer, place: str, service: Service) -> KnownServer:

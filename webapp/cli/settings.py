@@ -31,11 +31,11 @@ class SettingRow(Struct, frozen=True, kw_only=True):
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "List every setting with its default, whether it is set, and what it is for. No value is "
+        "List every setting with its default, whether it is set, and its purpose. No value is "
         "shown."
     )
     parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="tell all of those whose names have this in them"
+        "name", nargs="?", metavar="NAME", help="show all settings whose names contain this"
     )
     add_json(parser, of=SettingRow, says="one JSON array, with an object for each")
     add_filters(parser, of=SettingRow)
@@ -48,10 +48,10 @@ def _run(options: argparse.Namespace) -> int:
     rows = [row for row in _rows() if wanted in row.name]
     if not rows:
         raise CommandRefused(
-            f"No setting has {printed(name)} in its name: elicit settings lists them."
+            f"No setting has {printed(name)} in its name: elicit settings lists all."
         )
     if options.name is None or options.as_json:
-        table = Table(rows=rows, columns=COLUMNS, nothing="No setting is like that.")
+        table = Table(rows=rows, columns=COLUMNS, nothing="No setting matches.")
         by = filters_in(vars(options).copy())
         table = filtered(table, by, of=SettingRow, as_json=options.as_json)
         show_table(table, as_json=options.as_json, now=utc_now())

@@ -84,8 +84,8 @@ class History(Struct, frozen=True, kw_only=True):
 
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Show what an id is about, and what happened to it, oldest first: the id, or a beginning "
-        "of it, of a question, payment, webhook, event, account or call, a provider's id of a "
+        "Show what an id refers to, and its history, oldest first. It can be the id (or its "
+        "beginning) of a question, payment, webhook, event, account or call, a provider's id of a "
         "checkout session, payment or event, or the link of a question."
     )
     parser.add_argument(
@@ -137,7 +137,7 @@ async def _meant(service: Service, id: str) -> Found:
         f"{_word_of(row)} {tail_of(row)}" for row in [*meant.values()][:CANDIDATES_NAMED]
     )
     more = "; ..." if len(meant) > CANDIDATES_NAMED else ""
-    raise CommandRefused(f"{printed(id)} is the id of {len(meant)} things: {named}{more}.")
+    raise CommandRefused(f"{printed(id)} is the id of {len(meant)} records: {named}{more}.")
 
 
 async def _alike(service: Service, id: str) -> list[Found]:
@@ -191,8 +191,8 @@ async def _by_link(service: Service, token: str, *, server: str) -> Elicitation:
             return found
         raise CommandRefused("The question of this link was erased: questions are kept 30 days.")
     raise CommandRefused(
-        f"This is no link that a server of this store made at {printed(server)}: copy it whole, "
-        "and set ELICIT_SECRET to the secret of the server."
+        f"No server of this store created this link at {printed(server)}: copy the whole link, and "
+        "set ELICIT_SECRET to the server's secret."
     )
 
 
@@ -283,7 +283,7 @@ def _happened(row: Found) -> Iterator[TimelineRow]:
                 f"{row.status}: due": row.due_at,
             }
         case UnresolvedPayment():
-            times = {"not known whether it was paid": row.found_at, f"{row.status}": row.ended_at}
+            times = {"unknown whether it was paid": row.found_at, f"{row.status}": row.ended_at}
         case StoredWebhook():
             times = {
                 f"webhook {row.type or 'event'} {row.status}": row.received_at,
@@ -333,6 +333,6 @@ async def _audited(service: Service, owner: str, ids: set[str]) -> AsyncIterator
     async for entry in told_of(service, owner):
         if entry.about in ids and entry.at is not None:
             by = f" by {entry.by}" if entry.by else ""
-            proof = f", believed for {entry.proof}" if entry.proof else ""
+            proof = f", trusted because of {entry.proof}" if entry.proof else ""
             what = f"audit {entry.number}: {entry.kind} {entry.what}{by}{proof}"
             yield TimelineRow(at=entry.at, what=what, id=entry.about, why=entry.why)

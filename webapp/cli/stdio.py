@@ -16,26 +16,26 @@ from webapp.settings.settings import DEFAULT_PORT
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Serve an MCP server on stdin and stdout, as the command that an MCP client starts, and "
-        "the pages that its tools need on a port of this machine. Several of these share one "
-        "store: the first serves the pages for all, and when it ends another does. Settings are "
-        "read from the environment; none is needed."
+        "the pages that its tools need on a port of this machine. Several such processes share one "
+        "store: the first one serves the pages for all, and when it ends, another one takes over. "
+        "Settings are read from the environment; none is required."
     )
     parser.add_argument(
         "server",
         metavar="MODULE:ATTRIBUTE",
-        help="where your server is, or what makes it, such as my_tools:mcp",
+        help="your server, or the function that creates it, such as my_tools:mcp",
     )
     parser.add_argument(
         "--port",
         type=_shared_port,
         default=DEFAULT_PORT,
-        help="of the pages, at 127.0.0.1; default: %(default)s",
+        help="the port of the pages, at 127.0.0.1; default: %(default)s",
     )
     parser.add_argument(
         "--sandbox",
         action="store_true",
-        help="with a sandbox that plays the providers for your tools; each process then has pages "
-        "and a sandbox of its own, on other ports where these are taken",
+        help="also run a sandbox that simulates the providers for your tools; each process then "
+        "has its own pages and sandbox, on other ports if these are in use",
     )
     add_plugins(parser)
     parser.set_defaults(run=_run)
@@ -66,7 +66,7 @@ def _shared_port(text: str) -> int:
     found = port(text)
     if found == 0:
         raise argparse.ArgumentTypeError(
-            "0 would be another port for each process, and links must outlive the one that made "
-            "them: name a port"
+            "0 would mean a different port for each process, but links have to outlive the process "
+            "that created them: name a port"
         )
     return found

@@ -26,15 +26,15 @@ def _run(_: argparse.Namespace) -> None:
     asyncio.run(_vacuum(settings))
     after = _size(settings)
     if before is None or after is None:
-        tell("The room of what was erased is free again.")
+        tell("The space of erased data is free again.")
     else:
-        tell(f"The store's file had {before / _MIB:.1f} MiB, and has {after / _MIB:.1f} now.")
+        tell(f"The store's file had {before / _MIB:.1f} MiB, and has {after / _MIB:.1f} MiB now.")
 
 
 async def _vacuum(settings: Settings) -> None:
     async with opened_store(settings) as store:
         if not isinstance(store, Vacuums):
-            raise CommandRefused("This store keeps no room for what was erased.")
+            raise CommandRefused("This store does not reserve the space of erased data.")
         try:
             await store.vacuum()
         except StoreUnavailable as error:

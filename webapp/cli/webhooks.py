@@ -45,11 +45,11 @@ class Webhook(WebhookRow, frozen=True, kw_only=True):
 
 def declare(parser: argparse.ArgumentParser) -> None:
     commands = commands_of(parser)
-    words = "list what came in 30 days, and how much was turned away"
+    words = "list the webhooks of the last 30 days, and how many were rejected"
     lists(commands.add_parser("list", help=words), list_hooks, of=WebhookRow)
-    showing = commands.add_parser("show", help="show one, with its body as it came")
+    showing = commands.add_parser("show", help="show one webhook, with its original body")
     shows(showing, show_hook, of=Webhook)
-    words = "take one as if it came now; what it did, it does not do again"
+    words = "process a webhook again; changes that it already made are not repeated"
     replaying = commands.add_parser("replay", help=words)
     does(replaying, replay_hook)
     for command in (showing, replaying):
@@ -62,7 +62,7 @@ async def list_hooks(service: Service) -> Table[WebhookRow]:
     return Table(
         rows=[*map(_heard, hooks), *map(_turned_away, others)],
         columns=COLUMNS,
-        nothing="Nothing has come in 30 days.",
+        nothing="No webhook arrived in the last 30 days.",
     )
 
 
@@ -89,8 +89,8 @@ async def replay_hook(service: Service, id: str) -> list[str]:
     except NotConfigured as error:
         raise CommandRefused(
             f"{hook.seller} is not set up here, so this webhook cannot be applied again. Run the "
-            "command with the settings of the server that got it; a webhook of a sandbox can only "
-            "be applied by that sandbox's server."
+            "command with the settings of the server that received it; only a sandbox's own server "
+            "can apply its webhooks."
         ) from error
     except StoreUnavailable:
         raise
@@ -121,9 +121,9 @@ def _heard(hook: StoredWebhook) -> WebhookRow:
 def _turned_away(row: TurnedAway) -> WebhookRow:
     what = row.reason.removeprefix("other_")
     if row.reason == "unknown":
-        why = "about no payment of ours"
+        why = "not about a payment of this server"
     elif what != row.reason:
-        why = f"its {what} is not what was asked for"
+        why = f"its {what} differs from the request"
     else:
         why = f"not verified: {row.reason}"
     return WebhookRow(

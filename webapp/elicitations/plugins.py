@@ -48,12 +48,12 @@ ValueT = TypeVar("ValueT", bound=HookFacts)
 PATIENCE: Final = timedelta(seconds=5)
 TOLD_AT_ONCE: Final = 1000  # settled questions whose hooks are running
 NOT_ASKED: Final = (
-    "Nobody was asked: a rule of whoever runs this server could not be applied. Calling it again "
-    "helps once that is mended; whoever runs the server finds the reason in its log."
+    "Nobody was asked: a rule of the server's operator failed. Call this tool again once the "
+    "operator has fixed it; the server's log has the reason."
 )
 NOT_TAKEN: Final = (
-    "This could not be looked at, so nothing was sent. Try again; if it stays so, tell whoever "
-    "runs this server."
+    "This answer could not be checked, so nothing was sent. Try again; if the error persists, tell "
+    "the server's operator."
 )
 _Does: TypeAlias = Callable[[ValueT], Awaitable[ValueT]]
 _Checks: TypeAlias = Callable[[ValueT, ValueT], object]
@@ -197,7 +197,9 @@ class Plugins:
     def settled(self, elicitation: Elicitation) -> None:
         """Start the hooks for a settled and stored question, without waiting for them."""
         if len(self._telling) >= TOLD_AT_ONCE:
-            _log.error("hook.failed", extra={"id": elicitation.id, "why": "too many are at work"})
+            _log.error(
+                "hook.failed", extra={"id": elicitation.id, "why": "too many hooks are running"}
+            )
             return
         assert elicitation.settled_at is not None
         is_told = elicitation.status is Status.ACCEPTED and is_heard(elicitation.kind)
@@ -354,7 +356,7 @@ def plugin_named(name: str) -> object:
         last = extract_tb(error.__traceback__)[-1]
         raise BadPlugin(
             f"The plugin {name} could not be imported: {type(error).__name__}: {error} "
-            f"({last.filename}:{last.lineno}). Mend it, or take it out of --plugin or "
+            f"({last.filename}:{last.lineno}). Fix it, or remove it from --plugin or "
             "ELICIT_PLUGINS."
         ) from error
     found = getattr(module, attribute, None)

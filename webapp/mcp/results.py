@@ -101,11 +101,11 @@ def _nobody_asked(parts: Sequence[Prompt]) -> NobodyAsked | None:
 def _link_text(shown: PresentedQuestion) -> str:
     if shown.elicitation.progress == ON_ITS_WAY:
         return (
-            f"What for: {shown.elicitation.asked.message}\n"
-            "The person has paid in a way that takes time, such as a bank transfer: the payment is "
-            "on its way. They have nothing more to do, and are not to pay again; do not show them "
-            "the link.\nIt is waited for until "
-            f"{shown.elicitation.expires_at:%H:%M} UTC, and kept if it arrives later."
+            f"What for: {shown.elicitation.asked.message}\nThe person has paid by a method that "
+            "takes time, such as a bank transfer: the payment is on its way. They have nothing "
+            "more to do and must not pay again; do not show them the link.\nThe call waits for the "
+            f"payment until {shown.elicitation.expires_at:%H:%M} UTC; a payment that arrives later "
+            "is saved."
         )
     if (approver := approver_of(shown.elicitation)) is not None:
         return (
@@ -127,12 +127,12 @@ def form_result(part: Prompt) -> Result:
     The result is an error only if the client answers automatically: then no person is being asked.
     """
     asked, nobody = part.shown.elicitation, _nobody_asked([part])
-    opening = "Nobody has answered yet what this tool asks in the client."
+    opening = "Nobody has answered this tool's question in the client yet."
     if nobody is not None:
         opening = (
-            f"{nobody} [{nobody.name}]\nOnly the client can ask it here: tell the person that "
-            "their client answers by itself, and that whoever runs this server can name it in "
-            "ELICIT_CLIENTS."
+            f"{nobody} [{nobody.name}]\nOnly the client can ask this question here: tell the "
+            "person that their client answers automatically, and that the server's operator can "
+            "name it in ELICIT_CLIENTS."
         )
     return text_result(
         f"{opening} What for: {asked.asked.message}\nCall this tool again with the same arguments "
@@ -154,8 +154,8 @@ def _with_user_code(shown: PresentedQuestion) -> str:
     if not shown.elicitation.is_by_code:
         return ""
     return (
-        "The page shows the person eight letters. Ask for them, and pass them on with the tool "
-        f"{RESULT_TOOL} (elicitId {shown.elicitation.id}): the page goes on then.\n"
+        "The page shows the person a code of eight letters. Ask for the code, and pass it on with "
+        f"the tool {RESULT_TOOL} (elicitId {shown.elicitation.id}): the page then continues.\n"
     )
 
 
@@ -235,9 +235,9 @@ def given_again(result: Result, *, until: datetime) -> Result:
     """Return a result that was sent before, with a note that nothing new was done."""
     given_at = until - REPEATED_FOR
     note = (
-        f"This is the result of the same call of {given_at:%H:%M:%S} UTC, given again in case it "
-        "did not arrive: nothing new was bought or done. For a new one, make the same call from "
-        f"{until:%H:%M:%S} UTC on, or one with other arguments."
+        f"This is the result of the same call of {given_at:%H:%M:%S} UTC, sent again in case it "
+        "did not arrive: nothing new was bought or done. For a new result, repeat the call after "
+        f"{until:%H:%M:%S} UTC, or use other arguments."
     )
     facts = {"givenAt": given_at.isoformat(), "newFrom": until.isoformat()}
     return {
@@ -255,9 +255,8 @@ def related_task(id: str) -> dict[str, Any]:
 def busy_result() -> Result:
     """Return what a call gets when a newer identical call waits for the same person."""
     text = (
-        "Another call is waiting for this: the same tool was called again with the same "
-        "arguments, and that call goes on. Nothing is lost: where its result does not come, call "
-        "again."
+        "Another call is waiting for this: the same tool was called again with the same arguments, "
+        "and that call continues. Nothing is lost: if its result does not arrive, call again."
     )
     return text_result(text, is_error=False)
 

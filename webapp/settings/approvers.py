@@ -25,8 +25,8 @@ def read_approvers(tables: Mapping[str, Any], problems: list[str]) -> tuple[Appr
     approvers = tuple(one for one in found if one is not None)
     if sum(len(one.pairs) for one in approvers) > CLAIM_VALUES_AT_MOST:
         problems.append(
-            f"approvers: their claims have more than {CLAIM_VALUES_AT_MOST} values in all; give "
-            "these people one group at the issuer."
+            f"approvers: the claims list more than {CLAIM_VALUES_AT_MOST} values in all; put these "
+            "people into one group at the issuer."
         )
     return approvers
 
@@ -36,19 +36,19 @@ def _approver(name: str, table: dict[str, Any], problems: list[str]) -> Approver
     known = {key: value for key, value in table.items() if key in _KEYS}
     read = converted(known, _KEYS, faults)
     faults += [
-        f"claims.{claim}: people can change it themselves, or have it in common with others; go by "
-        "a group or a role that the issuer gives."
+        f"claims.{claim}: people can change this claim or share it with others; use a group or a "
+        "role that the issuer assigns."
         for claim in read.get("claims", {})
         if claim.lower() in OF_PEOPLES_OWN
     ]
     faults += [
-        f"users: {user!r} can be no user's id."
+        f"users: {user!r} is not a valid user id."
         for user in read.get("users", ())
         if not is_user_id(user)
     ]
     problems += [f"approvers.{name}.{fault}" for fault in faults]
     if not faults and not any(read.values()):
-        problems.append(f"approvers.{name}: name somebody, by subjects, claims, users or local.")
+        problems.append(f"approvers.{name}: names nobody; add subjects, claims, users or local.")
     if faults or not any(read.values()):
         return None
     return Approver(

@@ -111,7 +111,7 @@ def declared_in(values: Values) -> Declarations:
         if not given and not _is_there(path):
             return Declarations()
         if path.exists() and not path.is_file():  # a device may have no end
-            values.problems.append(f"ELICIT_CONFIG: {path} is no file.")
+            values.problems.append(f"ELICIT_CONFIG: {path} is not a file.")
             return Declarations()
         return read_declarations(path.read_text("utf-8"), source=str(path))
     except BadDeclaration as error:
@@ -139,12 +139,12 @@ def read_declarations(text: str, *, source: str) -> Declarations:
         found = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also for a number of 5,000 digits
         where = re.search(r"\(at .*\)$", str(error))
-        problem = f"it is no TOML {where[0] if where else ''}".rstrip() + "."
+        problem = f"it is not valid TOML {where[0] if where else ''}".rstrip() + "."
         raise BadDeclaration([problem], source=source, text=text) from None
     if _is_too_deep(found):
-        raise BadDeclaration(["it has too many tables in one another."], source=source)
+        raise BadDeclaration(["its tables are nested too deep."], source=source)
     problems = [
-        f"{key}: unknown; only [providers.NAME], [sellers.NAME] and [approvers.NAME]."
+        f"{key}: unknown; only [providers.NAME], [sellers.NAME] and [approvers.NAME] are allowed."
         + meant(key, _TABLES)
         for key in found
         if key not in _TABLES
@@ -186,7 +186,7 @@ def _tables(found: Mapping[str, Any], key: str, problems: list[str]) -> Mapping[
     tables = found.get(key, {})
     if isinstance(tables, dict):
         return cast("dict[str, Any]", tables)
-    problems.append(f"{key}: it is a table of tables, [{key}.NAME].")
+    problems.append(f"{key}: it must be a table of tables, [{key}.NAME].")
     return {}
 
 
@@ -263,10 +263,7 @@ def _query_faults(address: object, *, scope_parameter: object) -> Iterator[str]:
         return
     named = {name for name, _ in parse_qsl(query, keep_blank_values=True)}
     if taken := sorted(name for name in named if name in OUR_PARAMETERS or name == scope_parameter):
-        yield (
-            f"authorize: {', '.join(taken)} is what the flow itself says; leave it out of the "
-            "query."
-        )
+        yield (f"authorize: the flow sets {', '.join(taken)} itself; remove it from the query.")
 
 
 def _revocation(declared: str | dict[str, Any] | None) -> Revocation | None:
@@ -282,13 +279,13 @@ def _revocation(declared: str | dict[str, Any] | None) -> Revocation | None:
 def _key_faults(name: str, table: Mapping[str, Any]) -> Iterator[str]:
     for key in table:
         if key == "client_id":
-            yield f"client_id: it does not stand here; set ELICIT_{name.upper()}_CLIENT_ID."
+            yield f"client_id: not allowed in this file; set ELICIT_{name.upper()}_CLIENT_ID."
         elif key not in _KEYS and not _SECRETS.search(key.lower()):
             yield unknown_key(key, sorted(_KEYS))
     if "issuer" not in table and not {"authorize", "token"} & set(table):
-        yield "issuer: needed, or else authorize and token."
+        yield "issuer: required, unless authorize and token are set."
     if "api" not in table and {"authorize", "token"} & set(table):
-        yield "api: needed, the address of what the key is for."
+        yield "api: required: the address of the API that the access token is for."
 
 
 def _person_faults(person: Mapping[str, str]) -> list[str]:

@@ -32,7 +32,9 @@ def _url(text: str) -> str:
     is_plain = re.fullmatch(rf"[!-~]{{1,{_URL_LETTERS_AT_MOST}}}", text) and "@" not in parts.netloc
     is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))
     if text and not (host and port != 0 and is_plain and is_safe and not parts.fragment):
-        raise ValueError("it is an https address, as https://crm.example.com/hooks/elicit.")
+        raise ValueError(
+            "it must be an https address, such as https://crm.example.com/hooks/elicit."
+        )
     return text
 
 
@@ -47,30 +49,31 @@ def _secret(word: str) -> str:
 
 def _pattern(word: str) -> str:
     if not is_pattern(word):
-        raise ValueError(f"{word!r} is no type of event; they are {', '.join(TYPES.values())}.")
+        raise ValueError(
+            f"{word!r} is not a type of event; the types are {', '.join(TYPES.values())}."
+        )
     return word
 
 
 EVENTS_URL = Setting(
     name="ELICIT_EVENTS_{NAME}_URL",
     parse=_url,
-    says="an address that is told of what happens, an https address on the public internet or in "
-    "`ELICIT_TRUSTED_HOSTS`; `{NAME}` is what you call it, as CRM: "
-    "[events](../how-to/webhooks.md). "
-    f"{ADDRESSES_AT_MOST} at most",
+    says="the address of an outgoing webhook: an https address on the public internet or in "
+    f"`ELICIT_TRUSTED_HOSTS`. `{{NAME}}` is your name for it, such as CRM: "
+    f"[events](../how-to/webhooks.md). {ADDRESSES_AT_MOST} at most",
 )
 EVENTS_SECRET = Setting(
     name="ELICIT_EVENTS_{NAME}_SECRET",
     parse=each(_secret),
-    says="what the events for it are signed with, from `elicit events secret`; several, separated "
-    "by commas, while one replaces another: each event is signed with all of them",
+    says="the secret that signs the events for this address, from `elicit events secret`. During a "
+    "rotation, several secrets, separated by commas: each event is signed with all of them",
 )
 EVENTS_TYPES = Setting(
     name="ELICIT_EVENTS_{NAME}_TYPES",
     parse=each(_pattern),
     default="*",
-    says="which types it is told of, separated by commas, with `*` for what differs, such as "
-    "`question.*,payment.refunded`",
+    says="the event types that this address receives, separated by commas, with `*` as a wildcard, "
+    "such as `question.*,payment.refunded`",
 )
 EVENTS = (EVENTS_URL, EVENTS_SECRET, EVENTS_TYPES)
 

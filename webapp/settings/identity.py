@@ -18,12 +18,12 @@ PROVIDER = "signin"
 ISSUER = Setting(
     name="ELICIT_ISSUER",
     parse=str,
-    says="where people sign in, and whose access tokens callers bring: an OpenID Connect issuer",
+    says="the OpenID Connect issuer where people sign in and that issues callers' access tokens",
 )
 CLIENT_ID = Setting(
     name="ELICIT_ISSUER_CLIENT_ID",
     parse=str,
-    says="the client id of the pages there",
+    says="the client id of the pages at this issuer",
 )
 CLIENT_SECRET = Setting(name="ELICIT_ISSUER_CLIENT_SECRET", parse=str, says="its secret")
 # These fields have no effect without a sign-in.
@@ -53,10 +53,10 @@ _NAME = re.compile(r"[A-Za-z0-9_:/.-]{1,100}")
 
 def _claim(text: str) -> tuple[str, ...]:
     claim = words(text)
-    wrong = [f"{name!r} can be no claim's name." for name in claim if not _NAME.fullmatch(name)]
+    wrong = [f"{name!r} is not a valid claim name." for name in claim if not _NAME.fullmatch(name)]
     wrong += [
-        f"{name!r} can change, or is somebody else's too, who would then be that person here; use "
-        "what the issuer itself gives each person for good: sub, or oid,tid at Microsoft Entra."
+        f"{name!r} can change or belong to several people, so it cannot identify a person. Use a "
+        "claim that the issuer assigns permanently: sub, or oid,tid at Microsoft Entra."
         for name in claim
         if name.lower() in _NOBODYS or _EVERYBODYS.issuperset(claim)
     ]
@@ -90,18 +90,19 @@ class IdentitySettings:
         "ELICIT_SUBJECT_CLAIM",
         parse=_claim,
         default="sub",
-        says="the claims that identify a person. Microsoft Entra needs `oid,tid`, as its `sub` "
-        "differs from client to client. What people can change, such as `email`, is refused",
+        says="the claims that identify a person. Microsoft Entra needs `oid,tid`, because its "
+        "`sub` differs from client to client. Claims that people can change, such as `email`, "
+        "are refused",
     )
     server_issuer: str | None = setting(
         "ELICIT_SERVER_ISSUER",
         parse=lambda text: text or None,
-        says="the issuer of your server's own access tokens, where they do not name it (no `iss`)",
+        says="the issuer of your server's own access tokens, if they do not contain it (no `iss`)",
     )
     audiences: tuple[str, ...] = setting(
         "ELICIT_AUDIENCE",
         parse=words,
-        says="other names of this server in access tokens, beside `{ELICIT_URL}/mcp`",
+        says="other audiences of this server in access tokens, in addition to `{ELICIT_URL}/mcp`",
     )
     scopes: tuple[str, ...] = setting(
         "ELICIT_SCOPES", parse=_scopes, says="the scopes that an access token must have"
@@ -110,81 +111,82 @@ class IdentitySettings:
         "ELICIT_ADVERTISED_SCOPES",
         parse=_scopes,
         otherwise="`ELICIT_SCOPES`, or `openid` where that is not set",
-        says="what clients are told to ask the issuer for. Microsoft Entra and others need a scope "
-        "of their own API here, `api://{id}/{name}`",
+        says="the scopes that clients should request from the issuer. Microsoft Entra and others "
+        "need a scope of their own API here, `api://{id}/{name}`",
     )
     act_scope: str | None = setting(
         "ELICIT_API_SCOPE",
         parse=_scope,
-        otherwise="only a token that is made for `{ELICIT_URL}/api` does",
-        says="the scope by which an access token that is made for `/mcp` also lets a program act "
-        "for its person (`User-Access-Token`), for issuers that cannot make one for another "
-        "address. Leave it out unless assistants get tokens without this scope",
+        otherwise="none: a token needs the audience `{ELICIT_URL}/api`",
+        says="the scope with which an access token for `/mcp` also lets a program act for its "
+        "person (`User-Access-Token`), for issuers that cannot issue a token for another "
+        "audience. Set it only if assistants get tokens without this scope",
     )
     own_scope: str | None = setting(
         "ELICIT_INBOX_SCOPE",
         parse=_scope,
-        otherwise="only a token that is made for `{ELICIT_URL}/api/inbox` does",
-        says="the scope by which an access token that is made for `/mcp` also reads, ends and "
-        "decides for its person at the HTTP API. An assistant whose token has it decides in its "
-        "person's place",
+        otherwise="none: a token needs the audience `{ELICIT_URL}/api/inbox`",
+        says="the scope with which an access token for `/mcp` can also read, end and decide its "
+        "person's questions at the HTTP API. An assistant whose token has this scope can "
+        "decide in its person's place",
     )
     introspects: bool = setting(
         "ELICIT_INTROSPECT",
         parse=switch,
         default="0",
-        says="`1`: an access token that is no JWT is asked about at the issuer (RFC 7662), whose "
-        "answer counts for a minute; it has to say that the token is for this server (`aud`)",
+        says="`1`: the server checks an access token that is not a JWT at the issuer (RFC 7662 "
+        "introspection) and caches the answer for a minute. The answer has to name this "
+        "server as audience (`aud`)",
     )
     binds_by_code: bool = setting(
         "ELICIT_BIND",
         parse=only("code"),
-        says="`code`: callers whose people cannot sign in here are asked, with the code",
+        says="`code`: callers whose people cannot sign in here can be asked, with a one-time code",
     )
     asks_anonymous: bool = setting(
         "ELICIT_ANONYMOUS",
         parse=only("code"),
-        says="`code`: so are callers without a name",
+        says="`code`: anonymous callers can be asked too, with a one-time code",
     )
     lets_model_answer: bool = setting(
         "ELICIT_MODEL_ANSWERS",
         parse=switch,
         default="0",
-        says="`1`: where a client cannot ask, its model may fill in plain forms with the tool "
-        "`elicitation_result`; such an answer is marked as the model's. It never says yes, pays, "
-        "connects or types a secret",
+        says="`1`: if a client cannot show a form, its model can fill in plain forms with the tool "
+        "`elicitation_result`; such an answer is marked as the model's. The model can never "
+        "confirm, approve, pay, connect an account or enter a secret",
     )
     pairs_for_yes: bool = setting(
         "ELICIT_LOCAL_YES",
         parse=only("paired"),
-        otherwise="any browser of yours, or a client's form",
-        says="`paired`: on your own machine an approval before a tool starts is given on our page "
-        "alone, in a browser that `elicit pair` (or the address that the server prints) has made "
-        "yours; no client's form gives it. It stops a program that can only fetch, and none that "
-        "can run `elicit pair` or read the key file",
+        otherwise="any of your browsers, or a client's form",
+        says="`paired`: on your own machine, you can approve a tool call only on the server's "
+        "page, in a browser that is paired by `elicit pair` (or by the address that the "
+        "server prints), never in a client's form. This stops a program that can only send "
+        "requests, but not a program that can run `elicit pair` or read the key file",
     )
 
     askers_decide: bool = setting(
         "ELICIT_APPROVERS_ASKER",
         parse=only("may"),
-        otherwise="whoever asks never decides",
-        says="`may`: an approver decides what they asked themselves, too ([approvals]"
-        "(../how-to/approvals.md)); and people may decide for whoever is known in another way, "
-        "as a user of your application for one who signs in at `ELICIT_ISSUER`",
+        otherwise="nobody approves their own requests",
+        says="`may`: approvers can also approve their own requests "
+        "([approvals](../how-to/approvals.md)), and an approver can be identified by another method than the asker, for example a "
+        "user of your application and a person who signs in at `ELICIT_ISSUER`",
     )
     decides_after_sign_in: timedelta = setting(
         "ELICIT_APPROVERS_SIGN_IN",
         parse=duration(timedelta(days=7), "7 days"),
         default="1h",
-        says="how long after they signed in on our pages people decide as approvers; then they "
-        "sign in again, and what the issuer says of their groups is read anew: seconds, or `12h`, "
-        "`30m` and the like",
+        says="how long after signing in on the server's pages a person can decide as an approver. "
+        "After that they sign in again, and the server reads their groups from the issuer "
+        "again: seconds, or a duration such as `12h` or `30m`",
     )
     approvers_scopes: tuple[str, ...] = setting(
         "ELICIT_APPROVERS_SCOPES",
         parse=_scopes,
-        says="what our pages ask the issuer for beside `openid` and `profile` when people sign in, "
-        "where it tells their groups only then, such as `groups`",
+        says="the scopes that the server's pages request at sign-in, in addition to `openid` and "
+        "`profile`, if the issuer needs them to return groups, such as `groups`",
     )
 
     @property
@@ -220,7 +222,7 @@ def read_identity(values: Values) -> IdentitySettings:
     found = IdentitySettings(client=_client(values), **values.fields_of(IdentitySettings))
     if found.pairs_for_yes and values.text(ISSUER):
         values.problems.append(
-            "ELICIT_LOCAL_YES: leave it out, as people sign in at ELICIT_ISSUER."
+            "ELICIT_LOCAL_YES: unset it, because people sign in at ELICIT_ISSUER."
         )
     if found.scopes or found.advertised_scopes:
         return found
@@ -232,7 +234,7 @@ def with_approvers(
 ) -> IdentitySettings:
     """Return the settings with the approvers of a file, and add missing settings to `problems`."""
     problems += [
-        f"ELICIT_ISSUER: needed, as the subjects and claims of approvers.{one.name} are of people "
+        f"ELICIT_ISSUER: required, because approvers.{one.name} names subjects or claims of people "
         "who sign in there."
         for one in approvers
         if found.client is None and (one.subjects or one.claims)
@@ -251,7 +253,7 @@ def _client(values: Values) -> Client | None:
         ]
         return None
     values.problems += [
-        f"{row.name}: needed, as people sign in at ELICIT_ISSUER."
+        f"{row.name}: required, because people sign in at ELICIT_ISSUER."
         for row in (CLIENT_ID, CLIENT_SECRET)
         if not values.text(row)
     ]

@@ -115,17 +115,18 @@ class KeyFile:
             try:
                 if not each or not is_needed(each):
                     continue
-                why = "holds what only its secrets open"
+                why = "contains data that only its secrets decrypt"
             except (StoreUnavailable, ValueError) as error:
                 if each == at_hand:
                     raise
-                why = f"may need its secrets and cannot be asked ({error})"
+                why = f"could need its secrets and cannot be read ({error})"
                 if isinstance(error, StoreUnavailable):
-                    why = f"may need its secrets and cannot be asked ({error.why})"
-            also = f" (or take it out of {self.notes})" if each in self.stores() else ""
+                    why = f"could need its secrets and cannot be read ({error.why})"
+            also = f" (or remove it from {self.notes})" if each in self.stores() else ""
             raise OSError(
-                f"it is gone, and {without_password(each)} {why}: put it back from a copy, or set "
-                f"ELICIT_SECRET to its content; to begin afresh, move that store away{also}"
+                f"it is gone, and {without_password(each)} {why}: restore the file from a copy, or "
+                "set ELICIT_SECRET to its content; to start with an empty store, move that store "
+                f"away{also}"
             )
 
     def read(self) -> tuple[SecretSetting, ...]:
@@ -237,7 +238,7 @@ def _opened(path: Path) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(f"{path} is no file; move away what stands there")
+        raise OSError(f"{path} is not a file; move it away")
     return os.fdopen(descriptor, "rb")
 
 
@@ -261,7 +262,7 @@ def _decode(content: bytes) -> tuple[SecretSetting, ...]:
         except ValueError:
             ceased_at, value = None, b""
         if len(value) < SECRET_BYTES or (ceased_at is not None and ceased_at.tzinfo is None):
-            raise WeakSecret(f"line {number} is no secret of {SECRET_BYTES} bytes or more")
+            raise WeakSecret(f"line {number} is not a secret of at least {SECRET_BYTES} bytes")
         found.append(SecretSetting(value=value, ceased_at=ceased_at))
     return tuple(found)
 

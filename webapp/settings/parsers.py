@@ -144,7 +144,7 @@ def origin(word: str) -> str:
             return word
     except InvalidQuestion as error:
         raise ValueError(f"{word}: {error}") from None
-    raise ValueError(f"{word} is no origin (scheme://host[:port]).")
+    raise ValueError(f"{word} is not an origin (scheme://host[:port]).")
 
 
 def without_default_port(origin: str) -> str:
@@ -164,7 +164,7 @@ def public_url(text: str) -> str:
 def url_path(text: str) -> str:
     """Return the path without a slash at the end."""
     if not PLAIN_PATH.fullmatch(text.rstrip("/")):
-        raise ValueError("a path in it is like /tools, of letters, digits, and . _ ~ - alone.")
+        raise ValueError("its path must be like /tools, with only letters, digits, and . _ ~ -.")
     return text.rstrip("/")
 
 
@@ -172,7 +172,7 @@ def network(word: str) -> Network:
     try:
         return ipaddress.ip_network(word)
     except ValueError:
-        raise ValueError(f"{word} is no address or network.") from None
+        raise ValueError(f"{word} is not an address or a network.") from None
 
 
 def trusted_host(word: str) -> TrustedHost:
@@ -180,14 +180,14 @@ def trusted_host(word: str) -> TrustedHost:
         return read_trusted_host(word)
     except ValueError:
         raise ValueError(
-            f"{word} is no host or network, with or without a port, as login.internal:8443 or "
-            "10.0.0.0/8."
+            f"{word} is not a host or a network, with or without a port, such as "
+            "login.internal:8443 or 10.0.0.0/8."
         ) from None
 
 
 def folders(text: str) -> tuple[Path, ...]:
     if text and not Path(text).is_dir():
-        raise ValueError(f"{text} is no folder.")
+        raise ValueError(f"{text} is not a folder.")
     return (Path(text),) if text else ()
 
 
@@ -218,9 +218,9 @@ def gate(text: str) -> GatePolicy:
     if names == ("off",):
         return GatePolicy(gates_destructive=False)
     patterns = tuple(word for word in names if word != "destructive")
-    problems = ["off stands alone, or leave it out."] if "off" in names else []
+    problems = ["off cannot be combined with other values."] if "off" in names else []
     problems += [
-        f"{word!r} is no tool's name and no pattern of names, as delete_*."
+        f"{word!r} is neither a tool name nor a pattern of names, such as delete_*."
         for word in patterns
         if not _PATTERN.fullmatch(word)
     ]

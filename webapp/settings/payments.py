@@ -32,21 +32,20 @@ def _https_origin(word: str) -> str:
             return word
     except ValueError:
         pass
-    raise ValueError(f"{word} is no https origin.")
+    raise ValueError(f"{word} is not an https origin.")
 
 
 def _webhook_ids(text: str) -> tuple[str, ...]:
     ids = words(text)
     if not all(map(WEBHOOK_ID.fullmatch, ids)):
-        raise ValueError("an id has letters and digits only.")
+        raise ValueError("an id can have only letters and digits.")
     return ids
 
 
 CLIENT_ID = Setting(
     name="ELICIT_{NAME}_CLIENT_ID",
     parse=str,
-    says="the client id of your app at a provider of accounts; {NAME} is in capitals, such as "
-    "GITHUB",
+    says="the client id of your app at an account provider; {NAME} is in capitals, such as GITHUB",
 )
 CLIENT_SECRET = Setting(name="ELICIT_{NAME}_CLIENT_SECRET", parse=str, says="its secret")
 STRIPE_KEY = Setting(
@@ -57,8 +56,7 @@ STRIPE_KEY = Setting(
 STRIPE_SIGNS = Setting(
     name="ELICIT_STRIPE_WEBHOOK_SECRET",
     parse=words,
-    says="what Stripe signs webhooks with; several, separated by commas, while one replaces "
-    "another",
+    says="Stripe's webhook signing secret; during a rotation several, separated by commas",
 )
 PAYPAL_ID = replace(
     CLIENT_ID.of("paypal"),
@@ -69,35 +67,35 @@ PAYPAL_LIVE = Setting(
     name="ELICIT_PAYPAL_LIVE",
     parse=live,
     default="0",
-    says="`1`: that app is live and takes real money; `0`: it is one of PayPal's sandbox",
+    says="`1`: the app is live and takes real money; `0`: it is an app in PayPal's sandbox",
 )
 PAYPAL_WEBHOOKS = Setting(
     name="ELICIT_PAYPAL_WEBHOOK_ID",
     parse=_webhook_ids,
-    says="PayPal's id of the webhook: then one that PayPal's certificate has not signed is "
-    "refused; several, separated by commas",
+    says="the id of the webhook at PayPal: if set, the server rejects webhooks without a valid "
+    "signature by PayPal's certificate; several, separated by commas",
 )
 MOLLIE_KEY = Setting(
     name="ELICIT_MOLLIE_KEY",
     parse=str,
-    says="Mollie's API key, for payments by Mollie (experimental); one that begins with `test_` "
+    says="Mollie's API key, for payments by Mollie (experimental); a key that begins with `test_` "
     "charges nothing",
 )
 KEY = Setting(
     name="ELICIT_{NAME}_KEY",
     parse=str,
-    says="our API key at a declared payment provider, such as SQUARE",
+    says="your API key at a declared payment provider, such as SQUARE",
 )
 SIGNS = Setting(
     name="ELICIT_{NAME}_WEBHOOK_SECRET",
     parse=words,
-    says="what it signs webhooks with; several, separated by commas",
+    says="the provider's webhook signing secret; several, separated by commas",
 )
 LIVE = Setting(
     name="ELICIT_{NAME}_LIVE",
     parse=live,
     default="0",
-    says="`1`: that key takes real money; `0`: it is one of the provider's test mode",
+    says="`1`: the key takes real money; `0`: it is a key of the provider's test mode",
 )
 ORIGINS = Setting(
     name="ELICIT_{NAME}_CHECKOUT_ORIGINS",
@@ -107,7 +105,7 @@ ORIGINS = Setting(
 NEED = Setting(
     name="ELICIT_{NAME}_{NEED}",
     parse=str,
-    says="what such a provider needs besides; docs/how-to/payments.md and your own table name it",
+    says="a further setting of such a provider; docs/how-to/payments.md and your own table name it",
 )
 PAYMENTS = (
     *(CLIENT_ID, CLIENT_SECRET, STRIPE_KEY, STRIPE_SIGNS, PAYPAL_ID, PAYPAL_SECRET, PAYPAL_LIVE),
@@ -208,16 +206,16 @@ def _declared(values: Values, declaration: ProviderDeclaration) -> MerchantAccou
     ]
     key, secrets = values.read(key_row), values.read(signs)
     if not key.isascii() or not key.isprintable() or " " in key:
-        problems.append(f"{key_row.name}: this is no key of {label}.")
+        problems.append(f"{key_row.name}: this is not a key of {label}.")
     if not all(_is_secret(declaration.scheme, secret) for secret in secrets):
-        problems.append(f"{signs.name}: this is nothing that {label} signs with.")
+        problems.append(f"{signs.name}: this is not a signing secret of {label}.")
     told = len(problems)
     is_live = values.read(live_row)
     if not is_live and declaration.test_api is None and len(problems) == told:
         problems.append(f"{live_row.name}: {label} has no test mode; it is 1, for real money.")
     origins = values.read(origins_row)
     if len(problems) == before and not (*declaration.origins(is_live=is_live), *origins):
-        problems.append(f"{origins_row.name}: needed, where {label}'s payment pages stand.")
+        problems.append(f"{origins_row.name}: required: the origins of {label}'s payment pages.")
     problems += [
         f"{needs[need].name}: not set, and {label} needs it."
         for need in declaration.needed(is_live=is_live)

@@ -21,17 +21,17 @@ class ProcessSettings:
         "ELICIT_INSTANCE",
         parse=matching(
             r"(?:[a-z0-9][a-z0-9-]{0,31})?",
-            "is no name of an instance: up to 32 letters, digits and hyphens, in lower case.",
+            "is not a valid instance name: up to 32 lower-case letters, digits and hyphens.",
         ),
-        says="what a proxy knows this instance by, where several machines or processes serve one "
-        "store: a name such as `a`, with which ids of sessions end (docs/how-to/deployment.md)",
+        says="the name by which a proxy routes to this instance, if several machines or processes "
+        "serve one store: such as `a`. Session ids end with it (docs/how-to/deployment.md)",
     )
     runtime: Path | None = setting(
         "XDG_RUNTIME_DIR",
         parse=_absolute,
         otherwise="the folder for temporary files",
-        says="where the processes of one server on a machine reach each other, over sockets in a "
-        "folder that only their user may enter",
+        says="the folder for the sockets between the processes of one server on a machine; only "
+        "their user can enter it",
         names_file=True,
     )
 

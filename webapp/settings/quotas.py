@@ -60,9 +60,11 @@ def _client(part: str, *, others: Collection[str]) -> ListedClient:
     """Parse one entry. Raises ValueError with a sentence."""
     name, _, what = (word.strip() for word in part.rpartition("="))
     if not name:
-        raise ValueError(f"{part!r} does not say what a client is: write my-editor=nothing.")
+        raise ValueError(
+            f"{part!r} has no value for a client: write for example my-editor=nothing."
+        )
     if name in others:
-        raise ValueError(f"{name} stands there twice: leave one of them out.")
+        raise ValueError(f"{name} occurs twice: remove one of them.")
     if what.startswith(_ANSWERS):
         kinds = frozenset(what.removeprefix(_ANSWERS).split("+"))
         if kinds <= frozenset(_AT_ONCE):
@@ -70,8 +72,8 @@ def _client(part: str, *, others: Collection[str]) -> ListedClient:
     drawn = _DRAWN.get("forms+links" if what == "links+forms" else what)
     if drawn is None:
         raise ValueError(
-            f"{part!r}: after = stands nothing, forms, links or forms+links; or answers: with some "
-            "of form, confirm and gate, as answers:form+confirm."
+            f"{part!r}: the value must be nothing, forms, links or forms+links; or answers: with "
+            "some of form, confirm and gate, such as answers:form+confirm."
         )
     return ListedClient(name=name, draws=frozenset(drawn))
 
@@ -88,155 +90,160 @@ class PolicySettings:
         "ELICIT_FORMS_ON_PAGES",
         parse=switch,
         default="1",
-        says="`0`: `form` and `confirm` are asked in a client's own form or not at all; `1`: where "
-        "the client has none, on a page of ours",
+        says="`0`: `form` and `confirm` are asked only in a client's own form; `1`: if the client "
+        "has none, on the server's page",
     )
     tasks: bool = setting(
         "ELICIT_TASKS",
         parse=switch,
         default="1",
-        says="`1`: a client that declares MCP tasks looks in for a call that waits, instead of "
-        "being held; `0`: none does. In a task a tool cannot ask by itself (`ctx.elicit`)",
+        says="`1`: a client that declares MCP tasks polls for the result of a waiting call, "
+        "instead of keeping the request open; `0`: no tasks are used. In a task, a tool "
+        "cannot use `ctx.elicit`",
     )
     tasks_from: timedelta = setting(
         "ELICIT_TASKS_FROM",
         parse=duration(TIMEOUT_AT_MOST, "7 days"),
         default="1h",
-        says="how long a question lives at least for which a call becomes a task on 2026-07-28, "
-        "where the server decides: a call is held, or made again, for one that is over sooner",
+        says="on 2026-07-28, where the server decides, a call becomes a task only for a question "
+        "that stays open at least this long. For shorter questions, the request stays open or "
+        "is repeated",
     )
     one_per_session: bool = setting(
         "ELICIT_ONE_PER_SESSION",
         parse=switch,
         default="0",
-        says="`1`: one open question a session (a person with one client): a new one of another "
+        says="`1`: one open question per session (a person with one client): a question of another "
         "call supersedes it; `0`: several",
     )
     pending_per_owner: int = setting(
         "ELICIT_PENDING_PER_OWNER",
         parse=count(PER_OWNER_AT_MOST),
         default="50",
-        says="how many questions one person may have open, 1 to 200",
+        says="the maximum number of open questions per person, 1 to 200",
     )
     pending_at_most: int = setting(
         "ELICIT_PENDING_AT_MOST",
         parse=count(10_000_000),
         default="100000",
-        says="how many may be open in all",
+        says="the maximum number of open questions in all",
     )
     timeout_at_most: timedelta = setting(
         "ELICIT_TIMEOUT_AT_MOST",
         parse=duration(TIMEOUT_AT_MOST, "7 days"),
         default="7d",
-        says="the longest that a question lives, whatever its tool says: seconds, or `7d`, `12h`, "
-        "`30m` and the like",
+        says="the longest time that a question stays open, even if its tool asks for more: "
+        "seconds, or a duration such as `7d`, `12h` or `30m`",
     )
     patient_clients: frozenset[str] = setting(
         "ELICIT_PATIENT_CLIENTS",
         parse=_names,
-        otherwise="those that were seen to wait for more than 60",
-        says="clients, by the names that they declare, with commas, whose calls may be held for "
-        "longer than 50 seconds",
+        otherwise="clients that were seen to wait for more than 60 seconds",
+        says="the clients whose requests can stay open for more than 50 seconds, by the names that "
+        "they declare, separated by commas",
     )
     min_answer: timedelta = setting(
         "ELICIT_MIN_ANSWER",
         parse=duration(timedelta(minutes=1), "1m", at_least=timedelta()),
         default="1",
-        says="the shortest time in which a person can have answered in a client, in seconds: a "
-        "sooner no, and a sooner yes to a confirmation or an approval, is nobody's, and the "
-        "question stays open on our page. `0` believes every answer",
+        says="the shortest time in which a person can answer in a client, in seconds. A faster "
+        "decline, and a faster accept of a confirmation or an approval, is treated as "
+        "automatic and ignored, and the question stays open on the server's page. `0` accepts "
+        "every answer",
     )
     clients: tuple[ListedClient, ...] = setting(
         "ELICIT_CLIENTS",
         parse=_clients,
-        otherwise="what each was seen to do in the last day",
-        says="what clients are, as `NAME=WHAT` with commas, by the name that each declares, or "
-        "`NAME/VERSION`. `WHAT` is what it shows to people: `nothing`, `forms`, `links` or "
-        "`forms+links`. For a program that answers by its person's own standing rules it is what "
-        "it may answer at once, of `form`, `confirm` and `gate`: `my-bot=answers:form+confirm`",
+        otherwise="the behaviour of each client in the last day",
+        says="what clients can show, as `NAME=WHAT`, separated by commas; `NAME` is the name that "
+        "the client declares, or `NAME/VERSION`. `WHAT` is what the client shows to people: "
+        "`nothing`, `forms`, `links` or `forms+links`. For a program that answers by its "
+        "person's own rules, `WHAT` lists what it can answer at once, of `form`, `confirm` "
+        "and `gate`: `my-bot=answers:form+confirm`",
     )
     # For tools that run when the process has to stop.
     grace: timedelta = setting(
         "ELICIT_GRACE",
         parse=duration(timedelta(hours=1), "1 hour"),
         default="10",
-        says="how long tools at work may go on when the process is told to end; calls that wait "
-        "for a person are told at once to come again, and `/health` is 503 meanwhile: seconds, or "
-        "`12h`, `30m` and the like, 1 hour at most",
+        says="how long running tools can continue during a graceful shutdown. Calls that wait for "
+        "a person end at once with a request to repeat them, and `/health` answers 503 in the "
+        "meantime: seconds, or a duration such as `12h` or `30m`, 1 hour at most",
     )
     # For tools whose client has disconnected.
     orphaned_at_most: timedelta = setting(
         "ELICIT_ORPHANED_AT_MOST",
         parse=duration(timedelta(days=1), "1 day"),
         default="10m",
-        says="how long a tool may go on whose client has gone: seconds, or `12h`, `30m` and the "
-        "like, 1 day at most",
+        says="how long a tool can continue after its client has disconnected: seconds, or a "
+        "duration such as `12h` or `30m`, 1 day at most",
     )
     # The time for which records are stored, instead of their default.
     keep_records: timedelta = setting(
         "ELICIT_KEEP_RECORDS",
         parse=duration(KEPT_AT_MOST, _FROM_A_DAY, at_least=timedelta(days=1)),
         default="30d",
-        says="how long it is kept after its end what was asked, called and approved: `7d` and the "
-        "like, from a day on. A question for a payment is kept for 30 days at least, as it may be "
-        "paid late. It holds for what is written from then on",
+        says="how long ended questions, calls and approvals are stored: a duration such as `7d`, "
+        "at least a day. A question for a payment is stored for at least 30 days, because it "
+        "can be paid late. A change applies to records written from then on",
     )
     keep_webhooks: timedelta = setting(
         "ELICIT_KEEP_WEBHOOKS",
         parse=duration(KEPT_AT_MOST, _FROM_A_WEEK, at_least=timedelta(days=7)),
         default="30d",
-        says="how long webhooks are kept that came: `90d` and the like, from 7 days on, as "
-        "providers send them again for some days",
+        says="how long incoming webhooks are stored: a duration such as `90d`, at least 7 days, "
+        "because providers send them again for some days",
     )
     plugins: tuple[str, ...] = setting(
         "ELICIT_PLUGINS",
         parse=each(module_and_object),
-        says="objects of yours whose hooks run as questions are asked and answered "
-        "([hooks](../how-to/webhooks.md#hooks)), as `module:object` with commas; the first is "
-        "asked first",
+        says="your objects whose hooks run when questions are asked and answered "
+        "([hooks](../how-to/webhooks.md#hooks)), as `module:object`, separated by commas; "
+        "they run in this order",
     )
     keep_events: timedelta = setting(
         "ELICIT_KEEP_EVENTS",
         parse=duration(KEPT_AT_MOST, _FROM_A_WEEK, at_least=timedelta(days=7)),
         default="30d",
-        says="how long an event is kept that an address of `ELICIT_EVENTS_{NAME}_URL` was told of, "
-        "as `90d` and the like, from 7 days on, as one is tried for three",
+        says="how long an event for an address of `ELICIT_EVENTS_{NAME}_URL` is stored: a duration "
+        "such as `90d`, at least 7 days, because the server retries an event for three",
     )
     events_waiting: int = setting(
         "ELICIT_EVENTS_WAITING",
         parse=count(100_000),
         default="10000",
-        says="how many events may wait for one address that does not take them. What happens "
-        "beyond that is not kept for it, and the log, the metrics and `elicit doctor` say so",
+        says="the maximum number of events that wait for one address that does not accept them. "
+        "Further events are not stored for that address, and the log, the metrics and `elicit "
+        "doctor` report them",
     )
     store_marks: Path | None = setting(
         "ELICIT_STORE_MARKS",
         parse=lambda text: Path(text) if text else None,
-        otherwise="`marks` beside the key file, where one is used",
-        says="a folder of this machine in which each server notes how far the store had come. A "
-        "server that starts later sees by that whether the store has lost something since "
+        otherwise="`marks` next to the key file, if one is used",
+        says="a folder on this machine in which each server records how current the store was. A "
+        "server that starts later uses it to detect whether the store has lost data since "
         "([failover](../how-to/stores.md#failover))",
     )
     audit: bool = setting(
         "ELICIT_AUDIT",
         parse=switch,
         default="0",
-        says="`1`: each change of a question, a payment, an account or an approval is told of in "
-        "its owner's chain, in the same write ([audit](../how-to/monitoring.md#audit)); `0`: none "
-        "is",
+        says="`1`: each change of a question, a payment, an account or an approval is recorded in "
+        "its owner's audit chain, in the same write ([audit](../how-to/monitoring.md#audit)); "
+        "`0`: no audit",
     )
     audit_heads: tuple[Path, ...] = setting(
         "ELICIT_AUDIT_HEADS",
         parse=folders,
         default="",
-        says="a folder that the head of each day is written to, where `ELICIT_AUDIT` is on: one "
-        "that those who can write to the store cannot change "
+        says="the folder for each day's audit head, if `ELICIT_AUDIT` is on. People who can write "
+        "to the store should not be able to change this folder "
         "([audit](../how-to/monitoring.md#audit))",
     )
     keep_audit: timedelta = setting(
         "ELICIT_KEEP_AUDIT",
         parse=duration(KEPT_AT_MOST, _FROM_A_WEEK, at_least=timedelta(days=7)),
         default="365d",
-        says="how long the audit is kept, as `90d` and the like, from 7 days on. It holds for what "
-        "is written from then on",
+        says="how long the audit is stored: a duration such as `90d`, at least 7 days. A change "
+        "applies to entries written from then on",
     )

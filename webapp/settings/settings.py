@@ -54,15 +54,15 @@ URL = Setting(
     name="ELICIT_URL",
     parse=str,
     otherwise="`--host` and `--port`",
-    says="where people reach the server, `scheme://host[:port]`, and a path where it is under one: "
-    "`https://example.com/tools`",
+    says="the address at which people open the server, `scheme://host[:port]`, with a path if it "
+    "has one: `https://example.com/tools`",
 )
 SECRET = Setting(
     name="ELICIT_SECRET",
     parse=str,
-    otherwise="on loopback only: a key file, made once",
-    says="the secret that everything is encrypted with, 32 bytes or more, from `elicit keys new`; "
-    "several, separated by commas, newest first",
+    otherwise="on loopback only: a key file, created once",
+    says="the secret that encrypts everything, at least 32 bytes, from `elicit keys new`; several, "
+    "separated by commas, newest first",
 )
 SECRETS = (
     SECRET,
@@ -79,11 +79,11 @@ STORE = Setting(
     parse=str,
     otherwise="a file in the data folder",
     says="`sqlite:////absolute/file.db`, `sqlite:///relative.db`, `memory:` (of one process: "
-    "several workers are refused), or for several machines `postgresql://user:password@host/name` "
-    "or `valkey://user:password@host`: [stores](../how-to/stores.md). SQLite 3.32 or newer, on "
-    "a disk of this machine. File and folder must be this user's alone, like the key's: what "
-    "others could "
-    "open or replace is refused, with the command that mends it",
+    "several workers are refused), or for several machines "
+    "`postgresql://user:password@host/name` or `valkey://user:password@host`: "
+    "[stores](../how-to/stores.md). SQLite 3.32 or newer, on a disk of this machine. Only this user "
+    "may have access to the file and its folder, as for the key: otherwise the server refuses to "
+    "start and names the command that fixes it",
     names_file=True,
 )
 EXPOSE = Setting(
@@ -96,14 +96,14 @@ READ_SECONDS = Setting(
     name="ELICIT_READ_SECONDS",
     parse=count(999_999),
     default="30",
-    says="how many seconds a request's head, and then its body, may take to arrive",
+    says="the time limit for a request's head, and then for its body, in seconds",
 )
 CONNECTIONS = Setting(
     name="ELICIT_CONNECTIONS",
     parse=count(999_999),
     default="900",
-    says="how many connections there may be, below what the system lets a process open; 50 more "
-    "are for the user who runs the server",
+    says="the maximum number of connections, below the system's limit per process; 50 more are "
+    "reserved for the user who runs the server",
 )
 
 
@@ -138,41 +138,42 @@ class Settings:
         "ELICIT_STORE_LISTEN",
         parse=str,
         otherwise="`ELICIT_STORE`",
-        says="where PgBouncer or its like stands before PostgreSQL: an address of the server "
-        "itself, of the same database, for the one connection on which a process hears of others",
+        says="if PostgreSQL is behind PgBouncer or a similar pooler: the direct address of the "
+        "same database, for the one connection on which a process listens for changes by "
+        "others",
     )
     refund_unused: timedelta | None = setting(
         "ELICIT_REFUND_UNUSED",
         parse=kept_unused,
         default="7d",
-        says="after how long a payment that no call has used is refunded by itself: `7d`, `12h`, "
-        "`30m`, `90s` and the like, or `0` for never",
+        says="the time after which an unused payment is refunded automatically: a duration such as "
+        "`7d`, `12h`, `30m` or `90s`, or `0` for never",
     )
     # True: poll providers for open payments. None: only if webhooks cannot reach us.
     asks: bool | None = setting(
         "ELICIT_ASK",
         parse=asks_of_payments,
-        otherwise="`1` where their webhooks cannot reach this server, which is at a loopback "
+        otherwise="`1` if their webhooks cannot reach this server, because it is at a loopback "
         "address",
-        says="`1`: payment providers are asked about open payments by themselves, seconds after "
-        "Continue and then more seldom; `0`: they are not",
+        says="`1`: the server polls payment providers about open payments, some seconds after "
+        "Continue and then less often; `0`: it does not poll",
     )
     gate: GatePolicy = setting(
         "ELICIT_GATE",
         parse=gate,
         default="destructive",
         says="which tools wait for a person's approval before they start: `destructive` (annotated "
-        "so by their author), patterns of tool names such as `delete_*`, or both, separated by "
-        "commas; `off` for none of these. Patterns replace the default unless it stands among "
-        "them. Tools decorated with `@elicit.gate` always wait",
+        "so by their author), patterns of tool names such as `delete_*`, or both, separated "
+        "by commas; `off` for none of these. Patterns replace the default unless they include "
+        "it. Tools decorated with `@elicit.gate` always wait",
     )
     has_sandbox: bool = setting(
         "ELICIT_SANDBOX",
         parse=switch,
         default="0",
-        says="`1`: a sandbox on the port after the server's, or on a free one if that is taken, "
-        "plays the providers of accounts and payments that are not set up, as with `--sandbox`; on "
-        "this machine only",
+        says="`1`: a sandbox on the port after the server's, or on a free port if that one is in "
+        "use, simulates the account and payment providers that are not set up, as with "
+        "`--sandbox`; on this machine only",
     )
     sandbox_url: str | None = None
     identity: IdentitySettings = field(default_factory=IdentitySettings)
@@ -182,42 +183,42 @@ class Settings:
     origins: frozenset[str] = setting(
         "ELICIT_ORIGINS",
         parse=lambda text: frozenset(each(origin)(text)),
-        says="web origins whose pages may call tools here, such as `http://localhost:6274` of a "
-        "client that runs in a browser; pages of others may not",
+        says="web origins whose pages can call tools here, such as `http://localhost:6274` of a "
+        "client that runs in a browser; pages of other origins cannot",
     )
     # The time for which browsers must use https only.
     hsts: timedelta | None = setting(
         "ELICIT_HSTS",
         parse=seconds,
         otherwise="not sent",
-        says="seconds for which browsers come back by https alone (`Strict-Transport-Security`), "
-        "behind https. It holds for every port of the host's name, never for names below it, and "
-        "cannot be taken back before its time but by `0`",
+        says="the number of seconds for which browsers use only https "
+        "(`Strict-Transport-Security`), behind https. It applies to every port of the host "
+        "name, never to subdomains. To end it early, set `0`",
     )
     trusted_hosts: tuple[TrustedHost, ...] = setting(
         "ELICIT_TRUSTED_HOSTS",
         parse=each(trusted_host),
-        says="hosts or networks of your own, each with its port (443 if none is said), where the "
-        "issuer, providers and payment providers that you configured may be: `login.internal:8443, "
-        "10.1.0.0/16`. All else must be on the public internet, and so must what tools, models and "
-        "clients name",
+        says="your own hosts or networks, each with its port (default 443), where the issuer, "
+        "account providers and payment providers that you configure can be: "
+        "`login.internal:8443, 10.1.0.0/16`. All other addresses, and all that tools, models "
+        "and clients name, must be on the public internet",
     )
     proxies: tuple[Network, ...] = setting(
         "ELICIT_PROXIES",
         parse=each(network),
-        says="addresses or networks of proxies whose forwarded headers are believed",
+        says="addresses or networks of proxies whose forwarded headers are trusted",
     )
     # The part of a path that a proxy removes; otherwise the ASGI server passes it (root_path).
     taken_path: str = setting(
         "ELICIT_ROOT_PATH",
         parse=url_path,
-        says="the part of `ELICIT_URL`'s path that a proxy takes off before it hands a request on, "
-        "as `/tools`, where the server is not told by `--root-path`",
+        says="the part of `ELICIT_URL`'s path that a proxy strips before it forwards a request, "
+        "such as `/tools`, if `--root-path` is not set",
     )
     templates: tuple[Path, ...] = setting(
         "ELICIT_TEMPLATES",
         parse=folders,
-        says="a folder whose templates come before ours",
+        says="a folder with templates that replace the built-in ones",
         names_file=True,
     )
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
@@ -285,8 +286,8 @@ def read_settings(
     who = read_identity(values)
     if not is_loopback(host) and not values.read(EXPOSE) and not who.knows_people:
         problems.append(
-            f"ELICIT_EXPOSE: {host} reaches beyond this machine, where nobody can be asked unless "
-            "people sign in (ELICIT_ISSUER); set it to 1 to serve there all the same."
+            f"ELICIT_EXPOSE: {host} can be reached from other machines, where nobody can be asked "
+            "unless people sign in (ELICIT_ISSUER); set it to 1 to serve there anyway."
         )
     key_file, store = key_file_of(environment), store_of(environment)
     ring = _ring(values, file=key_file, is_local=is_local, store=store)
@@ -322,9 +323,9 @@ def read_settings(
         **fields,
     )
     if not problems and not is_below(settings.root_path, settings.taken_path):
-        problems.append(f"ELICIT_ROOT_PATH: ELICIT_URL ({url}) must have a path that begins so.")
+        problems.append(f"ELICIT_ROOT_PATH: the path of ELICIT_URL ({url}) must begin with it.")
     if settings.hsts is not None and not url.startswith("https:"):
-        problems.append(f"ELICIT_HSTS: it is for a server behind https, and ELICIT_URL is {url}.")
+        problems.append(f"ELICIT_HSTS: it needs a server behind https, but ELICIT_URL is {url}.")
     values.refuse_unknown(_known(environment, declared))
     if problems:
         raise BadSettings(problems)
@@ -361,7 +362,10 @@ def _url(values: Values, *, host: str, port: int) -> str:
         if "ELICIT_URL" in environment or is_loopback(host):
             problems.append(f"ELICIT_URL: {error}")
         else:
-            problems.append(f"ELICIT_URL: needed, as people reach this server not at {url}.")
+            problems.append(
+                f"ELICIT_URL: required, because people cannot reach this server at {url}. Set it "
+                "to the address that they open, for example https://tools.example.com."
+            )
     return url
 
 
@@ -382,7 +386,7 @@ def _ring(values: Values, *, file: KeyFile | None, is_local: bool, store: str) -
                 values.problems.append(f"{name}: {error}")
                 return None
     if file is None or not is_local:
-        values.problems.append("ELICIT_SECRET: needed here; make one with: elicit keys new")
+        values.problems.append("ELICIT_SECRET: required here; create one with: elicit keys new")
         return None
     try:
         return file.ring(is_needed=holds_something, store=store)

@@ -109,7 +109,7 @@ class Values:
         """Add a problem for each set name that begins like ours and is no setting."""
         known = sorted(known)
         self.problems += [
-            f"{name}: there is no such setting{_nearest(name, known)}."
+            f"{name}: no setting has this name{_nearest(name, known)}."
             for name, value in sorted(self.environment.items())
             if name.startswith(PREFIX) and value.strip() and name not in known
         ]

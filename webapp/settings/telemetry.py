@@ -25,11 +25,11 @@ class TelemetrySettings:
 def _token(text: str) -> str:
     if text and (len(text) < TOKEN_LETTERS_AT_LEAST or not re.fullmatch(r"[!-~]+", text)):
         raise ValueError(
-            f"a token has {TOKEN_LETTERS_AT_LEAST} letters or more, without spaces; make one "
+            f"a token has at least {TOKEN_LETTERS_AT_LEAST} characters, without spaces; create one "
             "with: elicit keys new"
         )
     if text and find_spec("prometheus_client") is None:
-        raise ValueError("metrics need more to be installed: pip install 'elicit-url[metrics]'")
+        raise ValueError("metrics need another package: pip install 'elicit-url[metrics]'")
     return text
 
 
@@ -37,7 +37,7 @@ LOG = Setting(
     name="ELICIT_LOG",
     parse=one_of("lines", "json"),
     default="lines",
-    says="`json`: each line of the log is an object",
+    says="`json`: each line of the log is a JSON object",
 )
 LOG_LEVEL = Setting(
     name="ELICIT_LOG_LEVEL",
@@ -51,16 +51,16 @@ METRICS = Setting(
     name="ELICIT_METRICS",
     parse=_token,
     otherwise="there is no such page",
-    says="the token that opens `/metrics`, 32 letters or more, from `elicit keys new`: whoever "
-    "reads it brings `Authorization: Bearer` and the token. It opens nothing else. Needs `pip "
-    "install 'elicit-url[metrics]'`",
+    says="the token for `/metrics`, at least 32 characters, from `elicit keys new`: send it as "
+    "`Authorization: Bearer`. It gives access to nothing else. Needs `pip install "
+    "'elicit-url[metrics]'`",
 )
 TRACES = Setting(
     name="OTEL_EXPORTER_OTLP_ENDPOINT",
     parse=str,
     otherwise="traces go where the application sends its own, if it does",
-    says="where traces are sent, by OTLP over HTTP. OpenTelemetry's own settings stand beside it "
-    "(`OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER` and so on). Needs `pip install "
+    says="the address to which traces are sent, by OTLP over HTTP. OpenTelemetry's own settings "
+    "apply too (`OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER` and so on). Needs `pip install "
     "'elicit-url[otel]'`",
 )
 TELEMETRY: tuple[Setting[Any], ...] = (LOG, LOG_LEVEL, METRICS, TRACES)

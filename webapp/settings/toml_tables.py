@@ -87,11 +87,13 @@ def tables_in(
     for name, table in tables.items():
         place = f"{kind}.{name}"
         if not NAME.fullmatch(name):
-            problems.append(f"{place}: a name is 1 to 32 of a-z, 0-9 and _, a letter first.")
+            problems.append(
+                f"{place}: a name has 1 to 32 of a-z, 0-9 and _, and begins with a letter."
+            )
         elif name in built_in:
             problems.append(f"{place}: this name is built in; choose another one.")
         elif not isinstance(table, dict):
-            problems.append(f"{place}: it is a table, [{place}].")
+            problems.append(f"{place}: it must be a table, [{place}].")
         else:
             yield name, cast("dict[str, Any]", table)
 

@@ -40,102 +40,104 @@ ASKED = MetricFamily(
     name="elicit_questions_total",
     kind="counter",
     labels=("kind",),
-    says="Questions that somebody was asked.",
+    says="Questions that were asked.",
 )
 OUTCOMES = MetricFamily(
     name="elicit_outcomes_total",
     kind="counter",
     labels=("kind", "status"),
-    says="How questions ended; `late` is a payment that arrived after its question was over.",
+    says="How questions ended; `late` is a payment that arrived after its question had ended.",
 )
 WAKE = MetricFamily(
     name="elicit_wake_seconds",
     kind="histogram",
     labels=("kind",),
     buckets=_WAKE,
-    says="From the end of a question, in whichever process, until the call that waits has seen it.",
+    says="The time from the end of a question, in any process, until the waiting call has noticed "
+    "it.",
 )
 HELD = MetricFamily(
     name="elicit_calls_held",
     kind="gauge",
-    says="Calls that are held at this moment while somebody is asked.",
+    says="Requests that are open at the moment while a person is asked.",
 )
 TAKEN_OVER = MetricFamily(
     name="elicit_leases_taken_over_total",
     kind="counter",
-    says="Outcomes that were taken after the lease of whoever had them ran out.",
+    says="Outcomes that a call claimed after another call's claim had expired.",
 )
 STORE = MetricFamily(
     name="elicit_store_operation_seconds",
     kind="histogram",
     labels=("operation",),
     buckets=_STORE,
-    says="How long the store takes, by operation.",
+    says="The duration of store operations.",
 )
 STORE_RESULTS = MetricFamily(
     name="elicit_store_operations_total",
     kind="counter",
     labels=("operation", "result"),
-    says="What the store answered: `ok`, `conflict` (somebody else was first, which is normal), "
-    "`unavailable` or `failed`.",
+    says="Results of store operations: `ok`, `conflict` (another writer was first, which is "
+    "normal), `unavailable` or `failed`.",
 )
 PROVIDER = MetricFamily(
     name="elicit_provider_request_seconds",
     kind="histogram",
     labels=("provider", "operation"),
     buckets=_PROVIDER,
-    says="How long providers of accounts and payments take.",
+    says="The duration of requests to account and payment providers.",
 )
 PROVIDER_RESULTS = MetricFamily(
     name="elicit_provider_requests_total",
     kind="counter",
     labels=("provider", "operation", "result"),
-    says="What they answered: `ok`, `4xx`, `5xx`, or `failed` for no answer that could be used.",
+    says="Responses of account and payment providers: `ok`, `4xx`, `5xx`, or `failed` (no usable "
+    "response).",
 )
 ACCOUNT_FAILURES = MetricFamily(
     name="elicit_account_failures_total",
     kind="counter",
     labels=("provider", "step", "reason"),
     says="Accounts that could not be connected or refreshed. `step` is `callback`, `exchange` or "
-    "`refresh`. `reason` is `ended` (a code or refresh token that is not valid any more), `client` "
-    "(the provider refuses our client id or secret) or `redirect` (our redirect address), both of "
-    "which only the operator can correct, `passing` (the provider is out of order), `unsure` "
-    "(refused in other words) or `other` (no answer, or one that cannot be used).",
+    "`refresh`. `reason` is `ended` (a code or refresh token is no longer valid), `client` "
+    "(the provider refuses the server's client id or secret) or `redirect` (its redirect "
+    "URI), which only the operator can correct, `passing` (the provider has an outage), "
+    "`unsure` (another refusal) or `other` (no usable response).",
 )
 WEBHOOKS = MetricFamily(
     name="elicit_webhooks_total",
     kind="counter",
     labels=("provider", "result"),
-    says="Webhooks, by what became of them. Those that could not be verified have the reason, and "
-    "`not_kept` was answered 503, as the store could not be written.",
+    says="Incoming webhooks by outcome. Webhooks that could not be verified have the reason; "
+    "`not_kept` was answered with 503, because the store could not be written.",
 )
 EVENTS = MetricFamily(
     name="elicit_events_total",
     kind="counter",
     labels=("address", "result"),
-    says="Tries to tell the addresses of `ELICIT_EVENTS_{NAME}_URL` of an event: `sent`, `failed` "
-    "(it is tried again), `given_up`, or `not_kept`, as too many waited. See "
+    says="Attempts to send an event to the addresses of `ELICIT_EVENTS_{NAME}_URL`: `sent`, "
+    "`failed` (will be retried), `given_up`, or `not_kept` (too many were waiting). See "
     "[events](../how-to/webhooks.md).",
 )
 API_REFUSED = MetricFamily(
     name="elicit_api_refused_total",
     kind="counter",
     labels=("why",),
-    says="Requests to the HTTP API without a key or token that works: `missing`, `unknown`, "
-    "`revoked` or `expired` (API keys), `invalid_token`, `insufficient_scope` or `invalid_request` "
+    says="Requests to the HTTP API without a valid key or token: `missing`, `unknown`, `revoked` "
+    "or `expired` (API keys), `invalid_token`, `insufficient_scope` or `invalid_request` "
     "(access tokens), `held_back` (a guess from an address with too many of these).",
 )
 SWEEPER_LAG = MetricFamily(
     name="elicit_sweeper_lag_seconds",
     kind="gauge",
     pooled="livemax",
-    says="How long the oldest row had been due when the sweeper last went round.",
+    says="How long the oldest row had been due when the sweeper last ran.",
 )
 SWEPT = MetricFamily(
     name="elicit_sweeper_last_round_timestamp_seconds",
     kind="gauge",
     pooled="max",
-    says="When a sweeper last went round.",
+    says="The time of the sweeper's last run.",
 )
 COUNTED = (
     *(ASKED, OUTCOMES, WAKE, HELD, TAKEN_OVER, STORE, STORE_RESULTS, PROVIDER, PROVIDER_RESULTS),
@@ -146,8 +148,8 @@ COUNTED = (
 READY = MetricFamily(
     name="elicit_ready",
     kind="gauge",
-    says="1 if `/ready` says 200: the store takes a write and has room, and the process does not "
-    "end.",
+    says="1 if `/ready` answers 200: the store accepts writes and has room, and the process is not "
+    "shutting down.",
 )
 OPEN = MetricFamily(
     name="elicit_questions_open",
@@ -159,44 +161,44 @@ OPEN = MetricFamily(
 UNSPENT = MetricFamily(
     name="elicit_receipts_unspent",
     kind="gauge",
-    says="Payments that arrived and that no call has used.",
+    says="Payments that arrived and are not used yet.",
 )
 UNRESOLVED = MetricFamily(
     name="elicit_payments_unresolved",
     kind="gauge",
     labels=("status",),
-    says="Payments of which nobody knows what became: `waiting` (the provider is asked again), "
-    "`unanswered` (it is asked no more) or `otherwise` (paid, and not as asked). See "
-    "[elicit payments](commands.md#elicit-payments).",
+    says="Payments with an unknown outcome: `waiting` (the server polls the provider), "
+    "`unanswered` (the server stopped polling) or `otherwise` (the payment differs from the "
+    "request). See [elicit payments](commands.md#elicit-payments).",
 )
 UNRESOLVED_AGE = MetricFamily(
     name="elicit_payments_unresolved_oldest_seconds",
     kind="gauge",
-    says="How long ago the oldest of these was found; 0 if there is none.",
+    says="The age of the oldest payment with an unknown outcome; 0 if there is none.",
 )
 EVENTS_WAITING = MetricFamily(
     name="elicit_events_waiting",
     kind="gauge",
     labels=("address",),
-    says="Events that an address was not told of yet, whether they are tried again or wait for one "
-    "before them.",
+    says="Events that an address has not received yet, because they are retried or wait for an "
+    "earlier event.",
 )
 DISK = MetricFamily(
     name="elicit_store_disk_free_bytes",
     kind="gauge",
-    says="Room on the disk of a store that is a file.",
+    says="Free space on the disk of a store that is a file.",
 )
 STEPPED_BACK = MetricFamily(
     name="elicit_store_stepped_back_timestamp_seconds",
     kind="gauge",
-    says="When it was noticed last that the store had lost what it had acknowledged; 0 if it never "
-    "was. See [failover](../how-to/stores.md#failover).",
+    says="When a loss of acknowledged data in the store was last noticed; 0 if never. See "
+    "[failover](../how-to/stores.md#failover).",
 )
 LOOKED_UP = MetricFamily(
     name="elicit_store_counted_timestamp_seconds",
     kind="gauge",
-    says="When the store was last read through for the gauges above; the changes since are added. "
-    "Until that is done for the first time they are left out.",
+    says="When the store was last read completely for the gauges above; later changes are added. "
+    "The gauges are missing until the first complete read.",
 )
 OF_THE_STORE = (
     *(

@@ -185,7 +185,7 @@ class ProviderDeclaration:
             if api is not None and (not _is_origin(origin) or api.endswith("/")):
                 faults.append(f"{key}: an https address without a slash at its end.")
         faults += [
-            f"checkout_origins: {origin!r} is no https origin."
+            f"checkout_origins: {origin!r} is not an https origin."
             for origin in (*self.checkout_origins, *self.test_checkout_origins)
             if not _is_origin(origin)
         ]

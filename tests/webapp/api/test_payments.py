@@ -141,7 +141,7 @@ async def test_a_provider_that_fails_is_asked_again_and_refunds_once(
     httpx_mock.add_response(500)
     failed = await refunded(till, id)
     assert (failed.status_code, failed.json()["code"]) == (502, "REFUND_NOT_DONE")
-    assert "by itself" in failed.json()["detail"]
+    assert "automatically" in failed.json()["detail"]
     assert [one["status"] for one in await listed(till)] == ["refunding"]
     (asked,) = httpx_mock.get_requests()
     httpx_mock.add_response(

@@ -96,8 +96,8 @@ def due(payment: Payment, here: AskingEnv) -> Payment:
 
 TAKES: Mapping[str, tuple[Takes, str]] = {
     "page": (by_page, "no button: True"),
-    "command": (by_command, "A call uses it at the moment: try again in a minute."),
-    "api": (by_api, "409 A run of this program has it in hand"),
+    "command": (by_command, "A call is using the payment at the moment: try again in a minute."),
+    "api": (by_api, "409 A run of this program is using the payment"),
     "clock": (by_itself, "open"),
 }
 

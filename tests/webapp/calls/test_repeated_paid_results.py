@@ -52,7 +52,7 @@ async def test_another_process_gives_it_again_after_a_restart(shop: Shop) -> Non
     async with shop.env.caller(LEGACY) as caller:
         before, note = (await soon(caller.call("report"))).content
         assert before.text == PAID
-        assert "given again" in note.text
+        assert "sent again" in note.text
     assert (shop.bodies, await shop.ledger()) == (1, ["spent"])
 
 

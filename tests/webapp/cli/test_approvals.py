@@ -54,7 +54,7 @@ def test_they_are_listed_revoked_and_cleared(
     assert {row[1] for row in rows} == {"delete", "wipe", "burn"}
     assert {tuple(row[2:4]) for row in rows} == {("count: 5", "shop")}
     id, revoked, *_ = rows[0]
-    assert said(capsys, "revoke", id[:23]) == ["It is revoked: the next call asks again."]
+    assert said(capsys, "revoke", id[:23]) == ["The approval is revoked: the next call asks again."]
     left = {line.split("\t")[1] for line in said(capsys, "list")}
     assert left == {"delete", "wipe", "burn"} - {revoked}
     assert said(capsys, "clear") == ["2 are revoked: the next calls ask again."]

@@ -48,10 +48,10 @@ async def test_a_backup_beside_a_server_has_all_and_is_put_back_with_its_key(
     assert all(stat.S_IMODE(each.stat().st_mode) == 0o600 for each in (copy, key))
     await put(home, "a-2")
     again = await called("backup", str(copy), home=home)
-    assert (again.status, "is there already" in again.err) == (1, True)
+    assert (again.status, "exists already" in again.err) == (1, True)
     back = await called("restore", str(copy), home=home)
     assert back.status == 0, back.err
-    assert "is kept as" in back.out
+    assert "is saved as" in back.out
     assert await ids(home) == ["a-1"]
     # finding: XB4
     told = await called("doctor", home=home)
@@ -70,7 +70,7 @@ async def test_a_backup_whose_key_is_another_is_not_put_back(tmp_path: Path) -> 
         assert (await called("payments", "list", home=home)).status == 0
     assert (await called("backup", str(tmp_path / "copy.db"), home=one)).status == 0
     refused = await called("restore", str(tmp_path / "copy.db"), home=other)
-    assert (refused.status, "is another key" in refused.err) == (1, True)
+    assert (refused.status, "is a different key" in refused.err) == (1, True)
 
 
 async def test_without_a_key_file_it_is_said_loudly_that_the_secret_is_not_in_it(
@@ -79,7 +79,7 @@ async def test_without_a_key_file_it_is_said_loudly_that_the_secret_is_not_in_it
     extra = {"ELICIT_SECRET": "a" * 32}
     assert (await called("payments", "list", home=tmp_path, extra=extra)).status == 0
     made = await called("backup", str(tmp_path / "copy.db"), home=tmp_path, extra=extra)
-    assert "THE SECRET IS NOT IN IT" in made.out
+    assert "THE SECRET IS NOT IN THE BACKUP" in made.out
     assert not (tmp_path / "copy.db.key").exists()
 
 
@@ -96,7 +96,10 @@ async def test_another_secret_than_the_backups_is_told_before_anything_is_change
             (tmp_path / "new.db").unlink()
         refused = await called("restore", str(copy), home=tmp_path, extra={**store, **secret})
         assert (refused.status, refused.out) == (2, "")
-        assert f"{source} does not open {copy}, which was made under another secret" in refused.err
+        assert (
+            f"{source} does not decrypt {copy}, which was encrypted with another secret"
+            in refused.err
+        )
         assert not (tmp_path / "new.db").exists()
     both = {"ELICIT_SECRET": f"{'b' * 32},{'a' * 32}", **store}
     assert (await called("restore", str(copy), home=tmp_path, extra=both)).status == 0
@@ -136,7 +139,7 @@ async def test_a_backup_goes_back_into_another_store_unless_that_holds_something
     extra = {"ELICIT_STORE": f"sqlite:///{elsewhere}"}
     back = await called("restore", str(copy), home=tmp_path, extra=extra)
     assert back.status == 0, back.err
-    assert "The store is as it was at 20" in back.out
+    assert "The store is restored to its state at 20" in back.out
     store = await SqliteStore.open(elsewhere)
     assert [each.id for each in await store.list("elicitation")] == ["a-1"]
     assert await store.fenced() is None
@@ -179,10 +182,10 @@ async def test_what_is_no_backup_changes_nothing(tmp_path: Path) -> None:
     assert (refused.status, "no file that elicit backup has made" in refused.err) == (1, True)
     assert await ids(tmp_path) == ["a-1"]
     missing = await called("restore", str(tmp_path / "missing"), home=tmp_path)
-    assert (missing.status, "There is no file" in missing.err) == (1, True)
+    assert (missing.status, "does not exist" in missing.err) == (1, True)
 
 
 async def test_where_nothing_is_kept_there_is_nothing_to_copy(tmp_path: Path) -> None:
     refused = await called("backup", str(tmp_path / "copy"), home=tmp_path)
-    assert (refused.status, "There is nothing in the store yet" in refused.err) == (1, True)
+    assert (refused.status, "The store is still empty" in refused.err) == (1, True)
     assert not (tmp_path / "copy").exists()

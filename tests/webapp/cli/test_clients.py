@@ -42,7 +42,7 @@ def test_they_are_listed_and_forgotten(home: Path, capsys: pytest.CaptureFixture
     id, _, version, _, forms, links, *_ = lines[0]
     assert (version, forms, links) == ("1.2", "said nothing", "answered")
     (answer,) = said(capsys, "forget", id[:8])
-    assert answer.startswith("It is forgotten")
+    assert answer.startswith("The client is forgotten")
     assert id not in str(said(capsys, "list"))
     assert main(["clients", "forget", id]) == 1
     assert "elicit clients list" in capsys.readouterr().err

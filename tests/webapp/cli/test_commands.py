@@ -148,8 +148,8 @@ async def test_a_setting_that_there_is_not_is_named_with_what_may_be_meant(tmp_p
     end = await called("settings", home=tmp_path, extra={"ELICIT_GRCE": "hunter2"})
     assert end.status == 1
     assert end.err == (
-        "elicit: ELICIT_GRCE: there is no such setting; perhaps ELICIT_GRACE is meant.\n"
+        "elicit: ELICIT_GRCE: no setting has this name; perhaps ELICIT_GRACE is meant.\n"
     )
     end = await called("settings", "colour", home=tmp_path)
     assert (end.status, end.out) == (1, "")
-    assert end.err == "elicit: No setting has colour in its name: elicit settings lists them.\n"
+    assert end.err == "elicit: No setting has colour in its name: elicit settings lists all.\n"

@@ -123,7 +123,7 @@ async def test_a_reason_is_shown_as_the_tools_own_words_on_one_line() -> None:
         with pytest.raises(Failed):
             await connect_by_code(here.service, asked, desk.terminal)
         *_, reason = desk.said[0].split("\n")
-        assert reason.startswith('Why, in its own words: "I sort them. ')
+        assert reason.startswith('The tool says: "I sort them. ')
         assert reason.isprintable()
 
 
@@ -169,7 +169,7 @@ async def test_credentials_that_are_missing_are_named() -> None:
         with pytest.raises(NotConfigured, match="ELICIT_ELSEWHERE_CLIENT_ID"):
             await connect_by_code(here.service, asked, Desk().terminal)
         asked = told_otherwise(asked, client_id="our-own-id", provider="github")
-        with pytest.raises(Failed, match="registered there as another app"):
+        with pytest.raises(Failed, match="registered there as a different app"):
             await connect_by_code(here.service, asked, Desk().terminal)
 
 

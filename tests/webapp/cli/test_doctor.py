@@ -83,9 +83,9 @@ async def test_another_secret_than_the_stores_is_named(tmp_path: Path) -> None:
     was = await called("payments", "list", home=tmp_path, extra={"ELICIT_SECRET": "a" * 32})
     told = await called("doctor", home=tmp_path, extra={"ELICIT_SECRET": "b" * 32})
     assert (was.status, told.status) == (0, 1)
-    assert "set ELICIT_SECRET to that one" in told.out
+    assert "set ELICIT_SECRET to that secret" in told.out
     assert "NO  secrets" in told.out
-    assert "http://127.0.0.1:8765 (the port that elicit serve takes, unless" in told.out
+    assert "http://127.0.0.1:8765 (the default port of elicit serve;" in told.out
 
 
 async def test_a_store_that_has_moved_says_where_to(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def told_of(found: Sequence[Finding], standing: str) -> str:
     [
         ({"status_code": 421}, ["changes the Host header", "proxy_set_header Host"]),
         ({"status_code": 301, "headers": {"location": "https://x.example"}}, ["ELICIT_URL to"]),
-        ({"status_code": 502}, ["does not reach the server", "--host and --port"]),
+        ({"status_code": 502}, ["cannot reach the server", "--host and --port"]),
         ({"status_code": 404}, ["another program answers", "set ELICIT_URL", "ELICIT_ROOT_PATH"]),
         ({"json": None, "text": "<h1>It works!</h1>"}, ["another program answers"]),
     ],
@@ -198,7 +198,7 @@ async def test_what_is_before_the_server_is_told(
 async def test_that_nobody_can_be_asked_is_told(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
     alive(httpx_mock, is_reusable=True)
     told = told_of(await examined(PUBLIC, tmp_path), "note")
-    assert "confirm is False, and all else is refused -> set ELICIT_ISSUER" in told
+    assert "all other questions are refused -> set ELICIT_ISSUER" in told
     by_code = {**PUBLIC, "ELICIT_ANONYMOUS": "code"}
     assert "confirm" not in told_of(await examined(by_code, tmp_path), "note")
 
@@ -206,7 +206,7 @@ async def test_that_nobody_can_be_asked_is_told(tmp_path: Path, httpx_mock: HTTP
 async def test_an_address_that_leads_nowhere_is_told(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
     httpx_mock.add_exception(httpx.ConnectError("refused"), url=f"{URL}/live")
     told = told_of(await examined(PUBLIC, tmp_path), "wrong")
-    assert f"{URL}/live is not reached from here (ConnectError" in told or "refused" in told
+    assert f"{URL}/live cannot be reached from here (ConnectError" in told or "refused" in told
     assert "set ELICIT_URL to the address that people open" in told
 
 
@@ -215,7 +215,7 @@ async def test_an_address_that_leads_nowhere_is_told(tmp_path: Path, httpx_mock:
     [
         (NOW + timedelta(days=5, hours=1), "ends in 5 days -> renew it"),
         (NOW - timedelta(days=1), "has ended -> renew it"),
-        (ssl.SSLCertVerificationError(1, "self-signed"), "with its whole chain"),
+        (ssl.SSLCertVerificationError(1, "self-signed"), "with its full chain"),
     ],
     ids=["soon", "ended", "not believed"],
 )
@@ -232,7 +232,7 @@ async def test_what_a_proxy_takes_off_is_told(tmp_path: Path, httpx_mock: HTTPXM
     headers = {name: value for name, value in page_headers().items() if name != "referrer-policy"}
     alive(httpx_mock, headers=headers)
     told = told_of(await examined({**PUBLIC, "ELICIT_PROXIES": ""}, tmp_path), "note")
-    assert "takes off or changes referrer-policy" in told
+    assert "removes or changes referrer-policy" in told
     assert "set ELICIT_PROXIES to its address" in told
 
 
@@ -319,7 +319,7 @@ async def test_stripe_that_cannot_be_reached_is_no_verdict(
     httpx_mock.add_exception(httpx.ConnectError("refused"), url=f"{API}/account")
     found = await examined(STRIPE, tmp_path)
     assert told_of(found, "wrong") == ""
-    assert "could not be asked" in told_of(found, "note")
+    assert "could not be reached" in told_of(found, "note")
 
 
 async def test_an_issuer_that_does_not_know_itself_by_that_name_is_told(
@@ -331,7 +331,7 @@ async def test_an_issuer_that_does_not_know_itself_by_that_name_is_told(
     )
     told = told_of(await examined(SIGN_IN, tmp_path), "wrong")
     assert f"{ISSUER} cannot be used" in told
-    assert "ELICIT_ISSUER has to belong to an issuer that names itself so" in told
+    assert "ELICIT_ISSUER must equal the issuer in its /.well-known/openid-configuration" in told
 
 
 def at_issuer(network: HTTPXMock, **answer: Any) -> None:
@@ -370,10 +370,12 @@ async def test_an_issuer_is_asked_whether_it_sends_people_back_to_us(
         found = await examine_outside(settings, around)
     place = f"{ours}/signin/callback"
     if serves is None:
-        assert f"sends people back to {place}" in told_of(found, "ok")
+        assert f"redirects people to {place}" in told_of(found, "ok")
     else:
         told = told_of(found, "wrong")
-        assert f"refuses to send people back to {place} -> register exactly that" in told
+        assert (
+            f"refuses to redirect people to {place} -> register exactly this redirect URI" in told
+        )
         assert f"client {sandbox.client_id} there; or set ELICIT_ISSUER_CLIENT_ID" in told
 
 
@@ -393,7 +395,7 @@ async def test_where_an_issuer_does_not_say_the_address_to_register_is_told(
     at_issuer(httpx_mock, **answer)
     found = await examined(SIGN_IN, tmp_path)
     assert told_of(found, "wrong") == ""
-    assert f"its redirect address there has to be {URL}/signin/callback" in told_of(found, "ok")
+    assert f"its redirect URI there has to be {URL}/signin/callback" in told_of(found, "ok")
 
 
 @pytest.mark.parametrize("kind", ["postgres", "valkey"])
@@ -411,9 +413,9 @@ async def test_how_far_the_stores_clock_is_from_ours_is_told(tmp_path: Path, kin
 
         assert (await told(timedelta())).standing == "ok"
         far = await told(timedelta(hours=1))
-        assert (far.standing, "behind this one" in far.says) == ("note", True)
+        assert (far.standing, "behind this machine's" in far.says) == ("note", True)
         assert "NTP" in (far.fix or "")
-        assert "ahead of this one" in (await told(timedelta(hours=-1))).says
+        assert "ahead of this machine's" in (await told(timedelta(hours=-1))).says
 
 
 async def test_where_all_is_well_it_is_said_what_has_to_be_registered(
@@ -427,10 +429,10 @@ async def test_where_all_is_well_it_is_said_what_has_to_be_registered(
     found = await examined({**STRIPE, **SIGN_IN, **github}, tmp_path)
     assert {each.standing for each in found} == {"ok"}
     told = told_of(found, "ok")
-    assert f"its redirect address there has to be {URL}/callback/github" in told
-    assert f"sends people back to {URL}/signin/callback" in told
+    assert f"its redirect URI there has to be {URL}/callback/github" in told
+    assert f"redirects people to {URL}/signin/callback" in told
     assert f"Stripe sends all that is needed to {URL}/webhooks/stripe" in told
-    assert "it agrees with Stripe's" in told
+    assert "it matches Stripe's" in told
 
 
 EVENTS = {

@@ -141,16 +141,16 @@ async def test_the_doctor_tells_of_what_waits_of_what_was_not_kept_and_of_who_is
         (finding,) = await examine_events(here)
         return finding.standing, f"{finding.says} {finding.fix}"
 
-    assert await said() == ("ok", "crm was told of all None")
+    assert await said() == ("ok", "crm has received all events None")
     receiver.is_down = True
     await told_of_one(here, timeout=WEEK)
     standing, words = await said()
-    assert (standing, "still to be told of 1" in words) == ("note", True)
+    assert (standing, "events that wait for crm: 1" in words) == ("note", True)
     for number in range(4):
         await asked(here, join=str(number), timeout=WEEK)
     await round_of(here)
     standing, words = await said()
-    assert (standing, "never told of 2" in words) == ("wrong", True)
+    assert (standing, "will not receive 2" in words) == ("wrong", True)
     receiver.is_down, receiver.answers = False, [httpx.Response(410)]
     await pass_time(here, clock, minutes=10)
     standing, words = await said()

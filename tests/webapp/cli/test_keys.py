@@ -100,7 +100,7 @@ async def test_without_a_secret_nothing_is_made(tmp_path):
     for command in (("list",), ("rotate",), ("rotate", "--after-leak"), ("retire", "00000000")):
         end = await called("keys", *command, home=tmp_path)
         assert (end.status, end.out) == (1, "")
-        assert end.err.startswith("elicit: There is no secret yet, neither in ELICIT_SECRET nor")
+        assert end.err.startswith("elicit: No secret exists yet: ELICIT_SECRET is not set")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -112,7 +112,7 @@ async def test_a_server_that_runs_breaks_no_link_when_its_key_is_rotated(tmp_pat
         (form, *_) = Page((await browser.get(link)).text).forms
         end = await called("keys", "rotate", home=tmp_path)
         assert (end.status, end.err) == (0, "")
-        assert "is new, and the newest in" in end.out
+        assert "was created, and is the newest in" in end.out
         new, old = file.ring().fingerprints
         assert new.hex() in end.out
         after = await waiting_demo(server.url, tool="use_key", home=tmp_path)
@@ -133,7 +133,7 @@ async def test_a_server_that_runs_breaks_no_link_when_its_key_is_rotated(tmp_pat
     assert counted[old.hex()] == "0"
     end = await called("keys", "retire", old.hex(), home=tmp_path)
     assert end.status == 1
-    assert "may live until" in end.err
+    assert "can be valid until" in end.err
     end = await called("keys", "retire", old.hex(), "--anyway", home=tmp_path)
     assert (end.status, end.err) == (0, "")
     async with serving(home=tmp_path, port=_port(server.url)), httpx.AsyncClient() as browser:
@@ -145,19 +145,19 @@ async def test_with_secrets_of_the_environment_the_store_is_wrapped_under_the_fi
     async with serving(home=tmp_path, extra={"ELICIT_SECRET": "a" * 32}):
         end = await called("keys", "rotate", home=tmp_path, extra=SECRETS)
         assert end.status == 1
-        assert "has ever had" in end.err
+        assert "has ever loaded" in end.err
         assert "Traceback" not in end.err
     async with serving(home=tmp_path, extra=SECRETS):
         end = await _keys("rotate", home=tmp_path)
         assert "2 keys of" in end.out
-        assert "ELICIT_SECRET stays as it is" in end.out
+        assert "Do not change ELICIT_SECRET yet" in end.out
     async with (
         serving(home=tmp_path, extra={"ELICIT_SECRET": "b" * 32}) as server,
         httpx.AsyncClient() as browser,
     ):
         assert (await browser.get(f"{server.url}/health")).status_code == 200
     end = await _keys("retire", fingerprint_of(b"a" * 32).hex(), home=tmp_path)
-    assert "can be taken out of ELICIT_SECRET" in end.out
+    assert "remove it from ELICIT_SECRET" in end.out
     assert not (tmp_path / ".local/share/elicit-url/key").exists()
 
 
@@ -167,7 +167,7 @@ async def test_a_store_of_another_secret_is_refused_and_the_file_stays(tmp_path,
     written(file, NEW)
     end = await called("keys", "rotate", home=tmp_path)
     assert end.status == 2
-    assert "was made under another secret" in end.err
+    assert "was encrypted with another secret" in end.err
     assert file.path.read_bytes() == NEW
 
 
@@ -181,11 +181,11 @@ async def test_a_secret_is_kept_while_any_store_that_was_served_with_it_needs_it
     retiring = ("keys", "retire", old.hex(), "--anyway")
     end = await called(*retiring, home=tmp_path, extra=one)
     assert (end.status, end.out) == (1, "")
-    assert f"still wraps 2 keys of sqlite:///{tmp_path}/other.db" in end.err
+    assert f"still encrypts 2 keys of sqlite:///{tmp_path}/other.db" in end.err
     async with serving(home=tmp_path, extra=other):
         pass
     end = await called("keys", "rotate", home=tmp_path, extra=other)
-    assert "was not finished; it is now: 2 keys of" in end.out
+    assert "was interrupted and is now finished: 2 keys of" in end.out
     assert len(file.read()) == 2
     end = await called(*retiring, home=tmp_path, extra=one)
     assert (end.status, end.err) == (0, "")
@@ -231,11 +231,11 @@ async def test_no_key_is_made_beside_a_store_that_only_another_one_opens(tmp_pat
     for command in (("payments", "list"), ("serve", "--port", "0")):
         refused = await called(*command, home=tmp_path)
         assert refused.status == 2
-        assert "elicit.db holds what only its secrets open" in refused.err
+        assert "elicit.db contains data that only its secrets decrypt" in refused.err
         assert not file.path.exists()
     elsewhere = {"ELICIT_STORE": f"sqlite:///{tmp_path / 'another.db'}"}
     refused = await called("payments", "list", home=tmp_path, extra=elsewhere)
-    assert f"take it out of {file.notes}" in refused.err
+    assert f"remove it from {file.notes}" in refused.err
     assert not file.path.exists()
     written(file, secret)
     assert (await called("payments", "list", home=tmp_path)).status == 0
@@ -255,7 +255,7 @@ async def test_a_pipe_in_place_of_the_key_is_refused_and_not_waited_for(tmp_path
     os.mkfifo(file.path.with_name(name), 0o600)
     refused = await called("payments", "list", home=tmp_path)
     assert refused.status in (1, 2)
-    assert f"{name} is no file" in refused.err
+    assert f"{name} is not a file" in refused.err
 
 
 async def test_no_command_shows_the_password_of_a_store(tmp_path):

@@ -117,7 +117,7 @@ async def test_a_store_made_under_another_secret_is_refused_in_a_sentence(tmp_pa
         pass
     end = await called("serve", "--port", "0", home=tmp_path, extra={"ELICIT_SECRET": "b" * 32})
     assert end.status == 2
-    assert "was made under another secret" in end.err
+    assert "was encrypted with another secret" in end.err
     assert "Traceback" not in end.err
 
 

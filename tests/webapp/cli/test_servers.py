@@ -73,7 +73,7 @@ async def test_a_name_that_nobody_served_is_not_accepted(tmp_path: Path) -> None
     assert refused.status == 1
     assert "No server is named shop" in refused.err
     listed = await called("servers", "list", home=tmp_path)
-    assert (listed.out, listed.err) == ("", "No server was served.\n")
+    assert (listed.out, listed.err) == ("", "No server is stored.\n")
 
 
 async def test_of_two_that_start_at_once_one_is_written_down(tmp_path: Path) -> None:

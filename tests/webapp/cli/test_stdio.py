@@ -170,7 +170,7 @@ async def test_a_server_of_another_store_is_named_as_who_has_the_port(desktop):
 @pytest.mark.parametrize(
     ("arguments", "extra", "says", "runs"),
     [
-        (("--port", "0"), {}, "another port for each process", called),
+        (("--port", "0"), {}, "a different port for each process", called),
         (("--plugin", "rules.py"), {}, "as in my_rules:audit", called),
         (("--host", "0.0.0.0"), {}, "unrecognized arguments: --host", called),
         (

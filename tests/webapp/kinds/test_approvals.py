@@ -357,7 +357,7 @@ async def test_an_operator_sees_what_who_and_until_when_and_ends_it(service: Ser
     with pytest.raises(CommandRefused):
         await revoke_approval(service, "x" * 24)
     assert await revoke_approval(service, table.rows[0].id[:20]) == [
-        "It is revoked: the next call asks again."
+        "The approval is revoked: the next call asks again."
     ]
     assert await clear_approvals(service) == ["1 is revoked: the next calls ask again."]
     assert await clear_approvals(service) == ["Nothing is approved."]

@@ -196,4 +196,4 @@ async def test_answers_to_a_tools_own_requests_that_cannot_be_kept_are_refused_i
     async with odd_client(server) as (_, client):
         roots = {"roots": [{"uri": "file:///" + "x" * 100_000}]}
         said = await client.call("go", inputResponses={"its own": roots})
-        assert "at most are kept while a person is asked" in said["result"]["content"][0]["text"]
+        assert "can be stored while a person is asked" in said["result"]["content"][0]["text"]

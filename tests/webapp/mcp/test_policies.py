@@ -130,7 +130,7 @@ async def test_too_many_open_questions_are_an_error_that_the_model_can_read(serv
         assert refused.is_error
         assert refused.meta["errorId"] == refused.meta["code"] == "ELICITATION_TOO_MANY_PENDING"
         assert refused.meta["status"] == 429
-        assert "as many questions are open for this person as may be (1)" in text_of(refused)
+        assert "the limit of open questions for this person is reached (1)" in text_of(refused)
         unasked = await caller.result("sure")
         assert unasked.meta["code"] == "ELICITATION_TOO_MANY_PENDING"
         assert len(await env.elicitations()) == 1

@@ -11,7 +11,7 @@ from flows.elicitation.states import Json
 from tests.support.clock import Clock
 from tests.support.mcp_server import FORM, LEGACY, MODERN, attached, caller_of, new_server, text_of
 
-NOTE = "given again in case it did not arrive"
+NOTE = "sent again in case it did not arrive"
 
 
 class Orders:

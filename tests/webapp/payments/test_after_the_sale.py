@@ -91,7 +91,7 @@ async def test_inquiry_takes_nothing_and_a_call_gets_the_receipt(shop: Shop) -> 
         await shop.sweep()
         row = await listed(shop)
         assert (row.standing, row.is_open, row.claimed) == ("open", True, 0)
-        assert "a bank asks about it" in (row.note or "")
+        assert "a bank inquiry" in (row.note or "")
         assert await buy.again() == "paid 9.00 EUR"
         await results_are_noted(shop)
         # An inquiry needs an answer to the bank even after the payment was used.
@@ -111,7 +111,7 @@ async def test_dispute_of_a_part_takes_that_part(shop: Shop) -> None:
         await shop.sweep()
         row = await listed(shop)
         assert (row.standing, row.claimed) == ("open", 450)
-        assert "a bank claims 4.50 EUR of it" in (row.note or "")
+        assert "4.50 EUR of it is disputed" in (row.note or "")
         page = await buy.person.visit(f"{shop.url}/payments")
         assert "of it is disputed at your bank" in page.text
         assert await buy.again() == "paid 9.00 EUR"
@@ -120,7 +120,7 @@ async def test_dispute_of_a_part_takes_that_part(shop: Shop) -> None:
         await shop.sweep()
         await ends_in(shop, ["spent"])
         row = await listed(shop)
-        assert (row.is_open, row.note) == (False, "a bank has taken 4.50 EUR of it")
+        assert (row.is_open, row.note) == (False, "a dispute withdrew 4.50 EUR of it")
         page = await buy.person.visit(f"{shop.url}/payments")
         assert "Your bank has taken back" in page.text
 
@@ -207,7 +207,7 @@ async def test_operator_ends_what_a_failed_refund_owes(shop: Shop) -> None:
         assert page.heading == "A refund of 9.00 € failed"
         (payment,) = await shop.payments()
         (said,) = await end_payment(shop.service, tail_of(payment))
-        assert said == "9.00 EUR counts as paid back, and is listed no more."
+        assert said == "9.00 EUR counts as refunded, and is no longer listed."
         assert not (await listed(shop)).is_open
         assert await shop.ledger() == ["refunded"]
 

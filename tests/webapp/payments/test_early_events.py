@@ -310,7 +310,7 @@ async def test_what_is_paid_for_a_question_that_is_erased_is_a_line_for_the_oper
     assert await ledger(payment_env) == []
     (paid,) = await still_open(payment_env)
     assert "paid 9.00 EUR" in str(paid.note)
-    assert "look at co-1 there" in str(paid.note)
+    assert "check co-1 there" in str(paid.note)
     assert paid.what == "a payment whose question is erased"
 
 
@@ -320,7 +320,7 @@ async def test_what_a_signed_event_says_was_paid_otherwise_is_such_a_line_too(
     await begun(payment_env)
     assert await received(await tell(payment_env, acme.pay(amount=400))) == "refused"
     assert await kept(payment_env) == [("refused", "amount")]
-    assert "paid 4.00 EUR, asked 9.00 EUR" in await noted(payment_env)
+    assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(payment_env)
 
 
 async def test_of_money_that_is_gone_again_nobody_has_to_be_told(
@@ -354,11 +354,11 @@ async def test_what_is_paid_for_a_question_that_this_store_never_had_is_such_a_l
     rows = await still_open(payment_env)
     paid = rows[-1] if days == 0 else rows[0]
     assert "paid 9.00 EUR" in str(paid.note)
-    assert "look at co-1 there" in str(paid.note)
+    assert "check co-1 there" in str(paid.note)
     why = "erased" if days > 30 else "not in this store"
     assert paid.what == f"a payment whose question is {why}"
     await end_payment(payment_env.service, paid.id)
-    assert "look at co-1 there" not in str(await still_open(payment_env))
+    assert "check co-1 there" not in str(await still_open(payment_env))
 
 
 async def test_what_is_paid_for_something_else_at_our_account_is_unknown(

@@ -157,14 +157,16 @@ async def test_whoever_never_answers_is_asked_for_a_month_and_then_somebody_has_
     for _ in range(40):
         await payment_env.sweep(days=1)
     (first,) = await still_open(payment_env)
-    words = "asked 9.00 EUR, and the provider has not said whether it was paid: look at co-1 there"
+    words = (
+        "requested 9.00 EUR, and the provider has not said whether it was paid: check co-1 there"
+    )
     assert (first.note, first.what) == (words, "Report")
     assert sum("GET" in call for call in acme.calls) < 100
     calls = len(acme.calls)
     await payment_env.sweep(days=2)
     assert len(acme.calls) == calls
     (line,) = await end_payment(payment_env.service, first.id)
-    assert line == "co-1 at acme is listed no more."
+    assert line == "co-1 at acme is no longer listed."
     assert await still_open(payment_env) == []
     with pytest.raises(CommandRefused):
         await end_payment(payment_env.service, first.id)
@@ -350,7 +352,7 @@ async def test_what_was_paid_in_part_has_an_owner_and_settles_nothing() -> None:
     async with selling(paypal("cid", "cs", is_live=False), provider) as payment_env:
         asked, _ = await captured(payment_env, provider, "4.00")
         (first,) = await still_open(payment_env)
-        assert first.note == "paid 4.00 EUR, asked 9.00 EUR: look at O1 there"
+        assert first.note == "paid 4.00 EUR, requested 9.00 EUR: check O1 there"
         assert first.what == "Report"
         now = await payment_env.now(asked)
         assert (now.status.is_final, now.progress) == (False, PAID_OTHERWISE)
@@ -371,7 +373,7 @@ async def test_so_has_what_was_paid_in_another_currency_and_found_by_asking(
     acme.pay()
     acme.checkouts["co-1"]["currency"] = "USD"
     await payment_env.sweep(minutes=31)
-    assert "paid 9.00 USD, asked 9.00 EUR" in await noted(payment_env)
+    assert "paid 9.00 USD, requested 9.00 EUR" in await noted(payment_env)
     now = await payment_env.now(asked)
     assert (now.status, now.why) == (Status.EXPIRED, PAID_OTHERWISE)
     assert await ledger(payment_env) == []
@@ -382,7 +384,7 @@ async def test_or_in_another_mode(payment_env: PaymentEnv, acme: Acme) -> None:
     acme.pay()
     acme.checkouts["co-1"]["live"] = True
     await payment_env.sweep(minutes=31)
-    assert "paid 9.00 EUR, in another mode, asked 9.00 EUR" in await noted(payment_env)
+    assert "paid 9.00 EUR, in another mode, requested 9.00 EUR" in await noted(payment_env)
     assert await ledger(payment_env) == []
 
 
@@ -390,12 +392,12 @@ async def test_what_is_signed_is_listed_at_once(payment_env: PaymentEnv, acme: A
     asked = await begun(payment_env)
     for id, became in (("msg_1", "refused"), ("msg_1", "duplicate")):
         assert (await tell(payment_env, acme.pay(amount=400), id=id)).json() == {"received": became}
-    assert "paid 4.00 EUR, asked 9.00 EUR" in await noted(payment_env)
+    assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(payment_env)
     assert (await payment_env.now(asked)).progress == PAID_OTHERWISE
     # The earlier event was wrong: the right amount settles the question, without the operator.
     assert (await tell(payment_env, acme.pay(), id="msg_3")).json() == {"received": "accepted"}
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]
-    assert "asked 9.00" not in await noted(payment_env)
+    assert "requested 9.00" not in await noted(payment_env)
 
 
 async def test_the_line_ends_by_the_command_that_the_operator_has(
@@ -445,7 +447,7 @@ async def test_the_page_and_the_tool_say_paid_otherwise_than_asked(shop: Shop) -
         assert PAID_OTHERWISE in await buy.result()
         assert (await buy.person.visit(buy.link)).heading == "Paid otherwise than asked"
         assert await shop.ledger() == []
-        assert "paid 4.00 EUR, asked 9.00 EUR" in await noted(shop)
+        assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(shop)
 
 
 # Two pages after one press of Continue, at a provider without idempotency keys.

@@ -109,7 +109,7 @@ async def test_payment_of_a_result_that_may_have_arrived_is_never_refunded_by_th
     assert (await shop.ledger(), shop.line.count(REFUND)) == (["open"], 0)
     (row,) = await listed(shop)
     assert (row.standing, row.given_back_by_itself_at) == ("made", None)
-    assert str(row.note).startswith("result made, arrival not noted")
+    assert str(row.note).startswith("result made, delivery not confirmed")
 
 
 async def died(shop: Shop) -> None:
@@ -125,7 +125,7 @@ async def test_operator_refunds_it_or_ends_it(shop: Shop) -> None:
     await died(shop)
     (row,) = await listed(shop)
     assert await end_payment(shop.service, row.id) == [
-        "9.00 EUR counts as used, and is listed no more."
+        "9.00 EUR counts as used, and is no longer listed."
     ]
     assert (await shop.ledger(), await listed(shop)) == (["spent"], [])
 
@@ -250,7 +250,7 @@ async def test_work_of_once_without_a_result_is_never_refunded_by_the_clock(shop
         await shop.sweep()
         assert (await shop.ledger(), shop.line.count(REFUND)) == (["open"], 0)
         (row,) = await listed(shop)
-        assert str(row.note).startswith("work done by once(), arrival not noted")
+        assert str(row.note).startswith("work done by once(), delivery not confirmed")
         page = await buy.person.visit(f"{shop.url}/payments")
         assert "Not used yet" in page.text
 

@@ -362,7 +362,7 @@ async def test_comparison_goes_through_every_page_of_the_list(shop: Shop) -> Non
     await put_back(shop, before)
     lines = await reconcile_payments(shop.service, since=since)
     (line,) = [line for line in lines if line.startswith("stripe:")]
-    assert line.startswith("stripe: 1 payment pages of ours since 2026-03-01 12:00 UTC.")
+    assert line.startswith("stripe: 1 payment pages of this server since 2026-03-01 12:00 UTC.")
     assert len(await noted(shop)) == 1
     assert sum(call == LISTING for call in shop.line.calls) == 5
 
@@ -376,14 +376,16 @@ async def test_payments_at_mollie_are_compared_too() -> None:
         store = MemoryStore()
         async with selling(mollie("test_abc"), provider, store=store) as other:
             (line,) = await reconcile_payments(other.service, since=since - timedelta(hours=1))
-            assert "1 are paid and need a look" in line
+            assert "1 are paid and need a check" in line
 
 
 async def test_providers_without_a_list_are_named(shop: Shop) -> None:
     provider = PayPal()
     async with selling(paypal("cid", "cs", is_live=False), provider) as env:
         lines = await reconcile_payments(env.service, since=timedelta(hours=1))
-        assert lines == ["paypal lists no payment pages, so it cannot be compared: look there."]
+        assert lines == [
+            "paypal cannot list payment pages, so they cannot be compared: check at the provider."
+        ]
 
 
 async def test_time_in_the_future_is_refused(shop: Shop) -> None:

@@ -61,7 +61,7 @@ async def test_command_refuses_at_once_what_a_live_call_has(shop: Shop) -> None:
         command = await shop.process()
         began = shop.clock()
         assert await standing(command) == "taken"
-        with pytest.raises(CommandRefused, match="uses it at the moment"):
+        with pytest.raises(CommandRefused, match="is using the payment at the moment"):
             await refund(command)
         assert shop.clock() == began
         assert (await shop.ledger(), shop.line.count(REFUND)) == (["open"], 0)
@@ -90,7 +90,7 @@ async def test_command_refuses_what_a_slow_call_renews_while_it_waits(shop: Shop
         clock.tick(seconds=31)
         command = await shop.process()
         clock.meanwhile = server.bodies.renew
-        with pytest.raises(CommandRefused, match="uses it at the moment"):
+        with pytest.raises(CommandRefused, match="is using the payment at the moment"):
             await refund(command)
         assert (await shop.ledger(), shop.line.count(REFUND)) == (["open"], 0)
         await command.ended()
@@ -112,7 +112,7 @@ async def test_lease_of_before_the_clock_was_set_back_ends_in_half_a_minute(shop
     async with in_hand(shop):
         shop.clock.set(hours=-2)
         command = await shop.process()
-        with pytest.raises(CommandRefused, match="uses it at the moment"):
+        with pytest.raises(CommandRefused, match="is using the payment at the moment"):
             await refund(command)
         shop.clock.tick(seconds=31)
         await refund(command)

@@ -62,7 +62,10 @@ async def test_every_id_of_a_purchase_leads_to_its_timeline(shop: Shop) -> None:
     [
         ("0123456789ab", "error_id="),
         ("cs_test_unknown", "Nothing is stored under"),
-        ("http://127.0.0.1:8765/e/AQ-no-token.of-ours", "no link that a server"),
+        (
+            "http://127.0.0.1:8765/e/AQ-no-token.of-ours",
+            "No server of this store created this link",
+        ),
     ],
 )
 async def test_id_of_nothing_is_told_where_to_look(shop: Shop, id: str, says: str) -> None:
@@ -164,7 +167,7 @@ async def test_rows_are_chosen_by_field_time_and_number(
     by = Filters(where=(("provider", "paypal"),))
     none = filtered(table, by, of=PaymentRow, as_json=True)
     assert none.nothing == "No row matches these filters."
-    with pytest.raises(CommandRefused, match="is spent: there is nothing to look at"):
+    with pytest.raises(CommandRefused, match="is spent: there is nothing to check"):
         await end_payment(shop.service, first.id)
     assert chosen(since=first.paid_at) == 1
     assert chosen(until=first.paid_at - timedelta(minutes=90)) == 1

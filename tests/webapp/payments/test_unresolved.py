@@ -239,7 +239,7 @@ async def test_whoever_has_paid_is_not_held_back_by_another_page_that_is_not_ove
 
 # An unresolved payment whose question is gone.
 
-ASK_THERE = "has not said whether it was paid: look at co-1 there"
+ASK_THERE = "has not said whether it was paid: check co-1 there"
 
 
 class Slow(Acme):
@@ -285,7 +285,7 @@ async def test_a_loose_end_whose_question_is_gone_is_given_up_and_somebody_has_t
     [
         ("pending", ASK_THERE),
         ("paid", ASK_THERE),
-        ("otherwise", "paid 4.00 EUR, asked 9.00 EUR: look at co-1 there"),
+        ("otherwise", "paid 4.00 EUR, requested 9.00 EUR: check co-1 there"),
     ],
 )
 async def test_so_is_one_whose_question_goes_while_its_provider_is_asked(

@@ -163,8 +163,8 @@ async def test_an_operator_reads_what_was_said_of_nothing_of_ours(
     assert {(row.provider, row.status) for row in rows} == {("mollie", "turned away")}
     assert [(row.why, row.times) for row in rows] == [
         ("not verified: malformed_body", 1),
-        ("its amount is not what was asked for", 1),
-        ("about no payment of ours", 3),
+        ("its amount differs from the request", 1),
+        ("not about a payment of this server", 3),
     ]
 
 

@@ -85,7 +85,7 @@ async def test_the_old_secret_and_an_old_copy_open_nothing_afterwards(file, cloc
         assert await opened_by(command, known) == []
         clock.tick(seconds=HEARD_AFTER.total_seconds())
         said = await after_leak(command, file, clock)
-        assert "Old data keys taken away: 1." in said
+        assert "Old data keys deleted: 1." in said
         for each in (before, *later):
             assert await serving.elicitations.get(each.id) is not None
         everything = await data_keys(command, *[secret.value for secret in file.read()])
@@ -138,7 +138,7 @@ async def test_what_a_process_wrote_that_had_not_heard_is_sealed_anew_by_the_sec
         assert await opened_by(command, known) == [unheard.id]
         clock.tick(seconds=HEARD_AFTER.total_seconds())
         said = await after_leak(command, file, clock)
-        assert "New data keys: 0. Records sealed anew: 1." in said
+        assert "New data keys: 0. Records encrypted again: 1." in said
         assert await opened_by(command, known) == []
         assert await serving.elicitations.get(unheard.id) is not None
 
@@ -148,12 +148,14 @@ async def test_the_old_data_keys_stay_until_every_process_must_have_heard(file, 
     async with process(store, clock, ring=file.ring()) as serving:
         await asked(serving)
         said = await after_leak(store, file, clock)
-        assert "New data keys: 1. Records sealed anew: 1." in said
-        assert "After 2026-03-01 12:10:00 UTC run this again" in said
+        assert "New data keys: 1. Records encrypted again: 1." in said
+        assert "Run this command again after 2026-03-01 12:10:00 UTC" in said
         old = file.ring().fingerprints[1].hex()
         assert f"elicit keys retire {old} --anyway" in said
         clock.tick(minutes=9)
-        assert "New data keys: 0. Records sealed anew: 0." in await after_leak(store, file, clock)
+        assert "New data keys: 0. Records encrypted again: 0." in await after_leak(
+            store, file, clock
+        )
         assert await is_under_way(store, file.ring())
         assert len(file.read()) == 2
         clock.tick(minutes=1)
@@ -193,14 +195,14 @@ async def test_with_secrets_of_the_environment_it_goes_by_the_first(clock):
     async with process(store, clock, ring=ring) as after:
         known = await data_keys(store, OLD)
         said = await rotate(keys, now=clock(), after_leak=True)
-        assert "take them out everywhere now" in said[-1]
+        assert "remove those secrets everywhere now" in said[-1]
         assert await opened_by(store, known) == []
         assert await after.elicitations.get(question.id) is not None
         clock.tick(seconds=HEARD_AFTER.total_seconds())
         await rotate(keys, now=clock(), after_leak=True)
         assert await rotate(keys, now=clock(), after_leak=True) == [
-            f"0 keys of the store wrapped anew under {ring.newest.hex()}.",
-            "New data keys: 0. Records sealed anew: 0.",
+            f"0 keys of the store encrypted again with {ring.newest.hex()}.",
+            "New data keys: 0. Records encrypted again: 0.",
             said[-1],
         ]
 
@@ -218,7 +220,9 @@ async def test_an_owner_who_is_erased_meanwhile_does_not_come_back(file, clock):
     async with process(store, clock, ring=file.ring()) as serving:
         await asked(serving)
         store.erases = True
-        assert "New data keys: 0. Records sealed anew: 0." in await after_leak(store, file, clock)
+        assert "New data keys: 0. Records encrypted again: 0." in await after_leak(
+            store, file, clock
+        )
         assert await records(store, *KINDS.values()) == []
 
 

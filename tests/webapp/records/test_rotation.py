@@ -65,7 +65,7 @@ async def test_everything_is_wrapped_under_a_new_secret_and_the_old_one_still_op
     said = await rotate(local(store, file), now=clock())
     new, former = file.ring().fingerprints
     assert former == old
-    assert said[-1] == f"251 keys of the store wrapped anew under {new.hex()}."
+    assert said[-1] == f"251 keys of the store encrypted again with {new.hex()}."
     assert await count_wrapped(store) == {new: 251}
     await opens_all(store, Ring([file.read()[0].value]), tags)
 
@@ -142,7 +142,7 @@ async def test_an_interrupted_rotation_is_finished_by_the_next(file, clock, writ
     store.left = 1000
     await opens_all(store, file.ring(), tags)
     (said,) = await rotate(local(store, file), now=clock())
-    assert "was not finished; it is now" in said
+    assert "was interrupted and is now finished" in said
     assert await count_wrapped(store) == {file.ring().newest: 5}
     assert len(file.read()) == 2
     await opens_all(store, Ring([file.read()[0].value]), tags)
@@ -202,8 +202,8 @@ async def test_a_key_that_nothing_opens_is_counted_and_left(store, file, clock):
     await store.write(replace(damaged, sealed=damaged.sealed[:-1] + b"~"))
     said = await rotate(local(store, file), now=clock())
     assert said[1:] == [
-        f"2 keys of the store wrapped anew under {file.ring().newest.hex()}.",
-        "1 key left as found: no secret here opens them.",
+        f"2 keys of the store encrypted again with {file.ring().newest.hex()}.",
+        "1 key left unchanged: no secret here decrypts them.",
     ]
     kept = await store.read(other, "data key", other)
     assert kept is not None
@@ -220,17 +220,17 @@ async def test_a_secret_is_retired_only_when_nothing_needs_it(file, clock):
     with pytest.raises(StoreUnavailable):
         await rotate(local(store, file), now=clock())
     store.left = 1000
-    with pytest.raises(CommandRefused, match="still wraps 2 keys of the store") as refused:
+    with pytest.raises(CommandRefused, match="still encrypts 2 keys of the store") as refused:
         await retire(local(store, file), fingerprint=old.hex(), now=clock(), anyway=True)
-    assert "first: elicit keys rotate" in str(refused.value)
+    assert "first run: elicit keys rotate" in str(refused.value)
     await rotate(local(store, file), now=clock())
     clock.tick(days=31)
-    with pytest.raises(CommandRefused, match="may live until 2026-04-01 13:00 UTC"):
+    with pytest.raises(CommandRefused, match="can be valid until 2026-04-01 13:00 UTC"):
         await retire(local(store, file), fingerprint=old.hex(), now=clock())
     clock.tick(hours=1)
     keys = local(store, file)
     (said,) = await retire(keys, fingerprint=old.hex().upper(), now=clock())
-    assert "is taken out" in said
+    assert "is removed from" in said
     assert file.ring().fingerprints == keys.ring.fingerprints == (keys.ring.newest,)
     with pytest.raises(CommandRefused, match="There is no secret of"):
         await retire(keys, fingerprint=old.hex(), now=clock())
@@ -280,12 +280,12 @@ async def test_one_secret_of_the_environment_is_answered_with_the_order_of_steps
     with pytest.raises(CommandRefused, match="holds one secret") as refused:
         await rotate(deployed(store, OLD), now=clock())
     steps = re.findall(r"ELICIT_SECRET=(\S+)", str(refused.value))
-    assert steps == ["old,new,", "new,old,", "new"]
+    assert steps == ["old,new", "new,old", "new"]
 
 
 async def test_a_secret_that_no_process_had_yet_wraps_nothing(store, clock):
     tags = await people(store, Ring([OLD]), number=2)
-    with pytest.raises(CommandRefused, match="No process of this store has ever had"):
+    with pytest.raises(CommandRefused, match="No process of this store has ever loaded"):
         await rotate(deployed(store, NEW, OLD), now=clock())
     assert await count_wrapped(store) == {fingerprint_of(OLD): 3}
     await rotate(deployed(store, NEW, OLD), now=clock(), anyway=True)
@@ -309,13 +309,13 @@ async def test_the_order_of_steps_breaks_nothing_at_any_moment(store, clock):
                     found = running.links.read(text, purpose=Purpose.LINK, now=clock())
                     assert await running.elicitations.get(found.id) is not None
     said = await rotate(deployed(store, NEW, OLD), now=clock())
-    assert said[-1].startswith("ELICIT_SECRET stays as it is")
+    assert said[-1].startswith("Do not change ELICIT_SECRET yet")
     await opens_all(store, steps[1], tags)
     await opens_all(store, Ring([NEW]), tags)
     (said_of_old,) = await retire(
         deployed(store, NEW, OLD), fingerprint=fingerprint_of(OLD).hex(), now=clock()
     )
-    assert "it can be taken out of ELICIT_SECRET 31 days after" in said_of_old
+    assert "remove it from ELICIT_SECRET once" in said_of_old
 
 
 async def test_one_secret_leaves_no_note_and_several_leave_one_each(store):

@@ -281,7 +281,9 @@ async def test_configured_folder_shows_that_heads_were_removed_and_made_again(
     policies = replaced(AUDITED, audit_heads=(tmp_path,))
     store, clock = MemoryStore(), Clock()
     async with process(store, clock, policies=policies) as service:
-        with pytest.raises(CommandRefused, match="There is no head, though ELICIT_AUDIT_HEADS"):
+        with pytest.raises(
+            CommandRefused, match="The folder has no head, although ELICIT_AUDIT_HEADS"
+        ):
             await verify_chains(service)
         await asked(service)
         await fall_due(service)

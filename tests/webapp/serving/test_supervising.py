@@ -214,6 +214,6 @@ async def test_what_is_wrong_from_the_start_is_said_once(home):
     with_store = {"ELICIT_STORE": "memory:"}
     end = await called("serve", "--workers", "2", "--port", "0", home=home, extra=with_store)
     assert end.status == 2
-    assert end.err.startswith("elicit: ELICIT_STORE: with --workers what one process keeps in")
+    assert end.err.startswith("elicit: ELICIT_STORE: with --workers, memory: cannot be shared")
     end = await called("serve", "--workers", "2", "--reload", "--port", "0", home=home)
-    assert end.err == "elicit: --reload serves with one process: leave --workers out.\n"
+    assert end.err == "elicit: --reload uses one process: leave out --workers.\n"

@@ -44,22 +44,22 @@ def test_each_way_to_name_somebody_is_read() -> None:
 @pytest.mark.parametrize("claim", ["email", "Email", "preferred_username", "name", "upn", "scope"])
 def test_nobody_becomes_an_approver_by_what_they_can_change_themselves(claim: str) -> None:
     (problem,) = problems_of(f'[approvers.finance]\nclaims = {{ {claim} = ["x"] }}')
-    assert problem.startswith(f"approvers.finance.claims.{claim}: people can change it")
+    assert problem.startswith(f"approvers.finance.claims.{claim}: people can change this claim")
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[approvers.Finance]\nlocal = true", "approvers.Finance: a name is 1 to 32"),
-        ("[approvers.finance]", "approvers.finance: name somebody"),
-        ("[approvers.finance]\nlocal = false\nusers = []", "approvers.finance: name somebody"),
+        ("[approvers.Finance]\nlocal = true", "approvers.Finance: a name has 1 to 32"),
+        ("[approvers.finance]", "approvers.finance: names nobody"),
+        ("[approvers.finance]\nlocal = false\nusers = []", "approvers.finance: names nobody"),
         ("[approvers.finance]\nemails = []", "approvers.finance.emails: unknown"),
         ('[approvers.finance]\nsubjects = "x"', "approvers.finance.subjects: it is a list"),
-        ('[approvers.finance]\nusers = [""]', "approvers.finance.users: '' can be no user's id"),
-        ("[approvers]\nfinance = 1", "approvers.finance: it is a table"),
+        ('[approvers.finance]\nusers = [""]', "approvers.finance.users: '' is not a valid user id"),
+        ("[approvers]\nfinance = 1", "approvers.finance: it must be a table"),
         (
             f"[approvers.finance]\nclaims = {{ groups = {[str(n) for n in range(21)]} }}",
-            "approvers: their claims have more than 20 values",
+            "approvers: the claims list more than 20 values",
         ),
     ],
 )
@@ -72,7 +72,7 @@ def test_people_of_an_issuer_need_one(tmp_path: Path) -> None:
     file.write_text(FINANCE, "utf-8")
     environment = {**PUBLIC, "ELICIT_CONFIG": str(file)}
     (problem,) = problems_in(environment)
-    assert problem.startswith("ELICIT_ISSUER: needed, as the subjects and claims of approvers")
+    assert problem.startswith("ELICIT_ISSUER: required, because approvers")
     found = read_settings({**environment, **ISSUER, "ELICIT_APPROVERS_SIGN_IN": "30m"})
     (finance,) = found.identity.approval.approvers
     assert finance.name == "finance"

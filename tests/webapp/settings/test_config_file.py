@@ -212,20 +212,23 @@ def test_a_key_in_the_place_of_an_address_is_not_repeated() -> None:
 
 def test_our_client_id_stands_in_the_environment_too() -> None:
     assert problems_of(f'{SMALL}client_id = "abc"\n') == [
-        "providers.acme.client_id: it does not stand here; set ELICIT_ACME_CLIENT_ID."
+        "providers.acme.client_id: not allowed in this file; set ELICIT_ACME_CLIENT_ID."
     ]
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[providers.Acme]\n", "providers.Acme: a name is"),
-        ('[providers."../x"]\n', "providers.../x: a name is"),
+        ("[providers.Acme]\n", "providers.Acme: a name has"),
+        ('[providers."../x"]\n', "providers.../x: a name has"),
         ("[provider.acme]\n", "provider: unknown"),
-        ("providers = 7\n", "providers: it is a table"),
-        ("[[providers]]\n", "providers: it is a table"),
-        ("[providers]\nacme = 7\n", "providers.acme: it is a table"),
-        ("[providers.acme]\n", "providers.acme.issuer: needed, or else authorize and token."),
+        ("providers = 7\n", "providers: it must be a table"),
+        ("[[providers]]\n", "providers: it must be a table"),
+        ("[providers]\nacme = 7\n", "providers.acme: it must be a table"),
+        (
+            "[providers.acme]\n",
+            "providers.acme.issuer: required, unless authorize and token are set.",
+        ),
         (SMALL + 'isuer = "x"\n', "providers.acme.isuer: unknown"),
         (SMALL + "label = 7\n", "providers.acme.label: it is a text."),
         (SMALL + 'sends_issuer = "yes"\n', "providers.acme.sends_issuer: it is true or false."),
@@ -267,10 +270,10 @@ def test_our_client_id_stands_in_the_environment_too() -> None:
         (SMALL + 'headers = { X-Api-Key = "x" }\n', "providers.acme.headers.X-Api-Key: a secret"),
         (SMALL + 'rotates = "yes"\n', "providers.acme.rotates: it is true or false."),
         (ENDPOINTS, "providers.acme.person: needed"),
-        (ENDPOINTS.replace("api = ", "label = "), "providers.acme.api: needed"),
-        ("= 1", "it is no TOML (at line 1, column 1)."),
-        ("a = " + "[" * 100_000, "it is no TOML"),
-        (f"[providers.acme.extra{'.a' * 3000}]\n", "it has too many tables in one another."),
+        (ENDPOINTS.replace("api = ", "label = "), "providers.acme.api: required"),
+        ("= 1", "it is not valid TOML (at line 1, column 1)."),
+        ("a = " + "[" * 100_000, "it is not valid TOML"),
+        (f"[providers.acme.extra{'.a' * 3000}]\n", "its tables are nested too deep."),
     ],
 )
 def test_a_mistake_is_told_by_its_table_and_key(text: str, problem: str) -> None:
@@ -292,7 +295,7 @@ def test_an_address_does_not_say_what_the_flow_itself_says(query: str, said: str
     text = WHOLE.replace("acme.example/authorize", f"acme.example/authorize?{query}")
     said = said or "code_challenge_method, redirect_uri"
     assert problems_of(text) == [
-        f"providers.acme.authorize: {said} is what the flow itself says; leave it out of the query."
+        f"providers.acme.authorize: the flow sets {said} itself; remove it from the query."
     ]
 
 
@@ -357,5 +360,5 @@ def test_a_scope_parameter_that_is_no_text_is_told_beside_an_address_with_a_quer
 @pytest.mark.parametrize("text", [f"a = {'9' * 6_000}", f"a = [{{ b = -{'1' * 6_000} }}]"])
 def test_a_number_of_thousands_of_digits_is_refused_in_a_sentence(text: str) -> None:
     # finding: S14
-    with pytest.raises(BadDeclaration, match=r"elicit\.toml: it is no TOML"):
+    with pytest.raises(BadDeclaration, match=r"elicit\.toml: it is not valid TOML"):
         read_declarations(text, source="elicit.toml")

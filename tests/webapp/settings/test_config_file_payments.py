@@ -268,11 +268,17 @@ def test_a_built_in_name_is_not_taken_over(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("sellers = 7\n", ": it is a table of tables, [sellers.NAME]."),
-        ("[[sellers]]\n", ": it is a table of tables, [sellers.NAME]."),
-        ("[sellers]\nacme = 7\n", ".acme: it is a table, [sellers.acme]."),
-        ("[sellers.Acme]\n", ".Acme: a name is 1 to 32 of a-z, 0-9 and _, a letter first."),
-        ('[sellers."../x"]\n', ".../x: a name is 1 to 32 of a-z, 0-9 and _, a letter first."),
+        ("sellers = 7\n", ": it must be a table of tables, [sellers.NAME]."),
+        ("[[sellers]]\n", ": it must be a table of tables, [sellers.NAME]."),
+        ("[sellers]\nacme = 7\n", ".acme: it must be a table, [sellers.acme]."),
+        (
+            "[sellers.Acme]\n",
+            ".Acme: a name has 1 to 32 of a-z, 0-9 and _, and begins with a letter.",
+        ),
+        (
+            '[sellers."../x"]\n',
+            ".../x: a name has 1 to 32 of a-z, 0-9 and _, and begins with a letter.",
+        ),
     ],
 )
 def test_a_table_that_is_none_is_told(text: str, problem: str) -> None:
@@ -281,7 +287,7 @@ def test_a_table_that_is_none_is_told(text: str, problem: str) -> None:
 
 STATES = "a table of open, pending, paid, failed, closed."
 HAS_SECRET = 'it has "{secret}" in it, which stands for the key.'
-ORIGIN = "checkout_origins: it is no https origin."
+ORIGIN = "checkout_origins: it is not an https origin."
 
 
 @pytest.mark.parametrize(
@@ -421,7 +427,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 @pytest.mark.parametrize("place", ["create_body", "told", "news", "headers", "x"])
 def test_what_is_nested_without_end_is_refused(place: str) -> None:
     for text in (f"[sellers.acme.{place}{'.a' * 3000}]", f"{place} = {'[' * 90}{']' * 90}"):
-        assert problems_of(f"{SMALL}{text}\n") == ["it has too many tables in one another."]
+        assert problems_of(f"{SMALL}{text}\n") == ["its tables are nested too deep."]
 
 
 VALUES: st.SearchStrategy[object] = st.recursive(
@@ -527,7 +533,7 @@ def test_what_stands_where_the_file_should_is_not_passed_over(
             file.symlink_to(file.with_name("nowhere"))
     named = {"ELICIT_CONFIG": str(file)} if is_named else {}
     (problem,) = problems_in({**home, **named})
-    words = "cannot be read" if "link" in what else "is no file"
+    words = "cannot be read" if "link" in what else "is not a file"
     assert problem.startswith(f"ELICIT_CONFIG: {file} {words}")
 
 
@@ -654,14 +660,14 @@ def test_further_origins_come_after_the_declared_ones(home: dict[str, str]) -> N
 def test_an_origin_that_is_none_is_told(home: dict[str, str], origin: str) -> None:
     more = {"ELICIT_ACME_CHECKOUT_ORIGINS": origin}
     assert problems_in({**home, **LIVE, **more}) == [
-        f"ELICIT_ACME_CHECKOUT_ORIGINS: {origin} is no https origin."
+        f"ELICIT_ACME_CHECKOUT_ORIGINS: {origin} is not an https origin."
     ]
 
 
 def test_without_any_origin_nobody_could_be_sent_to_pay(home: dict[str, str]) -> None:
     declare(home, SMALL.replace('["https://pay.acme.example"]', "[]"))
     assert problems_in({**home, **LIVE}) == [
-        "ELICIT_ACME_CHECKOUT_ORIGINS: needed, where Acme's payment pages stand."
+        "ELICIT_ACME_CHECKOUT_ORIGINS: required: the origins of Acme's payment pages."
     ]
 
 
@@ -716,7 +722,7 @@ def test_what_it_needs_may_stand_in_a_path(home: dict[str, str], value: str) -> 
 @pytest.mark.parametrize("key", ["sk hunter2", "sk_hunter2\x07", "schlüssel_hunter2"])
 def test_a_key_that_can_be_none_is_refused(home: dict[str, str], key: str) -> None:
     assert problems_in({**home, **LIVE, "ELICIT_ACME_KEY": key}) == [
-        "ELICIT_ACME_KEY: this is no key of Acme."
+        "ELICIT_ACME_KEY: this is not a key of Acme."
     ]
 
 
@@ -725,7 +731,7 @@ def test_a_secret_that_verifies_nothing_is_refused_at_the_start(
     home: dict[str, str], secret: str
 ) -> None:
     assert problems_in({**home, **LIVE, "ELICIT_ACME_WEBHOOK_SECRET": secret}) == [
-        "ELICIT_ACME_WEBHOOK_SECRET: this is nothing that Acme signs with."
+        "ELICIT_ACME_WEBHOOK_SECRET: this is not a signing secret of Acme."
     ]
 
 

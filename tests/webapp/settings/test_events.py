@@ -68,7 +68,7 @@ def test_no_secret_and_no_address_is_in_what_is_printed_of_it(tmp_path: Path) ->
         (
             {"ELICIT_EVENTS_CRM_TYPES": "question.*,answers"},
             "ELICIT_EVENTS_CRM_TYPES",
-            "'answers' is no type of event",
+            "'answers' is not a type of event",
         ),
     ],
 )

@@ -151,7 +151,7 @@ def test_nobody_is_known_by_what_somebody_can_give_themselves(name: str, written
 def test_what_all_people_of_a_place_have_is_nobodys_name(claim: str) -> None:
     _, problems = read(ISSUER | {"ELICIT_SUBJECT_CLAIM": claim})
     assert len(problems) == len(claim.split(","))
-    assert all("is somebody else's too" in problem for problem in problems)
+    assert all("belong to several people" in problem for problem in problems)
     assert not read(ISSUER | {"ELICIT_SUBJECT_CLAIM": "oid," + claim})[1]
 
 
@@ -191,4 +191,4 @@ def test_a_yes_of_a_paired_browser_is_for_where_nobody_signs_in() -> None:
         "ELICIT_LOCAL_YES: it is `paired`, or left out."
     ]
     (problem,) = read({**ISSUER, "ELICIT_LOCAL_YES": "paired"})[1]
-    assert problem.startswith("ELICIT_LOCAL_YES: leave it out")
+    assert problem.startswith("ELICIT_LOCAL_YES: unset it")

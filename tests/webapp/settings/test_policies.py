@@ -133,13 +133,13 @@ def test_clients_are_listed_by_name_or_by_version_too() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("chat", "write my-editor=nothing"),
-        ("=nothing", "write my-editor=nothing"),
+        ("chat", "write for example my-editor=nothing"),
+        ("=nothing", "write for example my-editor=nothing"),
         ("chat=all", "nothing, forms, links or forms+links"),
         ("chat=", "nothing, forms, links or forms+links"),
         ("chat=answers:", "as answers:form+confirm"),
         ("chat=answers:form+payment", "as answers:form+confirm"),
-        ("chat=forms, chat=links", "chat stands there twice"),
+        ("chat=forms, chat=links", "chat occurs twice"),
     ],
 )
 def test_what_no_client_can_be_is_refused_with_what_to_write(text: str, says: str) -> None:

@@ -164,7 +164,7 @@ def test_the_choice_is_said_in_one_way_only(home: dict[str, str], value: str) ->
 def test_a_server_for_others_must_know_its_address(home: dict[str, str]) -> None:
     environment = {**home, "ELICIT_EXPOSE": "1", "ELICIT_SECRET": SECRET}
     (problem,) = problems_in(environment, host="0.0.0.0")
-    assert problem.startswith("ELICIT_URL: needed")
+    assert problem.startswith("ELICIT_URL: required")
 
 
 @pytest.mark.parametrize(
@@ -435,7 +435,7 @@ def test_a_setting_that_there_is_not_is_refused_with_the_nearest(
 ) -> None:
     # finding: A3
     # finding: XQ10
-    assert problems_in({**home, wrong: "off"}) == [f"{wrong}: there is no such setting; {right}."]
+    assert problems_in({**home, wrong: "off"}) == [f"{wrong}: no setting has this name; {right}."]
 
 
 def test_what_declared_and_an_authors_own_providers_need_is_known(
@@ -457,7 +457,7 @@ def test_every_setting_that_a_page_names_is_known(home: dict[str, str]) -> None:
     # The documentation declares these itself.
     named -= {name for name in named if re.match("ELICIT_(ACME|ORCHARD)_", name)}
     said = problems_in({**home, **dict.fromkeys(named, "x"), "ELICIT_NO_SUCH_THING": "1"})
-    unknown = [each for each in said if "there is no such setting" in each]
+    unknown = [each for each in said if "no setting has this name" in each]
     assert [each for each in unknown if "NO_SUCH_THING" not in each] == []
 
 
@@ -470,7 +470,7 @@ def test_browsers_come_back_by_https_alone_where_the_operator_says_for_how_long(
     for wrong in ("-1", "a day", "1.5"):
         with pytest.raises(BadSettings, match="ELICIT_HSTS: it is a number of seconds"):
             read_settings({**given, "ELICIT_HSTS": wrong})
-    with pytest.raises(BadSettings, match="ELICIT_HSTS: it is for a server behind https"):
+    with pytest.raises(BadSettings, match="ELICIT_HSTS: it needs a server behind https"):
         read_settings({"ELICIT_SECRET": SECRET, "ELICIT_HSTS": "60"})
 
 

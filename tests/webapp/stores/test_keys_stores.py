@@ -129,13 +129,15 @@ async def test_a_secret_that_another_store_needs_stays_and_that_store_is_named(
     await served(other)
     old = await rotated_in(one, clock)
     clock.tick(days=32)
-    with pytest.raises(CommandRefused, match="still wraps 2 keys of") as refused:
+    with pytest.raises(CommandRefused, match="still encrypts 2 keys of") as refused:
         await retired_by(one, old, clock)
-    assert f"first, with ELICIT_STORE=sqlite:///{folder}/other.db: elicit" in str(refused.value)
+    assert f"first, with ELICIT_STORE=sqlite:///{folder}/other.db, run: elicit" in str(
+        refused.value
+    )
     await served(other)
     await rotated_in(other, clock)
     (said,) = await retired_by(one, old, clock)
-    assert "is taken out" in said
+    assert "is removed from" in said
     for settings in (one, other):
         assert old not in settings.ring.fingerprints
         await served(settings)
@@ -159,7 +161,7 @@ async def test_a_store_that_does_not_open_may_need_it(
             path.symlink_to(path)
     old = await rotated_in(one, clock)
     clock.tick(days=32)
-    with pytest.raises(CommandRefused, match="cannot be asked whether it needs") as refused:
+    with pytest.raises(CommandRefused, match="cannot check whether that store needs") as refused:
         await retired_by(one, old, clock)
     assert f"{folder}/other.db" in str(refused.value)
     assert old in one.ring.fingerprints
@@ -179,11 +181,11 @@ async def test_a_store_that_is_gone_is_named_and_holds_it_back_until_its_note_is
     (folder / "below").write_text("a file by now")
     old = await rotated_in(one, clock)
     clock.tick(days=32)
-    with pytest.raises(CommandRefused, match=r"other\.db is gone, or away") as refused:
+    with pytest.raises(CommandRefused, match=r"other\.db is missing") as refused:
         await retired_by(one, old, clock)
     assert one.key_file is not None
-    assert str(refused.value).endswith(f"take it out of {one.key_file.notes}")
-    with pytest.raises(CommandRefused, match="is gone, or away"):
+    assert str(refused.value).endswith(f"remove its address from {one.key_file.notes}")
+    with pytest.raises(CommandRefused, match="is missing"):
         await retired_by(one, old, clock, anyway=True)
     assert old in one.ring.fingerprints
     one.key_file.notes.write_text(json.dumps(noted(one)[:1]))
@@ -210,13 +212,13 @@ async def test_a_store_that_has_moved_away_needs_it_no_more_once_the_new_place_i
     clock.tick(days=32)
     with pytest.raises(CommandRefused, match=r"former\.db has moved to .*new\.db") as refused:
         await retired_by(one, old, clock)
-    assert "run elicit keys list, and then this again" in str(refused.value)
+    assert "run elicit keys list, and then this command again" in str(refused.value)
     await served(new)
-    with pytest.raises(CommandRefused, match=r"still wraps 2 keys of .*new\.db"):
+    with pytest.raises(CommandRefused, match=r"still encrypts 2 keys of .*new\.db"):
         await retired_by(one, old, clock)
     await rotated_in(new, clock)
     (said,) = await retired_by(one, old, clock)
-    assert "is taken out" in said
+    assert "is removed from" in said
 
 
 async def test_a_store_that_wants_a_password_is_asked_by_whoever_has_it(
@@ -229,7 +231,9 @@ async def test_a_store_that_wants_a_password_is_asked_by_whoever_has_it(
         await served(other)
         old = await rotated_in(one, clock)
         clock.tick(days=32)
-        with pytest.raises(CommandRefused, match="set ELICIT_STORE to it with its password"):
+        with pytest.raises(
+            CommandRefused, match="set ELICIT_STORE to the address with its password"
+        ):
             await retired_by(one, old, clock)
 
 

@@ -175,7 +175,7 @@ async def test_without_the_setting_the_path_is_the_authors_and_nothing_is_counte
 @pytest.mark.parametrize("token", ["short", "with spaces in it, and long enough for all that"])
 def test_a_token_that_could_be_guessed_is_refused(tmp_path: Path, token: str) -> None:
     home = {"ELICIT_DATA_HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
-    with pytest.raises(BadSettings, match="ELICIT_METRICS: a token has 32 letters or more"):
+    with pytest.raises(BadSettings, match="ELICIT_METRICS: a token has at least 32 characters"):
         read_settings({**home, "ELICIT_METRICS": token})
 
 

@@ -297,8 +297,8 @@ class Retry:
         if self._chain.responses and together != kept:
             if (size := len(encode(together))) > _RESPONSES_BYTES_AT_MOST:
                 why = (
-                    f"What the client answered to the tool's own requests has {size} bytes, and "
-                    f"{_RESPONSES_BYTES_AT_MOST} at most are kept while a person is asked."
+                    f"The client's responses to the tool's own requests have {size} bytes; at most "
+                    f"{_RESPONSES_BYTES_AT_MOST} can be stored while a person is asked."
                 )
                 raise InvalidAnswer([("", why)])
             await call.run.change(lambda run: keep_responses(run, together))
