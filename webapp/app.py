@@ -151,7 +151,7 @@ async def open_app(
         collector = Collector(service)
         loops = (
             listen(service.elicitations),
-            service.bodies.renew_leases(),
+            service.running_tools.renew_leases(),
             service.tool_lists.tell_changes(),
             sweep(service),
             service.events.run(),

@@ -92,7 +92,7 @@ async def asking(
     service = _service_of(app)
     call = _call(service, _user_id(owner), show=show, key=_checked_key(key))
     verbs = _BlockVerbs(call)
-    with service.bodies.at_work(call):
+    with service.running_tools.at_work(call):
         call.begin()
         try:
             with questions.asking(verbs, is_tool=False) as unasked:
@@ -101,9 +101,9 @@ async def asking(
         except BaseException as error:
             is_over = isinstance(error, Exception) and not _goes_on(error, call)
             end = partial(call.end, is_error=True) if is_over else call.finish
-            await _logged(service, service.bodies.ended(call, end))
+            await _logged(service, service.running_tools.ended(call, end))
             raise
-        await service.elicitations.whole(service.bodies.ended(call, call.end))
+        await service.elicitations.whole(service.running_tools.ended(call, call.end))
 
 
 @contextmanager
@@ -125,7 +125,7 @@ async def asked_in(service: Service, *, app: object | None) -> AsyncGenerator[No
         yield
     finally:
         _RUNNING.remove(one)
-        if service.bodies.has_blocks:
+        if service.running_tools.has_blocks:
             await service.drain(within=_ENDING)
 
 

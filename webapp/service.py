@@ -90,7 +90,7 @@ BETWEEN_HINTS = timedelta(seconds=0.2)
 class Service:
     elicitations: Elicitations
     kinds: Kinds
-    hooks: Webhooks
+    webhooks: Webhooks
     webhook_log: WebhookLog
     events: EventsOut
     outbound: Outbound
@@ -103,12 +103,12 @@ class Service:
     pairing: Pairing
     user_codes: UserCodes
     api_keys: ApiKeys
-    paces: Rates
-    nobodys: Rates  # questions of anonymous callers, by address
-    hints: Rates  # unsigned notices, by address
+    press_limit: Rates
+    anonymous_limit: Rates  # questions of anonymous callers, by address
+    hint_limit: Rates  # unsigned notices, by address
     certificates: Certificates
-    pictures: Avatars
-    bodies: RunningTools
+    avatars: Avatars
+    running_tools: RunningTools
     tool_lists: ToolLists
     clock: Clock
     limits: CallLimits
@@ -148,7 +148,7 @@ class Service:
             completing=self.completing,
             kinds=self.kinds,
             outbound=self.outbound,
-            landed=self.bodies.landed,
+            landed=self.running_tools.landed,
             caller=caller,
             tool=tool,
             presenter=presenter,
@@ -172,7 +172,7 @@ class Service:
     async def drain(self, *, within: timedelta) -> None:
         """Prepare the shutdown: tell waiting clients to retry, and let running tools finish."""
         self.elicitations.waiters.drain()
-        await self.bodies.all_answered(within=within)
+        await self.running_tools.all_answered(within=within)
 
 
 def _longer_kept(policies: PolicySettings) -> Mapping[type[Struct], timedelta]:
@@ -331,7 +331,7 @@ async def open_service(
     service = Service(
         elicitations=elicitations,
         kinds=built,
-        hooks=Webhooks(elicitations=elicitations, payments=built.payments, outbound=outbound),
+        webhooks=Webhooks(elicitations=elicitations, payments=built.payments, outbound=outbound),
         webhook_log=WebhookLog(elicitations),
         events=EventsOut(
             elicitations,
@@ -350,13 +350,15 @@ async def open_service(
         pairing=pairing,
         user_codes=UserCodes(elicitations=elicitations, codes=codes),
         api_keys=ApiKeys(elicitations),
-        paces=Rates(burst=PRESSES_AT_ONCE, every=BETWEEN_PRESSES, clock=clock),
-        nobodys=Rates(burst=QUESTIONS_AT_ONCE, every=BETWEEN_QUESTIONS, clock=clock),
-        hints=Rates(burst=HINTS_AT_ONCE, every=BETWEEN_HINTS, clock=clock),
+        press_limit=Rates(burst=PRESSES_AT_ONCE, every=BETWEEN_PRESSES, clock=clock),
+        anonymous_limit=Rates(burst=QUESTIONS_AT_ONCE, every=BETWEEN_QUESTIONS, clock=clock),
+        hint_limit=Rates(burst=HINTS_AT_ONCE, every=BETWEEN_HINTS, clock=clock),
         certificates=certificates
         or Certificates(fetch=outbound.send, clock=clock, shelf=Shelf(elicitations)),
-        pictures=Avatars(outbound=outbound, clock=clock),
-        bodies=RunningTools(orphaned_at_most=policies.orphaned_at_most, grace=policies.grace),
+        avatars=Avatars(outbound=outbound, clock=clock),
+        running_tools=RunningTools(
+            orphaned_at_most=policies.orphaned_at_most, grace=policies.grace
+        ),
         tool_lists=ToolLists(elicitations.news),
         clock=clock,
         limits=limits,
@@ -374,5 +376,5 @@ async def open_service(
             yield service
     finally:
         await service.readiness.aclose()
-        await service.bodies.aclose()
+        await service.running_tools.aclose()
         await service.elicitations.aclose()

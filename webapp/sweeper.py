@@ -116,7 +116,7 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
     acts: Mapping[type[Any], Callable[[Any], Awaitable[object]]] = {
         Elicitation: partial(_elicitation_falls_due, service, now=now),
         Run: partial(_run_falls_due, service),
-        StoredWebhook: service.hooks.reconcile,
+        StoredWebhook: service.webhooks.reconcile,
         Payment: payments.refunds.fall_due,
         Connection: service.kinds.accounts.keys.fall_due,
         UnresolvedPayment: payments.checkouts.ask_again,

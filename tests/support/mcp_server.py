@@ -488,7 +488,7 @@ class ServerEnv:
         """Nobody waits any more, and no body runs."""
         await self._rooms.aclose()
         await eventually(lambda: not len(self.service.elicitations.waiters))
-        await eventually(lambda: not len(self.service.bodies))
+        await eventually(lambda: not len(self.service.running_tools))
 
 
 @asynccontextmanager

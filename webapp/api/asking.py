@@ -125,7 +125,7 @@ async def ask(
         call = run_call_of(service, key, caller, run=place.run)
     verbs = _Verbs(call)
     outcome = None
-    with service.bodies.at_work(call):
+    with service.running_tools.at_work(call):
         call.begin()
         try:
             with asking(verbs, is_tool=False):
@@ -187,7 +187,7 @@ async def _taken_by(
 ) -> None:
     caller = Caller(owner=current.owner, client=client_of(key.program), is_user=current.is_for_user)
     call = call_of(service, key, caller, arguments=arguments, run_id=run)
-    with service.bodies.at_work(call):
+    with service.running_tools.at_work(call):
         call.begin()
         try:
             await call.the_run()

@@ -252,7 +252,7 @@ async def _at_work(
     """
     caller = caller_of(service, requester, user)
     call = run_call_of(service, requester.program, caller, run=run)
-    with service.bodies.at_work(call):
+    with service.running_tools.at_work(call):
         call.begin()
         try:
             yield call

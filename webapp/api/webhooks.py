@@ -76,7 +76,7 @@ async def replay_webhook(
     webhook_id: FromPath[str], service: NamedDependency[Service]
 ) -> ToldWebhook:
     """Process a delivery again. Changes that it already made are not repeated."""
-    return _told(await service.hooks.replay(await _hook(service, webhook_id)))
+    return _told(await service.webhooks.replay(await _hook(service, webhook_id)))
 
 
 async def _hook(service: Service, id: str) -> StoredWebhook:

@@ -168,7 +168,7 @@ async def _forget_payers(service: Service, owner: str) -> int:
     waiting = 0
     for hook in hooks:
         try:
-            waiting += not await service.hooks.forget_body(hook)
+            waiting += not await service.webhooks.forget_body(hook)
         except Conflict:  # another process is using this webhook
             waiting += 1
     return waiting

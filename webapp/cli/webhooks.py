@@ -85,7 +85,7 @@ async def replay_hook(service: Service, id: str) -> list[str]:
     """Process the delivery as if it arrived now. Raises CommandRefused."""
     hook = await _hook(service, id)
     try:
-        replayed = await service.hooks.replay(hook)
+        replayed = await service.webhooks.replay(hook)
     except NotConfigured as error:
         raise CommandRefused(
             f"{hook.seller} is not set up here, so this webhook cannot be applied again. Run the "

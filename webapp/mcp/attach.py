@@ -184,7 +184,9 @@ class Middleware:
         is_cut_told = context.request is None or context.protocol_version < MODERN
         with working(tracer=service.telemetry.tracer, call=call.leg):
             try:
-                result = await service.bodies.run(call, leg.body, wire, is_cut_told=is_cut_told)
+                result = await service.running_tools.run(
+                    call, leg.body, wire, is_cut_told=is_cut_told
+                )
             except asyncio.CancelledError:
                 watched.gave_up()
                 raise
@@ -193,7 +195,7 @@ class Middleware:
         for id in await asks.ended(service.elicitations):  # ended between calls
             await context.session.send_elicit_complete(id, related_request_id=request_id)
         later = partial(when_read_later, request_id)
-        service.bodies.deliver(call, wire, later=later)
+        service.running_tools.deliver(call, wire, later=later)
         return result
 
     async def _leg(
@@ -318,7 +320,7 @@ class Middleware:
         if caller.is_anonymous and caller.by_code and not declared.shows(by_code=True):
             return replace(caller, refusal=_NOBODY_WITHOUT_FORMS)
         if caller.is_anonymous and caller.by_code and scope is not None:
-            wait = self._service.nobodys.allow(address_key(scope))
+            wait = self._service.anonymous_limit.allow(address_key(scope))
             return replace(caller, refusal=str(TooOften(wait))) if wait else caller
         return caller
 

@@ -90,7 +90,7 @@ def pace(elicitation: Elicitation, request: AnyRequest, service: Service, *, is_
         TooOften: The link was requested too often.
     """
     who = "" if is_open else address_key(request.scope)
-    service.paces.require(f"{elicitation.id} {who}")
+    service.press_limit.require(f"{elicitation.id} {who}")
 
 
 def unconfirmed(code: Code) -> str:

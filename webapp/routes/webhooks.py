@@ -65,7 +65,7 @@ async def _signed(
         try:
             if isinstance(one, Unverified):
                 raise one
-            became = await service.hooks.receive(gateway, one)
+            became = await service.webhooks.receive(gateway, one)
             _taken(became, name, service)
         except (Unverified, Malformed) as error:
             _turned_away(error, name, service)
@@ -105,12 +105,12 @@ async def _hinted(
                 gateway, body=body, headers=_headers(request), sender=sender
             )
         else:
-            service.hints.require(sender)
+            service.hint_limit.require(sender)
         hint = gateway.read_unsigned(body, query=request.scope["query_string"].decode("latin-1"))
-        became = None if hint is None else await service.hooks.hinted(name, hint)
+        became = None if hint is None else await service.webhooks.hinted(name, hint)
     except (Unverified, Malformed) as error:
         # only rejected deliveries count, so that unsigned ones do not hold back signed ones
-        service.hints.require(sender)
+        service.hint_limit.require(sender)
         _turned_away(error, name, service)
         raise
     # a session of the provider that differs from what was asked, permanently

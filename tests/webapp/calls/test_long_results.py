@@ -52,7 +52,7 @@ async def test_one_that_arrived_ends_its_run_and_the_same_call_asks_anew(
 
 async def test_the_same_call_does_not_join_one_that_is_on_its_way(here: Service) -> None:
     first, wire = await worked(here), StreamConnection()
-    here.bodies.deliver(first, wire)
+    here.running_tools.deliver(first, wire)
     presenter = Holding()
     waiting = asyncio.ensure_future(answer(call_of(here, presenter=presenter)))
     await settled_loop()

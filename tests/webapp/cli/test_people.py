@@ -130,7 +130,7 @@ async def test_a_payers_name_is_told_to_them_and_leaves_with_the_purge(shop: Sho
         assert left.body == ""
         assert (left.event, left.session) == (hook.event, hook.session)
         # The replayed event contains the same payment data.
-        replayed = await shop.service.hooks.replay(left)
+        replayed = await shop.service.webhooks.replay(left)
         assert replayed.status == hook.status
         assert await shop.ledger() == ["spent"]
 

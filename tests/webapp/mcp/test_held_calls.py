@@ -244,7 +244,7 @@ async def test_a_client_that_cancels_its_call_is_not_seen_to_wait(library):
         clock.tick(seconds=61)
         await caller.cancel()
         await soon(call)
-        await eventually(lambda: not len(env.service.bodies))
+        await eventually(lambda: not len(env.service.running_tools))
         me = Identified(owner=asked.owner, client=asked.asked.client or "")
         assert not env.service.clients.patience.is_patient(me, name="c")
 
@@ -294,7 +294,7 @@ async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(serve
         clock.set(hours=hours)
         for _ in range(2):
             clock.tick(seconds=25)
-            await env.service.bodies.renew()
+            await env.service.running_tools.renew()
 
         def is_answered() -> bool:
             waiters.wake_all()
@@ -346,7 +346,7 @@ async def test_client_that_gave_a_call_up_after_five_seconds_is_held_for_less(li
         await env.pending()
         clock.tick(seconds=5)
         given_up.cancel()  # the client's own timeout
-        await eventually(lambda: not len(env.service.bodies))
+        await eventually(lambda: not len(env.service.running_tools))
         again = caller.call("sign_in")
         await env.pending()
         clock.tick(seconds=4)

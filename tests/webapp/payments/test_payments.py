@@ -26,7 +26,7 @@ from webapp.routes.redirect import depart
 
 
 async def bodies_are_over(shop: Shop) -> None:
-    await eventually(lambda: not len(shop.service.bodies))
+    await eventually(lambda: not len(shop.service.running_tools))
 
 
 # Payments in time.

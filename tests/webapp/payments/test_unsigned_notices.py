@@ -74,7 +74,7 @@ async def test_a_hint_by_one_provider_about_anothers_payment_asks_nobody() -> No
     async with selling(paypal("an-id", "a-secret", is_live=False), provider) as payment_env:
         asked = await payment_env.asked()
         hint = UnsignedNotice(type="payment", reference=asked.id, session=None)
-        assert await payment_env.service.hooks.hinted("mollie", hint) == "unknown"
+        assert await payment_env.service.webhooks.hinted("mollie", hint) == "unknown"
         assert provider.calls == []
 
 
