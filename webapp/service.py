@@ -175,7 +175,7 @@ class Service:
         await self.running_tools.all_answered(within=within)
 
 
-def _longer_kept(policies: PolicySettings) -> Mapping[type[Struct], timedelta]:
+def _retention_overrides(policies: PolicySettings) -> Mapping[type[Struct], timedelta]:
     """Return how much longer than by default the rows of each kind are stored."""
     records, webhooks = policies.keep_records - RECORD_KEPT, policies.keep_webhooks - WEBHOOK_KEPT
     return {
@@ -239,7 +239,7 @@ async def open_service(
         telemetry=telemetry,
         high_water=HighWater(store, clock=clock, folder=marks),
     )
-    elicitations.rows.longer = _longer_kept(policies)
+    elicitations.rows.retention_overrides = _retention_overrides(policies)
     chain = AuditChain(owners, clock=clock, kept=policies.keep_audit)
     if policies.audit:
         elicitations.rows.chain = chain
@@ -315,7 +315,7 @@ async def open_service(
                 config=config,
             ),
         ),
-        policies=Quotas(elicitations=elicitations, settings=policies),
+        quotas=Quotas(elicitations=elicitations, settings=policies),
         plugins=elicitations.plugins,
         rules=Rules(elicitations),
         others={kind.traits.name: kind(elicitations=elicitations) for kind in kinds},
@@ -359,7 +359,7 @@ async def open_service(
         running_tools=RunningTools(
             orphaned_at_most=policies.orphaned_at_most, grace=policies.grace
         ),
-        tool_lists=ToolLists(elicitations.news),
+        tool_lists=ToolLists(elicitations.changes),
         clock=clock,
         limits=limits,
         readiness=Readiness(store),

@@ -108,7 +108,7 @@ class McpClients:
         self.puts: OrderedDict[str, Put] = OrderedDict()  # by elicitation; this process only
         self.silence = silence
         self.min_answer = settings.min_answer
-        elicitations.hearers.append(self._hear)
+        elicitations.subscribers.append(self._hear)
 
     @property
     def now(self) -> datetime:

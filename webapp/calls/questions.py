@@ -89,7 +89,7 @@ class Questions:
         """Find, join or start the elicitation at this place, and wait for it in this request."""
         if question.elicitation_id is not None:
             must_be_alias(question.elicitation_id)
-        async with self._lock, self._kinds.policies.turn(self._run.value.owner):
+        async with self._lock, self._kinds.quotas.turn(self._run.value.owner):
             if self._is_over():  # another question ended the request: this one would not be shown
                 raise CallOver
             current = await self._park(question, step, waiter, is_ordered=is_ordered)
@@ -143,7 +143,7 @@ class Questions:
             made_way: Sequence[Elicitation] = ()
             if current is None:
                 admit = partial(
-                    self._kinds.policies.room, run, client_id=self._client_id, tool=self._tool
+                    self._kinds.quotas.room, run, client_id=self._client_id, tool=self._tool
                 )
                 if worded is None and self._elicitations.plugins.hear_asking:
                     worded, room = await self._worded(question, run, admit)
@@ -308,7 +308,7 @@ class Questions:
         must_be_tool_name(self._tool.tool)
         id = self._fresh = self._elicitations.new_id(run.owner)
         now = self._elicitations.clock()
-        expires_at = now + self._kinds.policies.timeout(question, self._tool)
+        expires_at = now + self._kinds.quotas.timeout(question, self._tool)
         asked = Asked(
             server=self._tool.server,
             tool=self._tool.tool,

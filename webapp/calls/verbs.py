@@ -263,7 +263,7 @@ class Verbs:
         try:
             about = cast("Json", getattr(question.request, "arguments", None))
             in_client = call.presenter.asks_in_client(fact[0], about)
-            call.kinds.policies.must_have_form(fact[0], in_client=in_client)
+            call.kinds.quotas.must_have_form(fact[0], in_client=in_client)
             call.caller.must_be_answerable(fact[0], in_client=in_client)
             call.kinds.decisions.must_be_decidable(question.request, call.caller)
         except (NotAllowed, NotSupported) as error:

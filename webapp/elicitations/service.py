@@ -67,11 +67,12 @@ class Elicitations:
         self.high_water = rows.high_water = high_water or HighWater(store, clock=clock)
         self.read, self.holder, self.all = rows.read, rows.holder, rows.all
         self.recent = Cache()
-        self.news = Changes()
-        self.hearers: list[Callable[[Record], Awaitable[None]]] = []  # get other processes' writes
-        self.followed: set[str] = set()  # kinds for which hearers get every write
+        self.changes = Changes()
+        # Called with the writes of other processes.
+        self.subscribers: list[Callable[[Record], Awaitable[None]]] = []
+        self.subscribed_kinds: set[str] = set()  # kinds for which subscribers get every write
         # Called when writes may have been missed, or the store may have changed unnoticed.
-        self.missed: list[Callable[[], None]] = [self.high_water.reconnected, rows.forget]
+        self.on_gap: list[Callable[[], None]] = [self.high_water.reconnected, rows.forget]
         self.plugins = plugins or Plugins()
         self._works: set[asyncio.Task[Any]] = set()
         self.doing: dict[str, asyncio.Future[None]] = {}  # steps of `once` in progress
@@ -132,7 +133,7 @@ class Elicitations:
             raise
         for value in written:
             if isinstance(value, KEPT):
-                self.news.tell(value.owner)
+                self.changes.tell(value.owner)
             elif isinstance(value, Elicitation):
                 if self.recent.keep(value):
                     self.waiters.wake(value)

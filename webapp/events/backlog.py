@@ -70,8 +70,8 @@ class Backlog:
 
     async def follow(self) -> None:
         """Keep the counts current. Runs until cancelled."""
-        self._elicitations.hearers.append(self._hear_record)
-        self._elicitations.missed.append(self._has_missed.set)
+        self._elicitations.subscribers.append(self._hear_record)
+        self._elicitations.on_gap.append(self._has_missed.set)
         while True:
             self._has_missed.clear()
             try:

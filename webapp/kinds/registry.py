@@ -33,7 +33,7 @@ class Kinds:
     forms: PageKind
     gates: Gates
     decisions: Decisions
-    policies: Quotas
+    quotas: Quotas
     plugins: Plugins
     rules: Rules
     others: Mapping[str, QuestionKind] = field(default_factory=dict[str, QuestionKind])

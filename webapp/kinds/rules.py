@@ -40,7 +40,7 @@ class Rules:
 
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
-        elicitations.hearers.append(self.hear)
+        elicitations.subscribers.append(self.hear)
         self._known: OrderedDict[str, _Typed] = OrderedDict()  # by elicitation id
         self._asked: dict[str, asyncio.Future[Sequence[Fault]]] = {}  # by check id
 

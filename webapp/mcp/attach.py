@@ -114,7 +114,7 @@ class Middleware:
         self._service = service
         self._hiding = Visibility(server, service)
         self._result_tool = ResultTool(service, server=server.name)
-        self._offer = TaskOffer(server, is_on=service.kinds.policies.gives_tasks)
+        self._offer = TaskOffer(server, is_on=service.kinds.quotas.gives_tasks)
         self._tasks = Tasks(service, self._offer, server=server.name)
         self._wires = wires
         self._issuer = issuer or issuer_of(server)

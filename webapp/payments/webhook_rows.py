@@ -58,7 +58,7 @@ class WebhookRows:
         self._elicitations = elicitations
         # Events that this process has applied: a duplicate, which often follows, needs no read.
         self._applied: OrderedDict[str, None] = OrderedDict()
-        elicitations.missed.append(self._applied.clear)  # the store may have lost them
+        elicitations.on_gap.append(self._applied.clear)  # the store may have lost them
 
     def of(
         self, owner: str, seller: MerchantAccount, event: Notice, body: WebhookBody

@@ -61,7 +61,7 @@ class HoldForm(OnStream):
                 ended = await acted(call, current, answer.action, answer.content)
                 await self._note(asked, answer, is_valid=is_valid(ended))
                 return ended
-        if call.kinds.policies.is_for_client_only(current.kind):
+        if call.kinds.quotas.is_for_client_only(current.kind):
             return await call.elicitations.end(current, Status.FAILED, why=NO_FORM)
         return await self._link_instead(call, shown)
 
