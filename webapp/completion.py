@@ -123,8 +123,8 @@ class Completing:
         except InvalidToken:
             return Completion.UNKNOWN
         cookies = cookies_of(request)
-        opening = await self._identity.opening(elicitation, request.scope, cookies)
-        if not opening.is_open or not self.is_bound(elicitation, cookies):
+        decision = await self._identity.access(elicitation, request.scope, cookies)
+        if not decision.is_open or not self.is_bound(elicitation, cookies):
             raise NotAllowed("This browser is not the one that was sent there.")
         return await self._complete(elicitation.id, content)
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import Json
 from flows.errors import NotPossible
 from flows.payments.money import Money
-from flows.question import Resources, telling
+from flows.question import Resources, reporting_errors
 
 RECEIPT_KEPT = timedelta(days=3653)  # ten years, however many leap days are in them
 UNUSED_KEPT = timedelta(days=7)  # unless the operator says otherwise
@@ -413,12 +413,12 @@ class Receipt:
 
     async def spend(self) -> None:
         """Spend the payment, before something that cannot be undone. Raises NotPossible."""
-        with telling():
+        with reporting_errors():
             await self._resources.spend(self.id)
 
     async def refund(self, *, reason: str | None = None) -> Refund:
         """Refund the payment. Raises NotPossible if it is spent, Failed if the refund failed."""
-        with telling():
+        with reporting_errors():
             return refund_of(await self._resources.refund(self.id, reason=reason))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.states import Json
 from flows.errors import ElicitError
-from flows.question import telling
+from flows.question import reporting_errors
 from webapp.payments.payments import Payments
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class OwnersReach:
         return self._outbound.client(base_url=base_url, auth=auth)
 
     def sync_client(self, *, base_url: str, auth: "httpx.Auth") -> "httpx.Client":
-        with telling():
+        with reporting_errors():
             _must_be_a_thread()
         return self._outbound.sync_client(base_url=base_url, auth=auth)
 
