@@ -76,7 +76,7 @@ async def open_app(
     store: Store | None = None,
     clock: Clock = utc_now,
     limits: CallLimits | None = None,
-    wires: ClientConnections | None = None,
+    connections: ClientConnections | None = None,
     sandbox: Sandbox | None = None,
     plugins: Sequence[object] = (),
     kinds: Collection[type[OwnKind]] = (),
@@ -89,7 +89,7 @@ async def open_app(
 ) -> AsyncGenerator[ASGIApp]:
     """Yield everything that serves `server`, running, as one ASGI application without a lifespan.
 
-    `wires` also has the calls that come over stdio. The sandbox, if there is one, replaces
+    `connections` also has the calls that come over stdio. The sandbox, if there is one, replaces
     everything that is not configured. `built` receives the service, for callers that have to stop
     it gracefully. `options` are for the application that the server's library creates. `outbound`
     is the network unless given. Without `has_endpoint`, calls come to the server itself, in this
@@ -139,7 +139,7 @@ async def open_app(
         served: HostedApplication = HostedApplication(users.application)
         if server is not None:
             middleware = attach(
-                server, service, issuer=settings.identity.server_issuer, wires=wires
+                server, service, issuer=settings.identity.server_issuer, connections=connections
             )
             stack.callback(middleware.end)
             served = _hosted(server, service, settings=settings, clock=clock, options=options)

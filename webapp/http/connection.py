@@ -137,8 +137,8 @@ def watched(app: ASGIApp) -> ASGIApp:
 
 def client_connection_of(scope: Mapping[str, Any]) -> ClientConnection | None:
     """Return the connection of this request, or None if the app is not wrapped in `watched`."""
-    wire = scope.get(_SCOPE_KEY)
-    return wire if isinstance(wire, ClientConnection) else None
+    connection = scope.get(_SCOPE_KEY)
+    return connection if isinstance(connection, ClientConnection) else None
 
 
 class _Exchange(ClientConnection):

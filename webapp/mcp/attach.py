@@ -71,13 +71,13 @@ def attach(
     service: Service,
     *,
     issuer: str | None = None,
-    wires: ClientConnections | None = None,
+    connections: ClientConnections | None = None,
 ) -> "Middleware":
     """Let the tools of an MCPServer, a FastMCP server or a low-level Server await people.
 
     `issuer` names the issuer of the subjects of the server's own authentication, if its access
-    tokens do not name one. `wires` has the calls that come over stdio. Raises TypeError for any
-    other object, and ValueError for a server without a name of its own.
+    tokens do not name one. `connections` has the calls that come over stdio. Raises TypeError for
+    any other object, and ValueError for a server without a name of its own.
     """
     middleware = getattr(low_level_of(server), "middleware", None)
     if not isinstance(middleware, list):
@@ -92,7 +92,9 @@ def attach(
     parts[:] = [part for part in parts if not isinstance(part, Middleware | InTraceOfRequest)]
     if service.telemetry.tracer is not None:
         parts.insert(0, InTraceOfRequest())
-    ours = Middleware(server, service, issuer=issuer, wires=wires or ClientConnections())
+    ours = Middleware(
+        server, service, issuer=issuer, connections=connections or ClientConnections()
+    )
     parts.append(ours)
     inner_calls.watch(server)
     return ours
@@ -108,7 +110,7 @@ class Middleware:
     """The middleware that makes each tools/call the Asker of the tool that runs in it."""
 
     def __init__(
-        self, server: Any, service: Service, *, issuer: str | None, wires: ClientConnections
+        self, server: Any, service: Service, *, issuer: str | None, connections: ClientConnections
     ) -> None:
         self._server = server
         self._service = service
@@ -116,7 +118,7 @@ class Middleware:
         self._result_tool = ResultTool(service, server=server.name)
         self._offer = TaskOffer(server, is_on=service.kinds.quotas.gives_tasks)
         self._tasks = Tasks(service, self._offer, server=server.name)
-        self._wires = wires
+        self._client_connections = connections
         self._issuer = issuer or issuer_of(server)
         self._connections = ConnectionAsks()
         self.is_over = False
@@ -150,7 +152,7 @@ class Middleware:
         assert request_id is not None
         if context.request is not None:
             note_call(context.request.scope)
-        wire = self._wire(context)
+        connection = self._connection(context)
         service, declared = self._service, self._declared(context)
         params = dict(context.params or {})
         caller = self._caller(context, declared)
@@ -180,12 +182,12 @@ class Middleware:
             return self._result_tool.over(protocol_version=context.protocol_version)
         if task is not None and not declared.is_modern:
             return await self._tasks.create(leg)
-        watched = service.clients.patience.watch(caller, wire)
+        watched = service.clients.patience.watch(caller, connection)
         is_cut_told = context.request is None or context.protocol_version < MODERN
         with working(tracer=service.telemetry.tracer, call=call.leg):
             try:
                 result = await service.running_tools.run(
-                    call, leg.body, wire, is_cut_told=is_cut_told
+                    call, leg.body, connection, is_cut_told=is_cut_told
                 )
             except asyncio.CancelledError:
                 watched.gave_up()
@@ -195,7 +197,7 @@ class Middleware:
         for id in await asks.ended(service.elicitations):  # ended between calls
             await context.session.send_elicit_complete(id, related_request_id=request_id)
         later = partial(when_read_later, request_id)
-        service.running_tools.deliver(call, wire, later=later)
+        service.running_tools.deliver(call, connection, later=later)
         return result
 
     async def _leg(
@@ -356,7 +358,7 @@ class Middleware:
             declared=declared,
             caller=caller,
             version=context.protocol_version,
-            wire=self._wire(context),
+            connection=self._connection(context),
             later=partial(when_read_later, request_id),
             prepares=partial(self._leg, context, call_next, declared=declared, caller=caller),
         )
@@ -376,11 +378,11 @@ class Middleware:
             result["tools"] = [*result.get("tools", []), self._result_tool.listed]
         return result
 
-    def _wire(self, context: ServerRequestContext[Any, Any]) -> ClientConnection | None:
+    def _connection(self, context: ServerRequestContext[Any, Any]) -> ClientConnection | None:
         if context.request is not None:
             return client_connection_of(context.request.scope)
         assert context.request_id is not None
-        return self._wires.find(context.request_id)
+        return self._client_connections.find(context.request_id)
 
     def _declared(self, context: ServerRequestContext[Any, Any]) -> Declared:
         return declared_by(context, listed=self._service.clients.listed)

@@ -79,7 +79,7 @@ class TaskRequest:
     declared: Declared
     caller: Caller
     version: str
-    wire: ClientConnection | None
+    connection: ClientConnection | None
     later: Later
     prepares: Prepares
 
@@ -342,7 +342,7 @@ class Tasks:
         assert run.result is not None
         if leg is not None:
             await leg.call.give_again(run, run.result)
-            service.running_tools.deliver(leg.call, request.wire, later=request.later)
+            service.running_tools.deliver(leg.call, request.connection, later=request.later)
         return in_revision(json.loads(state.result), request.version)
 
     async def _input_requests(self, state: TaskState, request: TaskRequest) -> dict[str, Any]:

@@ -219,7 +219,7 @@ class Relay:
 
     async def _hand_on(self, scope: Scope, send: Send, channel: _Channel) -> None:
         """Send the other worker's answer to the client. Raises _Gone, or OSError if it is lost."""
-        wire = client_connection_of(scope)
+        connection = client_connection_of(scope)
         while True:
             frame = await channel.read()
             if isinstance(frame, _Start):
@@ -239,7 +239,7 @@ class Relay:
                         "more_body": frame.has_more,
                     }
                 )
-            taken = _HandedOn(is_lost=wire is not None and wire.is_broken)
+            taken = _HandedOn(is_lost=connection is not None and connection.is_broken)
             if isinstance(frame, _Piece) and not frame.has_more:
                 with suppress(_Gone):
                     await channel.send(taken)

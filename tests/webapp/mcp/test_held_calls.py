@@ -200,12 +200,12 @@ async def test_a_client_that_waits_longer_is_held_longer(library, way):
 def see_it_wait(
     clients: McpClients, clock: Clock, env: ServerEnv, client: str, *, seconds: float
 ) -> None:
-    wire = StreamConnection()
+    connection = StreamConnection()
     caller = Identified(owner=env.service.identity.local_owner, client=client)
-    watched = clients.patience.watch(caller, wire)
+    watched = clients.patience.watch(caller, connection)
     clock.tick(seconds=seconds)
     watched.has_result()
-    wire.end(is_delivered=True)
+    connection.end(is_delivered=True)
 
 
 async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait():
@@ -219,12 +219,12 @@ async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait():
             ("eve", 60, True),
             ("who gave up", 61, True),
         ):
-            wire = StreamConnection()
-            watched = clients.patience.watch(Identified(owner=owner, client="c"), wire)
+            connection = StreamConnection()
+            watched = clients.patience.watch(Identified(owner=owner, client="c"), connection)
             clock.tick(seconds=seconds)
             if owner != "who gave up":  # the call is answered with an error, which arrives
                 watched.has_result()
-            wire.end(is_delivered=arrives)
+            connection.end(is_delivered=arrives)
         seen = {
             who: clients.patience.is_patient(Identified(owner=who, client="c"), name="c")
             for who in ("ann", "bob", "eve", "who gave up")
@@ -359,14 +359,14 @@ async def test_client_that_has_waited_longer_since_is_held_as_before(library):
     async with held(new_asking_server(library), declares=None) as (env, clock, _):
         me = Identified(owner="ann", client="a client")
         clients, limit = env.service.clients, timedelta(seconds=25)
-        first, wire = clients.patience.watch(me, None), StreamConnection()
+        first, connection = clients.patience.watch(me, None), StreamConnection()
         clock.tick(seconds=5)
         first.gave_up()
         assert clients.patience.holds(me, limit) == timedelta(seconds=4)
-        longer = clients.patience.watch(me, wire)
+        longer = clients.patience.watch(me, connection)
         clock.tick(seconds=10)
         longer.has_result()
-        wire.end(is_delivered=True)
+        connection.end(is_delivered=True)
         assert clients.patience.holds(me, limit) == limit
 
 

@@ -193,11 +193,11 @@ async def made(shop: Shop) -> Call:
 async def test_payment_of_a_result_that_certainly_did_not_arrive_is_refunded_by_the_clock(
     shop: Shop,
 ) -> None:
-    call, wire = await made(shop), StreamConnection()
+    call, connection = await made(shop), StreamConnection()
     (payment,) = await shop.payments()
     assert payment.may_be_delivered
-    shop.service.running_tools.deliver(call, wire)
-    wire.end(is_delivered=False)
+    shop.service.running_tools.deliver(call, connection)
+    connection.end(is_delivered=False)
     await eventually(lambda: not shop.service.running_tools.is_noting)
     shop.clock.tick(days=7)
     await shop.sweep()
@@ -205,9 +205,9 @@ async def test_payment_of_a_result_that_certainly_did_not_arrive_is_refunded_by_
 
 
 async def test_result_that_is_given_again_may_be_delivered_from_then_on(shop: Shop) -> None:
-    call, wire = await made(shop), StreamConnection()
-    shop.service.running_tools.deliver(call, wire)
-    wire.end(is_delivered=False)
+    call, connection = await made(shop), StreamConnection()
+    shop.service.running_tools.deliver(call, connection)
+    connection.end(is_delivered=False)
     await eventually(lambda: not shop.service.running_tools.is_noting)
     again = shop.service.call(call.caller, call.tool, presenter=Holding())
     with pytest.raises(Interrupted):
@@ -218,14 +218,14 @@ async def test_result_that_is_given_again_may_be_delivered_from_then_on(shop: Sh
 
 
 async def test_lease_is_renewed_while_a_result_goes_out(shop: Shop) -> None:
-    call, wire = await made(shop), StreamConnection()
-    shop.service.running_tools.deliver(call, wire)
+    call, connection = await made(shop), StreamConnection()
+    shop.service.running_tools.deliver(call, connection)
     for _ in range(3):
         shop.clock.tick(seconds=20)
         await shop.service.running_tools.renew()
     (row,) = await listed(shop)
     assert row.standing == "taken"
-    wire.end(is_delivered=True)
+    connection.end(is_delivered=True)
     await eventually(lambda: not shop.service.running_tools.is_noting)
     assert await shop.ledger() == ["spent"]
 
