@@ -163,9 +163,9 @@ async def _kept(
     """Check the age of the last backup, payments to look at, and clients that misbehaved."""
     found = [_backup(await last_backup(store), clock())] if store.address is not None else []
     async with service_of(settings, store=store, clock=clock, outbound=outbound) as service:
-        loose = len(await service.kinds.payments.loose_ends.open())
-        if loose:
-            says = f"{loose} to look at at their provider"
+        unresolved = len(await service.kinds.payments.unresolved.open())
+        if unresolved:
+            says = f"{unresolved} to look at at their provider"
             fix = "elicit payments list --open tells which; then elicit payments done ID"
             found.append(note("payments", says, fix=fix))
         else:

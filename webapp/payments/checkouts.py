@@ -59,14 +59,14 @@ class Checkouts:
         elicitations: Elicitations,
         outbound: Outbound,
         flow: Gateways,
-        loose_ends: UnresolvedPayments,
+        unresolved: UnresolvedPayments,
         verification: Verification,
         turns: Turns,
     ) -> None:
         self._elicitations = elicitations
         self._outbound = outbound
         self._flow = flow
-        self._loose_ends = loose_ends
+        self._unresolved = unresolved
         self._verdicts = verification
         self.turns = turns
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
@@ -170,7 +170,7 @@ class Checkouts:
         if not self._flow.lists(elicitation):
             if not isinstance(refused, KeyUsed):
                 return False
-            await self._loose_ends.lost(elicitation)
+            await self._unresolved.lost(elicitation)
             ended = await self._elicitations.end(elicitation, Status.FAILED, why=LOST)
             raise NotPossible(status=ended.status, wanted="paid at another page")
         known = sessions_of(elicitation)
@@ -312,43 +312,43 @@ class Checkouts:
         for session in sessions_of(elicitation):
             try:
                 if not await self._end(elicitation, session):
-                    await self._loose_ends.wait(elicitation, session)
+                    await self._unresolved.wait(elicitation, session)
             except Failed as error:
                 if not is_past:
                     failure = failure or error  # close the other sessions all the same
                 elif self._flow.answers(elicitation):
                     # The session has expired but may have been paid: poll it for its final status.
-                    await self._loose_ends.wait(elicitation, session)
+                    await self._unresolved.wait(elicitation, session)
         if failure is not None:
             raise failure
         await self._elicitations.change(elicitation.id, attempts.close)
 
-    async def ask_again(self, loose: UnresolvedPayment) -> None:
+    async def ask_again(self, payment: UnresolvedPayment) -> None:
         """Poll a session whose question has ended and whose final status is unknown.
 
         If the status is still not final, schedule the next poll, with longer pauses each time.
         """
-        elicitation = await self._elicitations.get(loose.elicitation_id)
+        elicitation = await self._elicitations.get(payment.elicitation_id)
         if elicitation is None:
-            await self._loose_ends.give_up(loose)
+            await self._unresolved.give_up(payment)
             return
         try:
-            found = await self._ask(elicitation, loose.session, collects=False)
+            found = await self._ask(elicitation, payment.session, collects=False)
             with suppress(Mismatch):
                 await self._verdicts.heed(elicitation, found)
             is_over = found.state is not SessionStatus.PENDING
             if found.state is SessionStatus.OPEN:
-                is_over = await self._end(elicitation, loose.session)
+                is_over = await self._end(elicitation, payment.session)
         except Failed as error:
-            _log.warning("provider.failed", extra={"id": loose.elicitation_id, "why": str(error)})
+            _log.warning("provider.failed", extra={"id": payment.elicitation_id, "why": str(error)})
             is_over = False
-        now = await self._loose_ends.read(loose)
+        now = await self._unresolved.read(payment)
         if now is not None and now.status is UnresolvedStatus.OTHERWISE:
             return  # just reported as paid differently: the operator has to check it
         if is_over:
-            await self._loose_ends.end(elicitation, loose.session)
+            await self._unresolved.end(elicitation, payment.session)
         else:
-            await self._loose_ends.ask_again(loose)
+            await self._unresolved.ask_again(payment)
 
     async def reconcile(self, elicitation: Elicitation) -> Elicitation:
         """Find the sessions of attempts whose reply from the provider was lost.

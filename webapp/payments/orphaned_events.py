@@ -65,8 +65,8 @@ class OrphanedEvents:
             if why is None or not is_ours or _is_no_money(session):
                 return replace(hook, status="unknown", why=None)
             if session is not None:
-                loose_ends = self._payments.loose_ends
-                await loose_ends.of_nobody(reference, session, seller=seller, why=why)
+                unresolved = self._payments.unresolved
+                await unresolved.of_nobody(reference, session, seller=seller, why=why)
             return replace(hook, status="refused", why=why)
         wrong = contradicts(payment, event, session.currency, seller=seller)
         if wrong is None and session.amount != payment.amount:

@@ -53,14 +53,14 @@ class Reconciling:
         flow: Gateways,
         ledger: Ledger,
         checkouts: Checkouts,
-        loose_ends: UnresolvedPayments,
+        unresolved: UnresolvedPayments,
     ) -> None:
         self._elicitations = elicitations
         self._outbound = outbound
         self._flow = flow
         self._ledger = ledger
         self._checkouts = checkouts
-        self._loose_ends = loose_ends
+        self._unresolved = unresolved
 
     @property
     def unlisted(self) -> list[str]:
@@ -197,7 +197,7 @@ class Reconciling:
         if session.is_live != seller.is_live:
             return False
         reference = session.reference or ""
-        await self._loose_ends.of_nobody(reference, session, seller=seller, why=why)
+        await self._unresolved.of_nobody(reference, session, seller=seller, why=why)
         return True
 
     async def _kept(

@@ -51,12 +51,12 @@ class Verification:
         elicitations: Elicitations,
         flow: Gateways,
         ledger: Ledger,
-        loose_ends: UnresolvedPayments,
+        unresolved: UnresolvedPayments,
     ) -> None:
         self._elicitations = elicitations
         self._flow = flow
         self._ledger = ledger
-        self._loose_ends = loose_ends
+        self._unresolved = unresolved
         self.early = EarlyEvents(elicitations=elicitations, flow=flow)
 
     async def heed(self, elicitation: Elicitation, found: ProviderSession) -> SessionStatus:
@@ -68,7 +68,7 @@ class Verification:
             await self.paid_otherwise(elicitation, found, mismatch)
             raise
         if verified is SessionStatus.PENDING and elicitation.status.is_final:
-            await self._loose_ends.wait(elicitation, found.id)
+            await self._unresolved.wait(elicitation, found.id)
         if found.state is SessionStatus.PAID:
             id = await self._ledger.id_for(elicitation, found)
             now, unused = self._elicitations.clock(), self._ledger.unused.get(seller.name)
@@ -129,9 +129,9 @@ class Verification:
         if mismatch.what not in _OTHERWISE or session.id not in sessions_of(elicitation):
             return
         if session.state is SessionStatus.PENDING and elicitation.status.is_final:
-            await self._loose_ends.wait(elicitation, session.id)
+            await self._unresolved.wait(elicitation, session.id)
         if session.state is SessionStatus.PAID:
-            await self._loose_ends.paid_otherwise(elicitation, session)
+            await self._unresolved.paid_otherwise(elicitation, session)
 
     async def _hear(self, elicitation: Elicitation, session: ProviderSession) -> None:
         """Update a recorded payment with the refunds and disputes that the session shows."""
@@ -198,7 +198,7 @@ class Verification:
     async def _resolve(self, elicitation: Elicitation, session: ProviderSession) -> None:
         """End the session's unresolved row, which is possible only after the payment is stored."""
         if elicitation.status.is_final or elicitation.progress == PAID_OTHERWISE:
-            await self._loose_ends.end(elicitation, session.id)
+            await self._unresolved.end(elicitation, session.id)
 
     async def _of_ended(self, elicitation: Elicitation, rows: Also) -> Sequence[Value]:
         """Return the rows for the question as it is now: another write may have ended it."""
