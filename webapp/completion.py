@@ -150,7 +150,7 @@ class Completing:
             InvalidAnswer: The content does not match the question.
         """
         kept = states.checked_content(content)
-        return await self._elicitations.whole(self._proved(current, kept, proof))
+        return await self._elicitations.run_to_completion(self._proved(current, kept, proof))
 
     def is_bound(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> bool:
         """Return True if the cookies are those of the browser that began the latest attempt."""
@@ -174,7 +174,7 @@ class Completing:
         """
         kept = states.checked_content(content)
         settled = self._settled(id, kept, owner=owner, asker=asker, by=by)
-        return await self._elicitations.whole(settled)
+        return await self._elicitations.run_to_completion(settled)
 
     async def _settled(
         self,

@@ -103,7 +103,7 @@ async def asking(
             end = partial(call.end, is_error=True) if is_over else call.finish
             await _logged(service, service.running_tools.ended(call, end))
             raise
-        await service.elicitations.whole(service.running_tools.ended(call, call.end))
+        await service.elicitations.run_to_completion(service.running_tools.ended(call, call.end))
 
 
 @contextmanager
@@ -194,7 +194,7 @@ def _goes_on(error: Exception, call: Call) -> bool:
 async def _logged(service: Service, work: Any) -> None:
     """Run the work to completion and log its errors, so that the block's own error is raised."""
     try:
-        await service.elicitations.whole(work)
+        await service.elicitations.run_to_completion(work)
     except Exception:  # noqa: BLE001 - the block's own error is being raised
         _log.exception("call.bookkeeping_failed")
 
@@ -249,7 +249,7 @@ class _ByAuthor:
     def carry(self, call: Leg, state: object) -> object:
         return state
 
-    async def heed(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Leg) -> None:
         pass  # answers come only from the page
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:

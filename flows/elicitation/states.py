@@ -207,24 +207,28 @@ class Elicitation(Struct, frozen=True, kw_only=True):
         return self.join if self.holds_key else None
 
     @property
-    def kept_until(self) -> datetime:
+    def stored_until(self) -> datetime:
         """The time until which an unused outcome is stored for the same question."""
         if self.status is not Status.ACCEPTED:
             return self.expires_at
         traits = traits_of(self.kind)
         if traits.kept_from_answer is not None and self.settled_at is not None:
-            kept_until = self.settled_at + traits.kept_from_answer
+            stored_until = self.settled_at + traits.kept_from_answer
             is_for_task = self.is_of_task and not traits.is_secret
-            return max(kept_until, self.expires_at) if is_for_task else kept_until
+            return max(stored_until, self.expires_at) if is_for_task else stored_until
         return self.expires_at + traits.kept
 
     @property
     def joined_until(self) -> datetime:
         """The time until which a later call with the same question can use the stored outcome."""
         if self.status is not Status.ACCEPTED or self.settled_at is None:
-            return self.kept_until
+            return self.stored_until
         joined = traits_of(self.kind).joined_from_answer
-        return self.kept_until if joined is None else min(self.kept_until, self.settled_at + joined)
+        return (
+            self.stored_until
+            if joined is None
+            else min(self.stored_until, self.settled_at + joined)
+        )
 
     @property
     def is_by_model(self) -> bool:
@@ -244,7 +248,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
         if self.delivered_at is None and (self.holds_key or self.content is not None):
             # The end of an elicitation does not move this time: an extra index write would cost
             # more than the rest of the change.
-            return self.look_at or min(self.expires_at, self.kept_until)
+            return self.look_at or min(self.expires_at, self.stored_until)
         return None
 
     @property
@@ -459,7 +463,7 @@ def fall_due(elicitation: Elicitation, *, now: datetime) -> Elicitation:
     if not elicitation.status.is_final:
         return settle(elicitation, Status.EXPIRED, now=now)
     lease = elicitation.take.until if elicitation.take is not None else now
-    until = max(elicitation.kept_until, lease)
+    until = max(elicitation.stored_until, lease)
     return replace(elicitation, look_at=until) if now < until else let_go(elicitation)
 
 

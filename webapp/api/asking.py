@@ -139,7 +139,7 @@ async def ask(
             if place is not None and call.answer is not _SHOWN:
                 raise AlreadyDone from None
         finally:
-            await service.elicitations.whole(call.finish())
+            await service.elicitations.run_to_completion(call.finish())
     asked = verbs.asked(is_placed=place is not None)
     if asked is not None:
         found = await service.elicitations.get(asked.elicitation_id)
@@ -167,7 +167,7 @@ async def taken(service: Service, requester: Requester, current: Elicitation) ->
     if current.run is not None:
         run = await elicitations.run(owner=current.owner, id=current.run)
     if run is None or run.called is None or run.called.arguments is None:
-        await elicitations.whole(_used_up(service, current))
+        await elicitations.run_to_completion(_used_up(service, current))
     elif "run" in json.loads(run.called.arguments):
         raise InvalidQuestion(
             "This question is one of a run, which ends as a whole: send POST /api/runs/end, with "
@@ -175,7 +175,7 @@ async def taken(service: Service, requester: Requester, current: Elicitation) ->
         )
     elif all(asked.elicitation_id != current.id for asked in run.asked):
         # It was answered late: under this Idempotency-Key the question was asked again.
-        await elicitations.whole(_used_up(service, current))
+        await elicitations.run_to_completion(_used_up(service, current))
     else:
         key, arguments = requester.program, run.called.arguments
         await _taken_by(service, key, current, run=run.id, arguments=arguments)
@@ -197,11 +197,11 @@ async def _taken_by(
             call.taken.use(mine)
             if (paid := await _paid(service, mine)) is not None:
                 call.used.note((mine.kind, mine.asked.digest), paid)
-            await service.elicitations.whole(call.end())
+            await service.elicitations.run_to_completion(call.end())
         except Interrupted:
             pass  # the answer was used before
         except PaymentGone:
-            await service.elicitations.whole(call.finish())
+            await service.elicitations.run_to_completion(call.finish())
             raise
 
 
@@ -443,7 +443,7 @@ class _ByProgram:
     def carry(self, call: Leg, state: object) -> object:
         return state
 
-    async def heed(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Leg) -> None:
         pass  # a person answers on the page, or a key that approves answers by API
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:

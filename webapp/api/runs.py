@@ -153,7 +153,7 @@ async def end_run(
             call.used.has_known = True  # the program ended the run, whether or not it got answers
             if data.again:
                 call.used.note_use(again=True)
-            await service.elicitations.whole(call.end(is_error=data.is_error))
+            await service.elicitations.run_to_completion(call.end(is_error=data.is_error))
     except AlreadyDone:
         pass  # ended by an earlier copy of this request whose response was lost
     return RunEnded(run=data.run)
@@ -170,7 +170,7 @@ async def spend_payment(
         run = await call.the_run()
         await _hold(service, call, run, payment=data.payment)
         await service.kinds.payments.spend(run.owner, data.payment, run=run.id, leg=call.leg)
-        await service.elicitations.whole(call.finish())
+        await service.elicitations.run_to_completion(call.finish())
 
 
 @post("/api/runs/once", guards=[_ASKERS], status_code=HTTPStatus.OK)
@@ -259,7 +259,7 @@ async def _at_work(
         except Interrupted:
             raise AlreadyDone from None
         except BaseException:
-            await service.elicitations.whole(call.finish())
+            await service.elicitations.run_to_completion(call.finish())
             raise
 
 

@@ -146,7 +146,9 @@ class McpClients:
         try:
             before = await self._deed(client, mode)
             if self._next(before, what, about=about) != before:
-                await self._elicitations.whole(self._note(client, mode, what, about=about))
+                await self._elicitations.run_to_completion(
+                    self._note(client, mode, what, about=about)
+                )
         except ElicitError:  # the question continues without the record
             _log.warning("client.not_remembered", exc_info=True)
 

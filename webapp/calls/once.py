@@ -272,7 +272,7 @@ class _Claim:
         try:
             yield
         except BaseException:
-            await self._elicitations.whole(self._release(renewing))
+            await self._elicitations.run_to_completion(self._release(renewing))
             raise
         self._is_over.set()
         await renewing

@@ -140,7 +140,7 @@ class Questions:
             known = run.at(step)
             current, former = await self._look(run, known, join)
             changed: list[Value] = []
-            made_way: Sequence[Elicitation] = ()
+            superseded: Sequence[Elicitation] = ()
             if current is None:
                 admit = partial(
                     self._kinds.quotas.room, run, client_id=self._client_id, tool=self._tool
@@ -151,7 +151,7 @@ class Questions:
                     room = await admit()
                 asked = question if worded is None else worded
                 current = await self._start(asked, step, join, run, former)
-                made_way = room.made_way
+                superseded = room.superseded
                 changed += [current, *room.taken_by(current), *map(states.let_go, former)]
             elif not current.status.is_final and current.waiter != self._leg:
                 current = self._joined(question, current, run)
@@ -177,7 +177,7 @@ class Questions:
                 await pause(number)
                 await self._run.reload()
                 continue
-            self._elicitations.have_moved(*made_way)
+            self._elicitations.have_moved(*superseded)
             if run is not before:
                 self._run.value = replace(run, version=run.version + 1)
             if changed[0] is current:
@@ -279,7 +279,7 @@ class Questions:
         )
 
     def _is_kept(self, held: Elicitation, *statuses: Status) -> bool:
-        return held.status in statuses and self._elicitations.clock() < held.kept_until
+        return held.status in statuses and self._elicitations.clock() < held.stored_until
 
     def _join_key(self, question: Question[Any], step: Step) -> str:
         pepper, tool = self._elicitations.owners.pepper, self._tool

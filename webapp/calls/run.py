@@ -243,7 +243,7 @@ class CurrentRun:
         now = self._elicitations.clock()
         if found.answers(now, is_named=named is not None):
             return found
-        if found.finished_at is None and (named or now < found.kept_until):
+        if found.finished_at is None and (named or now < found.expires_at):
             return found
         await self._leave(found)
         return None

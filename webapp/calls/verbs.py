@@ -55,7 +55,7 @@ class Verbs:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.last_error: ElicitError | None = None
-        self.handed = Prefetched()
+        self.prefetched = Prefetched()
         self._questions = Questions(
             elicitations=call.elicitations,
             links=call.links,
@@ -167,7 +167,7 @@ class Verbs:
         """Return a prefetched answer. Implements NeedsHolder, also in a `def` tool's thread."""
         if self.call.is_over:
             raise CallOver
-        return self.handed.see(self.fact(question.request), question)
+        return self.prefetched.see(self.fact(question.request), question)
 
     async def notify(self, message: str) -> None:
         await self.call.notify(message)
@@ -252,9 +252,9 @@ class Verbs:
         call.used.must_hold_nothing_hidden([question.message, facts])
         if question.again:
             call.used.note_use(again=True)
-        if (handed := self.handed.take(fact, question)) is not None:
+        if (prefetched := self.prefetched.take(fact, question)) is not None:
             await call.must_be_going_on()
-            return handed
+            return prefetched
         step = Step(kind=fact[0], digest=fact[1], nth=self._counts[fact])
         self._counts[fact] += 1
         is_gate = traits_of(fact[0]).is_gate
@@ -339,7 +339,7 @@ class Verbs:
     async def _is_open(self, asked: Elicitation, by: AskedBy) -> bool:
         if traits_of(asked.kind).is_gate and asked.status is Status.ACCEPTED:
             return await self.call.kinds.gates.still_stands(asked, by)
-        return self.call.now < asked.kept_until
+        return self.call.now < asked.stored_until
 
     async def _ask_at(self, step: Step, question: Question[T], group: Prompts) -> Outcome[T]:
         """Ask the question at this place. The questions of one group are shown together."""

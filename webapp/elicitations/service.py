@@ -237,7 +237,7 @@ class Elicitations:
         another person. Raises NotPossible if the elicitation has already ended.
         """
         assert status is not Status.ACCEPTED, "an answer goes through complete_elicitation"
-        return await self.whole(
+        return await self.run_to_completion(
             self._end(
                 id,
                 partial(states.settle, status=status, why=why, proof=proof, by=by),
@@ -374,7 +374,7 @@ class Elicitations:
             await asyncio.wait(tuple(self._works))
         await self.plugins.aclose()
 
-    async def whole(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run_to_completion(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the work to completion, even if the caller is cancelled in the meantime."""
         if asyncio.current_task() in self._works:
             return await work  # part of work that already runs to completion
@@ -384,9 +384,10 @@ class Elicitations:
         return await asyncio.shield(task)
 
     async def uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the work like `whole`, at less cost, in a task that only the process's end cancels.
+        """Run the work like `run_to_completion`, at less cost.
 
-        The server continues a request whose client has disconnected.
+        The work runs in the caller's task, which only the end of the process cancels: the server
+        continues a request whose client has disconnected.
         """
         task = asyncio.current_task()
         assert task is not None

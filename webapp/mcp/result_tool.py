@@ -173,7 +173,7 @@ class ResultTool:
         """Return True if the ended run has no stored result, so that it must not run again."""
         if run.finished_at is None:
             return False
-        return run.result is None or self._service.clock() >= run.kept_until
+        return run.result is None or self._service.clock() >= run.expires_at
 
     async def _pass_on(self, asked: Elicitation, typed: object) -> str:
         """Check the user code that the person read. Raises NotAllowed if the code is not right."""

@@ -50,7 +50,7 @@ class TaskState:
     @property
     def is_gone(self) -> bool:
         """True if the task has ended and its result is no longer stored."""
-        is_kept = self.run.result is not None and self.now < self.run.kept_until
+        is_kept = self.run.result is not None and self.now < self.run.expires_at
         return self.is_over and not self.run.is_cancelled and not is_kept
 
     @property
@@ -92,7 +92,7 @@ class TaskState:
             "status": status,
             "createdAt": _written(run.created_at),
             "lastUpdatedAt": _written(self._moved_at),
-            "ttlMs" if is_modern else "ttl": (run.kept_until - run.created_at) // _MILLISECOND,
+            "ttlMs" if is_modern else "ttl": (run.expires_at - run.created_at) // _MILLISECOND,
             "pollIntervalMs" if is_modern else "pollInterval": looks // _MILLISECOND,
         }
         if status == "cancelled":

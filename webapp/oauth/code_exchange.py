@@ -57,7 +57,9 @@ class CodeExchange:
         Cancelling the caller does not stop the work. Raises NotPossible if the state was already
         used.
         """
-        await self._elicitations.whole(self._connect(elicitation, state=state, code=code))
+        await self._elicitations.run_to_completion(
+            self._connect(elicitation, state=state, code=code)
+        )
 
     async def refuse(self, elicitation: Elicitation, error: NotAccepted) -> None:
         """Settle the question as denied or failed, as the provider answered."""

@@ -67,7 +67,7 @@ class Checkouts:
         self._outbound = outbound
         self._flow = flow
         self._unresolved = unresolved
-        self._verdicts = verification
+        self._verification = verification
         self.turns = turns
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
         self._pressing = WeakValueDictionary[str, asyncio.Lock]()
@@ -87,16 +87,16 @@ class Checkouts:
             Mismatch: A session differs from what was requested.
         """
         failure: Failed | Mismatch | None = None
-        verification: list[SessionStatus] = []
+        statuses: list[SessionStatus] = []
         for session in sessions_of(elicitation):
             try:
                 found = await self._ask(elicitation, session, collects=collects)
-                verification.append(await self._verdicts.heed(elicitation, found))
+                statuses.append(await self._verification.apply(elicitation, found))
             except (Failed, Mismatch) as error:
                 failure = failure or error  # another session may be paid
         if failure is not None:
             raise failure
-        return verification
+        return statuses
 
     def one_at_a_time(self, elicitation_id: str) -> asyncio.Lock:
         """Return the lock with which presses of Continue wait for the previous press."""
@@ -112,7 +112,7 @@ class Checkouts:
         elicitation = await self._elicitations.get(elicitation_id)
         if elicitation is None:
             return
-        await self._verdicts.must_be_unpaid(elicitation)
+        await self._verification.must_be_unpaid(elicitation)
         if self._is_in_the_way(elicitation, browser):
             await self._close_page(elicitation, browser)
 
@@ -150,7 +150,7 @@ class Checkouts:
         if not is_closed:
             found = await self._ask(elicitation, session, collects=True)
             with suppress(Mismatch):
-                await self._verdicts.heed(elicitation, found)
+                await self._verification.apply(elicitation, found)
             raise NotPossible(status=found.state, wanted="paid anew")
         await self._elicitations.change(elicitation.id, lambda e: forget_page(e, session))
 
@@ -335,7 +335,7 @@ class Checkouts:
         try:
             found = await self._ask(elicitation, payment.session, collects=False)
             with suppress(Mismatch):
-                await self._verdicts.heed(elicitation, found)
+                await self._verification.apply(elicitation, found)
             is_over = found.state is not SessionStatus.PENDING
             if found.state is SessionStatus.OPEN:
                 is_over = await self._end(elicitation, payment.session)
@@ -407,7 +407,7 @@ class Checkouts:
             # The session has expired. Only the provider knows whether it was paid before.
         found = await self._ask(elicitation, session, collects=False)
         with suppress(Mismatch):
-            await self._verdicts.heed(elicitation, found)
+            await self._verification.apply(elicitation, found)
         return found.state not in (SessionStatus.PENDING, SessionStatus.OPEN)
 
     def _is_past(self, elicitation: Elicitation) -> bool:

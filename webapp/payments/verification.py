@@ -32,7 +32,7 @@ from flows.payments.unresolved import PAID_OTHERWISE
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.retry import Erased
 from webapp.elicitations.service import Also, Elicitations
-from webapp.payments.early_events import EarlyEvents, Whole
+from webapp.payments.early_events import EarlyEvents, PaymentWithEvents
 from webapp.payments.ledger import Ledger
 from webapp.payments.unresolved import UnresolvedPayments
 from webapp.records.values import StoredWebhook, Value
@@ -59,7 +59,7 @@ class Verification:
         self._unresolved = unresolved
         self.early = EarlyEvents(elicitations=elicitations, flow=flow)
 
-    async def heed(self, elicitation: Elicitation, found: ProviderSession) -> SessionStatus:
+    async def apply(self, elicitation: Elicitation, found: ProviderSession) -> SessionStatus:
         """Apply a fetched session. Raises Mismatch if it differs from what was requested."""
         seller, payment = self._flow.of(elicitation).seller, None
         try:
@@ -73,7 +73,7 @@ class Verification:
             id = await self._ledger.id_for(elicitation, found)
             now, unused = self._elicitations.clock(), self._ledger.unused.get(seller.name)
             payment = paid_row(elicitation, found, id=id, at=seller.api, now=now, unused=unused)
-        await self._elicitations.whole(self._act(elicitation, found, verified, payment))
+        await self._elicitations.run_to_completion(self._act(elicitation, found, verified, payment))
         await self._hear(elicitation, found)
         return verified
 
@@ -170,15 +170,15 @@ class Verification:
                 assert payment is not None
                 # Write without a look-up first: nearly always the rows are new, and a conflict
                 # leads to the look-up in `rows`.
-                whole = await self._whole(elicitation, payment)
-                told_before = whole.hooks
+                with_events = await self._with_early_events(elicitation, payment)
+                told_before = with_events.hooks
                 done = await complete_elicitation(
                     self._elicitations,
                     elicitation.id,
                     {"payment": payment.id},
                     PaidSession(session=session.id),
                     also=rows,
-                    first=[row for row in (hook, whole.payment) if row is not None],
+                    first=[row for row in (hook, with_events.payment) if row is not None],
                     answers_others=payment.id if payment.once else None,
                 )
                 if done is Completion.UNKNOWN:  # the question is erased
@@ -204,8 +204,10 @@ class Verification:
         """Return the rows for the question as it is now: another write may have ended it."""
         return await rows(await self._elicitations.get(elicitation.id) or elicitation)
 
-    async def _whole(self, elicitation: Elicitation, payment: Payment) -> Whole:
-        return await self.early.whole(await self._ledger.unwritten(elicitation, payment))
+    async def _with_early_events(
+        self, elicitation: Elicitation, payment: Payment
+    ) -> PaymentWithEvents:
+        return await self.early.apply_to(await self._ledger.unwritten(elicitation, payment))
 
     async def _unwritten(
         self,
@@ -220,10 +222,12 @@ class Verification:
         told = None if hook is None else await self._ledger.unless_there(hook)
         if payment is not None:
             id = await self._ledger.id_for(elicitation, session)
-            whole = await self._whole(elicitation, replace(payment, id=id, join=id))
-            paid = await self._ledger.unless_there(whole.payment)
+            with_events = await self._with_early_events(
+                elicitation, replace(payment, id=id, join=id)
+            )
+            paid = await self._ledger.unless_there(with_events.payment)
             if paid is not None:
-                told_before = whole.hooks
+                told_before = with_events.hooks
             elif told is not None:
                 # The payment was known: a second event does not change a session's row.
                 told = replace(told, status="repeated")

@@ -85,7 +85,7 @@ class Webhooks:
             self._rows.forget(hook.id)
             known = await self._elicitations.get(event.reference or "")
             taken = self._receive(gateway, event, body, known)
-            is_done = await self._elicitations.whole(taken) not in _NOT_DONE
+            is_done = await self._elicitations.run_to_completion(taken) not in _NOT_DONE
         stored = await self._elicitations.read(StoredWebhook, owner=hook.owner, id=hook.id) or hook
         if is_done and stored.status in _NOT_DONE:
             stored = replace(stored, status="applied", why=None, transition=None)

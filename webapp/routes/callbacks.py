@@ -99,9 +99,9 @@ async def provider_returns(
         if arrival.all("cancelled"):
             await payments.checkouts.leave(elicitation, number=back.number)
         else:
-            verification = await payments.checkouts.ask_provider(elicitation)
+            statuses = await payments.checkouts.ask_provider(elicitation)
             # The first status is of the latest session. The page shows what it says.
-            if verification[:1] == [SessionStatus.OPEN]:
+            if statuses[:1] == [SessionStatus.OPEN]:
                 await service.elicitations.change(
                     elicitation.id, lambda e: attempts.come_back_unpaid(e, number=back.number)
                 )

@@ -118,7 +118,7 @@ class _Press:
             )
             # The question ended in the meantime, or another process superseded this page: the
             # person must not pay on it any more.
-            if opened.status.is_final or (kind.holds_open and _has_made_way(opened, kept)):
+            if opened.status.is_final or (kind.holds_open and _is_superseded(opened, kept)):
                 raise _is_over(opened)
         if not opened.asked.waits:
             done = await complete_elicitation(elicitations, id, {}, OnPage())
@@ -203,7 +203,7 @@ async def returned(service: Service, states: list[str], *, now: datetime) -> Ret
     )
 
 
-def _has_made_way(elicitation: Elicitation, kept: Json) -> bool:
+def _is_superseded(elicitation: Elicitation, kept: Json) -> bool:
     """Return True if the latest attempt now leads to another page than this one."""
     mine, latest = msgspec.convert(kept, StoredCheckout), kept_of(elicitation.attempt)
     return latest is None or latest.url is None or latest.session != mine.session

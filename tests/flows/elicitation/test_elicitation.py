@@ -165,12 +165,12 @@ def test_an_end_keeps_its_reason() -> None:
 
 @pytest.mark.parametrize("kind", ["url", "oauth", "form"])
 def test_a_late_yes_is_kept_for_its_kind_until_the_last_moment(kind: str) -> None:
-    kept_until = NOON + LIFE + traits_of(kind).kept
+    stored_until = NOON + LIFE + traits_of(kind).kept
     before = elicitation(Status.EXPIRED, kind=kind)
     in_time = states.settle_late(
-        before, now=kept_until - timedelta(microseconds=1), content={"n": 1}, holds_key=True
+        before, now=stored_until - timedelta(microseconds=1), content={"n": 1}, holds_key=True
     )
-    too_late = states.settle_late(before, now=kept_until, content={"n": 1}, holds_key=True)
+    too_late = states.settle_late(before, now=stored_until, content={"n": 1}, holds_key=True)
     assert (in_time.content, in_time.holds_key) == ({"n": 1}, True)
     assert (too_late.content, too_late.holds_key) == (None, False)
     assert too_late.status is Status.ACCEPTED
@@ -327,10 +327,12 @@ def test_an_exchange_that_was_cut_off_fails_after_a_minute_and_not_with_the_elic
 @pytest.mark.parametrize("status", sorted(FINAL))
 def test_what_nobody_used_is_wiped_when_its_time_is_up(status: Status) -> None:
     before = elicitation(status, content={"n": 1} if status is Status.ACCEPTED else None)
-    kept_until = NOON + LIFE + (traits_of("url").kept if status is Status.ACCEPTED else timedelta())
-    kept, last = swept(before, until=kept_until - timedelta(microseconds=1))
-    assert (kept.content, kept.holds_key, last) == (before.content, True, kept_until)
-    after, last = swept(before, until=kept_until)
+    stored_until = (
+        NOON + LIFE + (traits_of("url").kept if status is Status.ACCEPTED else timedelta())
+    )
+    kept, last = swept(before, until=stored_until - timedelta(microseconds=1))
+    assert (kept.content, kept.holds_key, last) == (before.content, True, stored_until)
+    after, last = swept(before, until=stored_until)
     assert (after.content, after.holds_key, after.status, last) == (None, False, status, None)
 
 

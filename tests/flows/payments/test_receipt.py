@@ -133,9 +133,9 @@ def test_what_was_bought_for_good_answers_for_good_unless_it_is_given_back() -> 
 def test_a_receipt_is_kept_ten_years() -> None:
     for year in range(4):
         at = NOON.replace(year=2024 + year, month=2, day=28) + timedelta(days=1)
-        kept_until = paid(paid_at=at).erase_at
-        assert kept_until >= at.replace(year=at.year + 10, day=1, month=3)
-        assert kept_until - at == RECEIPT_KEPT
+        erase_at = paid(paid_at=at).erase_at
+        assert erase_at >= at.replace(year=at.year + 10, day=1, month=3)
+        assert erase_at - at == RECEIPT_KEPT
 
 
 def test_a_receipt_is_due_while_money_may_be_given_back_by_itself() -> None:

@@ -586,7 +586,7 @@ async def test_the_state_is_in_no_page_and_the_code_in_no_record() -> None:
         row = await here.row(link)
         assert parameter(callback, "code") not in str(row.attempt)
         assert row.asked.origins == (here.sandbox.url,)
-        assert row.kept_until - row.expires_at == timedelta(minutes=10)
+        assert row.stored_until - row.expires_at == timedelta(minutes=10)
 
 
 async def test_another_tool_asks_once_on_our_page_and_is_allowed() -> None:

@@ -161,8 +161,8 @@ class ByKind:
     def carry(self, call: Leg, state: object) -> object:
         return self._forms.carry(call, state)
 
-    async def heed(self, call: Leg) -> None:
-        await self._forms.heed(call)
+    async def apply_client_answers(self, call: Leg) -> None:
+        await self._forms.apply_client_answers(call)
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         asked = shown.elicitation

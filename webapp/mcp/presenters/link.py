@@ -47,7 +47,7 @@ class LinkInResult:
     def carry(self, call: Leg, state: object) -> object:
         return state
 
-    async def heed(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Leg) -> None:
         pass  # a call brings no answers of the client
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:

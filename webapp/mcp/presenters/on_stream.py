@@ -98,7 +98,7 @@ class OnStream:
     def carry(self, call: Leg, state: object) -> object:
         return state
 
-    async def heed(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Leg) -> None:
         pass  # each open request receives its own answer
 
     async def _send(

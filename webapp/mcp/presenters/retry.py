@@ -251,7 +251,7 @@ class Retry:
             await self._suspend(call, shown, is_shown=True, user_code=words)
         return action
 
-    async def heed(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Leg) -> None:
         """Apply the client's answers from this request.
 
         The client sends them only once, so an answer that is not applied now is lost.
