@@ -81,7 +81,7 @@ async def open_elicitations(
 class Leg:
     """A leg that goes on, and takes what it is handed."""
 
-    is_over = False
+    has_ended = False
 
     def was_prefetched(self, settled: Elicitation) -> bool:
         return True

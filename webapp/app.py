@@ -208,7 +208,7 @@ class App:
         self._server = server
         self._app: ASGIApp | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_over = False
+        self._has_ended = False
         self._is_told = False
 
     @asynccontextmanager
@@ -249,13 +249,13 @@ class App:
             if raised is not None:
                 raise raised
         finally:
-            self._is_over, self._app, self._loop = True, None, None
+            self._has_ended, self._app, self._loop = True, None, None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif self._app is None:
-            await self._refuse(scope, receive, send, _OVER if self._is_over else _NOT_BEGUN)
+            await self._refuse(scope, receive, send, _OVER if self._has_ended else _NOT_BEGUN)
         elif asyncio.get_running_loop() is not self._loop:
             await self._refuse(scope, receive, send, _OTHER_LOOP)
         else:

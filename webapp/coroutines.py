@@ -99,8 +99,8 @@ async def asking(
                 yield
             await all_were_asked(unasked, tool=APPLICATION)
         except BaseException as error:
-            is_over = isinstance(error, Exception) and not _goes_on(error, call)
-            end = partial(call.end, is_error=True) if is_over else call.finish
+            has_ended = isinstance(error, Exception) and not _goes_on(error, call)
+            end = partial(call.end, is_error=True) if has_ended else call.finish
             await _logged(service, service.running_tools.ended(call, end))
             raise
         await service.elicitations.run_to_completion(service.running_tools.ended(call, call.end))

@@ -331,8 +331,8 @@ def accept(
     if not traits_of(elicitation.kind).goes_by(proof):
         raise ValueError(f"{type(proof).__name__} completes no question of kind {elicitation.kind}")
     # An exchange that started before `expires_at` may finish a little later.
-    is_over = now >= elicitation.expires_at and elicitation.status is not Status.EXCHANGING
-    if is_over and not elicitation.status.is_final:
+    has_expired = now >= elicitation.expires_at and elicitation.status is not Status.EXCHANGING
+    if has_expired and not elicitation.status.is_final:
         return settle(elicitation, Status.EXPIRED, now=now, take=take)
     return settle(
         elicitation,

@@ -223,7 +223,7 @@ class Payment(Struct, frozen=True, kw_only=True):
         return Money.from_minor_units(self.owed, self.currency)
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """True if the money was refunded, is being refunded, or is claimed by a bank."""
         return self.status in (
             ReceiptStatus.REFUNDING,

@@ -306,13 +306,13 @@ class Written:
         self.read_on()
         return self._text
 
-    def read_on(self, *, is_over: bool = False) -> None:
+    def read_on(self, *, has_ended: bool = False) -> None:
         """Hear the lines that have come since; a last one without an end once it is over."""
         if self._file.closed:
             return
         size = os.fstat(self.fileno()).st_size
         blob = os.pread(self.fileno(), size - self._read, self._read)
-        if not is_over:
+        if not has_ended:
             blob = blob[: blob.rfind(b"\n") + 1]
         self._read += len(blob)
         plain = blob.decode(errors="replace")
@@ -331,7 +331,7 @@ class Written:
         """It is over; raises Deaf if it was to pass on what it heard, and did not."""
         if self._file.closed:
             return
-        self.read_on(is_over=True)
+        self.read_on(has_ended=True)
         self._file.close()
         self._ears.stop_listening(self)
         if self._passes_on and not self._has_passed_on:

@@ -223,7 +223,7 @@ async def must_have_its_money(
     lease = delivered.take
     is_its_own = run in (None, paid.spent_by, None if lease is None else lease.run) or paid.once
     is_used = paid.spent_at is not None
-    if (paid.is_over and not is_used) or (is_used and not is_its_own):
+    if (paid.has_ended and not is_used) or (is_used and not is_its_own):
         raise PaymentGone(paid)
 
 

@@ -134,8 +134,8 @@ async def refund_payment(
     except (NoRefunds, UnderWay) as error:
         raise NotRefundable(str(error)) from error
     except Failed as error:
-        is_over = error.is_refusal and not is_whole
-        goes_on = "Nothing was refunded." if is_over else "It is tried again by itself."
+        has_ended = error.is_refusal and not is_whole
+        goes_on = "Nothing was refunded." if has_ended else "It is tried again by itself."
         raise RefundNotDone(f"{error} {goes_on}") from error
     return told_payment(await _payment_of(service, requester, payment_id, user=user))
 

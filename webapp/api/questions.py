@@ -159,7 +159,7 @@ async def _waited(service: Service, asked: Elicitation, *, within: timedelta) ->
     limit = Deadline(within, ticks=elicitations.ticks)
     with elicitations.waiters.waiter(asked.id, sees_all=True) as waiter:
         current = await elicitations.get(asked.id) or asked
-        while not (current.status.is_final or limit.is_over or service.is_draining):
+        while not (current.status.is_final or limit.has_ended or service.is_draining):
             if current.progress != asked.progress:  # a payment is being processed, perhaps for days
                 break
             now = service.clock()

@@ -98,7 +98,7 @@ class Call:
         )
         self.taken = Leases(elicitations, leg=self.leg, is_shared=leg is not None)
         self.used = CallUse(accounts or {})
-        self.is_over = False
+        self.has_ended = False
         self.is_of_task = is_of_task  # the result is stored for polling
         # The questions sent to a client whose engine replays the call. See `AskedStep.after`.
         self.rounds: tuple[str, ...] = ()
@@ -160,7 +160,7 @@ class Call:
 
     async def must_be_going_on(self) -> None:
         """Check that the call has not ended. Raises CallOver if the call has ended."""
-        if self.is_over:
+        if self.has_ended:
             await asyncio.sleep(0)  # a tool that retries forever must not block the event loop
             raise CallOver
 
@@ -235,7 +235,7 @@ class Call:
             is_exchanging = current.status is Status.EXCHANGING
             if now >= current.expires_at and not is_exchanging:
                 return await self.elicitations.end(current, Status.EXPIRED)
-            if limit.is_over or self.is_draining or stops():
+            if limit.has_ended or self.is_draining or stops():
                 return current
             until = limit.at(now)
             ends_at = until if is_exchanging else min(until, current.expires_at)
@@ -256,7 +256,7 @@ class Call:
             self.interrupt(self.presenter.busy())
 
     def is_waiting_for(self, current: Elicitation) -> bool:
-        is_done = self.is_over or current.status.is_final or self.is_left_to_come(current)
+        is_done = self.has_ended or current.status.is_final or self.is_left_to_come(current)
         return not is_done and (current.waiter == self.leg or self._waits_beside(current))
 
     def _waits_beside(self, current: Elicitation) -> bool:
@@ -377,7 +377,7 @@ class Call:
         """Extend the leases while the body runs and until its result is known to have arrived."""
         if self.taken:
             await self.taken.renew()
-        if self.is_over:
+        if self.has_ended:
             return
         if self.taken or (self.is_of_task and self.run.is_loaded):
             await self.run.keep_open()
@@ -414,7 +414,7 @@ class Call:
 
     def _end(self) -> None:
         """End the request: no more answers are delivered to it, and its waiters wake up."""
-        self.is_over = self.taken.is_over = True
+        self.has_ended = self.taken.has_ended = True
         for waiter in self.waiters:
             waiter.wake(None)
 

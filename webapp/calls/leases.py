@@ -29,7 +29,7 @@ class Leases:
         self._yeses: set[str] = set()
         self._under_way: set[asyncio.Task[Elicitation]] = set()
         self.on_first: Callable[[], None] = _nothing
-        self.is_over = False  # the request: no more outcomes are delivered to it
+        self.has_ended = False  # the request: no more outcomes are delivered to it
 
     def __bool__(self) -> bool:
         return bool(self._is_used)
@@ -49,7 +49,7 @@ class Leases:
         Return False if the request ended without the outcome. The request may have read that write
         from the store, used the outcome and ended before this method is called.
         """
-        if self.is_over:
+        if self.has_ended:
             return settled.id in self._is_used
         self._has(settled)
         return True

@@ -262,7 +262,7 @@ class _Claim:
 
     def __init__(self, elicitations: Elicitations, row: DoneOnce) -> None:
         self._elicitations = elicitations
-        self._is_over = asyncio.Event()
+        self._has_ended = asyncio.Event()
         self.row = row
 
     @asynccontextmanager
@@ -274,12 +274,12 @@ class _Claim:
         except BaseException:
             await self._elicitations.run_to_completion(self._release(renewing))
             raise
-        self._is_over.set()
+        self._has_ended.set()
         await renewing
 
     async def _release(self, renewing: asyncio.Task[None]) -> None:
         """Release the claim of failed work, so that the next call need not wait."""
-        self._is_over.set()
+        self._has_ended.set()
         await renewing
         if self.row.claimed_until is not None:
             with suppress(Conflict, ElicitError):
@@ -290,7 +290,7 @@ class _Claim:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._is_over.wait()
+                    await self._has_ended.wait()
                 return
             pause = _RENEWED_AFTER_SECONDS
             until = self._elicitations.clock() + CLAIMED

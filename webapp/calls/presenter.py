@@ -73,7 +73,7 @@ class Leg(Protocol):
 
     used: CallUse
     faults: dict[str, Sequence[Fault]]
-    is_over: bool
+    has_ended: bool
 
     @property
     def now(self) -> datetime: ...

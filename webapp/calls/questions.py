@@ -62,7 +62,7 @@ class Questions:
         is_of_task: bool,
         asker: str | None,
         rounds: tuple[str, ...],
-        is_over: Callable[[], bool],
+        has_ended: Callable[[], bool],
     ) -> None:
         self._elicitations = elicitations
         self._links = links
@@ -76,7 +76,7 @@ class Questions:
         self._is_of_task = is_of_task
         self._asker = asker
         self._rounds = rounds
-        self._is_over = is_over
+        self._has_ended = has_ended
         self._lock = asyncio.Lock()
         self._fresh: str | None = None  # id of an elicitation that is started but not announced yet
         # Validator called before each question. It raises if `step` cannot be asked together with
@@ -90,7 +90,7 @@ class Questions:
         if question.elicitation_id is not None:
             must_be_alias(question.elicitation_id)
         async with self._lock, self._kinds.quotas.turn(self._run.value.owner):
-            if self._is_over():  # another question ended the request: this one would not be shown
+            if self._has_ended():  # another question ended the request: this one would not be shown
                 raise CallOver
             current = await self._park(question, step, waiter, is_ordered=is_ordered)
             note(current)

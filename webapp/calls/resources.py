@@ -39,7 +39,7 @@ class OwnersReach:
         leg: str,
         tool: str,
         calling_client: CallingClient,
-        is_over: Callable[[], bool],
+        has_ended: Callable[[], bool],
         payments: Payments,
         outbound: "Outbound",
         accounts: "Accounts",
@@ -51,7 +51,7 @@ class OwnersReach:
         self._leg = leg
         self._tool = tool
         self._calling_client = calling_client
-        self._is_over = is_over  # True if the call has ended
+        self._has_ended = has_ended  # True if the call has ended
         self._payments = payments
         self._outbound = outbound
         self._accounts = accounts
@@ -75,13 +75,13 @@ class OwnersReach:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def renew(self, connection: str, refused: str) -> str | None:
-        if self._is_over():
+        if self._has_ended():
             return None
         keys, owner = self._accounts.keys, self._owner
         key = await keys.instead_of(
             owner, connection, refused=refused, tool=self._tool, client=self._calling_client
         )
-        if key is None or self._is_over():
+        if key is None or self._has_ended():
             return None
         self._hide(key)
         return key

@@ -69,7 +69,7 @@ class Verbs:
             is_of_task=call.is_of_task,
             asker=call.caller.name,
             rounds=call.rounds,
-            is_over=lambda: call.is_over,
+            has_ended=lambda: call.has_ended,
         )
         self._counts: Counter[Fact] = Counter()
         self._seen: dict[Step, bool] = {}  # True if the step's order is checked
@@ -93,7 +93,7 @@ class Verbs:
             leg=call.leg,
             tool=call.tool.tool,
             calling_client=call.tool.calling_client,
-            is_over=lambda: call.is_over,
+            has_ended=lambda: call.has_ended,
             payments=call.kinds.payments,
             outbound=call.outbound,
             accounts=call.kinds.accounts,
@@ -165,7 +165,7 @@ class Verbs:
 
     def needed(self, question: Question[T]) -> T:
         """Return a prefetched answer. Implements NeedsHolder, also in a `def` tool's thread."""
-        if self.call.is_over:
+        if self.call.has_ended:
             raise CallOver
         return self.prefetched.see(self.fact(question.request), question)
 
@@ -433,7 +433,7 @@ class Verbs:
         run = call.run.value
         if run.result is not None and run.answers(call.now, is_named=call.run.is_continued):
             await call.repeat(run, run.result)
-        if limit.is_over or call.is_draining:
+        if limit.has_ended or call.is_draining:
             call.interrupt(call.presenter.busy())
 
     async def _outcome(self, question: Question[T], taken: Elicitation) -> Outcome[T]:

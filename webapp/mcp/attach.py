@@ -103,7 +103,7 @@ def attach(
 def is_served(server: Any) -> bool:
     """Return True if a running application is attached to this server."""
     parts = getattr(low_level_of(server), "middleware", ())
-    return any(isinstance(part, Middleware) and not part.is_over for part in parts)
+    return any(isinstance(part, Middleware) and not part.has_ended for part in parts)
 
 
 class Middleware:
@@ -121,11 +121,11 @@ class Middleware:
         self._client_connections = connections
         self._issuer = issuer or issuer_of(server)
         self._connections = ConnectionAsks()
-        self.is_over = False
+        self.has_ended = False
 
     def end(self) -> None:
         """Mark the middleware as ended, because its service is closed."""
-        self.is_over = True
+        self.has_ended = True
 
     async def __call__(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext

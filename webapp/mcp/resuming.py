@@ -111,7 +111,7 @@ class _Session:
 
     def __init__(self) -> None:
         self.shelf = _Shelf()
-        self.is_over = False
+        self.has_ended = False
         self.wanted: OrderedDict[RequestId, Callable[[ClientConnection], None]] = OrderedDict()
         self.read: OrderedDict[RequestId, ClientConnection] = OrderedDict()
 
@@ -252,7 +252,7 @@ class Streams(EventStore):
                 if not session_id and given:
                     self._sessions[given.decode("latin-1")] = here.session
                 elif scope["method"] == "DELETE" and message["status"] == 200:
-                    here.session.is_over = True
+                    here.session.has_ended = True
                     for stream in here.session.shelf.streams.values():
                         stream.wake()
             await send(message)
@@ -348,8 +348,8 @@ async def _read(
                     _tell(session, event.answers, here.connection)
                 await send(_body(_on_the_wire(event)))
                 last = event.id
-            is_over = stream.over_at is not None or stream.is_dropped or session.is_over
-            if is_over or stream.reader is not me or loop.time() >= ends_at:
+            has_ended = stream.over_at is not None or stream.is_dropped or session.has_ended
+            if has_ended or stream.reader is not me or loop.time() >= ends_at:
                 break
             turn = loop.create_future()
             stream.waiting.append(turn)

@@ -44,14 +44,14 @@ class TaskState:
         return self.long_result or self.run.result or ""
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         return self.run.finished_at is not None
 
     @property
     def is_gone(self) -> bool:
         """True if the task has ended and its result is no longer stored."""
         is_kept = self.run.result is not None and self.now < self.run.expires_at
-        return self.is_over and not self.run.is_cancelled and not is_kept
+        return self.has_ended and not self.run.is_cancelled and not is_kept
 
     @property
     def open(self) -> list[tuple[int, Elicitation]]:
@@ -75,7 +75,7 @@ class TaskState:
         run = self.run
         if run.is_cancelled:
             return "cancelled"
-        if self.is_over:
+        if self.has_ended:
             fails = _FAULT in self.result and fault_of(json.loads(self.result)) is not None
             if protocol_version < MODERN:  # there a tool's own error is a failure too
                 fails = fails or is_error(self.result)

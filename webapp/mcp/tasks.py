@@ -167,7 +167,7 @@ class Tasks:
 
     async def _get(self, request: TaskRequest) -> Result:
         state = await self._state(request)
-        if not (state.is_over or state.open):
+        if not (state.has_ended or state.open):
             at_work = await self._go_on(request, state)
             if at_work is not None:
                 await asyncio.wait({at_work.task}, timeout=AT_ONCE_SECONDS)
@@ -191,7 +191,7 @@ class Tasks:
     async def _result(self, request: TaskRequest) -> Result:
         """Wait for the task's result. The client is sent the task's questions in the meantime."""
         is_outrun = False  # a newer tasks/result request has the questions
-        while not (state := await self._state(request)).is_over:
+        while not (state := await self._state(request)).has_ended:
             if self._service.is_draining:
                 raise MCPError(types.INTERNAL_ERROR, "The server restarts. Ask for this again.")
             at_work = self._legs.of(state.run.id)
@@ -252,7 +252,7 @@ class Tasks:
             for n, one in state.open_here
             if _key(n, one) in given
         ]
-        if answers and not state.is_over:
+        if answers and not state.has_ended:
             presenter = self._presenter(request.declared, request.caller)
             leg = await self._leg(request, state.run, TaskLeg(presents=lambda _: presenter))
             if leg is not None:

@@ -175,9 +175,9 @@ class AccessTokens:
                 if current.claim != claim:
                     # Measure here: the claim's own end may come from another clock.
                     claim, until = current.claim, self._from_now(CLAIM)
-                if until.is_over:
+                if until.has_ended:
                     return current
-                if deadline.is_over:
+                if deadline.has_ended:
                     raise _not_now(current)
                 await waiter.changes(until=min(now + pause, until.at(now)), now=now)
                 pause = min(2 * pause, LOOK_AT_MOST)

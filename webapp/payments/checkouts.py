@@ -336,16 +336,16 @@ class Checkouts:
             found = await self._ask(elicitation, payment.session, collects=False)
             with suppress(Mismatch):
                 await self._verification.apply(elicitation, found)
-            is_over = found.state is not SessionStatus.PENDING
+            has_ended = found.state is not SessionStatus.PENDING
             if found.state is SessionStatus.OPEN:
-                is_over = await self._end(elicitation, payment.session)
+                has_ended = await self._end(elicitation, payment.session)
         except Failed as error:
             _log.warning("provider.failed", extra={"id": payment.elicitation_id, "why": str(error)})
-            is_over = False
+            has_ended = False
         now = await self._unresolved.read(payment)
         if now is not None and now.status is UnresolvedStatus.OTHERWISE:
             return  # just reported as paid differently: the operator has to check it
-        if is_over:
+        if has_ended:
             await self._unresolved.end(elicitation, payment.session)
         else:
             await self._unresolved.ask_again(payment)

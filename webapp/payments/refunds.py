@@ -205,7 +205,7 @@ class Refunds:
         Raises Failed if the provider cannot be asked.
         """
         other = await self._ledger.read(payment.owner, payment.surplus_to or "")
-        if other is None or other.is_over:
+        if other is None or other.has_ended:
             return False
         charges: set[str] = set()
         for one in (other, payment):

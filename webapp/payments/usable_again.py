@@ -97,7 +97,7 @@ class UsableAgain:
         """Let `former` lead to the payment again. `holder` is the ended question with the key."""
         if holder is not None:
             other = await self._paid(holder)
-            if other is not None and other.id != payment.id and not other.is_over:
+            if other is not None and other.id != payment.id and not other.has_ended:
                 return ChangedPayment(self._bought_again(payment, other))
             if self._elicitations.is_held(holder):
                 return ChangedPayment(payment)

@@ -109,7 +109,7 @@ class _Press:
                 _log.warning("payment.refused", extra={"id": id, "why": str(error)})
                 why = str(error).rstrip(".")
                 ended = await elicitations.end(opened, Status.FAILED, why=why)
-                raise _is_over(ended) from error
+                raise _has_ended_error(ended) from error
             raise
         kept = departure.kept
         if kept is not None:
@@ -119,11 +119,11 @@ class _Press:
             # The question ended in the meantime, or another process superseded this page: the
             # person must not pay on it any more.
             if opened.status.is_final or (kind.holds_open and _is_superseded(opened, kept)):
-                raise _is_over(opened)
+                raise _has_ended_error(opened)
         if not opened.asked.waits:
             done = await complete_elicitation(elicitations, id, {}, OnPage())
             if done is not Completion.ACCEPTED:
-                raise _is_over(opened)
+                raise _has_ended_error(opened)
         return departure.url
 
     def _opened(self, current: Elicitation) -> Elicitation:
@@ -159,7 +159,7 @@ class _Press:
         )
 
 
-def _is_over(elicitation: Elicitation) -> NotPossible:
+def _has_ended_error(elicitation: Elicitation) -> NotPossible:
     return NotPossible(status=elicitation.status, wanted="gone on with")
 
 

@@ -387,16 +387,16 @@ async def test_a_cancelled_app_has_delivered_nothing_and_leaves_no_task() -> Non
 
 
 async def test_a_second_cancel_does_not_leave_the_pump_behind() -> None:
-    is_over = False
+    has_ended = False
 
     async def ends_slowly() -> Message:
-        nonlocal is_over
+        nonlocal has_ended
         try:
             await asyncio.Event().wait()
         finally:
             for _ in range(5):
                 await asyncio.sleep(0)
-            is_over = True
+            has_ended = True
         raise AssertionError
 
     async def waits(scope: Scope, receive: Receive, send: Send) -> None:
@@ -413,7 +413,7 @@ async def test_a_second_cancel_does_not_leave_the_pump_behind() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert is_over
+    assert has_ended
 
 
 async def test_a_body_is_never_read_ahead_of_the_app() -> None:

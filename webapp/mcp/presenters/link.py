@@ -87,7 +87,7 @@ def pending_result(
     with_page = [
         part for part, one in asked if client.has_page(one.kind) or one.progress == ON_ITS_WAY
     ]
-    for part in with_page if not call.is_over else ():  # otherwise the request has another result
+    for part in with_page if not call.has_ended else ():  # otherwise the request has another result
         client.linked(part.shown.elicitation)
     if with_page:
         return link_result(with_page, has_result_tool=has_result_tool)

@@ -214,7 +214,7 @@ class OnStream:
 
     def _leave_to_newer(self, call: Leg, current: Elicitation, asking: Asking) -> None:
         """Leave the request open if a newer identical call or another question ended this call."""
-        is_the_bodys_end = call.is_over and not call.is_interrupted
+        is_the_bodys_end = call.has_ended and not call.is_interrupted
         if not (current.status.is_final or is_the_bodys_end):
             self._leave(call, current, asking, is_to_newer=not call.is_interrupted)
 
@@ -261,7 +261,7 @@ class OnStream:
 
     @property
     def _is_held_enough(self) -> bool:
-        return self._held_until is not None and self._held_until.is_over
+        return self._held_until is not None and self._held_until.has_ended
 
     async def _still_waiting(self, call: Leg, shown: PresentedQuestion, asking: Asking) -> NoReturn:
         """End the call before its client gives up, and leave the client's request open."""

@@ -329,7 +329,7 @@ class Retry:
             if not part.is_out:
                 out[part.shown.index] = self._put_out(part.shown, before, now=now)
                 # After the call has ended, another group's questions are sent instead.
-                if not (call.is_over or again):
+                if not (call.has_ended or again):
                     self._client.sent(part.shown.elicitation, is_again=part.shown.is_again, now=now)
         if again or self._replayed:
             self._replayed = (*self._replayed, as_round(part.index for part in parts))
