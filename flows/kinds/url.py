@@ -109,11 +109,11 @@ def url(
 class VisitFlow:
     """The flow of a visit. No requests are made: the address was built with the question."""
 
-    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
+    def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
         return None
 
     def begin(
-        self, elicitation: Elicitation, trip: RedirectContext
+        self, elicitation: Elicitation, context: RedirectContext
     ) -> Generator[httpx.Request, httpx.Response, Redirect]:
         yield from ()
         assert elicitation.asked.url is not None

@@ -172,11 +172,11 @@ class Gateway(Protocol):
         """Raise InvalidQuestion if the provider cannot charge this price."""
         ...
 
-    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
+    def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
         """Return the data to store before anything is sent: a new request, or the open page."""
         ...
 
-    def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
+    def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
         """Open the payment page. Raises Failed with a sentence for the person."""
         ...
 

@@ -83,7 +83,7 @@ class Questions:
         # the run's earlier questions.
         self.check: Callable[[Run, Step], None] = _nothing
 
-    async def park(
+    async def start_or_join(
         self, question: Question[Any], step: Step, waiter: Waiter, *, is_ordered: bool
     ) -> Elicitation:
         """Find, join or start the elicitation at this place, and wait for it in this request."""
@@ -92,7 +92,7 @@ class Questions:
         async with self._lock, self._kinds.quotas.turn(self._run.value.owner):
             if self._has_ended():  # another question ended the request: this one would not be shown
                 raise CallOver
-            current = await self._park(question, step, waiter, is_ordered=is_ordered)
+            current = await self._start_or_join(question, step, waiter, is_ordered=is_ordered)
             note(current)
             if question.elicitation_id is not None:
                 await self._name(question.elicitation_id, current)
@@ -129,7 +129,7 @@ class Questions:
             lambda e: states.join(e, leg=self._leg, run=self._run.value.id),
         )
 
-    async def _park(
+    async def _start_or_join(
         self, question: Question[Any], step: Step, waiter: Waiter, *, is_ordered: bool
     ) -> Elicitation:
         join = self._join_key(question, step)

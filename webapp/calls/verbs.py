@@ -366,7 +366,9 @@ class Verbs:
         until = call.presenter.limit(step.kind, now=call.now, timeout=question.timeout)
         limit = Deadline(until - call.now, ticks=call.elicitations.ticks)
         while True:
-            current = await self._questions.park(question, step, waiter, is_ordered=is_ordered)
+            current = await self._questions.start_or_join(
+                question, step, waiter, is_ordered=is_ordered
+            )
             if current.is_open_there and not current.status.is_final:
                 current = await call.kinds.payments.checkouts.ask_once(current)
             if not current.status.is_final:

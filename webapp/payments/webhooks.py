@@ -46,7 +46,7 @@ class Webhooks:
         self._elicitations = elicitations
         self._payments = payments
         self._rows = WebhookRows(elicitations)
-        self._afterwards = LateEvents(
+        self._late_events = LateEvents(
             elicitations=elicitations, payments=payments, outbound=outbound
         )
         self._erased = OrphanedEvents(elicitations=elicitations, payments=payments)
@@ -117,7 +117,7 @@ class Webhooks:
         gateway = self._signing(hook)
         event = event_of(hook, gateway)
         if event.news is not None:
-            done = await self._afterwards.reconcile(hook, event, event.news, gateway=gateway)
+            done = await self._late_events.reconcile(hook, event, event.news, gateway=gateway)
         else:
             try:
                 done = await self._reconcile_session(hook, event, gateway.seller)
@@ -151,7 +151,7 @@ class Webhooks:
             if elicitation.kind == "payment":
                 return await self._settle_stored(elicitation, gateway, event, body)
         elif event.news is not None and may_be_ours(event, event.news):
-            return await self._afterwards.hear(seller, event, event.news, body)
+            return await self._late_events.hear(seller, event, event.news, body)
         elif event.subject is not None and event.reference is not None:
             return await self._ask(seller, event, body)
         is_known = event.session is not None and event.reference is not None

@@ -72,11 +72,11 @@ async def provider_answers(
             trouble, status=HTTPStatus.SERVICE_UNAVAILABLE, for_user=elicitation.is_for_user
         )
     except (Denied, Failed) as error:
-        await accounts.grants.callback_refused(elicitation, error)
+        await accounts.code_exchange.callback_refused(elicitation, error)
         return see_other(here)
     # pressed twice: the first request works on it, and the page shows the progress
     with suppress(NotPossible):
-        await accounts.grants.connect(elicitation, state=state, code=code)
+        await accounts.code_exchange.connect(elicitation, state=state, code=code)
     return see_other(here)
 
 

@@ -87,12 +87,12 @@ class _Press:
         opened = await elicitations.change(id, self._opened)
         self.service.kinds.payments.checkouts.turns.expect(opened)
         assert opened.attempt is not None
-        trip = self._redirect(opened, number=opened.attempt.number)
-        number, client = trip.number, self.service.kinds.client(opened)
+        context = self._redirect(opened, number=opened.attempt.number)
+        number, client = context.number, self.service.kinds.client(opened)
         try:
             if client is not None:
                 await self.service.kinds.accounts.failures.check(client, owner=opened.owner)
-            departure = await self.service.outbound.run(self.flow.begin(opened, trip), to=client)
+            departure = await self.service.outbound.run(self.flow.begin(opened, context), to=client)
         except (Failed, NotConfigured) as error:
             trouble = trouble_of(error)
             with suppress(KeyError):  # erased in the meantime
@@ -127,15 +127,15 @@ class _Press:
         return departure.url
 
     def _opened(self, current: Elicitation) -> Elicitation:
-        trip = self._redirect(current, number=attempts.next_attempt(current))
-        kept, browser = self.flow.prepare(current, trip), self.browser
-        if self.kind.holds_open and stands_in_the_way(current, browser=browser, now=trip.now):
+        context = self._redirect(current, number=attempts.next_attempt(current))
+        kept, browser = self.flow.prepare(current, context), self.browser
+        if self.kind.holds_open and stands_in_the_way(current, browser=browser, now=context.now):
             # Another process handled a press at the same moment. The page says so and can be used
             # again.
             raise NotPossible(status=current.status, wanted="gone on with beside another page")
         state = state_hash(self.rest)
         opened = attempts.open_attempt(
-            current, browser=browser, state=state, kept=kept, now=trip.now
+            current, browser=browser, state=state, kept=kept, now=context.now
         )
         if not self.kind.holds_open:
             return opened

@@ -249,7 +249,7 @@ class OnStream:
         await self._client.drew_nothing(asked, self.mode, Deed.AT_ONCE)
         part = Prompt(shown=shown, is_out=True, is_nobodys=True)
         await call.links.prove()
-        parts = await shown.group.park(part, way=NOBODY, is_urgent=True)
+        parts = await shown.group.collect_prompts(part, way=NOBODY, is_urgent=True)
         call.interrupt(self._still(call, parts))
 
     def _at_most(self, until: datetime, *, now: datetime) -> datetime:
@@ -268,7 +268,7 @@ class OnStream:
         self._leave(call, shown.elicitation, asking)
         part = Prompt(shown=shown, is_out=True)
         await call.links.prove()
-        parts = await shown.group.park(part, way=RESULT, is_urgent=False)
+        parts = await shown.group.collect_prompts(part, way=RESULT, is_urgent=False)
         call.interrupt(self._still(call, parts))
 
     def _still(self, call: Leg, parts: Sequence[Prompt]) -> Result:
@@ -290,7 +290,7 @@ class OnStream:
         """
         part = Prompt(shown=shown, is_out=is_out)
         await call.links.prove()
-        parts = await shown.group.park(part, way=RESULT, is_urgent=False)
+        parts = await shown.group.collect_prompts(part, way=RESULT, is_urgent=False)
         call.interrupt(pending_result(call, parts, self._client))
 
 

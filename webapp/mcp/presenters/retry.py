@@ -227,7 +227,7 @@ class Retry:
     async def _end_with(self, call: Leg, part: Prompt, *, way: str) -> NoReturn:
         """End the request with the link as the call's result."""
         await call.links.prove()
-        parts = await part.shown.group.park(part, way=way, is_urgent=way == NOBODY)
+        parts = await part.shown.group.collect_prompts(part, way=way, is_urgent=way == NOBODY)
         call.interrupt(self._last(call, parts))
 
     async def _answer(self, call: Leg, shown: PresentedQuestion) -> str | None:
@@ -313,7 +313,7 @@ class Retry:
         part = Prompt(shown=shown, is_out=is_shown, user_code=user_code)
         is_urgent = not is_shown or user_code is not None
         await call.links.prove()
-        parts = await shown.group.park(part, way=RETRY, is_urgent=is_urgent)
+        parts = await shown.group.collect_prompts(part, way=RETRY, is_urgent=is_urgent)
         await self._keep_responses(call)
         if self._chain.rounds >= self._limits.rounds or call.is_draining:
             # A client retries at once, and no process would be there to answer.
