@@ -55,7 +55,7 @@ class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
     claims: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return "Session(***)"
+        return "BrowserSession(***)"
 
     @property
     def ends_at(self) -> datetime:

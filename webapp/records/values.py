@@ -41,7 +41,7 @@ class DoneOnce(Struct, frozen=True, kw_only=True):
     due_at: None = None
 
     def __repr__(self) -> str:
-        return f"Done({self.id!r})"
+        return f"DoneOnce({self.id!r})"
 
 
 class CallNumber(Struct, frozen=True, kw_only=True):
@@ -195,7 +195,7 @@ class StoredWebhook(Struct, frozen=True, kw_only=True):
         return self.transition if self.status == "applied" else None
 
     def __repr__(self) -> str:
-        return f"Hook({self.id!r}, {self.status!r})"
+        return f"StoredWebhook({self.id!r}, {self.status!r})"
 
 
 class EarlyEvent(Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ async def test_a_signed_in_browser_is_known(sessions: Sessions, clock: Clock) ->
     assert session is not None
     assert (session.issuer, session.subject, session.label) == (ISSUER, "alice", "Alice")
     assert session.signed_in_at == session.seen_at == clock.now
-    assert repr(session) == "Session(***)"
+    assert repr(session) == "BrowserSession(***)"
 
 
 async def test_nothing_of_it_can_be_read_in_the_cookie(sessions: Sessions) -> None:
