@@ -191,10 +191,10 @@ async def _taken_by(
         call.begin()
         try:
             await call.the_run()
-            mine = await call.taken.take(current, run=run)
+            mine = await call.leases.take(current, run=run)
             if mine is None:
                 raise QuestionBusy
-            call.taken.use(mine)
+            call.leases.use(mine)
             if (paid := await _paid(service, mine)) is not None:
                 call.used.note((mine.kind, mine.asked.digest), paid)
             await service.elicitations.run_to_completion(call.end())

@@ -270,10 +270,10 @@ async def _use(service: Service, call: Call, run: Run, current: Elicitation) -> 
         if is_payment:
             await must_have_its_money(service, current, run=run.id)
         return
-    mine = await call.taken.take(current, run=run.id)
+    mine = await call.leases.take(current, run=run.id)
     if mine is None:
         raise QuestionBusy
-    call.taken.use(mine)
+    call.leases.use(mine)
     paid = None
     if is_payment and mine.status is Status.ACCEPTED:
         paid = msgspec.to_builtins(await service.kinds.payments.usable(mine))

@@ -82,7 +82,9 @@ class RunningTools:
         task.add_done_callback(self._calls.pop)
         if connection is not None:
             connection.on_broken(lambda: self._orphan(task, call))
-            call.taken.on_first = lambda: self._orphan(task, call) if connection.is_broken else None
+            call.leases.on_first = lambda: (
+                self._orphan(task, call) if connection.is_broken else None
+            )
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

@@ -346,7 +346,7 @@ class Verbs:
         call, tracer = self.call, self.call.elicitations.telemetry.tracer
         with (
             working(f"ask {step.kind}", tracer=tracer, call=call.leg),
-            call.elicitations.waiters.waiter(leg=call.leg, taker=call.taken) as waiter,
+            call.elicitations.waiters.waiter(leg=call.leg, taker=call.leases) as waiter,
         ):
             call.waiters.add(waiter)
             group.join(waiter)
@@ -382,7 +382,7 @@ class Verbs:
                 return processing(question, current)
             if not current.status.is_final:
                 call.interrupt(call.presenter.busy())
-            taken = await call.taken.take(current, run=call.run.value.id)
+            taken = await call.leases.take(current, run=call.run.value.id)
             if taken is not None and not await self._has_successor(taken, step):
                 await call.run.name(taken, step)
                 return await self._outcome(question, taken)
@@ -418,7 +418,7 @@ class Verbs:
         held = await self.call.elicitations.find(owner=taken.owner, join=taken.join)
         if held is None or held.id == taken.id:
             return False
-        self.call.taken.forget(taken)
+        self.call.leases.forget(taken)
         await self.call.run.change(lambda run: runs.put(run, step, held.id))
         return True
 
@@ -444,9 +444,9 @@ class Verbs:
         try:
             content = await call.kinds[taken.kind].answer(taken) if is_yes else None
         except Failed:  # the account or payment is gone: the next call asks again
-            call.taken.use(taken)
+            call.leases.use(taken)
             raise
-        call.taken.use(taken)
+        call.leases.use(taken)
         call.used.note((taken.kind, taken.asked.digest), content, question.request)
         return outcome_of(question, taken, content=content, faults=call.faults.get(taken.id, ()))
 

@@ -103,4 +103,6 @@ def _is_no_money(session: ProviderSession | None) -> bool:
     """
     if session is None:
         return False
-    return session.state is not SessionStatus.PAID or session.gone >= (session.amount or 1)
+    return session.state is not SessionStatus.PAID or session.total_returned >= (
+        session.amount or 1
+    )

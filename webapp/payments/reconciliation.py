@@ -192,7 +192,9 @@ class Reconciling:
 
     async def _list(self, session: ProviderSession, seller: MerchantAccount, *, why: str) -> bool:
         """Put a paid session on the operator's list. Return False if it has no money."""
-        if session.state is not SessionStatus.PAID or session.gone >= (session.amount or 1):
+        if session.state is not SessionStatus.PAID or session.total_returned >= (
+            session.amount or 1
+        ):
             return False
         if session.is_live != seller.is_live:
             return False

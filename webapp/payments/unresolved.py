@@ -70,7 +70,7 @@ class UnresolvedPayments:
         """List a session that was paid differently than requested, unless it was refunded."""
         now = self._elicitations.clock()
         fresh = self._fresh(elicitation, session.id)
-        is_gone = 0 < (session.amount or 0) <= session.gone
+        is_gone = 0 < (session.amount or 0) <= session.total_returned
 
         def told(current: UnresolvedPayment | None) -> UnresolvedPayment | None:
             if is_gone:

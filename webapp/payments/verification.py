@@ -171,7 +171,7 @@ class Verification:
                 # Write without a look-up first: nearly always the rows are new, and a conflict
                 # leads to the look-up in `rows`.
                 with_events = await self._with_early_events(elicitation, payment)
-                told_before = with_events.hooks
+                told_before = with_events.webhooks
                 done = await complete_elicitation(
                     self._elicitations,
                     elicitation.id,
@@ -227,7 +227,7 @@ class Verification:
             )
             paid = await self._ledger.unless_there(with_events.payment)
             if paid is not None:
-                told_before = with_events.hooks
+                told_before = with_events.webhooks
             elif told is not None:
                 # The payment was known: a second event does not change a session's row.
                 told = replace(told, status="repeated")

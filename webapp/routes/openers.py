@@ -144,7 +144,7 @@ def _view(
             return CodePage(
                 server=server,
                 kind=kind,
-                letters=page.service.user_codes.of(elicitation, code),
+                user_code=page.service.user_codes.of(elicitation, code),
                 words=USERS_PAGE_WORDS if elicitation.is_for_user else PAGE_WORDS,
                 live_url=f"{here}/live",
                 here_url=here,

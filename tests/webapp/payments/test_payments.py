@@ -885,10 +885,10 @@ async def test_a_crash_between_the_checkout_and_its_record_is_reconciled(shop: S
     await person.press_there(made, "card")
     assert await shop.tell_all() == ["waiting"]
     assert (await shop.statuses(), await shop.ledger()) == (["opened"], [])
-    assert [hook.status for hook in await shop.hooks()] == ["waiting"]
+    assert [hook.status for hook in await shop.webhooks()] == ["waiting"]
     await shop.sweep()
     assert (await shop.statuses(), await shop.ledger()) == (["accepted"], ["open"])
-    assert [hook.status for hook in await shop.hooks()] == ["applied"]
+    assert [hook.status for hook in await shop.webhooks()] == ["applied"]
     assert len(set(shop.line.keys)) == 1, "the same key made the same session"
     async with shop.env.caller(LEGACY) as caller:
         assert text_of(await soon(caller.call("report"))) == "paid 9.00 EUR"
