@@ -205,7 +205,7 @@ class Completing:
                 return Completion.ALREADY_SETTLED
             content = await self._checked(current, content, kind.schema(current))
             if self._kinds.plugins.hear_answers:
-                content = await self._kinds.heard(current, content, proof, by=kind)
+                content = await self._kinds.reduced(current, content, proof, by=kind)
         return await complete_elicitation(elicitations, current.id, content, proof)
 
     async def _checked(self, current: Elicitation, content: Json, schema: Schema[Any]) -> Json:

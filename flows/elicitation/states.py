@@ -394,7 +394,7 @@ def is_free(elicitation: Elicitation, *, leg: str, now: datetime) -> bool:
     return take is None or take.leg == leg or now >= take.until
 
 
-def take(elicitation: Elicitation, *, run: str, leg: str, now: datetime) -> Elicitation:
+def claim(elicitation: Elicitation, *, run: str, leg: str, now: datetime) -> Elicitation:
     """Claim the outcome for request `leg`. Raises NotPossible if another request claims it."""
     if not elicitation.status.is_final or not is_free(elicitation, leg=leg, now=now):
         raise NotPossible(status=elicitation.status, wanted="taken")

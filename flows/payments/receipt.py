@@ -271,7 +271,7 @@ class Payment(Struct, frozen=True, kw_only=True):
         return self.paid_at + RECEIPT_KEPT
 
 
-def take(payment: Payment) -> Payment:
+def claim(payment: Payment) -> Payment:
     """Mark an open payment as claimed by a call."""
     return _become(payment, ReceiptStatus.TAKEN)
 
@@ -351,7 +351,7 @@ def used(payment: Payment, now: datetime) -> Payment:
     """Record that the result was sent, even if a bank claimed the payment in the meantime."""
     if payment.status is ReceiptStatus.DISPUTED:
         return replace(payment, spent_at=payment.spent_at or now)
-    taken = take(payment) if payment.status is ReceiptStatus.OPEN else payment
+    taken = claim(payment) if payment.status is ReceiptStatus.OPEN else payment
     # Otherwise it was spent before, or is or will be refunded.
     return spend(taken, now) if ReceiptStatus.SPENT in TRANSITIONS[taken.status] else payment
 

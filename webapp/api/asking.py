@@ -191,7 +191,7 @@ async def _taken_by(
         call.begin()
         try:
             await call.the_run()
-            mine = await call.leases.take(current, run=run)
+            mine = await call.leases.claim(current, run=run)
             if mine is None:
                 raise QuestionBusy
             call.leases.use(mine)
@@ -230,7 +230,7 @@ async def must_have_its_money(
 async def _used_up(service: Service, current: Elicitation) -> None:
     elicitations, leg = service.elicitations, secrets.token_urlsafe(12)
     try:
-        mine = await elicitations.take(current.id, run=leg, leg=leg)
+        mine = await elicitations.claim(current.id, run=leg, leg=leg)
     except NotPossible:
         raise QuestionBusy from None
     try:

@@ -270,7 +270,7 @@ async def _use(service: Service, call: Call, run: Run, current: Elicitation) -> 
         if is_payment:
             await must_have_its_money(service, current, run=run.id)
         return
-    mine = await call.leases.take(current, run=run.id)
+    mine = await call.leases.claim(current, run=run.id)
     if mine is None:
         raise QuestionBusy
     call.leases.use(mine)

@@ -54,14 +54,14 @@ class Leases:
         self._has(settled)
         return True
 
-    async def take(self, current: Elicitation, *, run: str) -> Elicitation | None:
+    async def claim(self, current: Elicitation, *, run: str) -> Elicitation | None:
         """Claim the outcome for this request of the run. Return None if another request has it."""
         is_ours = current.take is not None and current.take.leg == self._leg
         if is_ours and self._is_shared and self._elicitations.is_held(current):
             self._held_before.add(current.id)
         if not is_ours or self._is_shared:
             taking = asyncio.create_task(
-                self._elicitations.take(current.id, run=run, leg=self._leg, known=current)
+                self._elicitations.claim(current.id, run=run, leg=self._leg, known=current)
             )
             self._under_way.add(taking)
             try:

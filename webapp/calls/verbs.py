@@ -252,7 +252,7 @@ class Verbs:
         call.used.must_hold_nothing_hidden([question.message, facts])
         if question.again:
             call.used.note_use(again=True)
-        if (prefetched := self.prefetched.take(fact, question)) is not None:
+        if (prefetched := self.prefetched.pop(fact, question)) is not None:
             await call.must_be_going_on()
             return prefetched
         step = Step(kind=fact[0], digest=fact[1], nth=self._counts[fact])
@@ -382,7 +382,7 @@ class Verbs:
                 return processing(question, current)
             if not current.status.is_final:
                 call.interrupt(call.presenter.busy())
-            taken = await call.leases.take(current, run=call.run.value.id)
+            taken = await call.leases.claim(current, run=call.run.value.id)
             if taken is not None and not await self._has_successor(taken, step):
                 await call.run.name(taken, step)
                 return await self._outcome(question, taken)

@@ -86,7 +86,7 @@ async def connect_by_code(service: Service, asked: Elicitation, terminal: Termin
         return False
     before, who = await service.elicitations.get(asked.id) or asked, plain(grant.person.label)
     token, client_auth = code.token, code.client_auth
-    if not await accounts.code_exchange.take(asked, grant, token=token, client_auth=client_auth):
+    if not await accounts.code_exchange.finish(asked, grant, token=token, client_auth=client_auth):
         wrong = why_not(terms, grant.person, shows=plain)
         terminal.say(f"{wrong}. {_nothing_kept(client)}")
         return False

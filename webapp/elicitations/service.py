@@ -133,7 +133,7 @@ class Elicitations:
             raise
         for value in written:
             if isinstance(value, KEPT):
-                self.changes.tell(value.owner)
+                self.changes.report(value.owner)
             elif isinstance(value, Elicitation):
                 if self.recent.keep(value):
                     self.waiters.wake(value)
@@ -292,7 +292,7 @@ class Elicitations:
                 current = changed
         return current
 
-    async def take(
+    async def claim(
         self, id: str, *, run: str, leg: str, known: Elicitation | None = None
     ) -> Elicitation:
         """Claim the outcome for a request. Raises NotPossible if another request has claimed it."""
@@ -303,7 +303,7 @@ class Elicitations:
             former = current.take
             if (lease := current.take) is not None and lease.leg != leg and self._is_unsure(lease):
                 raise NotPossible(status=current.status, wanted="taken")
-            return states.take(current, run=run, leg=leg, now=self.clock())
+            return states.claim(current, run=run, leg=leg, now=self.clock())
 
         try:
             taken = await self.change(id, free, known=known)

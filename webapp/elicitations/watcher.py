@@ -56,7 +56,7 @@ async def _hear(elicitations: Elicitations, record: Record | Look | None) -> Non
         # After a missed message no waiter may wait forever, and no row may be sealed under a
         # destroyed data key. Other caches can stay: a write that is based on a stale copy is
         # refused by its version check.
-        elicitations.changes.tell(None)
+        elicitations.changes.report(None)
         elicitations.owners.forget(None)
         elicitations.waiters.wake_all()
         if record is None:
@@ -67,9 +67,9 @@ async def _hear(elicitations: Elicitations, record: Record | Look | None) -> Non
                 await elicitations.high_water.look()
         return
     if record.kind == MARK:
-        elicitations.high_water.hear(record)
+        elicitations.high_water.receive(record)
     if record.kind in _KEPT:
-        elicitations.changes.tell(record.owner)
+        elicitations.changes.report(record.owner)
     elif record.kind == DATA_KEY:
         elicitations.owners.forget(record.owner)
     elicitations.recent.forget(record.id)

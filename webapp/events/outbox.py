@@ -81,7 +81,7 @@ class EventOutbox:
         """Count the written events and wake the sender; see Outbox."""
         for value in values:
             if isinstance(value, OutgoingEvent):
-                self._backlog.hear(value.id, status=value.status)
+                self._backlog.update(value.id, status=value.status)
                 if self.wake is not None and value.version == 1:
                     self.wake(value)
 

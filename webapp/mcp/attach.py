@@ -159,7 +159,7 @@ class Middleware:
         has_result_tool = await self._has_result_tool(context, declared)
         going_on: GoOn | None = None
         if has_result_tool and params.get("name") == RESULT_TOOL:
-            said = await self._result_tool.hear(
+            said = await self._result_tool.call(
                 params.get("arguments"), caller=caller, protocol_version=context.protocol_version
             )
             if not isinstance(said, GoOn):

@@ -106,7 +106,7 @@ class ResultTool:
             },
         }
 
-    async def hear(self, arguments: object, *, caller: Caller, protocol_version: str) -> Said:
+    async def call(self, arguments: object, *, caller: Caller, protocol_version: str) -> Said:
         """Return the result for the model, or the call that is to be made."""
         given = cast("Mapping[str, object]", arguments if isinstance(arguments, Mapping) else {})
         try:

@@ -82,7 +82,7 @@ class TaskState:
             return "failed" if fails else "completed"
         return "input_required" if self.open_here else "working"
 
-    def told(self, protocol_version: str, *, status: TaskStatus, message: str = "") -> Result:
+    def to_result(self, protocol_version: str, *, status: TaskStatus, message: str = "") -> Result:
         """Return the task in the protocol's format."""
         run, is_modern = self.run, protocol_version >= MODERN
         age = max(self.now - run.created_at, timedelta())

@@ -173,7 +173,9 @@ class Tasks:
                 await asyncio.wait({at_work.task}, timeout=AT_ONCE_SECONDS)
             state = await self._state(request)
         status = state.status(request.version)
-        told = state.told(request.version, status=status, message=self._message(state, request))
+        told = state.to_result(
+            request.version, status=status, message=self._message(state, request)
+        )
         if not request.is_modern:
             return told
         told["resultType"] = "complete"
@@ -258,7 +260,9 @@ class Tasks:
             if leg is not None:
                 for n, asked, response in answers:
                     shown_at = self._first_shown.get(asked.id, asked.created_at)
-                    if not await presenter.hear(leg.call, asked, response, shown_at=shown_at):
+                    if not await presenter.apply_answer(
+                        leg.call, asked, response, shown_at=shown_at
+                    ):
                         presenter.dismissed.add(name_at(n, asked.id))
                 is_answered = not (await self._state(request)).open
                 if is_answered or presenter.dismissed:
@@ -281,7 +285,7 @@ class Tasks:
             at_work.task.cancel()
         if request.is_modern:
             return {"resultType": "complete"}
-        return state.told(request.version, status="cancelled")
+        return state.to_result(request.version, status="cancelled")
 
     async def _go_on(self, request: TaskRequest, state: TaskState) -> AtWork | None:
         """Let the body continue if it can. Return the body that runs in this process, or None."""
@@ -411,7 +415,7 @@ class Tasks:
     def _created(self, run: Run, *, version: str) -> Result:
         _log.info("task.created", extra={"run": run.id})
         state = TaskState(run=run, asked=(), now=self._service.clock())
-        task = state.told(version, status="working")
+        task = state.to_result(version, status="working")
         return {"resultType": "task", **task} if version >= MODERN else {"task": task}
 
 

@@ -94,9 +94,9 @@ class CodeExchange:
                 noted = Failed("The provider's answer could not be understood.")
             await self.refuse(current, noted)
             return
-        await self.take(current, grant, token=kept.token, client_auth=kept.client_auth)
+        await self.finish(current, grant, token=kept.token, client_auth=kept.client_auth)
 
-    async def take(
+    async def finish(
         self, current: Elicitation, grant: Grant, *, token: str | None, client_auth: str
     ) -> bool:
         """Store the granted account, and settle the question.

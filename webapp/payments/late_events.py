@@ -40,7 +40,7 @@ class LateEvents:
         self._outbound = outbound
         self._rows = WebhookRows(elicitations)
 
-    async def hear(
+    async def apply(
         self, seller: MerchantAccount, event: Notice, change: PaymentChange, body: WebhookBody
     ) -> str:
         """Apply a refund or dispute event, or store it until its payment is recorded.

@@ -470,4 +470,4 @@ class Ledger:
 
 def in_hand(payment: Payment) -> Payment:
     """Return the payment with the status that the tool sees: the elicitation's claim is on it."""
-    return receipts.take(payment) if payment.status is ReceiptStatus.OPEN else payment
+    return receipts.claim(payment) if payment.status is ReceiptStatus.OPEN else payment

@@ -27,7 +27,7 @@ class OrphanedEvents:
         self._payments = payments
         self._rows = WebhookRows(elicitations)
 
-    async def hear(self, seller: MerchantAccount, event: Notice, body: WebhookBody) -> str:
+    async def apply(self, seller: MerchantAccount, event: Notice, body: WebhookBody) -> str:
         """Apply an event of a session whose question is not stored.
 
         Return the payment's new status, or the status of the stored webhook.

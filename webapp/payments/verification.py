@@ -77,7 +77,7 @@ class Verification:
         await self._hear(elicitation, found)
         return verified
 
-    async def told(
+    async def apply_notice(
         self,
         elicitation: Elicitation,
         event: Notice,

@@ -127,7 +127,7 @@ class HighWater:
         """Remember a record as it was read."""
         self._remember(self._read, record, version=record.version)
 
-    def hear(self, record: Record) -> None:
+    def receive(self, record: Record) -> None:
         """Use a mark that another process has made."""
         found, known = mark_of(record), self._known
         if found is not None and known is not None and not found.has_lost(known):

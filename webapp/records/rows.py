@@ -187,7 +187,7 @@ class Rows:
         if self.chain is not None:
             self.chain.forget()
 
-    async def tell(self, owner: str, what: str) -> None:
+    async def record_action(self, owner: str, what: str) -> None:
         """Add an entry to the owner's chain about an action on all of the owner's data."""
         if self.chain is not None:
             await self.chain.write(owner, (), Entry(kind="owner", what=what, about=""))

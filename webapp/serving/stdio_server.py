@@ -102,7 +102,7 @@ class Incoming:
         await self.aclose()
 
     async def _forget(self, request_id: int | str) -> None:
-        connection = self._connections.take(request_id)
+        connection = self._connections.pop(request_id)
         if connection is not None:
             connection.end(is_delivered=False)
 
@@ -147,7 +147,7 @@ class Outgoing:
         self._unwritten.add(written)
         written.add_done_callback(self._unwritten.discard)
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
-            connection = self._connections.take(message.id) if message.id is not None else None
+            connection = self._connections.pop(message.id) if message.id is not None else None
             if connection is not None:
                 written.add_done_callback(lambda _: connection.end(is_delivered=written.result()))
         text = message.model_dump_json(by_alias=True, exclude_unset=True)

@@ -79,7 +79,7 @@ class SqliteChanges:
         if news:
             for watch in tuple(self._watches):
                 for record in news:
-                    watch.tell(record)
+                    watch.notify(record)
 
     def _changes(self) -> list[Record | None]:
         data_version = self._number("PRAGMA data_version")

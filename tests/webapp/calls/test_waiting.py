@@ -66,7 +66,7 @@ async def test_completing_hands_the_outcome_over_in_the_same_write(here: Service
     assert after.take.leg == call.leg
     assert call.has_taken, "before the body goes on, a disconnect leaves it alone"
     with pytest.raises(NotPossible):
-        await here.elicitations.take(after.id, run="r", leg="another")
+        await here.elicitations.claim(after.id, run="r", leg="another")
     await soon(waiting)
 
 

@@ -703,7 +703,7 @@ async def test_a_no_cannot_be_settled_over_a_yes_nor_a_yes_twice(here: Service) 
 class Behind(MemoryStore):
     """A second connection to a store, which receives no changes from other processes."""
 
-    def tell(self, records: tuple[Record, ...]) -> None:
+    def notify(self, records: tuple[Record, ...]) -> None:
         pass
 
 
@@ -721,10 +721,10 @@ async def test_what_a_process_remembers_never_outweighs_the_store(
         assert done is Completion.ALREADY_SETTLED
         with pytest.raises(NotPossible):
             await other.elicitations.open_attempt(elicitation.id, browser="b")
-        taken = await other.elicitations.take(elicitation.id, run="r", leg="l")
+        taken = await other.elicitations.claim(elicitation.id, run="r", leg="l")
         assert taken.content == {"n": 1}
         with pytest.raises(NotPossible):
-            await here.elicitations.take(elicitation.id, run="r2", leg="l2")
+            await here.elicitations.claim(elicitation.id, run="r2", leg="l2")
 
 
 NAMED = elicit.form("Which size?", elicitation_id="order-8")

@@ -189,7 +189,7 @@ class ServiceBesideModel(RuleBasedStateMachine):
     def take(self, id: str, who: str) -> None:
         known = self.model.get(id)
         run, leg = who.split()
-        work = self.here.elicitations.take(id, run=run, leg=leg)
+        work = self.here.elicitations.claim(id, run=run, leg=leg)
         if known is None:
             self.refused(work, KeyError)
         elif known.is_open or known.is_delivered or not self.is_free(known, who):

@@ -742,7 +742,7 @@ async def test_a_leg_that_another_one_has_overtaken_spends_nothing(shop: Shop) -
         # The process stood still, and the same call continues in another one.
         shop.clock.tick(seconds=31)
         elicitations, ledger = shop.service.elicitations, shop.service.kinds.payments.ledger
-        await elicitations.take(asked.id, run=asked.take.run, leg="of another process")
+        await elicitations.claim(asked.id, run=asked.take.run, leg="of another process")
         gate.set()
         assert "delivered" not in await buy.result()
         assert await shop.ledger() == ["open"]

@@ -88,7 +88,7 @@ class InTask:
             params = {"mode": "form", "message": message_of(asked), "requestedSchema": schema}
         return {"method": "elicitation/create", "params": params}
 
-    async def hear(
+    async def apply_answer(
         self, call: Leg, asked: Elicitation, response: Mapping[str, Any], *, shown_at: datetime
     ) -> bool:
         """Act on the client's answer. Return False if the client dismissed the question.
