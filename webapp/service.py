@@ -240,7 +240,7 @@ async def open_service(
         high_water=HighWater(store, clock=clock, folder=marks),
     )
     elicitations.rows.retention_overrides = _retention_overrides(policies)
-    chain = AuditChain(owners, clock=clock, kept=policies.keep_audit)
+    chain = AuditChain(owners, clock=clock, retention=policies.keep_audit)
     if policies.audit:
         elicitations.rows.chain = chain
     who, tokens = who or IdentitySettings(), Tokens(ring, origin=public_url)
@@ -337,7 +337,7 @@ async def open_service(
             elicitations,
             outbound=outbound,
             addresses=events,
-            kept=policies.keep_events,
+            retention=policies.keep_events,
             waiting_at_most=policies.events_waiting,
         ),
         outbound=outbound,

@@ -75,8 +75,8 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 }
 
 # Transitions that a provider's late proof may cause. The accepted answer is only stored for the
-# next call with the same question (see Traits.kept); the outcome that a call has already received
-# does not change.
+# next call with the same question (see Traits.stored_for); the outcome that a call has already
+# received does not change.
 LATE: Mapping[Status, frozenset[Status]] = {
     Status.EXPIRED: frozenset({Status.ACCEPTED}),
     Status.CANCELLED: frozenset({Status.ACCEPTED}),
@@ -212,11 +212,11 @@ class Elicitation(Struct, frozen=True, kw_only=True):
         if self.status is not Status.ACCEPTED:
             return self.expires_at
         traits = traits_of(self.kind)
-        if traits.kept_from_answer is not None and self.settled_at is not None:
-            stored_until = self.settled_at + traits.kept_from_answer
+        if traits.stored_for_after_answer is not None and self.settled_at is not None:
+            stored_until = self.settled_at + traits.stored_for_after_answer
             is_for_task = self.is_of_task and not traits.is_secret
             return max(stored_until, self.expires_at) if is_for_task else stored_until
-        return self.expires_at + traits.kept
+        return self.expires_at + traits.stored_for
 
     @property
     def joined_until(self) -> datetime:
@@ -379,7 +379,7 @@ def settle_late(
 
 def is_kept(elicitation: Elicitation, now: datetime) -> bool:
     """Return True if an answer that arrives now can still be stored for the same question."""
-    return now < elicitation.expires_at + traits_of(elicitation.kind).kept
+    return now < elicitation.expires_at + traits_of(elicitation.kind).stored_for
 
 
 def is_free(elicitation: Elicitation, *, leg: str, now: datetime) -> bool:

@@ -36,9 +36,9 @@ _TWO_MINUTES: Final = timedelta(minutes=2)
 class Traits:
     """The properties of one kind of question.
 
-    - `kept`: how long after its timeout an unused answer stays for the same question and a late
-      answer still counts; without it, none does. Accounts and receipts stay in any case.
-    - `kept_from_answer`: the same, but counted from the answer.
+    - `stored_for`: how long after its timeout an unused answer stays for the same question and a
+      late answer still counts; without it, none does. Accounts and receipts stay in any case.
+    - `stored_for_after_answer`: the same, but counted from the answer.
     - `joined_from_answer`: how long a later, equal call can use the answer. The call that asked can
       use it until it is erased.
     """
@@ -46,8 +46,8 @@ class Traits:
     name: str
     page: PageName  # page that shows the question
     proofs: tuple[type[Proof], ...] = ()  # any of these proofs completes the question
-    kept: timedelta = _NO_TIME
-    kept_from_answer: timedelta | None = None
+    stored_for: timedelta = _NO_TIME
+    stored_for_after_answer: timedelta | None = None
     joined_from_answer: timedelta | None = None
     # For gates: how long after the answer each request of the call may start the body, even if the
     # content is already erased.
@@ -75,21 +75,21 @@ BUILT_IN: Final = (
         name="url",
         page="url",
         proofs=(OnPage, InClient, TrustedCode),
-        kept=_TEN_MINUTES,
+        stored_for=_TEN_MINUTES,
         may_be_anonymous=True,
     ),
     Traits(
         name="oauth",
         page="account",
         proofs=(Exchanged, ConnectedBefore),
-        kept=_TEN_MINUTES,
+        stored_for=_TEN_MINUTES,
         gives="account",
     ),
     Traits(
         name="payment",
         page="payment",
         proofs=(PaidSession,),
-        kept=timedelta(days=30),
+        stored_for=timedelta(days=30),
         may_be_anonymous=True,
         stops_what_follows=True,
         gives="receipt",
@@ -98,14 +98,14 @@ BUILT_IN: Final = (
         name="secret",
         page="secret",
         proofs=(OnPage,),
-        kept_from_answer=_TEN_MINUTES,
+        stored_for_after_answer=_TEN_MINUTES,
         is_secret=True,
     ),
     Traits(
         name="form",
         page="form",
         proofs=(OnPage, InClient, NamedByAuthor, ByModel, ApprovedByKey),
-        kept_from_answer=_TEN_MINUTES,
+        stored_for_after_answer=_TEN_MINUTES,
         joined_from_answer=_TWO_MINUTES,
         fits_client_form=True,
         may_be_anonymous=True,
@@ -114,7 +114,7 @@ BUILT_IN: Final = (
         name="confirm",
         page="confirm",
         proofs=(OnPage, InClient, ApprovedByKey),
-        kept_from_answer=_TEN_MINUTES,
+        stored_for_after_answer=_TEN_MINUTES,
         joined_from_answer=_TWO_MINUTES,
         fits_client_form=True,
         may_be_anonymous=True,
@@ -124,7 +124,7 @@ BUILT_IN: Final = (
         name="gate",
         page="confirm",
         proofs=(OnPage, InClient),
-        kept_from_answer=_TWO_MINUTES,
+        stored_for_after_answer=_TWO_MINUTES,
         joined_from_answer=_TWO_MINUTES,
         holds_for_its_call=timedelta(minutes=15),
         fits_client_form=True,
@@ -137,7 +137,7 @@ BUILT_IN: Final = (
         name="decision",
         page="decision",
         proofs=(ByApprover,),
-        kept_from_answer=_A_DAY,
+        stored_for_after_answer=_A_DAY,
         joined_from_answer=_A_DAY,
         stops_what_follows=True,
         is_anothers=True,

@@ -346,7 +346,7 @@ def _kept_open(service: Service, run: Run, *, again: bool) -> Run:
 
 async def _place(key: ApiKey, call: Call, step: OnceStep) -> OncePlace:
     run = call.run.value
-    scope, wish = await call.run.begin_once(step.payment, kept=KEPT_UNDER_A_RECEIPT)
+    scope, wish = await call.run.begin_once(step.payment, retention=KEPT_UNDER_A_RECEIPT)
     return OncePlace(
         owner=run.owner,
         scope=scope,

@@ -463,13 +463,13 @@ class Verbs:
                 )
             return await do_unkept(name, work, working=call.used.working)
         await call.the_run()
-        kept = KEPT if (receipt := call.used.receipt) is None else KEPT_UNDER_A_RECEIPT
-        scope, wish = await call.run.begin_once(receipt, kept=kept)
+        retention = KEPT if (receipt := call.used.receipt) is None else KEPT_UNDER_A_RECEIPT
+        scope, wish = await call.run.begin_once(receipt, retention=retention)
         owner = call.run.value.owner
         return await do_once(
             call.elicitations,
             once=OncePlace(owner=owner, scope=scope, wish=wish, step=step, name=name),
-            kept=kept,
+            retention=retention,
             work=work,
             working=call.used.working,
             wait=call.wait_for,

@@ -95,7 +95,7 @@ async def _keep_late(
         current = await elicitations.get(id)
         if current is None:
             return []
-        if not traits_of(current.kind).kept:
+        if not traits_of(current.kind).stored_for:
             raise NotPossible(status=current.status, wanted=Status.ACCEPTED)
         holder = await elicitations.find(owner=current.owner, join=current.join)
         superseded: list[Elicitation] = []

@@ -49,14 +49,14 @@ class EventOutbox:
         clock: Clock,
         random: Callable[[int], bytes],
         observer: Observer,
-        kept: timedelta = EVENTS_KEPT,
+        retention: timedelta = EVENTS_KEPT,
     ) -> None:
         self._addresses = addresses
         self._backlog = backlog
         self._clock = clock
         self._random = random
         self._observer = observer
-        self._kept = kept
+        self._retention = retention
         self.wake: Callable[[OutgoingEvent], None] | None = None
 
     def events(self, moved: Sequence[Move[Value]], *, at_most: int) -> list[OutgoingEvent]:
@@ -99,7 +99,7 @@ class EventOutbox:
             type=told_as,
             facts=dict(_facts(value)),
             happened_at=now,
-            erase_at=now + self._kept,
+            erase_at=now + self._retention,
             next_at=now if self.wake is None else now + OWN,
         )
 

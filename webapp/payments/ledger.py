@@ -72,7 +72,7 @@ class Ledger:
             paid=self.paid,
             product=self.product,
             product_key=self._product_key,
-            kept=refund_unused,
+            refunded_after=refund_unused,
         )
 
     async def read(self, owner: str, id: str) -> Payment | None:

@@ -119,7 +119,7 @@ class Rows:
         if longer is None or value.erase_at is None:
             return value.erase_at
         if isinstance(value, Elicitation):  # stored for a late answer, if the kind accepts one
-            longer = max(longer, traits_of(value.kind).kept - RECORD_KEPT)
+            longer = max(longer, traits_of(value.kind).stored_for - RECORD_KEPT)
         return value.erase_at + longer
 
     async def read(self, kind: type[ValueT], *, owner: str, id: str) -> ValueT | None:

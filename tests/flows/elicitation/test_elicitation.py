@@ -165,7 +165,7 @@ def test_an_end_keeps_its_reason() -> None:
 
 @pytest.mark.parametrize("kind", ["url", "oauth", "form"])
 def test_a_late_yes_is_kept_for_its_kind_until_the_last_moment(kind: str) -> None:
-    stored_until = NOON + LIFE + traits_of(kind).kept
+    stored_until = NOON + LIFE + traits_of(kind).stored_for
     before = elicitation(Status.EXPIRED, kind=kind)
     in_time = states.settle_late(
         before, now=stored_until - timedelta(microseconds=1), content={"n": 1}, holds_key=True
@@ -328,7 +328,7 @@ def test_an_exchange_that_was_cut_off_fails_after_a_minute_and_not_with_the_elic
 def test_what_nobody_used_is_wiped_when_its_time_is_up(status: Status) -> None:
     before = elicitation(status, content={"n": 1} if status is Status.ACCEPTED else None)
     stored_until = (
-        NOON + LIFE + (traits_of("url").kept if status is Status.ACCEPTED else timedelta())
+        NOON + LIFE + (traits_of("url").stored_for if status is Status.ACCEPTED else timedelta())
     )
     kept, last = swept(before, until=stored_until - timedelta(microseconds=1))
     assert (kept.content, kept.holds_key, last) == (before.content, True, stored_until)
@@ -337,7 +337,7 @@ def test_what_nobody_used_is_wiped_when_its_time_is_up(status: Status) -> None:
 
 
 def test_nothing_is_wiped_under_a_body_that_uses_it() -> None:
-    until = NOON + LIFE + traits_of("url").kept + LEASE
+    until = NOON + LIFE + traits_of("url").stored_for + LEASE
     before = elicitation(
         Status.ACCEPTED, content={"n": 1}, take=Lease(run="r", leg="l", until=until)
     )
@@ -346,7 +346,7 @@ def test_nothing_is_wiped_under_a_body_that_uses_it() -> None:
 
 
 def test_a_lease_that_was_renewed_after_the_sweeper_looked_counts() -> None:
-    out = NOON + LIFE + traits_of("url").kept
+    out = NOON + LIFE + traits_of("url").stored_for
     before = elicitation(
         Status.ACCEPTED, content={"n": 1}, take=Lease(run="r", leg="l", until=NOON)
     )

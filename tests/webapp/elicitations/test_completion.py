@@ -266,7 +266,7 @@ async def test_a_yes_that_is_too_late_to_be_kept_leaves_the_new_question_alone(
     assert (await now_of(here, new)).status is Status.PENDING
 
 
-@pytest.mark.parametrize("late", [timedelta(), traits_of("url").kept, timedelta(hours=1)])
+@pytest.mark.parametrize("late", [timedelta(), traits_of("url").stored_for, timedelta(hours=1)])
 async def test_an_answer_after_its_time_is_late_before_the_sweeper_looked_too(
     here: Service, clock: Clock, late: timedelta
 ) -> None:

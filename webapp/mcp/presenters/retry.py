@@ -269,9 +269,9 @@ class Retry:
                         self._client.has_replied(asked)
                 elif asked is not None:
                     content = cast("Mapping[str, Any]", response).get("content")
-                    await self._heed(call, asked, out, action, content)
+                    await self._apply_client_answer(call, asked, out, action, content)
 
-    async def _heed(
+    async def _apply_client_answer(
         self, call: Leg, asked: Elicitation, out: Out, action: str, content: object
     ) -> None:
         mode, after = _mode(out), _seconds_since(out, asked, now=call.now)
