@@ -83,7 +83,7 @@ class Notice:
     """A webhook that the provider has signed.
 
     `session` is the session at the time of the notice, and is enough to settle the question.
-    `change` is a later change of the payment, such as a refund. A notice with neither needs no
+    `news` is a later change of the payment, such as a refund. A notice with neither needs no
     action.
     `reference` is the elicitation that the notice claims to be for: anyone who pays at our account
     can set it. Two notices with the same `transition` report the same change.
@@ -94,7 +94,7 @@ class Notice:
     is_live: bool
     account: str | None = None
     session: ProviderSession | None = None
-    change: PaymentChange | None = None
+    news: PaymentChange | None = None
     subject: str | None = None
     reference: str | None = None
     payment: str | None = None

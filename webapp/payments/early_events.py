@@ -86,8 +86,8 @@ class EarlyEvents:
 
 
 def _is_of(payment: Payment, event: Notice, seller: MerchantAccount) -> bool:
-    if event.change is None or event.payment != payment.payment_intent:
+    if event.news is None or event.payment != payment.payment_intent:
         return False
     if event.reference is not None and owner_of(event.reference) != payment.owner:
         return False
-    return contradicts(payment, event, event.change.currency, seller=seller) is None
+    return contradicts(payment, event, event.news.currency, seller=seller) is None

@@ -115,7 +115,7 @@ class WebhookRows:
 
 def heard_events(payment: Payment, event: Notice, *, now: datetime) -> Payment:
     """Apply a refund or dispute event to a payment. A repeated event changes nothing."""
-    change = event.change
+    change = event.news
     assert change is not None
     if change.refund is not None:
         return restated(refund_changed(payment, change.refund, at=change.at or now))

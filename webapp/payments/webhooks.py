@@ -78,7 +78,7 @@ class Webhooks:
         gateway = self._signing(hook)
         event = event_of(hook, gateway)
         is_done = False
-        if hook.why == "session" or (event.change is not None and hook.status in _NOT_DONE):
+        if hook.why == "session" or (event.news is not None and hook.status in _NOT_DONE):
             await self.reconcile(hook)
         else:
             body = WebhookBody(text=hook.body, is_whole=hook.is_whole)
@@ -116,8 +116,8 @@ class Webhooks:
             return
         gateway = self._signing(hook)
         event = event_of(hook, gateway)
-        if event.change is not None:
-            done = await self._late_events.reconcile(hook, event, event.change, gateway=gateway)
+        if event.news is not None:
+            done = await self._late_events.reconcile(hook, event, event.news, gateway=gateway)
         else:
             try:
                 done = await self._reconcile_session(hook, event, gateway.seller)
@@ -150,8 +150,8 @@ class Webhooks:
                 return await self._orphaned_events.apply(seller, event, body)
             if elicitation.kind == "payment":
                 return await self._settle_stored(elicitation, gateway, event, body)
-        elif event.change is not None and may_be_ours(event, event.change):
-            return await self._late_events.apply(seller, event, event.change, body)
+        elif event.news is not None and may_be_ours(event, event.news):
+            return await self._late_events.apply(seller, event, event.news, body)
         elif event.subject is not None and event.reference is not None:
             return await self._ask(seller, event, body)
         is_known = event.session is not None and event.reference is not None

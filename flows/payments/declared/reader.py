@@ -151,7 +151,7 @@ def _changes(data: Json, seller: DeclaredAccount, *, id: str, kind: str) -> Noti
         type=kind,
         is_live=is_live,
         account=text_at(data, told.account) or seller.account,
-        change=PaymentChange(returned=amount, currency=currency, dispute=dispute),
+        news=PaymentChange(returned=amount, currency=currency, dispute=dispute),
         subject=session or payment if dispute is None else f"{CLAIM}{payment or session}",
         reference=reference,
         payment=payment,

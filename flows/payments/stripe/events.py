@@ -81,7 +81,7 @@ _read_whole = msgspec.json.Decoder(_Whole).decode
 def notice_in(body: bytes) -> Notice:
     """Read the event in the body of a delivery that was verified when it arrived.
 
-    The notice has a session for SETTLING_EVENTS and `change` for later changes of a payment. Other
+    The notice has a session for SETTLING_EVENTS and `news` for later changes of a payment. Other
     events are acknowledged and ignored, and only need a readable id and type. Raises Malformed.
     """
     try:
@@ -129,7 +129,7 @@ def _whole(event: _Whole) -> Notice:
         is_live=event.livemode,
         account=event.account,
         session=session,
-        change=change,
+        news=change,
         subject=subject if is_told else None,
         reference=reference if is_told else None,
         payment=_text(id_of(about.get("id" if is_payment else "payment_intent")), _ID),

@@ -86,11 +86,11 @@ def told(payment: Payment, body: bytes, *, seller: DeclaredAccount = OWN) -> Pay
     notice = notice_in(body, seller)
     if notice.session is not None:
         return heard(payment, notice.session, now=NOON)
-    assert notice.change is not None
-    if notice.change.dispute is not None:
-        id, stage = notice.subject or "", notice.change.dispute
+    assert notice.news is not None
+    if notice.news.dispute is not None:
+        id, stage = notice.subject or "", notice.news.dispute
         return disputed(payment, id, stage, event=notice.id)
-    return partly_refunded(payment, NOON, amount=notice.change.returned)
+    return partly_refunded(payment, NOON, amount=notice.news.returned)
 
 
 def asked(payment: Payment, **says: Any) -> Payment:
@@ -269,7 +269,7 @@ def test_claim_at_adyen_that_goes_back_and_forth_ends_the_same_in_any_order(
 
 def test_a_cancellation_at_adyen_that_did_not_happen_takes_nothing() -> None:
     notice = notice_in(item("CANCELLATION", success="false"), ADYEN)
-    assert (notice.change, notice.session) == (None, None)
+    assert (notice.news, notice.session) == (None, None)
 
 
 # A repeated refund request.

@@ -208,7 +208,7 @@ def test_what_became_of_a_payment_is_news_in_a_notice() -> None:
     delivery = event(type="charge.refunded", data={"object": charge})
     notice = STRIPE.read_notice(delivery)
     at = datetime.fromtimestamp(1, UTC)
-    assert notice.change == PaymentChange(returned=400, currency="EUR", at=at)
+    assert notice.news == PaymentChange(returned=400, currency="EUR", at=at)
     assert (notice.payment, notice.session) == ("pi_1", None)
     assert (notice.subject, notice.transition) == ("ch_1", "ch_1 charge.refunded 400 None")
     assert STRIPE.kept_notice(delivery.body) == notice

@@ -510,13 +510,13 @@ def test_an_event_without_our_reference_says_nothing(case: Case) -> None:
     place = "merchantReference" if case.name == "adyen" else place
     for reference in ("somebody's own; order 7", "", *(() if case.name == "adyen" else (None,))):
         notice = read(case, put(case.told(case.paid_event), place, reference))
-        assert (notice.session, notice.change, notice.reference) == (None, None, None)
+        assert (notice.session, notice.news, notice.reference) == (None, None, None)
 
 
 @EVERY
 def test_a_type_that_nothing_follows_from_needs_only_its_id_and_type(case: Case) -> None:
     notice = read(case, case.ignored)
-    assert (notice.session, notice.change, notice.transition) == (None, None, None)
+    assert (notice.session, notice.news, notice.transition) == (None, None, None)
     assert notice.id
 
 
@@ -534,12 +534,12 @@ def test_what_became_of_a_payment_afterwards(case: Case, one: str) -> None:
     assert notice.session is None
     assert (notice.payment, notice.reference) == (case.payment, ID)
     assert (notice.account, notice.is_live) == (case.seller.account, case.seller.is_live)
-    assert notice.change is not None
+    assert notice.news is not None
     if one.isdigit():
-        assert (notice.change.returned, notice.change.dispute) == (int(one), None)
-        assert notice.change.currency == "EUR"
+        assert (notice.news.returned, notice.news.dispute) == (int(one), None)
+        assert notice.news.currency == "EUR"
     else:
-        assert (notice.change.dispute, notice.change.currency) == (Dispute(one), None)
+        assert (notice.news.dispute, notice.news.currency) == (Dispute(one), None)
 
 
 def test_a_claim_at_another_account_of_ours_names_that_account() -> None:
