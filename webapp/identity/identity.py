@@ -287,9 +287,8 @@ class Identity:
         if viewer is not None and viewer.owner == elicitation.owner:
             return AccessDecision(access=Access.OPEN, viewer=viewer)
         if is_local and self._locality.is_local(scope):
-            return AccessDecision(
-                access=Access.OPEN
-            )  # the person may be signed in as somebody else, too
+            # The person may be signed in as somebody else, too.
+            return AccessDecision(access=Access.OPEN)
         if is_local:
             return AccessDecision(access=Access.PAIR if self._can_pair(scope) else Access.HERE_ONLY)
         if self._rules.issuer is None:
