@@ -131,9 +131,8 @@ class ResultTool:
         asked = await self._service.elicitations.get(id)
         if asked is None or asked.run is None:
             raise NotAllowed(_UNKNOWN)
-        await self._service.running_tools.landed(
-            asked.run
-        )  # a result that just arrives may end the run
+        # A result that just arrives may end the run.
+        await self._service.running_tools.landed(asked.run)
         run = await self._service.elicitations.run(owner=asked.owner, id=asked.run)
         called = None if run is None else run.called
         if run is None or called is None:
