@@ -74,7 +74,7 @@ pythons:
 		$(VENV)-$${each%%=*}/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(FAST); \
 	done
 
-# The site, in build/site; the pages that come from the code are written by: python -m docs.reference
+# The site, in build/site; the pages that come from the code are written by: python -m docs.generated
 docs: $(VENV)-docs/docs.stamp
 	$(VENV)-docs/bin/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet docs build/site
 	@echo 'build/site/index.html'

@@ -82,7 +82,7 @@ async def open_elicitations(
 class Leg:
     """A request that is not over and accepts prefetched answers."""
 
-    is_over = False
+    has_ended = False
 
     def was_prefetched(self, settled: Elicitation) -> bool:
         return True

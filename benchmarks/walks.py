@@ -259,18 +259,18 @@ async def _start(folder: Path) -> Walk:
         asked = fresh(place.owner, now=utc_now() - timedelta(hours=1))
         await place.service.elicitations.write(asked)
     settings, built = _settings(place.url, folder), asyncio.Queue[Service]()
-    is_over = asyncio.Event()
+    has_ended = asyncio.Event()
 
     async def live() -> None:
         async with open_app(settings, _server([]), built=built.put_nowait):
-            await is_over.wait()
+            await has_ended.wait()
 
     with traced(walk):
         living = asyncio.create_task(live())
         service = await built.get()
         while (await _status(service, asked.id)) is not Status.EXPIRED:  # noqa: ASYNC110
             await asyncio.sleep(0)  # only the store shows the expiry
-    is_over.set()
+    has_ended.set()
     await living
     return walk
 

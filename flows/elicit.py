@@ -26,7 +26,7 @@ from flows.question import (
     must_be_elicitation_id,
     must_be_listed,
     must_be_timeout,
-    telling,
+    reporting_errors,
 )
 from flows.requests import AccountRequest, PaymentRequest, receipt_of
 
@@ -73,7 +73,7 @@ def oauth(
 
     `key` and `timeout` are as for `url`.
     """
-    with telling():
+    with reporting_errors():
         must_be_listed("scopes", scopes)
         request = AccountRequest(
             provider=provider, scopes=tuple(scopes), account=account, reason=reason
@@ -113,7 +113,7 @@ def payment(
 
     `key` and `timeout` are as for `url`.
     """
-    with telling():
+    with reporting_errors():
         request = PaymentRequest(price=price, what=what, seller=provider, once=once)
         return Question(
             message=request.message,
@@ -128,7 +128,7 @@ def payment(
 
 async def forget(name: str) -> bool:
     """Erase the person's secret that `secret(name=...)` stored. Return False if there was none."""
-    with telling():
+    with reporting_errors():
         return await current_asker().forget(name)
 
 
@@ -154,7 +154,7 @@ async def once(
         ResultNotKept: The work is done, but its result is not JSON or is longer than a
             mebibyte. Repeating the same call raises this again and does nothing.
     """
-    with telling():
+    with reporting_errors():
         if not name:
             raise InvalidQuestion("once needs a name that is unique within the tool.")
         if not isinstance(key, str | int | None):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -170,7 +170,7 @@ async def notify(message: str) -> None:
     again, the message is sent again. A program over HTTP receives it in its own `on_notice`. Raises
     InvalidQuestion for an empty or too long message.
     """
-    with telling():
+    with reporting_errors():
         if not message.strip() or len(message) > MESSAGE_AT_MOST:
             raise InvalidQuestion(f"notify tells something, in {MESSAGE_AT_MOST} characters.")
         await current_asker().notify(message)
@@ -181,7 +181,7 @@ def can(mode: str) -> bool:
 
     Raises InvalidQuestion for any other mode.
     """
-    with telling():
+    with reporting_errors():
         must_be_mode(mode)
     return current_asker().can(mode)
 
@@ -193,7 +193,7 @@ def token(elicitation_id: str, *, timeout: timedelta = DEFAULT_TIMEOUT) -> str:
     token, read the id in it or change it, and it expires after `timeout`. It says which elicitation
     is meant, not who sends it: a person's browser returns with the link's `return_token`.
     """
-    with telling():
+    with reporting_errors():
         must_be_elicitation_id(elicitation_id)
         must_be_timeout(timeout)
     return current_asker().token(elicitation_id, timeout=timeout)
@@ -204,7 +204,7 @@ def read_token(text: str) -> str:
 
     Raises InvalidToken for a text that is damaged, forged, expired, or another kind of token.
     """
-    with telling():
+    with reporting_errors():
         return current_asker().read_token(text)
 
 
@@ -229,7 +229,7 @@ async def complete_elicitation(
     From a public route, pass the request itself: it must carry the link's return token (the query
     parameter `elicitation`) and come from the browser that pressed Continue.
     """
-    with telling():
+    with reporting_errors():
         if isinstance(elicitation, str):
             if program is not None and tool is not None:
                 raise InvalidQuestion("Pass program= or tool=, and leave the other out.")

@@ -393,7 +393,7 @@ def tell_asker(error: ElicitError) -> None:
 
 
 @contextmanager
-def telling() -> Generator[None]:
+def reporting_errors() -> Generator[None]:
     """Report errors that are raised in this block to the asker, and raise them again.
 
     If such an error leaves the tool, the model receives it. Every library function that a tool

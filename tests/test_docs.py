@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import flows
 import webapp
-from docs import reference
+from docs import generated
 from flows import elicit
 from tests.support.cli import HOUSE
 from tests.support.samples import FILES, PAGES, samples
@@ -52,10 +52,10 @@ def test_every_verb_of_the_guide_is_shown():
 
 
 def test_the_pages_that_come_from_the_code_are_as_it_is():
-    for page in reference.PAGES:
-        told = (reference.FOLDER / page).read_text("utf-8")
-        assert told == reference.page(page), (
-            f"write docs/reference/{page} again: python -m docs.reference"
+    for page in generated.PAGES:
+        told = (generated.FOLDER / page).read_text("utf-8")
+        assert told == generated.page(page), (
+            f"write docs/reference/{page} again: python -m docs.generated"
         )
 
 

@@ -473,6 +473,13 @@ FORMER_NAMES = {
     *("stand", "verdicts", "loose_ends", "give_back", "given_back", "taken_back", "afterwards"),
     *("Stage", "Town", "Fair", "Market", "Till", "Nursery", "town", "fair", "market", "nursery"),
 }
+# The same for attributes, parameters and variables in flows and webapp. A name that is also a word
+# of the field's, such as `wire`, or a column of the store, such as `hooks`, is not in this list.
+FORMER_IDENTIFIERS = {
+    *("nobodys", "hearers", "telling", "its_bytes", "Way", "Opening", "wires", "loose_ends"),
+    *("kept_until", "made_way", "heed", "verdicts", "trip", "registrations", "is_over", "came"),
+    *("park", "pictures", "bodies", "followed", "missed", "kept_from_answer", "has_made_way"),
+}
 FORMER_MODULES = {
     *("line", "body", "bodies", "wire", "wires", "letters", "departures", "grants", "news"),
     *("account_keys", "registrations", "verdicts", "afterwards", "erased", "hints", "loose_ends"),
@@ -494,6 +501,23 @@ def test_nothing_has_a_former_name() -> None:
                 if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
             }
             assert not named & FORMER_NAMES, path
+        if path.startswith(("flows/", "webapp/")):
+            assert not identifiers_of(tree) & FORMER_IDENTIFIERS, path
+
+
+def identifiers_of(tree: ast.AST) -> set[str]:
+    names = set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                names.add(name.lstrip("_"))
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                names.add(name.lstrip("_"))
+            case ast.AsyncFunctionDef(name=name):
+                names.add(name.lstrip("_"))
+            case _:
+                pass
+    return names
 
 
 PRIVATE_PHRASES = re.compile(

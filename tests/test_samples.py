@@ -17,7 +17,7 @@ import pytest
 from mcp import Client
 from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
-from docs.reference import parser_of, subcommands
+from docs.generated import parser_of, subcommands
 from tests.support.cli import HOUSE, run, serving
 from tests.support.samples import FILES, PAGES, finish_at_the_checkout, one_server, samples
 from webapp.cli.arguments import with_ids

@@ -76,7 +76,7 @@ async def open_app(
     store: Store | None = None,
     clock: Clock = utc_now,
     limits: CallLimits | None = None,
-    wires: ClientConnections | None = None,
+    connections: ClientConnections | None = None,
     sandbox: Sandbox | None = None,
     plugins: Sequence[object] = (),
     kinds: Collection[type[OwnKind]] = (),
@@ -89,7 +89,7 @@ async def open_app(
 ) -> AsyncGenerator[ASGIApp]:
     """Yield everything that serves `server`, running, as one ASGI application without a lifespan.
 
-    `wires` also has the calls that come over stdio. The sandbox, if there is one, replaces
+    `connections` also has the calls that come over stdio. The sandbox, if there is one, replaces
     everything that is not configured. `built` receives the service, for callers that have to stop
     it gracefully. `options` are for the application that the server's library creates. `outbound`
     is the network unless given. Without `has_endpoint`, calls come to the server itself, in this
@@ -139,7 +139,7 @@ async def open_app(
         served: HostedApplication = HostedApplication(users.application)
         if server is not None:
             middleware = attach(
-                server, service, issuer=settings.identity.server_issuer, wires=wires
+                server, service, issuer=settings.identity.server_issuer, connections=connections
             )
             stack.callback(middleware.end)
             served = _hosted(server, service, settings=settings, clock=clock, options=options)
@@ -151,7 +151,7 @@ async def open_app(
         collector = Collector(service)
         loops = (
             listen(service.elicitations),
-            service.bodies.renew_leases(),
+            service.running_tools.renew_leases(),
             service.tool_lists.tell_changes(),
             sweep(service),
             service.events.run(),
@@ -208,7 +208,7 @@ class App:
         self._server = server
         self._app: ASGIApp | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_over = False
+        self._has_ended = False
         self._is_told = False
 
     @asynccontextmanager
@@ -249,13 +249,13 @@ class App:
             if raised is not None:
                 raise raised
         finally:
-            self._is_over, self._app, self._loop = True, None, None
+            self._has_ended, self._app, self._loop = True, None, None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif self._app is None:
-            await self._refuse(scope, receive, send, _OVER if self._is_over else _NOT_BEGUN)
+            await self._refuse(scope, receive, send, _OVER if self._has_ended else _NOT_BEGUN)
         elif asyncio.get_running_loop() is not self._loop:
             await self._refuse(scope, receive, send, _OTHER_LOOP)
         else:

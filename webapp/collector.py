@@ -70,9 +70,9 @@ class Collector:
         self._metrics = service.telemetry.metrics
         if self._metrics is not None:
             self._metrics.follow = self.wrote
-            service.elicitations.hearers.append(self._hear)
-            service.elicitations.followed.add(KINDS[Elicitation])
-            service.elicitations.missed.append(self.has_missed.set)
+            service.elicitations.subscribers.append(self._hear)
+            service.elicitations.subscribed_kinds.add(KINDS[Elicitation])
+            service.elicitations.on_gap.append(self.has_missed.set)
 
     def wrote(self, values: Sequence[object]) -> None:
         """Apply writes of this process."""

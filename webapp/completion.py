@@ -123,8 +123,8 @@ class Completing:
         except InvalidToken:
             return Completion.UNKNOWN
         cookies = cookies_of(request)
-        opening = await self._identity.opening(elicitation, request.scope, cookies)
-        if not opening.is_open or not self.is_bound(elicitation, cookies):
+        decision = await self._identity.access(elicitation, request.scope, cookies)
+        if not decision.is_open or not self.is_bound(elicitation, cookies):
             raise NotAllowed("This browser is not the one that was sent there.")
         return await self._complete(elicitation.id, content)
 
@@ -150,7 +150,7 @@ class Completing:
             InvalidAnswer: The content does not match the question.
         """
         kept = states.checked_content(content)
-        return await self._elicitations.whole(self._proved(current, kept, proof))
+        return await self._elicitations.run_to_completion(self._proved(current, kept, proof))
 
     def is_bound(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> bool:
         """Return True if the cookies are those of the browser that began the latest attempt."""
@@ -174,7 +174,7 @@ class Completing:
         """
         kept = states.checked_content(content)
         settled = self._settled(id, kept, owner=owner, asker=asker, by=by)
-        return await self._elicitations.whole(settled)
+        return await self._elicitations.run_to_completion(settled)
 
     async def _settled(
         self,
@@ -205,7 +205,7 @@ class Completing:
                 return Completion.ALREADY_SETTLED
             content = await self._checked(current, content, kind.schema(current))
             if self._kinds.plugins.hear_answers:
-                content = await self._kinds.heard(current, content, proof, by=kind)
+                content = await self._kinds.reduced(current, content, proof, by=kind)
         return await complete_elicitation(elicitations, current.id, content, proof)
 
     async def _checked(self, current: Elicitation, content: Json, schema: Schema[Any]) -> Json:

@@ -92,18 +92,18 @@ async def asking(
     service = _service_of(app)
     call = _call(service, _user_id(owner), show=show, key=_checked_key(key))
     verbs = _BlockVerbs(call)
-    with service.bodies.at_work(call):
+    with service.running_tools.at_work(call):
         call.begin()
         try:
             with questions.asking(verbs, is_tool=False) as unasked:
                 yield
             await all_were_asked(unasked, tool=APPLICATION)
         except BaseException as error:
-            is_over = isinstance(error, Exception) and not _goes_on(error, call)
-            end = partial(call.end, is_error=True) if is_over else call.finish
-            await _logged(service, service.bodies.ended(call, end))
+            has_ended = isinstance(error, Exception) and not _goes_on(error, call)
+            end = partial(call.end, is_error=True) if has_ended else call.finish
+            await _logged(service, service.running_tools.ended(call, end))
             raise
-        await service.elicitations.whole(service.bodies.ended(call, call.end))
+        await service.elicitations.run_to_completion(service.running_tools.ended(call, call.end))
 
 
 @contextmanager
@@ -125,7 +125,7 @@ async def asked_in(service: Service, *, app: object | None) -> AsyncGenerator[No
         yield
     finally:
         _RUNNING.remove(one)
-        if service.bodies.has_blocks:
+        if service.running_tools.has_blocks:
             await service.drain(within=_ENDING)
 
 
@@ -194,7 +194,7 @@ def _goes_on(error: Exception, call: Call) -> bool:
 async def _logged(service: Service, work: Any) -> None:
     """Run the work to completion and log its errors, so that the block's own error is raised."""
     try:
-        await service.elicitations.whole(work)
+        await service.elicitations.run_to_completion(work)
     except Exception:  # noqa: BLE001 - the block's own error is being raised
         _log.exception("call.bookkeeping_failed")
 
@@ -249,7 +249,7 @@ class _ByAuthor:
     def carry(self, call: Leg, state: object) -> object:
         return state
 
-    async def heed(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Leg) -> None:
         pass  # answers come only from the page
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:

@@ -112,7 +112,7 @@ class Deadline:
         return timedelta(seconds=self._at - self._ticks())
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         # Consistent with `left`, which waiting code uses: any shorter time is not worth waiting.
         return self.left <= timedelta()
 

@@ -80,11 +80,11 @@ class OwnTokens:
                 "scope",
                 error="insufficient_scope",
                 expected=list(self.scopes),
-                came=list(token.scopes),
+                received=list(token.scopes),
             )
         made_for = [str(token.resource).removesuffix("/")]
         if use is not None and use.resource not in made_for and use.scope not in token.scopes:
-            raise use.refused(came=made_for)
+            raise use.refused(received=made_for)
         return token
 
 

@@ -103,12 +103,12 @@ class Service:
     pairing: Pairing
     user_codes: UserCodes
     api_keys: ApiKeys
-    paces: Rates
-    nobodys: Rates  # questions of anonymous callers, by address
-    hints: Rates  # unsigned notices, by address
+    press_limit: Rates
+    anonymous_limit: Rates  # questions of anonymous callers, by address
+    hint_limit: Rates  # unsigned notices, by address
     certificates: Certificates
-    pictures: Avatars
-    bodies: RunningTools
+    avatars: Avatars
+    running_tools: RunningTools
     tool_lists: ToolLists
     clock: Clock
     limits: CallLimits
@@ -148,7 +148,7 @@ class Service:
             completing=self.completing,
             kinds=self.kinds,
             outbound=self.outbound,
-            landed=self.bodies.landed,
+            landed=self.running_tools.landed,
             caller=caller,
             tool=tool,
             presenter=presenter,
@@ -172,10 +172,10 @@ class Service:
     async def drain(self, *, within: timedelta) -> None:
         """Prepare the shutdown: tell waiting clients to retry, and let running tools finish."""
         self.elicitations.waiters.drain()
-        await self.bodies.all_answered(within=within)
+        await self.running_tools.all_answered(within=within)
 
 
-def _longer_kept(policies: PolicySettings) -> Mapping[type[Struct], timedelta]:
+def _retention_overrides(policies: PolicySettings) -> Mapping[type[Struct], timedelta]:
     """Return how much longer than by default the rows of each kind are stored."""
     records, webhooks = policies.keep_records - RECORD_KEPT, policies.keep_webhooks - WEBHOOK_KEPT
     return {
@@ -239,8 +239,8 @@ async def open_service(
         telemetry=telemetry,
         high_water=HighWater(store, clock=clock, folder=marks),
     )
-    elicitations.rows.longer = _longer_kept(policies)
-    chain = AuditChain(owners, clock=clock, kept=policies.keep_audit)
+    elicitations.rows.retention_overrides = _retention_overrides(policies)
+    chain = AuditChain(owners, clock=clock, retention=policies.keep_audit)
     if policies.audit:
         elicitations.rows.chain = chain
     who, tokens = who or IdentitySettings(), Tokens(ring, origin=public_url)
@@ -315,7 +315,7 @@ async def open_service(
                 config=config,
             ),
         ),
-        policies=Quotas(elicitations=elicitations, settings=policies),
+        quotas=Quotas(elicitations=elicitations, settings=policies),
         plugins=elicitations.plugins,
         rules=Rules(elicitations),
         others={kind.traits.name: kind(elicitations=elicitations) for kind in kinds},
@@ -337,7 +337,7 @@ async def open_service(
             elicitations,
             outbound=outbound,
             addresses=events,
-            kept=policies.keep_events,
+            retention=policies.keep_events,
             waiting_at_most=policies.events_waiting,
         ),
         outbound=outbound,
@@ -350,14 +350,16 @@ async def open_service(
         pairing=pairing,
         user_codes=UserCodes(elicitations=elicitations, codes=codes),
         api_keys=ApiKeys(elicitations),
-        paces=Rates(burst=PRESSES_AT_ONCE, every=BETWEEN_PRESSES, clock=clock),
-        nobodys=Rates(burst=QUESTIONS_AT_ONCE, every=BETWEEN_QUESTIONS, clock=clock),
-        hints=Rates(burst=HINTS_AT_ONCE, every=BETWEEN_HINTS, clock=clock),
+        press_limit=Rates(burst=PRESSES_AT_ONCE, every=BETWEEN_PRESSES, clock=clock),
+        anonymous_limit=Rates(burst=QUESTIONS_AT_ONCE, every=BETWEEN_QUESTIONS, clock=clock),
+        hint_limit=Rates(burst=HINTS_AT_ONCE, every=BETWEEN_HINTS, clock=clock),
         certificates=certificates
         or Certificates(fetch=outbound.send, clock=clock, shelf=Shelf(elicitations)),
-        pictures=Avatars(outbound=outbound, clock=clock),
-        bodies=RunningTools(orphaned_at_most=policies.orphaned_at_most, grace=policies.grace),
-        tool_lists=ToolLists(elicitations.news),
+        avatars=Avatars(outbound=outbound, clock=clock),
+        running_tools=RunningTools(
+            orphaned_at_most=policies.orphaned_at_most, grace=policies.grace
+        ),
+        tool_lists=ToolLists(elicitations.changes),
         clock=clock,
         limits=limits,
         readiness=Readiness(store),
@@ -374,5 +376,5 @@ async def open_service(
             yield service
     finally:
         await service.readiness.aclose()
-        await service.bodies.aclose()
+        await service.running_tools.aclose()
         await service.elicitations.aclose()

@@ -57,10 +57,10 @@ class CallbackParams:
 class Flow(Protocol):
     """The flow of a kind of elicitation that leads to another site."""
 
-    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
+    def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
         """Return the data that the attempt must store before any request is sent."""
         ...
 
-    def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
+    def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
         """Make the requests and return the redirect, from the stored data of `prepare`."""
         ...

@@ -90,19 +90,19 @@ class Run(Struct, frozen=True, kw_only=True):
         return self.key if self.holds_key else None
 
     @property
-    def kept_until(self) -> datetime:
+    def expires_at(self) -> datetime:
         if self.finished_at is None:
             return self.open_until
-        kept_until = self.finished_at + RESULT_KEPT
-        return max(kept_until, self.repeated_until or kept_until)
+        expires_at = self.finished_at + RESULT_KEPT
+        return max(expires_at, self.repeated_until or expires_at)
 
     @property
     def due_at(self) -> datetime | None:
-        return self.kept_until if self.finished_at is None or self.result is not None else None
+        return self.expires_at if self.finished_at is None or self.result is not None else None
 
     @property
     def erase_at(self) -> datetime:
-        return self.kept_until + RECORD_KEPT
+        return self.expires_at + RECORD_KEPT
 
     def __repr__(self) -> str:
         return f"Run({self.id!r}, {self.status!r})"
@@ -112,7 +112,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
         `is_named`: the client's token names this run.
         """
-        if self.result is None or now >= self.kept_until:
+        if self.result is None or now >= self.expires_at:
             return False
         is_repeated = self.repeated_until is not None and now < self.repeated_until
         return is_named or not self.is_delivered or is_repeated

@@ -75,8 +75,8 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 }
 
 # Transitions that a provider's late proof may cause. The accepted answer is only stored for the
-# next call with the same question (see Traits.kept); the outcome that a call has already received
-# does not change.
+# next call with the same question (see Traits.stored_for); the outcome that a call has already
+# received does not change.
 LATE: Mapping[Status, frozenset[Status]] = {
     Status.EXPIRED: frozenset({Status.ACCEPTED}),
     Status.CANCELLED: frozenset({Status.ACCEPTED}),
@@ -207,24 +207,28 @@ class Elicitation(Struct, frozen=True, kw_only=True):
         return self.join if self.holds_key else None
 
     @property
-    def kept_until(self) -> datetime:
+    def stored_until(self) -> datetime:
         """The time until which an unused outcome is stored for the same question."""
         if self.status is not Status.ACCEPTED:
             return self.expires_at
         traits = traits_of(self.kind)
-        if traits.kept_from_answer is not None and self.settled_at is not None:
-            kept_until = self.settled_at + traits.kept_from_answer
+        if traits.stored_for_after_answer is not None and self.settled_at is not None:
+            stored_until = self.settled_at + traits.stored_for_after_answer
             is_for_task = self.is_of_task and not traits.is_secret
-            return max(kept_until, self.expires_at) if is_for_task else kept_until
-        return self.expires_at + traits.kept
+            return max(stored_until, self.expires_at) if is_for_task else stored_until
+        return self.expires_at + traits.stored_for
 
     @property
     def joined_until(self) -> datetime:
         """The time until which a later call with the same question can use the stored outcome."""
         if self.status is not Status.ACCEPTED or self.settled_at is None:
-            return self.kept_until
+            return self.stored_until
         joined = traits_of(self.kind).joined_from_answer
-        return self.kept_until if joined is None else min(self.kept_until, self.settled_at + joined)
+        return (
+            self.stored_until
+            if joined is None
+            else min(self.stored_until, self.settled_at + joined)
+        )
 
     @property
     def is_by_model(self) -> bool:
@@ -244,7 +248,7 @@ class Elicitation(Struct, frozen=True, kw_only=True):
         if self.delivered_at is None and (self.holds_key or self.content is not None):
             # The end of an elicitation does not move this time: an extra index write would cost
             # more than the rest of the change.
-            return self.look_at or min(self.expires_at, self.kept_until)
+            return self.look_at or min(self.expires_at, self.stored_until)
         return None
 
     @property
@@ -327,8 +331,8 @@ def accept(
     if not traits_of(elicitation.kind).goes_by(proof):
         raise ValueError(f"{type(proof).__name__} completes no question of kind {elicitation.kind}")
     # An exchange that started before `expires_at` may finish a little later.
-    is_over = now >= elicitation.expires_at and elicitation.status is not Status.EXCHANGING
-    if is_over and not elicitation.status.is_final:
+    has_expired = now >= elicitation.expires_at and elicitation.status is not Status.EXCHANGING
+    if has_expired and not elicitation.status.is_final:
         return settle(elicitation, Status.EXPIRED, now=now, take=take)
     return settle(
         elicitation,
@@ -375,7 +379,7 @@ def settle_late(
 
 def is_kept(elicitation: Elicitation, now: datetime) -> bool:
     """Return True if an answer that arrives now can still be stored for the same question."""
-    return now < elicitation.expires_at + traits_of(elicitation.kind).kept
+    return now < elicitation.expires_at + traits_of(elicitation.kind).stored_for
 
 
 def is_free(elicitation: Elicitation, *, leg: str, now: datetime) -> bool:
@@ -390,7 +394,7 @@ def is_free(elicitation: Elicitation, *, leg: str, now: datetime) -> bool:
     return take is None or take.leg == leg or now >= take.until
 
 
-def take(elicitation: Elicitation, *, run: str, leg: str, now: datetime) -> Elicitation:
+def claim(elicitation: Elicitation, *, run: str, leg: str, now: datetime) -> Elicitation:
     """Claim the outcome for request `leg`. Raises NotPossible if another request claims it."""
     if not elicitation.status.is_final or not is_free(elicitation, leg=leg, now=now):
         raise NotPossible(status=elicitation.status, wanted="taken")
@@ -459,7 +463,7 @@ def fall_due(elicitation: Elicitation, *, now: datetime) -> Elicitation:
     if not elicitation.status.is_final:
         return settle(elicitation, Status.EXPIRED, now=now)
     lease = elicitation.take.until if elicitation.take is not None else now
-    until = max(elicitation.kept_until, lease)
+    until = max(elicitation.stored_until, lease)
     return replace(elicitation, look_at=until) if now < until else let_go(elicitation)
 
 

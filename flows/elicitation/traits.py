@@ -37,11 +37,11 @@ _TWO_MINUTES: Final = timedelta(minutes=2)
 class Traits:
     """The properties of one kind of question.
 
-    - `kept`: how long after the question's timeout a late answer still counts, and an unused answer
-      stays stored for the same question. If zero, late answers do not count. Accounts and receipts
-      stay stored in any case.
-    - `kept_from_answer`: how long after the answer an unused answer stays stored. If set, it
-      replaces the storage time of `kept`.
+    - `stored_for`: how long after the question's timeout a late answer still counts, and an unused
+      answer stays stored for the same question. If zero, late answers do not count. Accounts and
+      receipts stay stored in any case.
+    - `stored_for_after_answer`: how long after the answer an unused answer stays stored. If set, it
+      replaces the storage time of `stored_for`.
     - `joined_from_answer`: how long a later, equal call can use the answer. The call that asked can
       use it until it is erased.
     """
@@ -49,8 +49,8 @@ class Traits:
     name: str
     page: PageName  # page that shows the question
     proofs: tuple[type[Proof], ...] = ()  # any of these proofs completes the question
-    kept: timedelta = _NO_TIME
-    kept_from_answer: timedelta | None = None
+    stored_for: timedelta = _NO_TIME
+    stored_for_after_answer: timedelta | None = None
     joined_from_answer: timedelta | None = None
     # Set for gates only. A call can have several requests. For this long after the approval, any of
     # them may start the tool's body, even if the answer's content is already erased.
@@ -78,21 +78,21 @@ BUILT_IN: Final = (
         name="url",
         page="url",
         proofs=(OnPage, InClient, TrustedCode),
-        kept=_TEN_MINUTES,
+        stored_for=_TEN_MINUTES,
         may_be_anonymous=True,
     ),
     Traits(
         name="oauth",
         page="account",
         proofs=(Exchanged, ConnectedBefore),
-        kept=_TEN_MINUTES,
+        stored_for=_TEN_MINUTES,
         gives="account",
     ),
     Traits(
         name="payment",
         page="payment",
         proofs=(PaidSession,),
-        kept=timedelta(days=30),
+        stored_for=timedelta(days=30),
         may_be_anonymous=True,
         stops_what_follows=True,
         gives="receipt",
@@ -101,14 +101,14 @@ BUILT_IN: Final = (
         name="secret",
         page="secret",
         proofs=(OnPage,),
-        kept_from_answer=_TEN_MINUTES,
+        stored_for_after_answer=_TEN_MINUTES,
         is_secret=True,
     ),
     Traits(
         name="form",
         page="form",
         proofs=(OnPage, InClient, NamedByAuthor, ByModel, ApprovedByKey),
-        kept_from_answer=_TEN_MINUTES,
+        stored_for_after_answer=_TEN_MINUTES,
         joined_from_answer=_TWO_MINUTES,
         fits_client_form=True,
         may_be_anonymous=True,
@@ -117,7 +117,7 @@ BUILT_IN: Final = (
         name="confirm",
         page="confirm",
         proofs=(OnPage, InClient, ApprovedByKey),
-        kept_from_answer=_TEN_MINUTES,
+        stored_for_after_answer=_TEN_MINUTES,
         joined_from_answer=_TWO_MINUTES,
         fits_client_form=True,
         may_be_anonymous=True,
@@ -127,7 +127,7 @@ BUILT_IN: Final = (
         name="gate",
         page="confirm",
         proofs=(OnPage, InClient),
-        kept_from_answer=_TWO_MINUTES,
+        stored_for_after_answer=_TWO_MINUTES,
         joined_from_answer=_TWO_MINUTES,
         holds_for_its_call=timedelta(minutes=15),
         fits_client_form=True,
@@ -140,7 +140,7 @@ BUILT_IN: Final = (
         name="decision",
         page="decision",
         proofs=(ByApprover,),
-        kept_from_answer=_A_DAY,
+        stored_for_after_answer=_A_DAY,
         joined_from_answer=_A_DAY,
         stops_what_follows=True,
         is_anothers=True,

@@ -68,7 +68,7 @@ class Unasked:
         own = [made for made in list(self._made) if traits_of(made.kind).stops_what_follows]
         return [*outer, *own]
 
-    def take(self) -> list[Made]:
+    def pop_all(self) -> list[Made]:
         """Return all questions and forget them, so that they are reported only once."""
         made = list(self._made)
         self._made.clear()

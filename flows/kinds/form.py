@@ -17,7 +17,7 @@ from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.traits import traits_of
 from flows.errors import InvalidQuestion, NotAccepted
 from flows.oauth.provider import NAME
-from flows.question import DEFAULT_TIMEOUT, Question, telling
+from flows.question import DEFAULT_TIMEOUT, Question, reporting_errors
 from flows.schema.schema import Schema, schema_of
 from flows.schema.sensitive import asks_for_a_secret, looks_secret
 from flows.shown import must_be_flat, must_be_shown
@@ -138,7 +138,7 @@ def form(
 
     `key` and `timeout` are as for `url`.
     """
-    with telling():
+    with reporting_errors():
         asked = _asked(schema)
         _must_not_ask_for_secrets(message, asked, is_one_text=schema is str)
         return Question(
@@ -175,7 +175,7 @@ def confirm(
 
     `key` and `timeout` are as for `url`. With `approver`, the default timeout is a day.
     """
-    with telling():
+    with reporting_errors():
         return Question(
             message=question,
             request=Form(

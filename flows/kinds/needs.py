@@ -8,7 +8,7 @@ from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
 from flows.kinds.secret import Secret
 from flows.kinds.tool_marks import keep_mark, layers_of, must_mark_a_tool
-from flows.question import Question, current_asker, telling
+from flows.question import Question, current_asker, reporting_errors
 from flows.requests import AccountRequest, PaymentRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -119,7 +119,7 @@ def needed(question: Question[T]) -> T:
     Raises InvalidQuestion if the tool has no such `needs` mark, or its `skip_if` skipped the
     question.
     """
-    with telling():
+    with reporting_errors():
         question.discard()
         asker = current_asker()
         if not isinstance(asker, NeedsHolder):

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
-from flows.question import DEFAULT_TIMEOUT, Question, telling
+from flows.question import DEFAULT_TIMEOUT, Question, reporting_errors
 from flows.schema.schema import Schema, schema_of, with_secrets
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ def secret(
 
     `key` and `timeout` are as for `url`.
     """
-    with telling():
+    with reporting_errors():
         if name is not None and not _NAME.fullmatch(name):
             raise InvalidQuestion("name must be 1 to 64 letters, digits or . _ -")
         asked = with_secrets(schema_of(schema))

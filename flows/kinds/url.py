@@ -18,7 +18,7 @@ from flows.elicitation.flow import Redirect, RedirectContext
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import InvalidQuestion
 from flows.origin import is_origin, origin_of
-from flows.question import DEFAULT_TIMEOUT, Link, Question, must_be_listed, telling
+from flows.question import DEFAULT_TIMEOUT, Link, Question, must_be_listed, reporting_errors
 
 UrlOrBuilder: TypeAlias = str | Callable[[Link], str]
 
@@ -81,7 +81,7 @@ def url(
 
     Raises InvalidQuestion for an address that is not https (http is allowed on loopback).
     """
-    with telling():
+    with reporting_errors():
         must_be_listed("origins", origins)
         if not isinstance(url, str) and not origins:
             raise InvalidQuestion("A function as url needs origins=, the places it may lead to.")
@@ -109,11 +109,11 @@ def url(
 class VisitFlow:
     """The flow of a visit. No requests are made: the address was built with the question."""
 
-    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
+    def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
         return None
 
     def begin(
-        self, elicitation: Elicitation, trip: RedirectContext
+        self, elicitation: Elicitation, context: RedirectContext
     ) -> Generator[httpx.Request, httpx.Response, Redirect]:
         yield from ()
         assert elicitation.asked.url is not None

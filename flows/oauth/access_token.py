@@ -24,7 +24,7 @@ from flows.oauth.responses import SCOPES_AT_MOST, TOKEN_BYTES_AT_MOST, is_list
 
 SUBJECT_CLAIM = ("sub",)
 CLAIM_BYTES_AT_MOST = 255
-CAME_AT_MOST = 200  # characters of a token's value in a log
+RECEIVED_AT_MOST = 200  # characters of a token's value in a log
 LIFE_AT_MOST = timedelta(days=3650)
 ASKED_AGAIN = timedelta(seconds=60)  # how long an introspection result is used
 TYPES = frozenset({"at+jwt", "jwt"})
@@ -78,10 +78,10 @@ class TokenUse:
     setting: str
     scope: str | None = None
 
-    def refused(self, *, came: object) -> "BadBearer":
+    def refused(self, *, received: object) -> "BadBearer":
         """Return the error for a token that was made for something else."""
         expected = [self.resource] if self.scope is None else [self.resource, self.scope]
-        return BadBearer("use", error="insufficient_scope", expected=expected, came=came)
+        return BadBearer("use", error="insufficient_scope", expected=expected, received=received)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +106,9 @@ class Verified:
 class BadBearer(ElicitError):
     """The error for a call without a valid token; `reason` is for logs, never for the sender.
 
-    `expected` and `came` are details for the log. Before the signature is verified, they contain
-    nothing of the token but its header. `error` is the code of RFC 6750, 3.1, or None if no token
-    was sent.
+    `expected` and `received` are details for the log. Before the signature is verified, they
+    contain nothing of the token but its header. `error` is the code of RFC 6750, 3.1, or None if
+    no token was sent.
     """
 
     name = "ELICITATION_BAD_BEARER"
@@ -120,11 +120,11 @@ class BadBearer(ElicitError):
         *,
         error: str | None = "invalid_token",
         expected: object = None,
-        came: object = None,
+        received: object = None,
     ) -> None:
         self.reason = reason
         self.expected = expected
-        self.came = None if came is None else repr(came)[:CAME_AT_MOST]
+        self.received = None if received is None else repr(received)[:RECEIVED_AT_MOST]
         self.error = error
         super().__init__(_WORDS[error])
 
@@ -147,10 +147,10 @@ def key_id_of(token: str) -> str | None:
     """
     said = _header(token)
     if said.get("alg") not in ALGORITHMS:
-        raise BadBearer("algorithm", expected=sorted(ALGORITHMS), came=said.get("alg"))
+        raise BadBearer("algorithm", expected=sorted(ALGORITHMS), received=said.get("alg"))
     kind = said.get("typ", "jwt")
     if not isinstance(kind, str) or kind.lower().removeprefix("application/") not in TYPES:
-        raise BadBearer("type", expected=sorted(TYPES), came=kind)
+        raise BadBearer("type", expected=sorted(TYPES), received=kind)
     key_id = said.get("kid")
     if key_id is not None and not isinstance(key_id, str):
         raise BadBearer("no token")
@@ -161,7 +161,7 @@ def _header(token: str) -> Mapping[str, Any]:
     if len(token) > TOKEN_BYTES_AT_MOST or not token.isascii():
         raise BadBearer("no token")
     if token.count(".") != 2:
-        raise BadBearer("opaque", expected="a JWT (RFC 9068)", came=f"{len(token)} letters")
+        raise BadBearer("opaque", expected="a JWT (RFC 9068)", received=f"{len(token)} letters")
     try:
         header = msgspec.json.decode(urlsafe_b64decode(token.partition(".")[0].encode()))
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -182,11 +182,13 @@ def verify(
     key_id_of(token)
     header = _header(token)
     if not keys:
-        raise BadBearer("unknown key", expected="a kid that it publishes", came=header.get("kid"))
+        raise BadBearer(
+            "unknown key", expected="a kid that it publishes", received=header.get("kid")
+        )
     claims = signed_claims(token, list(keys))
     if claims is None:
         named = {name: header.get(name) for name in ("kid", "alg")}
-        raise BadBearer("signature", expected="one by a key that it publishes", came=named)
+        raise BadBearer("signature", expected="one by a key that it publishes", received=named)
     verified = _whose(claims, resource=resource, now=now)
     if "typ" not in header and not _OF_ACCESS & claims.keys():
         raise BadBearer("type")
@@ -205,7 +207,7 @@ def introspected(says: Mapping[str, Any], *, resource: Resource, now: datetime) 
     if says.get("active") is not True:
         raise BadBearer("not active", expected="one that its issuer calls active")
     if str(says.get("token_type", "bearer")).lower() not in ("bearer", "access_token"):
-        raise BadBearer("type", expected="Bearer", came=says["token_type"])
+        raise BadBearer("type", expected="Bearer", received=says["token_type"])
     seconds = int(now.timestamp())
     until = seconds + ASKED_AGAIN.seconds + 1  # one second after the next introspection
     left_out = {"iss": resource.issuer, "iat": seconds, "exp": until}
@@ -214,16 +216,18 @@ def introspected(says: Mapping[str, Any], *, resource: Resource, now: datetime) 
 
 def _whose(claims: Mapping[str, Any], *, resource: Resource, now: datetime) -> Verified:
     if claims.get("iss") != resource.issuer:
-        raise BadBearer("issuer", expected=resource.issuer, came=claims.get("iss"))
+        raise BadBearer("issuer", expected=resource.issuer, received=claims.get("iss"))
     made_for = _names_in(claims.get("aud"), resource)
     if not made_for:
         expected = [resource.url, *resource.audiences]
-        raise BadBearer("audience", expected=expected, came=claims.get("aud"))
+        raise BadBearer("audience", expected=expected, received=claims.get("aud"))
     if not is_timely(claims, now=now):
         times = {name: _away(claims.get(name), now=now) for name in ("iat", "nbf", "exp")}
-        raise BadBearer("time", expected="iat and nbf before now, exp after it", came=times)
+        raise BadBearer("time", expected="iat and nbf before now, exp after it", received=times)
     if others := _OF_OTHERS & claims.keys():
-        raise BadBearer("another kind of token", expected="an access token", came=sorted(others))
+        raise BadBearer(
+            "another kind of token", expected="an access token", received=sorted(others)
+        )
     return Verified(
         issuer=resource.issuer,
         subject=subject_of(claims, claim=resource.claim),

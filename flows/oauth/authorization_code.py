@@ -116,16 +116,16 @@ class OauthFlow:
     def __init__(self, clients: Mapping[str, Client]) -> None:
         self._clients = clients
 
-    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
+    def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
         terms, client = self._client(elicitation)
         provider = client.provider
-        scopes = provider.asks(terms.asked(switches=_switches(trip, terms)))
+        scopes = provider.asks(terms.asked(switches=_switches(context, terms)))
         has_nonce = "openid" in scopes and provider.discovers
         kept = StoredAttempt(
             verifier=secrets.token_urlsafe(VERIFIER_BYTES),
             scopes=scopes,
             nonce=secrets.token_urlsafe(NONCE_BYTES) if has_nonce else None,
-            redirect_uri=trip.return_url,
+            redirect_uri=context.return_url,
             issuer=provider.issuer,
             sends_issuer=provider.sends_issuer,
             token=provider.token,
@@ -133,7 +133,7 @@ class OauthFlow:
         )
         return cast("Json", msgspec.to_builtins(kept))
 
-    def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
+    def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
         """Return the redirect to the provider.
 
         Raises:
@@ -159,11 +159,11 @@ class OauthFlow:
             place=authorize,
             redirect_uri=kept.redirect_uri,
             scopes=kept.scopes,
-            state=trip.state,
+            state=context.state,
             verifier=kept.verifier,
             nonce=kept.nonce,
             account=terms.account,
-            switches=_switches(trip, terms),
+            switches=_switches(context, terms),
         )
         return Redirect(url=url, kept=cast("Json", msgspec.to_builtins(kept)))
 
@@ -238,12 +238,12 @@ def code_in(
     If the provider's declaration names no issuer, only the redirect address, which differs for
     each provider, tells issuers apart.
     """
-    came = single(arrival)
-    if came["iss"] is None and sends_issuer:
+    fields = single(arrival)
+    if fields["iss"] is None and sends_issuer:
         raise Mixed("the issuer is missing")
-    if came["iss"] is not None and issuer is not None and came["iss"] != issuer:
+    if fields["iss"] is not None and issuer is not None and fields["iss"] != issuer:
         raise Mixed("another issuer answers")
-    code, error = came["code"], came["error"]
+    code, error = fields["code"], fields["error"]
     if code is not None and error is not None:
         raise Mixed("both a code and an error")
     if error is not None:
@@ -315,8 +315,8 @@ def named_person(
     return person_in(claims, more=more)
 
 
-def _switches(trip: RedirectContext, terms: AccountTerms) -> bool:
-    return trip.switches and terms.account is None
+def _switches(context: RedirectContext, terms: AccountTerms) -> bool:
+    return context.switches and terms.account is None
 
 
 def _person(

@@ -22,9 +22,11 @@ from flows.payments.session import StoredCheckout, kept_of
 Asking: TypeAlias = Callable[[Elicitation, RedirectContext], StoredCheckout]
 
 
-def prepared(elicitation: Elicitation, trip: RedirectContext, ask: Asking) -> Json:
+def prepared(elicitation: Elicitation, context: RedirectContext, ask: Asking) -> Json:
     """Return the checkout whose page is already open, or the request that `ask` builds."""
-    kept: Json = msgspec.to_builtins(open_page(elicitation, now=trip.now) or ask(elicitation, trip))
+    kept: Json = msgspec.to_builtins(
+        open_page(elicitation, now=context.now) or ask(elicitation, context)
+    )
     return kept
 
 
@@ -35,9 +37,9 @@ def asking(body: object, *, until: datetime) -> StoredCheckout:
     )
 
 
-def ways_back(trip: RedirectContext) -> tuple[str, str]:
+def ways_back(context: RedirectContext) -> tuple[str, str]:
     """Return the URLs for a person who has paid and for a person who has cancelled."""
-    back = f"{trip.return_url}?{urlencode({'state': trip.state})}"
+    back = f"{context.return_url}?{urlencode({'state': context.state})}"
     return back, f"{back}&cancelled=1"
 
 

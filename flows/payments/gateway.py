@@ -73,7 +73,7 @@ class ProviderSession:
     unknown_word: str | None = None
 
     @property
-    def gone(self) -> int:
+    def total_returned(self) -> int:
         """The amount that was refunded or charged back, as far as the provider reports it."""
         return self.refunded + (self.charged_back or 0)
 
@@ -82,8 +82,9 @@ class ProviderSession:
 class Notice:
     """A webhook that the provider has signed.
 
-    `session` is the session at the time of the notice, and is enough to settle the question. `news`
-    is a later change of the payment, such as a refund. A notice with neither needs no action.
+    `session` is the session at the time of the notice, and is enough to settle the question.
+    `news` is a later change of the payment, such as a refund. A notice with neither needs no
+    action.
     `reference` is the elicitation that the notice claims to be for: anyone who pays at our account
     can set it. Two notices with the same `transition` report the same change.
     """
@@ -172,11 +173,11 @@ class Gateway(Protocol):
         """Raise InvalidQuestion if the provider cannot charge this price."""
         ...
 
-    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
+    def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
         """Return the data to store before anything is sent: a new request, or the open page."""
         ...
 
-    def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
+    def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
         """Open the payment page. Raises Failed with a sentence for the person."""
         ...
 
@@ -297,7 +298,7 @@ def verify_session(
     if session.id not in sessions_of(elicitation):
         raise Mismatch("session", session=session.id)
     require_terms(elicitation, session, seller=seller)
-    is_gone = session.gone >= terms_of(elicitation).amount
+    is_gone = session.total_returned >= terms_of(elicitation).amount
     if session.state is SessionStatus.PAID and is_gone:
         return SessionStatus.FAILED
     return session.state

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Final, final
 
 from flows.errors import InvalidQuestion
-from flows.question import telling
+from flows.question import reporting_errors
 
 MINOR_UNIT_DIGITS_AT_MOST: Final = 12
 
@@ -53,7 +53,7 @@ class Money:
     currency: str
 
     def __init__(self, amount: str | int | Decimal, currency: str) -> None:
-        with telling():
+        with reporting_errors():
             digits = digits_of(currency)
             number = _minor_units(_exact(amount), currency=currency, digits=digits)
         self._fill(number, currency, digits)
@@ -64,7 +64,7 @@ class Money:
 
         Zero is allowed, because totals can be zero. Raises InvalidQuestion.
         """
-        with telling():
+        with reporting_errors():
             digits = digits_of(currency)
             _check_minor_units(number)
         money = object.__new__(cls)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import Json
 from flows.errors import NotPossible
 from flows.payments.money import Money
-from flows.question import Resources, telling
+from flows.question import Resources, reporting_errors
 
 RECEIPT_KEPT = timedelta(days=3653)  # ten years, however many leap days are in them
 UNUSED_KEPT = timedelta(days=7)  # unless the operator says otherwise
@@ -223,7 +223,7 @@ class Payment(Struct, frozen=True, kw_only=True):
         return Money.from_minor_units(self.owed, self.currency)
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """True if the money was refunded, is being refunded, or is claimed by a bank."""
         return self.status in (
             ReceiptStatus.REFUNDING,
@@ -271,7 +271,7 @@ class Payment(Struct, frozen=True, kw_only=True):
         return self.paid_at + RECEIPT_KEPT
 
 
-def take(payment: Payment) -> Payment:
+def claim(payment: Payment) -> Payment:
     """Mark an open payment as claimed by a call."""
     return _become(payment, ReceiptStatus.TAKEN)
 
@@ -351,7 +351,7 @@ def used(payment: Payment, now: datetime) -> Payment:
     """Record that the result was sent, even if a bank claimed the payment in the meantime."""
     if payment.status is ReceiptStatus.DISPUTED:
         return replace(payment, spent_at=payment.spent_at or now)
-    taken = take(payment) if payment.status is ReceiptStatus.OPEN else payment
+    taken = claim(payment) if payment.status is ReceiptStatus.OPEN else payment
     # Otherwise it was spent before, or is or will be refunded.
     return spend(taken, now) if ReceiptStatus.SPENT in TRANSITIONS[taken.status] else payment
 
@@ -413,12 +413,12 @@ class Receipt:
 
     async def spend(self) -> None:
         """Spend the payment, before something that cannot be undone. Raises NotPossible."""
-        with telling():
+        with reporting_errors():
             await self._resources.spend(self.id)
 
     async def refund(self, *, reason: str | None = None) -> Refund:
         """Refund the payment. Raises NotPossible if it is spent, Failed if the refund failed."""
-        with telling():
+        with reporting_errors():
             return refund_of(await self._resources.refund(self.id, reason=reason))
 
 

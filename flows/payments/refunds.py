@@ -170,24 +170,24 @@ def pending(payment: Payment, now: datetime) -> Payment:
     return replace(payment, pending=PendingRefund(ask_at=now + PENDING_ASKED_AFTER))
 
 
-def refund_changed(payment: Payment, news: RefundChange, *, at: datetime) -> Payment:
+def refund_changed(payment: Payment, change: RefundChange, *, at: datetime) -> Payment:
     """Apply an event about one refund: pending, done or failed.
 
     The money of a failed refund is owed to the person: the payment cannot be used, and an operator
     has to refund it again. If there are several refunds, the provider is asked about all of them.
     """
-    if news.id in payment.failed_refunds:
+    if change.id in payment.failed_refunds:
         return payment
-    is_of_all = payment.status is ReceiptStatus.REFUNDED and payment.refund_id == news.id
-    if not news.stands and is_of_all:
-        left = 0 if news.amount is None else max(0, payment.refunded - news.amount)
-        return _with_failed(payment, [news], at, left=left)
+    is_of_all = payment.status is ReceiptStatus.REFUNDED and payment.refund_id == change.id
+    if not change.stands and is_of_all:
+        left = 0 if change.amount is None else max(0, payment.refunded - change.amount)
+        return _with_failed(payment, [change], at, left=left)
     asked_now = PendingRefund(ask_at=at)
-    if not news.stands:
+    if not change.stands:
         return replace(payment, pending=asked_now)
-    if is_of_all and news.is_done:
+    if is_of_all and change.is_done:
         return replace(payment, pending=None)
-    if news.is_done:
+    if change.is_done:
         return payment if payment.pending is None else replace(payment, pending=asked_now)
     return pending(payment, at) if payment.pending is None and payment.refunded else payment
 

@@ -135,11 +135,11 @@ class Gateways:
         """Return True if its provider lists the sessions of our account."""
         return terms_of(elicitation).seller in self.listing
 
-    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
-        return self.of(elicitation).prepare(elicitation, trip)
+    def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
+        return self.of(elicitation).prepare(elicitation, context)
 
-    def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
-        return (yield from self.of(elicitation).begin(elicitation, trip))
+    def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
+        return (yield from self.of(elicitation).begin(elicitation, context))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
         return (yield from self.of(elicitation).repeat(elicitation, attempt))

@@ -473,7 +473,7 @@ async def test_what_a_failed_exchange_says_holds_no_secret(caplog):
 async def test_a_live_registration_never_uses_the_sandboxs_account(here):
     await here.connect("repo")
     kinds = here.service.kinds.accounts
-    live = kinds._registrations.clients["github"]
+    live = kinds._clients.clients["github"]
     assert live.provider.api.startswith(here.sandbox.url)
     # The same store and owner, with our registration at the real provider.
     settings = dataclasses.replace(here.settings, credentials={"github": ("id", "secret")})
@@ -495,7 +495,7 @@ async def test_a_live_registration_never_uses_the_sandboxs_account(here):
         assert "sandbox" not in page.text.lower()
         # The reverse: an account of the real provider is not offered for the sandbox.
         (connection,) = await there.connections()
-        there_github = there.service.kinds.accounts._registrations.clients["github"]
+        there_github = there.service.kinds.accounts._clients.clients["github"]
         row_key = kinds.connections.key(there_github, server="shop")
         assert connection.key != row_key
         lived = replace(
@@ -522,7 +522,7 @@ async def test_the_verifier_and_the_code_go_to_the_provider_that_was_asked(here)
     """Check that a provider whose metadata changes during the redirect receives nothing."""
     acme = openid("acme", f"{here.sandbox.url}/oidc", label="Acme")
     ours = (here.sandbox.client_id, here.sandbox.client_secret)
-    here.service.kinds.accounts._registrations._credentials["acme"] = ours
+    here.service.kinds.accounts._clients._credentials["acme"] = ours
     asked, person = here.ask(provider=acme), await here.person()
     link = await asked.link()
     callback = await approve(person, await person.go_on(link))

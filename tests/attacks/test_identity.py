@@ -23,7 +23,7 @@ from flows.oauth.sign_in import SignedIn
 from tests.support.clock import NOON, Clock
 from tests.support.sessions import ALICE, ISSUER, RING, jar
 from webapp.http.browser import Browser
-from webapp.identity.identity import Caller, Identity, IdentityRules, Subject, Way
+from webapp.identity.identity import Access, Caller, Identity, IdentityRules, Subject
 from webapp.identity.local_peer import PEER_KEY, LocalPeers, Peer
 from webapp.identity.pairing import Pairing, address_of, key_of
 from webapp.identity.sessions import LOCAL_ISSUER, Sessions
@@ -58,12 +58,12 @@ class World:
         """Return the cookies of a browser in which this person signed in."""
         return jar(self.sessions.set_cookie(await self.sessions.start(who, cookies={})))
 
-    async def way(
+    async def access(
         self, asked: Elicitation, *, cookies: Mapping[str, str] | None = None, **changes: Any
-    ) -> Way:
-        opening = await self.identity.opening(asked, scope(**changes), cookies or {})
-        assert opening.is_open == (opening.way is Way.OPEN)
-        return opening.way
+    ) -> Access:
+        decision = await self.identity.access(asked, scope(**changes), cookies or {})
+        assert decision.is_open == (decision.access is Access.OPEN)
+        return decision.access
 
 
 async def world(rules: IdentityRules | None = None, *, url: str = HERE) -> World:
@@ -142,10 +142,10 @@ async def test_a_link_forwarded_to_somebody_who_is_signed_in_is_theirs_not_to_op
     # defect: mcp-authkit forwarded link
     here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
-    assert await here.way(asked, cookies=await here.signed_in(ALICE)) is Way.OPEN
+    assert await here.access(asked, cookies=await here.signed_in(ALICE)) is Access.OPEN
     victim = await here.signed_in(MALLORY)
-    assert await here.way(asked, cookies=victim) is Way.OTHER_PERSON
-    assert await here.way(asked, cookies=victim, client=ELSEWHERE) is Way.OTHER_PERSON
+    assert await here.access(asked, cookies=victim) is Access.OTHER_PERSON
+    assert await here.access(asked, cookies=victim, client=ELSEWHERE) is Access.OTHER_PERSON
 
 
 async def test_a_link_forwarded_to_somebody_unknown_offers_a_sign_in_and_nothing_else():
@@ -155,16 +155,16 @@ async def test_a_link_forwarded_to_somebody_unknown_offers_a_sign_in_and_nothing
     ways: list[dict[str, Any]]
     ways = [{}, {"client": ELSEWHERE}, {"uid": ANOTHER_UID}, {"via": "1.1 relay"}]
     for changes in ways:
-        assert await here.way(asked, **changes) is Way.SIGN_IN
+        assert await here.access(asked, **changes) is Access.SIGN_IN
     alice = await here.signed_in(ALICE)
     here.clock.tick(hours=9)
-    assert await here.way(asked, cookies=alice) is Way.SIGN_IN
+    assert await here.access(asked, cookies=alice) is Access.SIGN_IN
 
 
 async def test_a_local_link_opens_for_nobody_but_this_machines_own_user():
     here = await world()
     asked = asked_by(here.identity.caller(scope(), subject=None, client="c"))
-    assert await here.way(asked) is Way.OPEN
+    assert await here.access(asked) is Access.OPEN
     elsewhere: list[dict[str, Any]] = [
         {"client": ELSEWHERE},
         {"uid": ANOTHER_UID},
@@ -174,19 +174,19 @@ async def test_a_local_link_opens_for_nobody_but_this_machines_own_user():
         {"cf_ray": "x"},
     ]
     for changes in elsewhere:
-        way = await here.way(asked, **changes)
-        assert way in (Way.PAIR, Way.HERE_ONLY), changes
-    assert await here.way(asked, uid=ANOTHER_UID) is Way.HERE_ONLY
+        access = await here.access(asked, **changes)
+        assert access in (Access.PAIR, Access.HERE_ONLY), changes
+    assert await here.access(asked, uid=ANOTHER_UID) is Access.HERE_ONLY
     over_stdio = asked_by(here.identity.caller(None, subject=None, client="c"))
-    assert await here.way(over_stdio, uid=ANOTHER_UID) is Way.HERE_ONLY
+    assert await here.access(over_stdio, uid=ANOTHER_UID) is Access.HERE_ONLY
 
 
 async def test_a_local_link_opens_for_nobody_who_is_only_signed_in():
     here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=None, client="c"))
     alice = await here.signed_in(ALICE)
-    assert await here.way(asked, cookies=alice, client=ELSEWHERE) is Way.HERE_ONLY
-    assert await here.way(asked, cookies=alice, uid=ANOTHER_UID) is Way.HERE_ONLY
+    assert await here.access(asked, cookies=alice, client=ELSEWHERE) is Access.HERE_ONLY
+    assert await here.access(asked, cookies=alice, uid=ANOTHER_UID) is Access.HERE_ONLY
 
 
 async def test_where_nobody_can_sign_in_nothing_is_asked_for_a_token():
@@ -197,7 +197,7 @@ async def test_where_nobody_can_sign_in_nothing_is_asked_for_a_token():
     assert "ELICIT_BIND=code" in str(refused.value)
     # A link from before the setting was removed opens for no one either.
     for client in (None, ELSEWHERE):
-        assert await here.way(asked_by(caller), client=client) is Way.HERE_ONLY
+        assert await here.access(asked_by(caller), client=client) is Access.HERE_ONLY
 
 
 async def test_a_token_of_another_issuer_than_where_people_sign_in_asks_nobody():
@@ -236,18 +236,18 @@ async def test_a_link_by_code_opens_for_the_browser_whose_letters_came_and_for_n
     at_alices = {here.browser.cookie_name: alices}
     at_victims = {here.browser.cookie_name: victims}
     for cookies in ({}, at_alices, at_victims):
-        assert await here.way(asked, cookies=cookies) is Way.CODE
+        assert await here.access(asked, cookies=cookies) is Access.CODE
     hers = bindings.bind(None, browser=here.browser.hash(alices))
     shown = CODES.user_code(asked.id, hers.codes[0])
     # The victim opens the link too: a code that the asker typed for her own page is useless there.
     theirs = bindings.bind(hers, browser=here.browser.hash(victims))
     for cookies in (at_alices, at_victims):
-        assert await here.way(with_binding(asked, theirs), cookies=cookies) is Way.CODE
+        assert await here.access(with_binding(asked, theirs), cookies=cookies) is Access.CODE
     confirmed = CODES.confirm(asked.id, theirs, typed=shown, now=NOON)
-    assert await here.way(with_binding(asked, confirmed), cookies=at_alices) is Way.OPEN
+    assert await here.access(with_binding(asked, confirmed), cookies=at_alices) is Access.OPEN
     for cookies in ({}, at_victims):
-        way = await here.way(with_binding(asked, confirmed), cookies=cookies)
-        assert way is Way.OTHER_BROWSER
+        access = await here.access(with_binding(asked, confirmed), cookies=cookies)
+        assert access is Access.OTHER_BROWSER
 
 
 async def test_being_on_this_machine_or_signed_in_does_not_stand_for_the_code():
@@ -256,7 +256,7 @@ async def test_being_on_this_machine_or_signed_in_does_not_stand_for_the_code():
     asked = asked_by(here.identity.caller(scope(), subject=subject, client="c"))
     assert asked.is_by_code
     for cookies in ({}, await here.signed_in(ALICE)):
-        assert await here.way(asked, cookies=cookies) is Way.CODE
+        assert await here.access(asked, cookies=cookies) is Access.CODE
 
 
 def test_all_guesses_that_there_are_find_one_code_in_a_hundred_and_seventy_million():
@@ -302,8 +302,11 @@ async def test_the_same_name_or_e_mail_at_our_issuer_is_somebody_else():
     label = "alice@example.com"
     alice = SignedIn(issuer=ISSUER, subject="alice", label=label)
     namesake_of_hers = SignedIn(issuer=ISSUER, subject="alice-2", label=label)
-    assert await here.way(asked, cookies=await here.signed_in(alice)) is Way.OPEN
-    assert await here.way(asked, cookies=await here.signed_in(namesake_of_hers)) is Way.OTHER_PERSON
+    assert await here.access(asked, cookies=await here.signed_in(alice)) is Access.OPEN
+    assert (
+        await here.access(asked, cookies=await here.signed_in(namesake_of_hers))
+        is Access.OTHER_PERSON
+    )
 
 
 async def test_a_token_that_says_it_is_this_machines_user_is_nobody():
@@ -321,9 +324,9 @@ async def test_a_paired_browsers_cookie_is_worth_nothing_to_another_user_of_the_
     asked = asked_by(here.identity.caller(None, subject=None, client="c"))
     token = here.pairing_token()
     paired = await here.signed_in(await here.pairing.use(token))
-    assert await here.way(asked, cookies=paired, uid=UNKNOWN) is Way.OPEN
-    assert await here.way(asked, cookies=paired, uid=ANOTHER_UID) is Way.HERE_ONLY
-    assert await here.way(asked, uid=UNKNOWN) is Way.PAIR
+    assert await here.access(asked, cookies=paired, uid=UNKNOWN) is Access.OPEN
+    assert await here.access(asked, cookies=paired, uid=ANOTHER_UID) is Access.HERE_ONLY
+    assert await here.access(asked, uid=UNKNOWN) is Access.PAIR
 
 
 async def test_nobody_is_paired_where_people_sign_in_or_the_address_is_public():

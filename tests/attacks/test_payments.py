@@ -190,9 +190,9 @@ def test_a_former_attempts_session_is_ours_as_well():
     ],
 )
 def test_nobody_is_led_elsewhere_to_pay(url):
-    trip = RedirectContext(number=1, return_url="https://elicit.example/cb", state="s", now=NOON)
+    context = RedirectContext(number=1, return_url="https://elicit.example/cb", state="s", now=NOON)
     with pytest.raises(Failed, match="not sent there") as failed:
-        run(StripeGateway(SELLER).begin(prepared(), trip), reply(session(url=url)))
+        run(StripeGateway(SELLER).begin(prepared(), context), reply(session(url=url)))
     assert "evil" not in str(failed.value)
 
 

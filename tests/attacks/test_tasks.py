@@ -124,7 +124,7 @@ async def test_no_more_bodies_work_for_one_person_than_may(server, shop):
         tasks = [await client.task("works", number=n) for n in range(AT_WORK_AT_MOST)]
         with pytest.raises(Refused, match="Wait for some"):
             await client.task("works", number=-1)
-        assert len(env.service.bodies) == AT_WORK_AT_MOST
+        assert len(env.service.running_tools) == AT_WORK_AT_MOST
         shop.may_end.set()
         for n, task in enumerate(tasks):
             assert await client.text(task) == f"{n}"
@@ -158,7 +158,7 @@ async def test_of_a_cancel_and_a_yes_at_once_one_wins(server, shop):
             )
             state = await client.until(task, "completed", "cancelled")
             assert (await client.get(task))["status"] == state["status"]
-            await eventually(lambda: not len(env.service.bodies))
+            await eventually(lambda: not len(env.service.running_tools))
             assert shop.deleted - deleted <= 1
             if state["status"] == "completed":
                 assert shop.deleted - deleted == 1

@@ -37,7 +37,7 @@ async def acknowledged(shop: Shop, body: dict[str, Any]) -> None:
 
 
 async def kept(shop: Shop) -> list[tuple[str, str | None]]:
-    return [(hook.status, hook.why) for hook in await shop.hooks()]
+    return [(hook.status, hook.why) for hook in await shop.webhooks()]
 
 
 async def nothing_is_settled(shop: Shop, buy: Buying) -> None:
@@ -249,7 +249,7 @@ async def test_what_the_provider_says_otherwise_when_asked_settles_nothing_and_h
     session = await shop.session(str(learned.attempt.kept["session"]))
     strange = {**session, "id": "cs_test_strange"}
     await acknowledged(shop, told(COMPLETED, {**strange, **PAID}))
-    (hook,) = await shop.hooks()
+    (hook,) = await shop.webhooks()
     await shop.service.elicitations.write(replace(hook, session=session["id"]))
     shop.price = Money("10.00", "EUR")
     async with buying(shop) as other:
@@ -280,7 +280,7 @@ async def test_a_waiting_event_whose_question_was_erased_is_not_looked_at_for_ev
     await shop.expire()
     shop.clock.tick(days=29)
     await acknowledged(shop, told(COMPLETED, {**session, **PAID, "id": "cs_test_thief"}))
-    (hook,) = await shop.hooks()
+    (hook,) = await shop.webhooks()
     (asked,) = await shop.asked()
     shop.clock.tick(days=2)
     await shop.store.erase(before=shop.clock())

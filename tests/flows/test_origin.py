@@ -239,9 +239,9 @@ def departure_of(url: str) -> str:
         created_at=NOON,
         expires_at=NOON,
     )
-    trip = RedirectContext(number=1, return_url="", state="", now=NOON)
-    assert VisitFlow().prepare(elicitation, trip) is None
-    talk = VisitFlow().begin(elicitation, trip)
+    context = RedirectContext(number=1, return_url="", state="", now=NOON)
+    assert VisitFlow().prepare(elicitation, context) is None
+    talk = VisitFlow().begin(elicitation, context)
     with pytest.raises(StopIteration) as stop:
         next(talk)
     return stop.value.value.url  # type: ignore[no-any-return]  # StopIteration knows no type

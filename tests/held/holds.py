@@ -81,7 +81,7 @@ class World:
 
     async def calm(self) -> None:
         """Wait until no call runs and the end of each call is stored."""
-        bodies = self.here.service.bodies
+        bodies = self.here.service.running_tools
         await eventually(lambda: not len(bodies) and not bodies.is_noting)
 
 
@@ -183,7 +183,7 @@ def _call(revision: str, tool: str) -> Holds:
                 await world.calm()
                 return "cancelled"
 
-            renew = world.here.service.bodies.renew
+            renew = world.here.service.running_tools.renew
             yield Held(world=world, person=person, finish=finish, cancel=cancel, renew=renew)
 
     return held
@@ -219,7 +219,7 @@ def task_of(revision: str, tool: str = "report") -> Holds:
                 await world.calm()
                 return "cancelled"
 
-            renew = world.here.service.bodies.renew
+            renew = world.here.service.running_tools.renew
             yield Held(world=world, person=person, finish=finish, cancel=cancel, renew=renew)
 
     return held
@@ -247,7 +247,7 @@ async def _block(world: World) -> AsyncGenerator[Held]:
         await block.cancel()
         return "cancelled"
 
-    renew = world.here.service.bodies.renew
+    renew = world.here.service.running_tools.renew
     yield Held(world=world, person=person, finish=finish, cancel=cancel, renew=renew)
 
 

@@ -140,7 +140,7 @@ async def _failover(held: Held) -> str:
     here, store = held.world.here, held.world.store
     store.troubles.append(AWAY)
     try:
-        await here.service.bodies.renew()
+        await here.service.running_tools.renew()
         await here.service.elicitations.store.check()
     except StoreUnavailable:
         here.clock.tick(seconds=12)

@@ -144,7 +144,7 @@ async def in_flight(
                 await people.was_asked.wait()
                 people.was_asked.clear()
         await restart()
-        people.is_over.set()
+        people.has_ended.set()
     return {each: call.result() for each, call in calls.items()}
 
 
@@ -176,7 +176,7 @@ class _People:
     steps: asyncio.TaskGroup
     asked: set[int] = field(default_factory=set[int])
     was_asked: asyncio.Event = field(default_factory=asyncio.Event)
-    is_over: asyncio.Event = field(default_factory=asyncio.Event)
+    has_ended: asyncio.Event = field(default_factory=asyncio.Event)
     _links: set[str] = field(default_factory=set[str])
 
     async def wait(self, number: int) -> None:
@@ -187,7 +187,7 @@ class _People:
         self.asked.add(number)
         self.was_asked.set()
         if number // (len(KINDS) * len(REVISIONS)) % 2:
-            await self.is_over.wait()
+            await self.has_ended.wait()
 
     def show(self, link: str, *, kind: str, number: int) -> None:
         if link not in self._links:

@@ -20,8 +20,8 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                     answers = {key: {"action": "accept"} for key in asked["inputRequests"]}
                     carried = {"requestState": asked["requestState"], "inputResponses": answers}
                     answer = await call(arguments, modes='{"form": {}, "url": {}}', more=carried)
-                    is_over = "ELICITATION_TIMEOUT" in answer.text
+                    has_ended = "ELICITATION_TIMEOUT" in answer.text
                     yield (
                         f"{library}: an accept of a link in another mode",
-                        (is_over and not call.has_run),
+                        (has_ended and not call.has_run),
                     )

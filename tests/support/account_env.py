@@ -156,7 +156,9 @@ async def opened(service: Service, asked: Asking) -> tuple[Elicitation, str]:
 async def come_home(service: Service, state: str) -> None:
     """Simulate the browser's return from the provider with a code."""
     back = await returned(service, [state], now=service.clock())
-    await service.kinds.accounts.grants.connect(back.elicitation, state=back.state, code="a-code")
+    await service.kinds.accounts.code_exchange.connect(
+        back.elicitation, state=back.state, code="a-code"
+    )
 
 
 async def connect(service: Service, *scopes: str, **about: Any) -> Account:

@@ -187,7 +187,7 @@ async def paid(payment_env: PaymentEnv, acme: Acme) -> Elicitation:
 
 
 async def kept(payment_env: PaymentEnv) -> list[tuple[str, str | None]]:
-    return [(hook.status, hook.why) for hook in await payment_env.hooks()]
+    return [(hook.status, hook.why) for hook in await payment_env.webhooks()]
 
 
 async def ledger(payment_env: PaymentEnv) -> list[ReceiptStatus]:

@@ -53,10 +53,10 @@ def asked(seller: str, price: Money = NINE, **terms: Any) -> Elicitation:
 
 
 def prepared(
-    gateway: Gateway, elicitation: Elicitation, *, number: int = 1, trip: RedirectContext = TRIP
+    gateway: Gateway, elicitation: Elicitation, *, number: int = 1, context: RedirectContext = TRIP
 ) -> Elicitation:
     """Return the elicitation with an attempt whose request is stored and was not sent."""
-    kept = gateway.prepare(elicitation, trip)
+    kept = gateway.prepare(elicitation, context)
     attempt = Attempt(number=number, browser="b", started_at=NOON, kept=kept)
     return replace(elicitation, attempt=attempt)
 

@@ -311,13 +311,13 @@ class Written:
         self.read_on()
         return self._text
 
-    def read_on(self, *, is_over: bool = False) -> None:
-        """Read the lines since the last call. If `is_over`, read an incomplete last line too."""
+    def read_on(self, *, has_ended: bool = False) -> None:
+        """Read the lines since the last call. If `has_ended`, read an incomplete last line too."""
         if self._file.closed:
             return
         size = os.fstat(self.fileno()).st_size
         blob = os.pread(self.fileno(), size - self._read, self._read)
-        if not is_over:
+        if not has_ended:
             blob = blob[: blob.rfind(b"\n") + 1]
         self._read += len(blob)
         plain = blob.decode(errors="replace")
@@ -339,7 +339,7 @@ class Written:
         """
         if self._file.closed:
             return
-        self.read_on(is_over=True)
+        self.read_on(has_ended=True)
         self._file.close()
         self._ears.stop_listening(self)
         if self._passes_on and not self._has_passed_on:

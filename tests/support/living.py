@@ -15,14 +15,14 @@ T = TypeVar("T")
 class Living(Generic[T]):
     def __init__(self, opening: AbstractAsyncContextManager[T]) -> None:
         self._up: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._is_over = asyncio.Event()
+        self._has_ended = asyncio.Event()
         self._task = asyncio.create_task(self._live(opening))
 
     async def _live(self, opening: AbstractAsyncContextManager[T]) -> None:
         try:
             async with opening as value:
                 self._up.set_result(value)
-                await self._is_over.wait()
+                await self._has_ended.wait()
         except BaseException as error:
             if self._up.done():
                 raise
@@ -32,7 +32,7 @@ class Living(Generic[T]):
         return await self._up
 
     async def ended(self) -> None:
-        self._is_over.set()
+        self._has_ended.set()
         await self._task
 
 

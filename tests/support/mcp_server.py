@@ -497,7 +497,7 @@ class ServerEnv:
         """Close the browsers, and wait until no waiter and no tool is left."""
         await self._rooms.aclose()
         await eventually(lambda: not len(self.service.elicitations.waiters))
-        await eventually(lambda: not len(self.service.bodies))
+        await eventually(lambda: not len(self.service.running_tools))
 
 
 @asynccontextmanager

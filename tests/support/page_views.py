@@ -157,7 +157,7 @@ USUAL: Mapping[str, Any] = {
     "sign_in_at": "https://shop.example/login",
     "code": CODE,
     "signed_in_as": "Mona Lisa Octocat",
-    "letters": "BCDF-GHJK",
+    "user_code": "BCDF-GHJK",
     "words": PAGE_WORDS,
     "wait": timedelta(seconds=30),
     "viewer": "Mona Lisa Octocat",

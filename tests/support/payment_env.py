@@ -336,8 +336,8 @@ class PaymentEnv:
     async def unresolved(self, *, status: str | None = None) -> list[UnresolvedPayment]:
         return await self.service.elicitations.all(UnresolvedPayment, status=status)
 
-    async def hooks(self) -> list[StoredWebhook]:
-        return await self.service.webhook_log.hooks()
+    async def webhooks(self) -> list[StoredWebhook]:
+        return await self.service.webhook_log.webhooks()
 
     async def sweep(self, **later: float) -> None:
         """Move the clock, then run the sweeper until nothing is due, at most ten times."""

@@ -54,8 +54,8 @@ class Paying:
         """Return an elicitation with an attempt that created a session."""
         before = self.prepared(elicitation, number=number)
         now = self.env.clock()
-        trip = RedirectContext(number=number, return_url=BACK, state="s-1", now=now)
-        departure = await self.run(self.gateway.begin(before, trip))
+        context = RedirectContext(number=number, return_url=BACK, state="s-1", now=now)
+        departure = await self.run(self.gateway.begin(before, context))
         return gateway_env.keeping(before, departure.kept)
 
     async def repeated(self, elicitation: Elicitation) -> str:

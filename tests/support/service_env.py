@@ -106,7 +106,7 @@ class Holding:
     def busy(self) -> object:
         return "busy"
 
-    async def heed(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Leg) -> None:
         """Apply nothing: this client sends no answers."""
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:

@@ -390,7 +390,7 @@ class Shop:
         found = [await rows.open(r, Payment) for r in await self.store.list("payment")]
         return sorted(found, key=lambda payment: payment.paid_at)
 
-    async def hooks(self) -> list[StoredWebhook]:
+    async def webhooks(self) -> list[StoredWebhook]:
         rows = self.service.elicitations.rows
         found = [await rows.open(r, StoredWebhook) for r in await self.store.list("hook")]
         return sorted(found, key=lambda hook: hook.received_at)

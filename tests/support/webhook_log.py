@@ -7,7 +7,7 @@ from webapp.records.values import StoredWebhook
 
 
 async def only(shop: Shop, status: str) -> StoredWebhook:
-    (found,) = [hook for hook in await shop.hooks() if hook.status == status]
+    (found,) = [hook for hook in await shop.webhooks() if hook.status == status]
     return found
 
 

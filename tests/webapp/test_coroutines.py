@@ -171,7 +171,7 @@ async def test_what_a_block_has_in_hand_is_its_own_until_it_ends(here: AskingEnv
     await eventually(lambda: waiting.recent.has_ended(first.elicitation_id))
     for _ in range(3):
         here.clock.tick(seconds=20)
-        await here.service.bodies.renew()
+        await here.service.running_tools.renew()
     newer = here.begin(type_key)
     await eventually(lambda: len(waiting.waiters) > 0)
     assert newer.shown == []
@@ -258,8 +258,8 @@ async def test_end_of_a_block_is_stored_once_the_store_is_back() -> None:
             await block
         store.troubles.clear()
         here.clock.tick(seconds=20)
-        await here.service.bodies.renew()
-        await eventually(lambda: not here.service.bodies.is_noting)
+        await here.service.running_tools.renew()
+        await eventually(lambda: not here.service.running_tools.is_noting)
         (payment,) = await here.service.kinds.payments.ledger.all()
         assert payment.status == "spent"
         with pytest.raises(AlreadyDone):

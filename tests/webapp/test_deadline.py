@@ -8,7 +8,7 @@ from webapp.deadline import Deadline
 def test_a_deadline_without_a_microsecond_left_is_over():
     ticks = [0.1]
     deadline = Deadline(timedelta(seconds=0.2), ticks=lambda: ticks[0])
-    assert not deadline.is_over
+    assert not deadline.has_ended
     ticks[0] = 0.3  # slightly less than 0.1 + 0.2 in floating point, too little to wait for
     assert deadline.left == timedelta()
-    assert deadline.is_over
+    assert deadline.has_ended

@@ -26,7 +26,7 @@ from webapp.api.representations import (
     ToldDisconnection,
     Whose,
 )
-from webapp.api.states import told_account
+from webapp.api.states import to_account_data
 from webapp.identity.api_keys import KeyScope
 from webapp.service import Service
 
@@ -69,7 +69,7 @@ async def list_accounts(
     found = await service.kinds.accounts.connections.all_of(owner)
     return AccountList(
         accounts=[
-            told_account(service, one) for one in found if _is_seen_by(service, requester, one)
+            to_account_data(service, one) for one in found if _is_seen_by(service, requester, one)
         ]
     )
 
@@ -82,7 +82,7 @@ async def read_account(
     user: Whose = None,
 ) -> ToldAccount:
     """Return an account, without its token."""
-    return told_account(service, await account_of(service, requester, account_id, user=user))
+    return to_account_data(service, await account_of(service, requester, account_id, user=user))
 
 
 @delete("/api/accounts/{account_id:str}", guards=_ASKERS, status_code=HTTPStatus.OK)

@@ -127,7 +127,7 @@ async def ask(
         call = run_call_of(service, key, caller, run=place.run)
     verbs = _Verbs(call)
     outcome = None
-    with service.bodies.at_work(call):
+    with service.running_tools.at_work(call):
         call.begin()
         try:
             with asking(verbs, is_tool=False):
@@ -141,7 +141,7 @@ async def ask(
             if place is not None and call.answer is not _SHOWN:
                 raise AlreadyDone from None
         finally:
-            await service.elicitations.whole(call.finish())
+            await service.elicitations.run_to_completion(call.finish())
     asked = verbs.asked(is_placed=place is not None)
     if asked is not None:
         found = await service.elicitations.get(asked.elicitation_id)
@@ -169,7 +169,7 @@ async def taken(service: Service, requester: Requester, current: Elicitation) ->
     if current.run is not None:
         run = await elicitations.run(owner=current.owner, id=current.run)
     if run is None or run.called is None or run.called.arguments is None:
-        await elicitations.whole(_used_up(service, current))
+        await elicitations.run_to_completion(_used_up(service, current))
     elif "run" in json.loads(run.called.arguments):
         raise InvalidQuestion(
             "This question belongs to a run, which ends as a whole: send POST /api/runs/end with "
@@ -177,7 +177,7 @@ async def taken(service: Service, requester: Requester, current: Elicitation) ->
         )
     elif all(asked.elicitation_id != current.id for asked in run.asked):
         # It was answered late: under this Idempotency-Key the question was asked again.
-        await elicitations.whole(_used_up(service, current))
+        await elicitations.run_to_completion(_used_up(service, current))
     else:
         key, arguments = requester.program, run.called.arguments
         await _taken_by(service, key, current, run=run.id, arguments=arguments)
@@ -189,21 +189,21 @@ async def _taken_by(
 ) -> None:
     caller = Caller(owner=current.owner, client=client_of(key.program), is_user=current.is_for_user)
     call = call_of(service, key, caller, arguments=arguments, run_id=run)
-    with service.bodies.at_work(call):
+    with service.running_tools.at_work(call):
         call.begin()
         try:
             await call.the_run()
-            mine = await call.taken.take(current, run=run)
+            mine = await call.leases.claim(current, run=run)
             if mine is None:
                 raise QuestionBusy
-            call.taken.use(mine)
+            call.leases.use(mine)
             if (paid := await _paid(service, mine)) is not None:
                 call.used.note((mine.kind, mine.asked.digest), paid)
-            await service.elicitations.whole(call.end())
+            await service.elicitations.run_to_completion(call.end())
         except Interrupted:
             pass  # the answer was used before
         except PaymentGone:
-            await service.elicitations.whole(call.finish())
+            await service.elicitations.run_to_completion(call.finish())
             raise
 
 
@@ -225,14 +225,14 @@ async def must_have_its_money(
     lease = delivered.take
     is_its_own = run in (None, paid.spent_by, None if lease is None else lease.run) or paid.once
     is_used = paid.spent_at is not None
-    if (paid.is_over and not is_used) or (is_used and not is_its_own):
+    if (paid.has_ended and not is_used) or (is_used and not is_its_own):
         raise PaymentGone(paid)
 
 
 async def _used_up(service: Service, current: Elicitation) -> None:
     elicitations, leg = service.elicitations, secrets.token_urlsafe(12)
     try:
-        mine = await elicitations.take(current.id, run=leg, leg=leg)
+        mine = await elicitations.claim(current.id, run=leg, leg=leg)
     except NotPossible:
         raise QuestionBusy from None
     try:
@@ -445,7 +445,7 @@ class _ByProgram:
     def carry(self, call: Leg, state: object) -> object:
         return state
 
-    async def heed(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Leg) -> None:
         pass  # a person answers on the page, or a key that approves answers by API
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:

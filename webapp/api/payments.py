@@ -24,7 +24,7 @@ from webapp.api.asking import (
 )
 from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
 from webapp.api.representations import PaymentPage, ToldPayment, WantedRefund, Whose
-from webapp.api.states import told_payment
+from webapp.api.states import to_payment_data
 from webapp.identity.api_keys import KeyScope
 from webapp.payments.refunds import NoRefunds
 from webapp.service import Service
@@ -81,7 +81,7 @@ async def list_payments(
         after=after,
         limit=limit,
     )
-    return PaymentPage(payments=[told_payment(one) for one in found], after=last)
+    return PaymentPage(payments=[to_payment_data(one) for one in found], after=last)
 
 
 @get("/api/payments/{payment_id:str}", guards=_ASKERS)
@@ -92,7 +92,7 @@ async def read_payment(
     user: Whose = None,
 ) -> ToldPayment:
     """Return a payment in its current state."""
-    return told_payment(await _payment_of(service, requester, payment_id, user=user))
+    return to_payment_data(await _payment_of(service, requester, payment_id, user=user))
 
 
 @post(
@@ -115,7 +115,7 @@ async def refund_payment(
     found = await _payment_of(service, requester, payment_id, user=user)
     part = found.price if data.amount is None else _part(found, data.amount)
     if found.status is ReceiptStatus.REFUNDED or part.minor_units <= found.refunded:
-        return told_payment(found)
+        return to_payment_data(found)
     is_whole = part == found.price
     try:
         await service.kinds.payments.refunds.refund(
@@ -133,10 +133,10 @@ async def refund_payment(
     except (NoRefunds, UnderWay) as error:
         raise NotRefundable(str(error)) from error
     except Failed as error:
-        is_over = error.is_refusal and not is_whole
-        goes_on = "Nothing was refunded." if is_over else "The refund is retried automatically."
+        has_ended = error.is_refusal and not is_whole
+        goes_on = "Nothing was refunded." if has_ended else "The refund is retried automatically."
         raise RefundNotDone(f"{error} {goes_on}") from error
-    return told_payment(await _payment_of(service, requester, payment_id, user=user))
+    return to_payment_data(await _payment_of(service, requester, payment_id, user=user))
 
 
 async def _payment_of(

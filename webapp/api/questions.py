@@ -35,7 +35,7 @@ from webapp.api.representations import (
     QuestionState,
     Whose,
 )
-from webapp.api.states import told, told_known
+from webapp.api.states import to_known_question_state, to_question_state
 from webapp.deadline import Deadline
 from webapp.elicitations.retry import Erased
 from webapp.http.parts import AnyRequest
@@ -73,8 +73,8 @@ async def new_question(
         service, requester, question, user=data.user, name=idempotency_key, place=place
     )
     if isinstance(asked, Known):
-        return await told_known(service, asked)
-    return await told(service, requester, asked)
+        return await to_known_question_state(service, asked)
+    return await to_question_state(service, requester, asked)
 
 
 @get("/api/questions", guards=[_READERS])
@@ -109,7 +109,9 @@ async def list_questions(
     found, last = await page_of_spans(
         service, Elicitation, spans, sees=sees, after=after, limit=limit
     )
-    states = [await told(service, requester, each, with_answer=False) for each in found]
+    states = [
+        await to_question_state(service, requester, each, with_answer=False) for each in found
+    ]
     return QuestionPage(questions=states, after=last)
 
 
@@ -130,7 +132,7 @@ async def read_question(
     if wait:
         current = await _waited(service, current, within=timedelta(seconds=wait))
         await must_still_count(request)
-    return await told(service, requester, current)
+    return await to_question_state(service, requester, current)
 
 
 @get("/api/questions/{question_id:str}/events", guards=[_READERS], media_type="text/event-stream")
@@ -161,7 +163,7 @@ async def _waited(service: Service, asked: Elicitation, *, within: timedelta) ->
     limit = Deadline(within, ticks=elicitations.ticks)
     with elicitations.waiters.waiter(asked.id, sees_all=True) as waiter:
         current = await elicitations.get(asked.id) or asked
-        while not (current.status.is_final or limit.is_over or service.is_draining):
+        while not (current.status.is_final or limit.has_ended or service.is_draining):
             if current.progress != asked.progress:  # a payment is being processed, perhaps for days
                 break
             now = service.clock()
@@ -180,7 +182,7 @@ async def _events(
         current = await elicitations.get(asked.id)
         while current is not None and await _still_counts(request):
             if str(current.version) != told_before:
-                state = await told(service, requester, current, with_answer=False)
+                state = await to_question_state(service, requester, current, with_answer=False)
                 told_before = str(current.version)
                 yield f"id: {told_before}\nevent: question\ndata: {encode(state).decode()}\n\n"
             if current.status.is_final or service.is_draining:  # the reader reconnects

@@ -18,7 +18,7 @@ from flows.errors import NotAllowed, NotPossible
 from webapp.api.access import Requester, holds
 from webapp.api.asking import must_have_its_money, question_of, taken
 from webapp.api.representations import CodeTold, Completed, QuestionState, Resolution, UserCode
-from webapp.api.states import told
+from webapp.api.states import to_question_state
 from webapp.identity.api_keys import KeyScope
 from webapp.service import Service
 
@@ -42,7 +42,7 @@ async def cancel_question(
             if error.status != Status.CANCELLED:
                 raise
             current = await question_of(service, requester, question_id)  # a repeated request
-    return await told(service, requester, current)
+    return await to_question_state(service, requester, current)
 
 
 @post("/api/questions/{question_id:str}/complete", guards=[_ASKERS], status_code=HTTPStatus.OK)
@@ -57,7 +57,7 @@ async def complete_question(
     done = await service.completing.complete(current.id, data.content, by=requester.name)
     current = await question_of(service, requester, question_id)
     _must_have_counted(done, current)
-    return await told(service, requester, current)
+    return await to_question_state(service, requester, current)
 
 
 @post("/api/questions/{question_id:str}/taken", guards=[_ASKERS], status_code=HTTPStatus.OK)
@@ -78,7 +78,7 @@ async def take_answer(
         current = await taken(service, requester, current)
     elif traits_of(current.kind).gives == "receipt":
         await must_have_its_money(service, current)
-    return await told(service, requester, current)
+    return await to_question_state(service, requester, current)
 
 
 @post("/api/questions/{question_id:str}/user-code", guards=[_ASKERS], status_code=HTTPStatus.OK)
@@ -113,7 +113,9 @@ async def answer_question(
         _must_have_counted(done, await question_of(service, requester, question_id))
     else:
         await service.elicitations.settle(current.id, Status.DECLINED, by=requester.name)
-    return await told(service, requester, await question_of(service, requester, question_id))
+    return await to_question_state(
+        service, requester, await question_of(service, requester, question_id)
+    )
 
 
 def _must_have_counted(done: Completion, current: Elicitation) -> None:

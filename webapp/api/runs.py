@@ -153,7 +153,7 @@ async def end_run(
             call.used.has_known = True  # the program ended the run, whether or not it got answers
             if data.again:
                 call.used.note_use(again=True)
-            await service.elicitations.whole(call.end(is_error=data.is_error))
+            await service.elicitations.run_to_completion(call.end(is_error=data.is_error))
     except AlreadyDone:
         pass  # ended by an earlier copy of this request whose response was lost
     return RunEnded(run=data.run)
@@ -170,7 +170,7 @@ async def spend_payment(
         run = await call.the_run()
         await _hold(service, call, run, payment=data.payment)
         await service.kinds.payments.spend(run.owner, data.payment, run=run.id, leg=call.leg)
-        await service.elicitations.whole(call.finish())
+        await service.elicitations.run_to_completion(call.finish())
 
 
 @post("/api/runs/once", guards=[_ASKERS], status_code=HTTPStatus.OK)
@@ -252,14 +252,14 @@ async def _at_work(
     """
     caller = caller_of(service, requester, user)
     call = run_call_of(service, requester.program, caller, run=run)
-    with service.bodies.at_work(call):
+    with service.running_tools.at_work(call):
         call.begin()
         try:
             yield call
         except Interrupted:
             raise AlreadyDone from None
         except BaseException:
-            await service.elicitations.whole(call.finish())
+            await service.elicitations.run_to_completion(call.finish())
             raise
 
 
@@ -270,10 +270,10 @@ async def _use(service: Service, call: Call, run: Run, current: Elicitation) -> 
         if is_payment:
             await must_have_its_money(service, current, run=run.id)
         return
-    mine = await call.taken.take(current, run=run.id)
+    mine = await call.leases.claim(current, run=run.id)
     if mine is None:
         raise QuestionBusy
-    call.taken.use(mine)
+    call.leases.use(mine)
     paid = None
     if is_payment and mine.status is Status.ACCEPTED:
         paid = msgspec.to_builtins(await service.kinds.payments.usable(mine))
@@ -346,7 +346,7 @@ def _kept_open(service: Service, run: Run, *, again: bool) -> Run:
 
 async def _place(key: ApiKey, call: Call, step: OnceStep) -> OncePlace:
     run = call.run.value
-    scope, wish = await call.run.begin_once(step.payment, kept=KEPT_UNDER_A_RECEIPT)
+    scope, wish = await call.run.begin_once(step.payment, retention=KEPT_UNDER_A_RECEIPT)
     return OncePlace(
         owner=run.owner,
         scope=scope,

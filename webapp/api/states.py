@@ -22,7 +22,7 @@ from webapp.records.ids import owner_of
 from webapp.service import Service
 
 
-async def told(
+async def to_question_state(
     service: Service, requester: Requester, current: Elicitation, *, with_answer: bool = True
 ) -> QuestionState:
     """Return the question's state as the requester may see it.
@@ -62,7 +62,7 @@ async def told(
             return replace(state, account=await _account(service, id))
         case "receipt":
             paid = await service.kinds.payments.paid(current)
-            return replace(state, payment=None if paid is None else told_payment(paid))
+            return replace(state, payment=None if paid is None else to_payment_data(paid))
         case None:
             return replace(state, content=current.content)
 
@@ -75,7 +75,7 @@ async def _successor(service: Service, current: Elicitation) -> str | None:
     return None if held is None or held.id == current.id else held.id
 
 
-async def told_known(service: Service, known: Known) -> QuestionState:
+async def to_known_question_state(service: Service, known: Known) -> QuestionState:
     """Return the state for an answer that was already known, without a stored question."""
     kind, content = known.question.request.kind, known.content
     status = Status.ACCEPTED.value
@@ -85,7 +85,7 @@ async def told_known(service: Service, known: Known) -> QuestionState:
             id = str(_facts(content).get("connection"))
             return replace(state, account=await _account(service, id))
         case "receipt":
-            return replace(state, payment=told_payment(msgspec.convert(content, Payment)))
+            return replace(state, payment=to_payment_data(msgspec.convert(content, Payment)))
         case None:
             return replace(state, content=content)
 
@@ -95,10 +95,10 @@ async def _account(service: Service, id: str) -> ToldAccount | None:
     found = await service.elicitations.read(Connection, owner=owner_of(id), id=id)
     if found is None or not found.is_connected:
         return None
-    return told_account(service, found)
+    return to_account_data(service, found)
 
 
-def told_account(service: Service, found: Connection) -> ToldAccount:
+def to_account_data(service: Service, found: Connection) -> ToldAccount:
     provider = service.kinds.accounts.connections.provider(found)
     return ToldAccount(
         id=found.id,
@@ -111,7 +111,7 @@ def told_account(service: Service, found: Connection) -> ToldAccount:
     )
 
 
-def told_payment(paid: Payment) -> ToldPayment:
+def to_payment_data(paid: Payment) -> ToldPayment:
     dispute = stage_of(paid)
     return ToldPayment(
         id=paid.id,

@@ -62,7 +62,7 @@ class Batch(Generic[PartT]):
         self._going -= 1
         self._look()
 
-    async def park(self, part: PartT, *, way: str, is_urgent: bool) -> tuple[PartT, ...]:
+    async def collect_prompts(self, part: PartT, *, way: str, is_urgent: bool) -> tuple[PartT, ...]:
         """Stop one question for this request, and return the parts to show together.
 
         Only the question that ends the request returns, with the parts in the order of the run. The

@@ -96,9 +96,9 @@ class Call:
             named=run_id,
             named_key=run_key,
         )
-        self.taken = Leases(elicitations, leg=self.leg, is_shared=leg is not None)
+        self.leases = Leases(elicitations, leg=self.leg, is_shared=leg is not None)
         self.used = CallUse(accounts or {})
-        self.is_over = False
+        self.has_ended = False
         self.is_of_task = is_of_task  # the result is stored for polling
         # The questions sent to a client whose engine replays the call. See `AskedStep.after`.
         self.rounds: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ class Call:
     @property
     def has_taken(self) -> bool:
         """True once a claim exists. After that, a disconnect (2025-11-25) does not end the body."""
-        return bool(self.taken)
+        return bool(self.leases)
 
     @property
     def is_draining(self) -> bool:
@@ -160,7 +160,7 @@ class Call:
 
     async def must_be_going_on(self) -> None:
         """Check that the call has not ended. Raises CallOver if the call has ended."""
-        if self.is_over:
+        if self.has_ended:
             await asyncio.sleep(0)  # a tool that retries forever must not block the event loop
             raise CallOver
 
@@ -235,7 +235,7 @@ class Call:
             is_exchanging = current.status is Status.EXCHANGING
             if now >= current.expires_at and not is_exchanging:
                 return await self.elicitations.end(current, Status.EXPIRED)
-            if limit.is_over or self.is_draining or stops():
+            if limit.has_ended or self.is_draining or stops():
                 return current
             until = limit.at(now)
             ends_at = until if is_exchanging else min(until, current.expires_at)
@@ -256,7 +256,7 @@ class Call:
             self.interrupt(self.presenter.busy())
 
     def is_waiting_for(self, current: Elicitation) -> bool:
-        is_done = self.is_over or current.status.is_final or self.is_left_to_come(current)
+        is_done = self.has_ended or current.status.is_final or self.is_left_to_come(current)
         return not is_done and (current.waiter == self.leg or self._waits_beside(current))
 
     def _waits_beside(self, current: Elicitation) -> bool:
@@ -284,9 +284,9 @@ class Call:
         self._end()
         if not self.is_repeated:  # a repeated failure stays a failure
             self._is_error = is_error
-        await self.taken.release_unused()
+        await self.leases.release_unused()
         if result is None or self.is_interrupted or not self._is_wish_granted:
-            await self.taken.release_used()
+            await self.leases.release_used()
         elif self.run.is_loaded and not self.run.value.version:
             self._is_unasked = bool(self.used.of_earlier_legs)
         elif self.run.is_loaded:
@@ -312,9 +312,9 @@ class Call:
         remembered for an identical call, as if its result had just been sent.
         """
         self._end()
-        await self.taken.release_unused()
+        await self.leases.release_unused()
         if self.is_interrupted or not self._is_wish_granted:
-            await self.taken.release_used()
+            await self.leases.release_used()
         elif self.run.is_loaded and self.run.value.version:
             await self.run.change(
                 lambda run: runs.deliver(
@@ -335,10 +335,10 @@ class Call:
     async def go_on(self) -> None:
         """End the request with the tool's own input request: used answers stay used in this run."""
         self._end()
-        await self.taken.release_unused()
-        if self.taken.used or (self.used.again is not None and self.run.is_loaded):
+        await self.leases.release_unused()
+        if self.leases.used or (self.used.again is not None and self.run.is_loaded):
             await self.run.change(
-                lambda run: runs.use(self.used.noted(run), self.taken.used), also=self.taken.ended
+                lambda run: runs.use(self.used.noted(run), self.leases.used), also=self.leases.ended
             )
 
     @property
@@ -375,11 +375,11 @@ class Call:
 
     async def renew(self) -> None:
         """Extend the leases while the body runs and until its result is known to have arrived."""
-        if self.taken:
-            await self.taken.renew()
-        if self.is_over:
+        if self.leases:
+            await self.leases.renew()
+        if self.has_ended:
             return
-        if self.taken or (self.is_of_task and self.run.is_loaded):
+        if self.leases or (self.is_of_task and self.run.is_loaded):
             await self.run.keep_open()
 
     async def _in_vain(self) -> None:
@@ -391,7 +391,7 @@ class Call:
         if not self._is_error:
             await self.elicitations.write_afresh(self._made)
             self.marked = []
-        await self.taken.release_used()
+        await self.leases.release_used()
 
     async def _made(self) -> list[Payment]:
         """Return the payments that the result uses, with a mark that the result is being sent."""
@@ -401,7 +401,7 @@ class Call:
         return self.marked
 
     def _finished(self, run: Run, result: str) -> Run:
-        unused = self.taken.unused_of(run)
+        unused = self.leases.unused_of(run)
         return runs.finish(self.used.noted(run), result=result, now=self.now, unused=unused)
 
     @property
@@ -410,11 +410,11 @@ class Call:
         run = self.run.value
         if self.is_repeated:
             return {asking.elicitation_id for asking in run.asked if asking.is_unused}
-        return self.taken.unused_of(run)
+        return self.leases.unused_of(run)
 
     def _end(self) -> None:
         """End the request: no more answers are delivered to it, and its waiters wake up."""
-        self.is_over = self.taken.is_over = True
+        self.has_ended = self.leases.has_ended = True
         for waiter in self.waiters:
             waiter.wake(None)
 
@@ -422,7 +422,7 @@ class Call:
     def _is_wish_granted(self) -> bool:
         """True if this request's result used an answer or `once`, or needed none."""
         asked = self.run.value.asked if self.run.is_loaded else ()
-        is_used = self.used.has_known or self.taken.used or self.used.again is not None
+        is_used = self.used.has_known or self.leases.used or self.used.again is not None
         is_used = is_used or any(asking.is_used for asking in asked)
         return bool(is_used or not asked)
 

@@ -108,7 +108,7 @@ class McpClients:
         self.puts: OrderedDict[str, Put] = OrderedDict()  # by elicitation; this process only
         self.silence = silence
         self.min_answer = settings.min_answer
-        elicitations.hearers.append(self._hear)
+        elicitations.subscribers.append(self._hear)
 
     @property
     def now(self) -> datetime:
@@ -146,7 +146,9 @@ class McpClients:
         try:
             before = await self._deed(client, mode)
             if self._next(before, what, about=about) != before:
-                await self._elicitations.whole(self._note(client, mode, what, about=about))
+                await self._elicitations.run_to_completion(
+                    self._note(client, mode, what, about=about)
+                )
         except ElicitError:  # the question continues without the record
             _log.warning("client.not_remembered", exc_info=True)
 

@@ -77,7 +77,7 @@ async def _gave_back(elicitation: Elicitation, kinds: Kinds, *, run: str) -> boo
     if traits_of(elicitation.kind).gives != "receipt":
         return False
     paid = await kinds.payments.paid(elicitation)
-    return paid is not None and paid.is_over and paid.refund_by == run
+    return paid is not None and paid.has_ended and paid.refund_by == run
 
 
 async def is_taken_back(elicitations: Elicitations, kinds: Kinds, run: Run) -> bool:
@@ -90,7 +90,7 @@ async def is_taken_back(elicitations: Elicitations, kinds: Kinds, run: Run) -> b
         if asked is None or traits_of(asked.kind).gives != "receipt":
             continue
         paid = await kinds.payments.paid(asked)
-        if paid is not None and paid.is_over:
+        if paid is not None and paid.has_ended:
             return run.is_delivered or paid.refund_by != run.id
     return False
 

@@ -29,7 +29,7 @@ class Leases:
         self._yeses: set[str] = set()
         self._under_way: set[asyncio.Task[Elicitation]] = set()
         self.on_first: Callable[[], None] = _nothing
-        self.is_over = False  # the request: no more outcomes are delivered to it
+        self.has_ended = False  # the request: no more outcomes are delivered to it
 
     def __bool__(self) -> bool:
         return bool(self._is_used)
@@ -49,19 +49,19 @@ class Leases:
         Return False if the request ended without the outcome. The request may have read that write
         from the store, used the outcome and ended before this method is called.
         """
-        if self.is_over:
+        if self.has_ended:
             return settled.id in self._is_used
         self._has(settled)
         return True
 
-    async def take(self, current: Elicitation, *, run: str) -> Elicitation | None:
+    async def claim(self, current: Elicitation, *, run: str) -> Elicitation | None:
         """Claim the outcome for this request of the run. Return None if another request has it."""
         is_ours = current.take is not None and current.take.leg == self._leg
         if is_ours and self._is_shared and self._elicitations.is_held(current):
             self._held_before.add(current.id)
         if not is_ours or self._is_shared:
             taking = asyncio.create_task(
-                self._elicitations.take(current.id, run=run, leg=self._leg, known=current)
+                self._elicitations.claim(current.id, run=run, leg=self._leg, known=current)
             )
             self._under_way.add(taking)
             try:

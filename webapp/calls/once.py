@@ -101,7 +101,7 @@ async def do_once(
     elicitations: Elicitations,
     *,
     once: "OncePlace",
-    kept: timedelta,
+    retention: timedelta,
     work: Callable[[str], Awaitable[Json]],
     working: Working,
     wait: Wait,
@@ -122,12 +122,14 @@ async def do_once(
             done = await _elsewhere(elicitations, owner=owner, id=id, wait=wait)
         with working.begun():
             if done is None or done.status == DOING:
-                erase_at = elicitations.clock() + kept
+                erase_at = elicitations.clock() + retention
                 free = done or DoneOnce(id=id, owner=owner, result="", erase_at=erase_at)
                 claim = _Claim(elicitations, free)
                 async with claim.renewed():
                     given = await _done(work, key)
-                done = await keep(elicitations, once, given, kept=kept, known=claim.row, also=also)
+                done = await keep(
+                    elicitations, once, given, retention=retention, known=claim.row, also=also
+                )
     finally:
         del elicitations.doing[id]
         over.set_result(None)
@@ -160,7 +162,7 @@ class OncePlace:
 
 
 async def numbered(
-    elicitations: Elicitations, *, owner: str, scope: str, call: str, kept: timedelta
+    elicitations: Elicitations, *, owner: str, scope: str, call: str, retention: timedelta
 ) -> tuple[CallNumber, Sequence[CallNumber]]:
     """Return the number of the call that `scope` belongs to, and the rows to write for that number.
 
@@ -178,7 +180,7 @@ async def numbered(
         id=last_id, owner=owner, call=call, day=day, number=0, erase_at=now + NUMBERS_KEPT
     )
     last = replace(last, number=last.number + 1)
-    fresh = replace(last, id=id, version=0, erase_at=now + kept)
+    fresh = replace(last, id=id, version=0, erase_at=now + retention)
     return fresh, (last, fresh)
 
 
@@ -223,7 +225,7 @@ async def keep(
     *,
     also: Also,
     fault: str | None = None,
-    kept: timedelta = KEPT_UNDER_A_RECEIPT,
+    retention: timedelta = KEPT_UNDER_A_RECEIPT,
     known: DoneOnce | None = None,
 ) -> DoneOnce:
     """Store that the work is done, with its result or the reason why the result cannot be stored.
@@ -232,7 +234,7 @@ async def keep(
     `known` is the row as it was last read or claimed.
     """
     id = once.id(elicitations)
-    erase_at = elicitations.clock() + kept
+    erase_at = elicitations.clock() + retention
     done, *pieces = _kept(given, id=id, owner=once.owner, erase_at=erase_at)
     if fault is not None:
         done, pieces = replace(done, result="", pieces=(), fault=fault[:_FAULT_AT_MOST]), []
@@ -262,7 +264,7 @@ class _Claim:
 
     def __init__(self, elicitations: Elicitations, row: DoneOnce) -> None:
         self._elicitations = elicitations
-        self._is_over = asyncio.Event()
+        self._has_ended = asyncio.Event()
         self.row = row
 
     @asynccontextmanager
@@ -272,14 +274,14 @@ class _Claim:
         try:
             yield
         except BaseException:
-            await self._elicitations.whole(self._release(renewing))
+            await self._elicitations.run_to_completion(self._release(renewing))
             raise
-        self._is_over.set()
+        self._has_ended.set()
         await renewing
 
     async def _release(self, renewing: asyncio.Task[None]) -> None:
         """Release the claim of failed work, so that the next call need not wait."""
-        self._is_over.set()
+        self._has_ended.set()
         await renewing
         if self.row.claimed_until is not None:
             with suppress(Conflict, ElicitError):
@@ -290,7 +292,7 @@ class _Claim:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._is_over.wait()
+                    await self._has_ended.wait()
                 return
             pause = _RENEWED_AFTER_SECONDS
             until = self._elicitations.clock() + CLAIMED

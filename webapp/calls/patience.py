@@ -47,12 +47,12 @@ class Patience:
             return limit
         return min(limit, known[0] * _SHARE_OF_PATIENCE)
 
-    def watch(self, caller: Caller, wire: ClientConnection | None) -> "WatchedCall":
+    def watch(self, caller: Caller, connection: ClientConnection | None) -> "WatchedCall":
         """Start measuring how long the client waits for a call that begins now."""
         watched = WatchedCall(self, caller, began_at=self._ticks())
-        if wire is not None:
-            wire.on_broken(watched.gave_up)
-            watched.wire = wire
+        if connection is not None:
+            connection.on_broken(watched.gave_up)
+            watched.connection = connection
         return watched
 
     def waited(self, caller: Caller, *, began_at: float, is_given_up: bool) -> None:
@@ -78,12 +78,12 @@ class WatchedCall:
         self._patience = patience
         self._caller = caller
         self._began_at = began_at
-        self.wire: ClientConnection | None = None
+        self.connection: ClientConnection | None = None
 
     def has_result(self) -> None:
         """Record the client's wait when its connection ends, if the result arrives."""
-        if self.wire is not None:
-            self.wire.on_end(self._end)
+        if self.connection is not None:
+            self.connection.on_end(self._end)
 
     def gave_up(self) -> None:
         """Record that the client cancelled the call or closed its connection."""

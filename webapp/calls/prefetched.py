@@ -47,7 +47,7 @@ class Prefetched:
             raise InvalidQuestion(NOT_NEEDED)
         return question.answer(outcome.content)
 
-    def take(self, fact: Fact, question: Question[T]) -> Outcome[T] | None:
+    def pop(self, fact: Fact, question: Question[T]) -> Outcome[T] | None:
         """Return the answer for the first await of this question, or None if there is none left."""
         outcomes = self._outcomes.get((fact, question.key))
         if not outcomes:

@@ -73,7 +73,7 @@ class Leg(Protocol):
 
     used: CallUse
     faults: dict[str, Sequence[Fault]]
-    is_over: bool
+    has_ended: bool
 
     @property
     def now(self) -> datetime: ...
@@ -130,7 +130,7 @@ class Presenter(Protocol):
         """Return the tool's own requestState together with this presenter's own state."""
         ...
 
-    async def heed(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Leg) -> None:
         """Apply the client's answers to the other questions when one question ends the request."""
         ...
 

@@ -62,7 +62,7 @@ class Questions:
         is_of_task: bool,
         asker: str | None,
         rounds: tuple[str, ...],
-        is_over: Callable[[], bool],
+        has_ended: Callable[[], bool],
     ) -> None:
         self._elicitations = elicitations
         self._links = links
@@ -76,23 +76,23 @@ class Questions:
         self._is_of_task = is_of_task
         self._asker = asker
         self._rounds = rounds
-        self._is_over = is_over
+        self._has_ended = has_ended
         self._lock = asyncio.Lock()
         self._fresh: str | None = None  # id of an elicitation that is started but not announced yet
         # Validator called before each question. It raises if `step` cannot be asked together with
         # the run's earlier questions.
         self.check: Callable[[Run, Step], None] = _nothing
 
-    async def park(
+    async def start_or_join(
         self, question: Question[Any], step: Step, waiter: Waiter, *, is_ordered: bool
     ) -> Elicitation:
         """Find, join or start the elicitation at this place, and wait for it in this request."""
         if question.elicitation_id is not None:
             must_be_alias(question.elicitation_id)
-        async with self._lock, self._kinds.policies.turn(self._run.value.owner):
-            if self._is_over():  # another question ended the request: this one would not be shown
+        async with self._lock, self._kinds.quotas.turn(self._run.value.owner):
+            if self._has_ended():  # another question ended the request: this one would not be shown
                 raise CallOver
-            current = await self._park(question, step, waiter, is_ordered=is_ordered)
+            current = await self._start_or_join(question, step, waiter, is_ordered=is_ordered)
             note(current)
             if question.elicitation_id is not None:
                 await self._name(question.elicitation_id, current)
@@ -129,7 +129,7 @@ class Questions:
             lambda e: states.join(e, leg=self._leg, run=self._run.value.id),
         )
 
-    async def _park(
+    async def _start_or_join(
         self, question: Question[Any], step: Step, waiter: Waiter, *, is_ordered: bool
     ) -> Elicitation:
         join = self._join_key(question, step)
@@ -140,10 +140,10 @@ class Questions:
             known = run.at(step)
             current, former = await self._look(run, known, join)
             changed: list[Value] = []
-            made_way: Sequence[Elicitation] = ()
+            superseded: Sequence[Elicitation] = ()
             if current is None:
                 admit = partial(
-                    self._kinds.policies.room, run, client_id=self._client_id, tool=self._tool
+                    self._kinds.quotas.room, run, client_id=self._client_id, tool=self._tool
                 )
                 if worded is None and self._elicitations.plugins.hear_asking:
                     worded, room = await self._worded(question, run, admit)
@@ -151,7 +151,7 @@ class Questions:
                     room = await admit()
                 asked = question if worded is None else worded
                 current = await self._start(asked, step, join, run, former)
-                made_way = room.made_way
+                superseded = room.superseded
                 changed += [current, *room.taken_by(current), *map(states.let_go, former)]
             elif not current.status.is_final and current.waiter != self._leg:
                 current = self._joined(question, current, run)
@@ -177,7 +177,7 @@ class Questions:
                 await pause(number)
                 await self._run.reload()
                 continue
-            self._elicitations.have_moved(*made_way)
+            self._elicitations.have_moved(*superseded)
             if run is not before:
                 self._run.value = replace(run, version=run.version + 1)
             if changed[0] is current:
@@ -279,7 +279,7 @@ class Questions:
         )
 
     def _is_kept(self, held: Elicitation, *statuses: Status) -> bool:
-        return held.status in statuses and self._elicitations.clock() < held.kept_until
+        return held.status in statuses and self._elicitations.clock() < held.stored_until
 
     def _join_key(self, question: Question[Any], step: Step) -> str:
         pepper, tool = self._elicitations.owners.pepper, self._tool
@@ -308,7 +308,7 @@ class Questions:
         must_be_tool_name(self._tool.tool)
         id = self._fresh = self._elicitations.new_id(run.owner)
         now = self._elicitations.clock()
-        expires_at = now + self._kinds.policies.timeout(question, self._tool)
+        expires_at = now + self._kinds.quotas.timeout(question, self._tool)
         asked = Asked(
             server=self._tool.server,
             tool=self._tool.tool,

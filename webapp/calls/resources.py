@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.states import Json
 from flows.errors import ElicitError
-from flows.question import telling
+from flows.question import reporting_errors
 from webapp.payments.payments import Payments
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class OwnersReach:
         leg: str,
         tool: str,
         calling_client: CallingClient,
-        is_over: Callable[[], bool],
+        has_ended: Callable[[], bool],
         payments: Payments,
         outbound: "Outbound",
         accounts: "Accounts",
@@ -51,7 +51,7 @@ class OwnersReach:
         self._leg = leg
         self._tool = tool
         self._calling_client = calling_client
-        self._is_over = is_over  # True if the call has ended
+        self._has_ended = has_ended  # True if the call has ended
         self._payments = payments
         self._outbound = outbound
         self._accounts = accounts
@@ -62,7 +62,7 @@ class OwnersReach:
         return self._outbound.client(base_url=base_url, auth=auth)
 
     def sync_client(self, *, base_url: str, auth: "httpx.Auth") -> "httpx.Client":
-        with telling():
+        with reporting_errors():
             _must_be_a_thread()
         return self._outbound.sync_client(base_url=base_url, auth=auth)
 
@@ -75,13 +75,13 @@ class OwnersReach:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def renew(self, connection: str, refused: str) -> str | None:
-        if self._is_over():
+        if self._has_ended():
             return None
         keys, owner = self._accounts.keys, self._owner
         key = await keys.instead_of(
             owner, connection, refused=refused, tool=self._tool, client=self._calling_client
         )
-        if key is None or self._is_over():
+        if key is None or self._has_ended():
             return None
         self._hide(key)
         return key

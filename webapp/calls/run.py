@@ -153,7 +153,9 @@ class CurrentRun:
         await self.change(lambda run: run)
         return self.value
 
-    async def begin_once(self, receipt: str | None, *, kept: timedelta) -> tuple[str, CallNumber]:
+    async def begin_once(
+        self, receipt: str | None, *, retention: timedelta
+    ) -> tuple[str, CallNumber]:
         """Store the run and its call number in one write, before work that is done once.
 
         Return the scope of the work (the receipt or the run) and the number.
@@ -164,7 +166,7 @@ class CurrentRun:
             run = self.value
             scope = receipt or run.id
             wish, rows = await numbered(
-                self._elicitations, owner=run.owner, scope=scope, call=run.key, kept=kept
+                self._elicitations, owner=run.owner, scope=scope, call=run.key, retention=retention
             )
             found.append((scope, wish))
             return rows
@@ -243,7 +245,7 @@ class CurrentRun:
         now = self._elicitations.clock()
         if found.answers(now, is_named=named is not None):
             return found
-        if found.finished_at is None and (named or now < found.kept_until):
+        if found.finished_at is None and (named or now < found.expires_at):
             return found
         await self._leave(found)
         return None

@@ -66,7 +66,7 @@ class RunningTools:
         self,
         call: Call,
         body: Callable[[], Coroutine[Any, Any, T]],
-        wire: ClientConnection | None,
+        connection: ClientConnection | None,
         *,
         is_cut_told: bool = True,
     ) -> T:
@@ -80,9 +80,11 @@ class RunningTools:
         task = asyncio.create_task(body())
         self._calls[task] = call
         task.add_done_callback(self._calls.pop)
-        if wire is not None:
-            wire.on_broken(lambda: self._orphan(task, call))
-            call.taken.on_first = lambda: self._orphan(task, call) if wire.is_broken else None
+        if connection is not None:
+            connection.on_broken(lambda: self._orphan(task, call))
+            call.leases.on_first = lambda: (
+                self._orphan(task, call) if connection.is_broken else None
+            )
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -164,27 +166,27 @@ class RunningTools:
                 await self._is_idle.wait()
 
     def deliver(
-        self, call: Call, wire: ClientConnection | None, *, later: Later | None = None
+        self, call: Call, connection: ClientConnection | None, *, later: Later | None = None
     ) -> None:
         """After the response was sent, store that it arrived. Identical calls wait for that.
 
         `later` registers a callback for another connection that brings the result if this one did
         not.
         """
-        if wire is None:
+        if connection is None:
             self._answered(call)
         else:
-            wire.on_end(lambda _: self._answered(call))
+            connection.on_end(lambda _: self._answered(call))
         if not call.notes_delivery:
             return
         over = self._in_flight[call.run.value.id] = asyncio.get_running_loop().create_future()
 
         self._delivering.add(call)
-        before = 0 if wire is None else wire.pieces
+        before = 0 if connection is None else connection.pieces
 
-        def end(arrived: bool) -> None:  # noqa: FBT001 - the wire's callback
+        def end(arrived: bool) -> None:  # noqa: FBT001 - the connection's callback
             # A client may close a stream once it has the result, before the empty last chunk.
-            if arrived or (wire is not None and wire.pieces > before):
+            if arrived or (connection is not None and connection.pieces > before):
                 self._note(call, call.delivered, then=lambda: self._land(call, over))
             else:
                 self._land(call, over)
@@ -192,10 +194,10 @@ class RunningTools:
                 if later is not None:
                     later(lambda other: self.deliver(call, other))
 
-        if wire is None:
+        if connection is None:
             end(True)  # no connection to watch: assume that the written response arrived
         else:
-            wire.on_end(end)
+            connection.on_end(end)
 
     async def landed(self, run_id: str, *, wait: Wait | None = None) -> bool:
         """Wait until the run's response, if one is being sent, has arrived or has failed.

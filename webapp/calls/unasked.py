@@ -28,7 +28,7 @@ async def all_were_asked(unasked: Unasked, *, tool: str) -> None:
     """Check that the body asked every question it created. Raises NotAsked."""
     if unasked:
         await asyncio.sleep(0)
-    if made := unasked.take():
+    if made := unasked.pop_all():
         _log.error("questions.never_asked", extra={"tool": tool, "places": _in_full(made)})
         raise never_asked(made)
 

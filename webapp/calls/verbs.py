@@ -55,7 +55,7 @@ class Verbs:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.last_error: ElicitError | None = None
-        self.handed = Prefetched()
+        self.prefetched = Prefetched()
         self._questions = Questions(
             elicitations=call.elicitations,
             links=call.links,
@@ -69,7 +69,7 @@ class Verbs:
             is_of_task=call.is_of_task,
             asker=call.caller.name,
             rounds=call.rounds,
-            is_over=lambda: call.is_over,
+            has_ended=lambda: call.has_ended,
         )
         self._counts: Counter[Fact] = Counter()
         self._seen: dict[Step, bool] = {}  # True if the step's order is checked
@@ -93,7 +93,7 @@ class Verbs:
             leg=call.leg,
             tool=call.tool.tool,
             calling_client=call.tool.calling_client,
-            is_over=lambda: call.is_over,
+            has_ended=lambda: call.has_ended,
             payments=call.kinds.payments,
             outbound=call.outbound,
             accounts=call.kinds.accounts,
@@ -165,9 +165,9 @@ class Verbs:
 
     def needed(self, question: Question[T]) -> T:
         """Return a prefetched answer. Implements NeedsHolder, also in a `def` tool's thread."""
-        if self.call.is_over:
+        if self.call.has_ended:
             raise CallOver
-        return self.handed.see(self.fact(question.request), question)
+        return self.prefetched.see(self.fact(question.request), question)
 
     async def notify(self, message: str) -> None:
         await self.call.notify(message)
@@ -252,9 +252,9 @@ class Verbs:
         call.used.must_hold_nothing_hidden([question.message, facts])
         if question.again:
             call.used.note_use(again=True)
-        if (handed := self.handed.take(fact, question)) is not None:
+        if (prefetched := self.prefetched.pop(fact, question)) is not None:
             await call.must_be_going_on()
-            return handed
+            return prefetched
         step = Step(kind=fact[0], digest=fact[1], nth=self._counts[fact])
         self._counts[fact] += 1
         is_gate = traits_of(fact[0]).is_gate
@@ -263,7 +263,7 @@ class Verbs:
         try:
             about = cast("Json", getattr(question.request, "arguments", None))
             in_client = call.presenter.asks_in_client(fact[0], about)
-            call.kinds.policies.must_have_form(fact[0], in_client=in_client)
+            call.kinds.quotas.must_have_form(fact[0], in_client=in_client)
             call.caller.must_be_answerable(fact[0], in_client=in_client)
             call.kinds.decisions.must_be_decidable(question.request, call.caller)
         except (NotAllowed, NotSupported) as error:
@@ -339,14 +339,14 @@ class Verbs:
     async def _is_open(self, asked: Elicitation, by: AskedBy) -> bool:
         if traits_of(asked.kind).is_gate and asked.status is Status.ACCEPTED:
             return await self.call.kinds.gates.still_stands(asked, by)
-        return self.call.now < asked.kept_until
+        return self.call.now < asked.stored_until
 
     async def _ask_at(self, step: Step, question: Question[T], group: Prompts) -> Outcome[T]:
         """Ask the question at this place. The questions of one group are shown together."""
         call, tracer = self.call, self.call.elicitations.telemetry.tracer
         with (
             working(f"ask {step.kind}", tracer=tracer, call=call.leg),
-            call.elicitations.waiters.waiter(leg=call.leg, taker=call.taken) as waiter,
+            call.elicitations.waiters.waiter(leg=call.leg, taker=call.leases) as waiter,
         ):
             call.waiters.add(waiter)
             group.join(waiter)
@@ -366,7 +366,9 @@ class Verbs:
         until = call.presenter.limit(step.kind, now=call.now, timeout=question.timeout)
         limit = Deadline(until - call.now, ticks=call.elicitations.ticks)
         while True:
-            current = await self._questions.park(question, step, waiter, is_ordered=is_ordered)
+            current = await self._questions.start_or_join(
+                question, step, waiter, is_ordered=is_ordered
+            )
             if current.is_open_there and not current.status.is_final:
                 current = await call.kinds.payments.checkouts.ask_once(current)
             if not current.status.is_final:
@@ -380,7 +382,7 @@ class Verbs:
                 return processing(question, current)
             if not current.status.is_final:
                 call.interrupt(call.presenter.busy())
-            taken = await call.taken.take(current, run=call.run.value.id)
+            taken = await call.leases.claim(current, run=call.run.value.id)
             if taken is not None and not await self._has_successor(taken, step):
                 await call.run.name(taken, step)
                 return await self._outcome(question, taken)
@@ -416,7 +418,7 @@ class Verbs:
         held = await self.call.elicitations.find(owner=taken.owner, join=taken.join)
         if held is None or held.id == taken.id:
             return False
-        self.call.taken.forget(taken)
+        self.call.leases.forget(taken)
         await self.call.run.change(lambda run: runs.put(run, step, held.id))
         return True
 
@@ -433,7 +435,7 @@ class Verbs:
         run = call.run.value
         if run.result is not None and run.answers(call.now, is_named=call.run.is_continued):
             await call.repeat(run, run.result)
-        if limit.is_over or call.is_draining:
+        if limit.has_ended or call.is_draining:
             call.interrupt(call.presenter.busy())
 
     async def _outcome(self, question: Question[T], taken: Elicitation) -> Outcome[T]:
@@ -442,9 +444,9 @@ class Verbs:
         try:
             content = await call.kinds[taken.kind].answer(taken) if is_yes else None
         except Failed:  # the account or payment is gone: the next call asks again
-            call.taken.use(taken)
+            call.leases.use(taken)
             raise
-        call.taken.use(taken)
+        call.leases.use(taken)
         call.used.note((taken.kind, taken.asked.digest), content, question.request)
         return outcome_of(question, taken, content=content, faults=call.faults.get(taken.id, ()))
 
@@ -461,13 +463,13 @@ class Verbs:
                 )
             return await do_unkept(name, work, working=call.used.working)
         await call.the_run()
-        kept = KEPT if (receipt := call.used.receipt) is None else KEPT_UNDER_A_RECEIPT
-        scope, wish = await call.run.begin_once(receipt, kept=kept)
+        retention = KEPT if (receipt := call.used.receipt) is None else KEPT_UNDER_A_RECEIPT
+        scope, wish = await call.run.begin_once(receipt, retention=retention)
         owner = call.run.value.owner
         return await do_once(
             call.elicitations,
             once=OncePlace(owner=owner, scope=scope, wish=wish, step=step, name=name),
-            kept=kept,
+            retention=retention,
             work=work,
             working=call.used.working,
             wait=call.wait_for,

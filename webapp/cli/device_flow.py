@@ -80,13 +80,13 @@ async def connect_by_code(service: Service, asked: Elicitation, terminal: Termin
     grant = await _answered(service, asked, code, terminal)
     is_wanted = terms.wants(grant.person)
     if is_wanted and not await terminal.is_right(await _question(service, asked, client, grant)):
-        await accounts.grants.revoke_grant(asked, grant, code)
+        await accounts.code_exchange.revoke_grant(asked, grant, code)
         await service.elicitations.end(asked, Status.DECLINED)
         terminal.say(_nothing_kept(client))
         return False
     before, who = await service.elicitations.get(asked.id) or asked, plain(grant.person.label)
     token, client_auth = code.token, code.client_auth
-    if not await accounts.grants.take(asked, grant, token=token, client_auth=client_auth):
+    if not await accounts.code_exchange.finish(asked, grant, token=token, client_auth=client_auth):
         wrong = why_not(terms, grant.person, shows=plain)
         terminal.say(f"{wrong}. {_nothing_kept(client)}")
         return False

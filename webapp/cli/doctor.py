@@ -165,9 +165,9 @@ async def _kept(
     """Check the age of the last backup, payments to look at, and clients that misbehaved."""
     found = [_backup(await last_backup(store), clock())] if store.address is not None else []
     async with service_of(settings, store=store, clock=clock, outbound=outbound) as service:
-        loose = len(await service.kinds.payments.loose_ends.open())
-        if loose:
-            says = f"{loose} to check at the provider"
+        unresolved = len(await service.kinds.payments.unresolved.open())
+        if unresolved:
+            says = f"{unresolved} to check at the provider"
             fix = (
                 "list them: elicit payments list --open; after each check: elicit payments done ID"
             )

@@ -97,10 +97,10 @@ def operate(
     settings = settings_for(environment)
     if only_reads:
         must_exist(settings, environment)
-    given, left_out = asyncio.run(_operate(settings, work))
+    given, unreadable = asyncio.run(_operate(settings, work))
     show(given)
-    if left_out:
-        raise _not_all(left_out)
+    if unreadable:
+        raise _not_all(unreadable)
 
 
 def counted(records: int) -> str:
@@ -144,23 +144,23 @@ async def _operate(
     async with connected(settings) as service:
         try:
             rows = service.elicitations.rows
-            left_out = rows.left_out = []
+            unreadable = rows.unreadable = []
             if rows.chain is not None:
                 rows.chain.by = "operator"
-            return await work(service), left_out
+            return await work(service), unreadable
         except Unreadable as error:
             raise CommandRefused(f"The store cannot be read: {error}") from error
         except StoreUnavailable as error:
             raise CommandRefused(f"The store cannot be read: {error.why}") from error
 
 
-def _not_all(left_out: Sequence[Record]) -> CommandRefused:
+def _not_all(unreadable: Sequence[Record]) -> CommandRefused:
     """Return the error for rows that could not be read. The other rows were listed."""
-    kinds = sorted({record.kind for record in left_out})
-    ids = ", ".join(record.id.removeprefix(record.owner) for record in left_out[:NAMED_AT_MOST])
-    more = ", ..." if len(left_out) > NAMED_AT_MOST else ""
+    kinds = sorted({record.kind for record in unreadable})
+    ids = ", ".join(record.id.removeprefix(record.owner) for record in unreadable[:NAMED_AT_MOST])
+    more = ", ..." if len(unreadable) > NAMED_AT_MOST else ""
     return CommandRefused(
-        f"{counted(len(left_out))} of the store cannot be read ({', '.join(kinds)}: "
+        f"{counted(len(unreadable))} of the store cannot be read ({', '.join(kinds)}: "
         f"{printed(ids)}{more}); the output above has all others. To recover them, restore an "
         "earlier backup: elicit restore"
     )

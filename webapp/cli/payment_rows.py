@@ -82,21 +82,21 @@ def of_payment(payment: Payment, *, is_taken: bool) -> PaymentRow:
     )
 
 
-def of_unresolved(loose: UnresolvedPayment) -> PaymentRow:
-    words = f"requested {loose.price}, and the provider has not said whether it was paid"
-    if loose.status is UnresolvedStatus.OTHERWISE and loose.paid is None:
+def of_unresolved(payment: UnresolvedPayment) -> PaymentRow:
+    words = f"requested {payment.price}, and the provider has not said whether it was paid"
+    if payment.status is UnresolvedStatus.OTHERWISE and payment.paid is None:
         words = "this server lost a payment page of this question"
-    elif loose.status is UnresolvedStatus.OTHERWISE:
-        mode = "" if loose.paid_live == loose.is_live else ", in another mode"
-        words = f"paid {loose.paid_price}{mode}, requested {loose.price}"
+    elif payment.status is UnresolvedStatus.OTHERWISE:
+        mode = "" if payment.paid_live == payment.is_live else ", in another mode"
+        words = f"paid {payment.paid_price}{mode}, requested {payment.price}"
     return PaymentRow(
-        **_of_either(loose),
-        standing=loose.status.value,
-        note=f"{words}: check {loose.session} there",
+        **_of_either(payment),
+        standing=payment.status.value,
+        note=f"{words}: check {payment.session} there",
         is_open=True,
-        paid_at=loose.found_at,
-        paid=loose.paid,
-        paid_currency=loose.paid_currency,
+        paid_at=payment.found_at,
+        paid=payment.paid,
+        paid_currency=payment.paid_currency,
     )
 
 

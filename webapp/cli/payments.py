@@ -163,14 +163,14 @@ async def refund_payment(
 
 async def end_payment(service: Service, id: str) -> list[str]:
     """Remove a payment from the list after an operator has checked it. Raises CommandRefused."""
-    loose_ends, ledger = service.kinds.payments.loose_ends, service.kinds.payments.ledger
+    unresolved, ledger = service.kinds.payments.unresolved, service.kinds.payments.ledger
     paid = [one for one in await _payments(service) if one.may_be_delivered or one.owed]
-    open_rows: list[UnresolvedPayment | Payment] = [*await loose_ends.open(), *paid]
+    open_rows: list[UnresolvedPayment | Payment] = [*await unresolved.open(), *paid]
     there = {tail_of(one): one for one in open_rows}
     await _must_be_open(service, id, there)
     found = the_one(id, there, what="payment to check", shown_by="payments list --open")
     if isinstance(found, UnresolvedPayment):
-        await loose_ends.done(found)
+        await unresolved.done(found)
         return [f"{found.session} at {found.seller} is no longer listed."]
     if found.owed:
         now = service.clock()
@@ -241,7 +241,7 @@ async def _all(service: Service) -> dict[str, PaymentRow]:
     """Return the rows by their ids: payments to look at, pending payments, then paid ones."""
     paid, ledger = await _payments(service), service.kinds.payments.ledger
     rows = [
-        *map(of_unresolved, await service.kinds.payments.loose_ends.open()),
+        *map(of_unresolved, await service.kinds.payments.unresolved.open()),
         *map(of_pending, await _on_their_way(service)),
         *[of_payment(one, is_taken=await ledger.is_in_hand(one)) for one in paid],
     ]

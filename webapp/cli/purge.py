@@ -82,7 +82,7 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
     for asked in await service.elicitations.rows.all(Elicitation, owner=tag, skips_unreadable=True):
         if asked.status in _OPEN:
             await service.elicitations.end(asked, Status.CANCELLED)
-    await service.elicitations.rows.tell(tag, "erased")
+    await service.elicitations.rows.record_action(tag, "erased")
     await _erase(service, tag)
     if waiting := await _forget_payers(service, tag):
         said.append(

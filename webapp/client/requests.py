@@ -197,7 +197,7 @@ class Requests:
                     return _told(reply)
                 why = str(reply.status_code)
                 seconds = max(seconds, _asked_to_wait(reply))
-            if all(limit.is_over for limit in limits):
+            if all(limit.has_ended for limit in limits):
                 raise ServerUnreachable(self._url, why=why) from None
             await self._pause(seconds)
             longest = min(2 * longest, _LONGEST_PAUSE_SECONDS)

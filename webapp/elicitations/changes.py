@@ -23,7 +23,7 @@ class Changes:
         self._arrived = asyncio.Event()
         self._is_wanted = False
 
-    def tell(self, owner: str | None) -> None:
+    def report(self, owner: str | None) -> None:
         """Report a change of this owner's data; None means that a change may have been missed."""
         if self._is_wanted:
             self._owners.add(owner)

@@ -46,7 +46,7 @@ async def complete_elicitation(
         first=first,
         answers_others=answers_others,
     )
-    return await elicitations.whole(work)
+    return await elicitations.run_to_completion(work)
 
 
 async def _complete(
@@ -95,20 +95,22 @@ async def _keep_late(
         current = await elicitations.get(id)
         if current is None:
             return []
-        if not traits_of(current.kind).kept:
+        if not traits_of(current.kind).stored_for:
             raise NotPossible(status=current.status, wanted=Status.ACCEPTED)
         holder = await elicitations.find(owner=current.owner, join=current.join)
-        way: list[Elicitation] = []
+        superseded: list[Elicitation] = []
         now = elicitations.clock()
         if holder is not None and holder.id != id and states.is_kept(current, now):
-            way = _made_way(holder, now=now)
-        if way and answers_others is not None and holder is not None:
-            way = _answered(holder, answer, proof, by=answers_others, now=now) or way
-        is_mine = holder is None or holder.id == id or (bool(way) and not way[0].holds_key)
+            superseded = _superseded(holder, now=now)
+        if superseded and answers_others is not None and holder is not None:
+            superseded = _answered(holder, answer, proof, by=answers_others, now=now) or superseded
+        is_mine = (
+            holder is None or holder.id == id or (bool(superseded) and not superseded[0].holds_key)
+        )
         late = states.settle_late(current, now=now, content=answer, holds_key=is_mine, proof=proof)
         has_ended = holder is not None and not holder.status.is_final
-        moved = [*way, late] if has_ended else [late]
-        return [*way, late, *await also(late)]
+        moved = [*superseded, late] if has_ended else [late]
+        return [*superseded, late, *await also(late)]
 
     try:
         written = await elicitations.write_afresh(kept)
@@ -119,7 +121,7 @@ async def _keep_late(
     return Completion.LATE if written else Completion.UNKNOWN
 
 
-def _made_way(holder: Elicitation, *, now: datetime) -> list[Elicitation]:
+def _superseded(holder: Elicitation, *, now: datetime) -> list[Elicitation]:
     """Return the holder of the question without its hold; empty if it must not be superseded."""
     if holder.status is Status.ACCEPTED:
         return []

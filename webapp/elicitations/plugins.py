@@ -86,7 +86,7 @@ class Plugins:
             for moment in stage.moments
         }
         self._patience = patience
-        self._telling = set[asyncio.Task[None]]()
+        self._running = set[asyncio.Task[None]]()
         self.hear_starts = bool(self._hooks["after", "start"])
         self.hear_ends = bool(self._hooks["after", "settle"])
         said = {hook.stage.value for hook in hooks if not hook.is_too_late}
@@ -196,7 +196,7 @@ class Plugins:
 
     def settled(self, elicitation: Elicitation) -> None:
         """Start the hooks for a settled and stored question, without waiting for them."""
-        if len(self._telling) >= TOLD_AT_ONCE:
+        if len(self._running) >= TOLD_AT_ONCE:
             _log.error(
                 "hook.failed", extra={"id": elicitation.id, "why": "too many hooks are running"}
             )
@@ -214,13 +214,13 @@ class Plugins:
             content=elicitation.content if is_told else None,
         )
         task = asyncio.create_task(self._tell(question, "settle"))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     async def aclose(self) -> None:
         """Wait for the running hooks, each within its time limit."""
-        if self._telling:
-            await asyncio.wait(tuple(self._telling))
+        if self._running:
+            await asyncio.wait(tuple(self._running))
 
     async def _pass(
         self, stage: str, value: ValueT, do: _Does[ValueT], check: _Checks[ValueT] | None = None

@@ -67,11 +67,12 @@ class Elicitations:
         self.high_water = rows.high_water = high_water or HighWater(store, clock=clock)
         self.read, self.holder, self.all = rows.read, rows.holder, rows.all
         self.recent = Cache()
-        self.news = Changes()
-        self.hearers: list[Callable[[Record], Awaitable[None]]] = []  # get other processes' writes
-        self.followed: set[str] = set()  # kinds for which hearers get every write
+        self.changes = Changes()
+        # Called with the writes of other processes.
+        self.subscribers: list[Callable[[Record], Awaitable[None]]] = []
+        self.subscribed_kinds: set[str] = set()  # kinds for which subscribers get every write
         # Called when writes may have been missed, or the store may have changed unnoticed.
-        self.missed: list[Callable[[], None]] = [self.high_water.reconnected, rows.forget]
+        self.on_gap: list[Callable[[], None]] = [self.high_water.reconnected, rows.forget]
         self.plugins = plugins or Plugins()
         self._works: set[asyncio.Task[Any]] = set()
         self.doing: dict[str, asyncio.Future[None]] = {}  # steps of `once` in progress
@@ -132,7 +133,7 @@ class Elicitations:
             raise
         for value in written:
             if isinstance(value, KEPT):
-                self.news.tell(value.owner)
+                self.changes.report(value.owner)
             elif isinstance(value, Elicitation):
                 if self.recent.keep(value):
                     self.waiters.wake(value)
@@ -236,7 +237,7 @@ class Elicitations:
         another person. Raises NotPossible if the elicitation has already ended.
         """
         assert status is not Status.ACCEPTED, "an answer goes through complete_elicitation"
-        return await self.whole(
+        return await self.run_to_completion(
             self._end(
                 id,
                 partial(states.settle, status=status, why=why, proof=proof, by=by),
@@ -291,7 +292,7 @@ class Elicitations:
                 current = changed
         return current
 
-    async def take(
+    async def claim(
         self, id: str, *, run: str, leg: str, known: Elicitation | None = None
     ) -> Elicitation:
         """Claim the outcome for a request. Raises NotPossible if another request has claimed it."""
@@ -302,7 +303,7 @@ class Elicitations:
             former = current.take
             if (lease := current.take) is not None and lease.leg != leg and self._is_unsure(lease):
                 raise NotPossible(status=current.status, wanted="taken")
-            return states.take(current, run=run, leg=leg, now=self.clock())
+            return states.claim(current, run=run, leg=leg, now=self.clock())
 
         try:
             taken = await self.change(id, free, known=known)
@@ -373,7 +374,7 @@ class Elicitations:
             await asyncio.wait(tuple(self._works))
         await self.plugins.aclose()
 
-    async def whole(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run_to_completion(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the work to completion, even if the caller is cancelled in the meantime."""
         if asyncio.current_task() in self._works:
             return await work  # part of work that already runs to completion
@@ -383,9 +384,10 @@ class Elicitations:
         return await asyncio.shield(task)
 
     async def uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the work like `whole`, at less cost, in a task that only the process's end cancels.
+        """Run the work like `run_to_completion`, at less cost.
 
-        The server continues a request whose client has disconnected.
+        The work runs in the caller's task, which only the end of the process cancels: the server
+        continues a request whose client has disconnected.
         """
         task = asyncio.current_task()
         assert task is not None

@@ -27,18 +27,18 @@ class Listing(Protocol):
 class ToolLists:
     """The listings shown to clients, held weakly: each ends with its client's connection."""
 
-    def __init__(self, news: Changes) -> None:
-        self._news = news
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
         self._listings: WeakSet[Listing] = WeakSet()
 
     def add(self, listing: Listing) -> None:
-        self._news.want()
+        self._changes.want()
         self._listings.add(listing)
 
     async def tell_changes(self) -> None:
         """Check the listings whose owner's data has changed. Runs until cancelled."""
         while True:
-            owners = await self._news.owners()
+            owners = await self._changes.owners()
             told = [one for one in self._listings if one.owner in owners or None in owners]
             await asyncio.gather(*map(_look, told))
 

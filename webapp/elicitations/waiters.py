@@ -20,7 +20,7 @@ class Taker(Protocol):
     """The request behind a waiter. A settling write can claim the outcome for the request."""
 
     @property
-    def is_over(self) -> bool: ...
+    def has_ended(self) -> bool: ...
 
     def was_prefetched(self, settled: Elicitation) -> bool:
         """Note the claim. Return False if the request ended before the claim was made."""
@@ -136,7 +136,7 @@ class Waiters:
     def of_leg(self, id: str, leg: str | None) -> Waiter | None:
         """Return the waiter of this `leg` if a settling write may claim the outcome for it."""
         for waiter in self._by_id.get(id, ()):
-            if waiter.leg == leg and waiter.taker is not None and not waiter.taker.is_over:
+            if waiter.leg == leg and waiter.taker is not None and not waiter.taker.has_ended:
                 return waiter
         return None
 

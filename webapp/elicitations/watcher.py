@@ -46,7 +46,7 @@ def _is_wanted(elicitations: Elicitations, kind: str, id: str) -> bool:
     """
     if kind == AUDIT:
         return False
-    if kind not in _MANY or kind in elicitations.followed or elicitations.waiters.has(id):
+    if kind not in _MANY or kind in elicitations.subscribed_kinds or elicitations.waiters.has(id):
         return True
     return elicitations.recent.get(id) is not None
 
@@ -56,24 +56,24 @@ async def _hear(elicitations: Elicitations, record: Record | Look | None) -> Non
         # After a missed message no waiter may wait forever, and no row may be sealed under a
         # destroyed data key. Other caches can stay: a write that is based on a stale copy is
         # refused by its version check.
-        elicitations.news.tell(None)
+        elicitations.changes.report(None)
         elicitations.owners.forget(None)
         elicitations.waiters.wake_all()
         if record is None:
             elicitations.recent.clear()
-            for tell in elicitations.missed:
+            for tell in elicitations.on_gap:
                 tell()
             with suppress(StoreUnavailable):  # then the sweeper compares the mark later
                 await elicitations.high_water.look()
         return
     if record.kind == MARK:
-        elicitations.high_water.hear(record)
+        elicitations.high_water.receive(record)
     if record.kind in _KEPT:
-        elicitations.news.tell(record.owner)
+        elicitations.changes.report(record.owner)
     elif record.kind == DATA_KEY:
         elicitations.owners.forget(record.owner)
     elicitations.recent.forget(record.id)
-    for hear in elicitations.hearers:
+    for hear in elicitations.subscribers:
         await hear(record)
     if elicitations.waiters.has(record.id):
         try:

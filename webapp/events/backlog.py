@@ -59,7 +59,7 @@ class Backlog:
             waiting = len(self._waiting[address])
             _log.error("events.not_kept", extra={"address": address, "waiting": waiting})
 
-    def hear(self, id: str, *, status: str) -> None:
+    def update(self, id: str, *, status: str) -> None:
         """Update the count from an event's status, written by any process."""
         if self._heard is not None:
             self._heard[id] = status
@@ -70,8 +70,8 @@ class Backlog:
 
     async def follow(self) -> None:
         """Keep the counts current. Runs until cancelled."""
-        self._elicitations.hearers.append(self._hear_record)
-        self._elicitations.missed.append(self._has_missed.set)
+        self._elicitations.subscribers.append(self._hear_record)
+        self._elicitations.on_gap.append(self._has_missed.set)
         while True:
             self._has_missed.clear()
             try:
@@ -107,7 +107,7 @@ class Backlog:
 
     async def _hear_record(self, record: Record) -> None:
         if record.kind == KIND:
-            self.hear(record.id, status=record.status)
+            self.update(record.id, status=record.status)
 
     def _put(self, id: str, status: str) -> None:
         ids = self._waiting[place_of(id).address]

@@ -49,14 +49,14 @@ class EventOutbox:
         clock: Clock,
         random: Callable[[int], bytes],
         observer: Observer,
-        kept: timedelta = EVENTS_KEPT,
+        retention: timedelta = EVENTS_KEPT,
     ) -> None:
         self._addresses = addresses
         self._backlog = backlog
         self._clock = clock
         self._random = random
         self._observer = observer
-        self._kept = kept
+        self._retention = retention
         self.wake: Callable[[OutgoingEvent], None] | None = None
 
     def events(self, moved: Sequence[Move[Value]], *, at_most: int) -> list[OutgoingEvent]:
@@ -81,7 +81,7 @@ class EventOutbox:
         """Count the written events and wake the sender; see Outbox."""
         for value in values:
             if isinstance(value, OutgoingEvent):
-                self._backlog.hear(value.id, status=value.status)
+                self._backlog.update(value.id, status=value.status)
                 if self.wake is not None and value.version == 1:
                     self.wake(value)
 
@@ -99,7 +99,7 @@ class EventOutbox:
             type=told_as,
             facts=dict(_facts(value)),
             happened_at=now,
-            erase_at=now + self._kept,
+            erase_at=now + self._retention,
             next_at=now if self.wake is None else now + OWN,
         )
 

@@ -151,7 +151,9 @@ class EventSender:
                 await self._wait_for(first, event)
                 return
             # Run to completion even during shutdown; otherwise the event would be sent twice.
-            has_told = await self._elicitations.whole(self._attempt(lanes.address, first))
+            has_told = await self._elicitations.run_to_completion(
+                self._attempt(lanes.address, first)
+            )
             if not has_told:
                 return
 

@@ -41,7 +41,7 @@ class EventsOut:
         *,
         outbound: Outbound,
         addresses: Sequence[EventAddress] = (),
-        kept: timedelta = EVENTS_KEPT,
+        retention: timedelta = EVENTS_KEPT,
         waiting_at_most: int = WAITING_AT_MOST,
     ) -> None:
         self.addresses = {each.name: each for each in addresses}
@@ -63,7 +63,7 @@ class EventsOut:
             clock=elicitations.clock,
             random=random,
             observer=elicitations.observer,
-            kept=kept,
+            retention=retention,
         )
         if addresses:
             elicitations.rows.outbox = self._outbox

@@ -104,7 +104,7 @@ class ClientConnections:
         self._unanswered: dict[int | str, StreamConnection] = {}
 
     def begin(self, request_id: int | str) -> None:
-        replaced = self.take(request_id)
+        replaced = self.pop(request_id)
         self._unanswered[request_id] = StreamConnection()
         if replaced is not None:  # the client reused a request id
             replaced.end(is_delivered=False)
@@ -112,7 +112,7 @@ class ClientConnections:
     def find(self, request_id: int | str) -> ClientConnection | None:
         return self._unanswered.get(request_id)
 
-    def take(self, request_id: int | str) -> StreamConnection | None:
+    def pop(self, request_id: int | str) -> StreamConnection | None:
         """Return and forget a request's connection; the caller reports its end from now on."""
         return self._unanswered.pop(request_id, None)
 
@@ -137,8 +137,8 @@ def watched(app: ASGIApp) -> ASGIApp:
 
 def client_connection_of(scope: Mapping[str, Any]) -> ClientConnection | None:
     """Return the connection of this request, or None if the app is not wrapped in `watched`."""
-    wire = scope.get(_SCOPE_KEY)
-    return wire if isinstance(wire, ClientConnection) else None
+    connection = scope.get(_SCOPE_KEY)
+    return connection if isinstance(connection, ClientConnection) else None
 
 
 class _Exchange(ClientConnection):

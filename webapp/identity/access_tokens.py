@@ -87,16 +87,16 @@ class IssuerTokens:
         if use is not None and use.resource in verified.made_for:
             needed = ()  # these scopes are for calls
         elif use is not None and not (is_for_calls and use.scope in verified.scopes):
-            raise use.refused(came=list(verified.made_for))
+            raise use.refused(received=list(verified.made_for))
         elif not is_for_calls:
             expected = [self.resource.url, *self.resource.audiences]
-            raise BadBearer("audience", expected=expected, came=list(verified.made_for))
+            raise BadBearer("audience", expected=expected, received=list(verified.made_for))
         if not set(needed) <= set(verified.scopes):
             raise BadBearer(
                 "scope",
                 error="insufficient_scope",
                 expected=list(needed),
-                came=list(verified.scopes),
+                received=list(verified.scopes),
             )
         return CheckedToken(
             token="",  # the token was made for this server and must not be passed on
@@ -152,7 +152,7 @@ def subject_of(token: AccessToken, identity: Identity, *, issuer: str) -> Subjec
 
 def log_refusal(refusal: BadBearer) -> None:
     """Log a refusal with what was checked, expected and received, but without the token."""
-    about = {"why": refusal.reason, "expected": refusal.expected, "came": refusal.came}
+    about = {"why": refusal.reason, "expected": refusal.expected, "came": refusal.received}
     if refusal.reason == "opaque":
         about["do"] = (
             "have the issuer make JWT access tokens for this audience (RFC 9068), or set "

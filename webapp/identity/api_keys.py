@@ -74,8 +74,8 @@ class ApiKeys:
         self._elicitations = elicitations
         self._ids = set[str]()  # the ids of all keys, from the last list and created since
         self._listed_at = float("-inf")
-        elicitations.hearers.append(self._hear)
-        elicitations.missed.append(self._forget)
+        elicitations.subscribers.append(self._hear)
+        elicitations.on_gap.append(self._forget)
 
     async def new(
         self,

@@ -112,7 +112,7 @@ class Viewer:
     is_user: bool = False
 
 
-class Way(StrEnum):
+class Access(StrEnum):
     """The access of a browser to a question: open, or the reason why not."""
 
     OPEN = "open"
@@ -127,13 +127,13 @@ class Way(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    way: Way
+class AccessDecision:
+    access: Access
     viewer: Viewer | None = None
 
     @property
     def is_open(self) -> bool:
-        return self.way is Way.OPEN
+        return self.access is Access.OPEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,34 +262,41 @@ class Identity:
             return Viewer(owner=self.local_owner, label="you, on this computer")
         return None
 
-    async def opening(
+    async def access(
         self, elicitation: Elicitation, scope: Mapping[str, Any], cookies: Mapping[str, str]
-    ) -> Opening:
+    ) -> AccessDecision:
         """Return whether this browser may open the question, and the person at it."""
         if elicitation.is_by_code:
-            return Opening(way=self._way_by_code(elicitation, cookies))
+            return AccessDecision(access=self._access_by_code(elicitation, cookies))
         if elicitation.is_for_user:
             user = await self._user_at(scope)
             if user is None:
-                return Opening(way=Way.APPLICATION)
+                return AccessDecision(access=Access.APPLICATION)
             is_theirs = user.owner == elicitation.owner
-            return Opening(way=Way.OPEN if is_theirs else Way.OTHER_USER, viewer=user)
+            return AccessDecision(
+                access=Access.OPEN if is_theirs else Access.OTHER_USER, viewer=user
+            )
         viewer = await self.viewer(scope, cookies)
         is_local = elicitation.owner == self.local_owner
         if traits_of(elicitation.kind).is_gate and self.pairs_for_yes(elicitation.owner):
             session = None if viewer is None else viewer.session
             if session is None or session.issuer != LOCAL_ISSUER:
-                return Opening(way=Way.PAIR if self._can_pair(scope) else Way.HERE_ONLY)
+                return AccessDecision(
+                    access=Access.PAIR if self._can_pair(scope) else Access.HERE_ONLY
+                )
         if viewer is not None and viewer.owner == elicitation.owner:
-            return Opening(way=Way.OPEN, viewer=viewer)
+            return AccessDecision(access=Access.OPEN, viewer=viewer)
         if is_local and self._locality.is_local(scope):
-            return Opening(way=Way.OPEN)  # the person may be signed in as somebody else, too
+            # The person may be signed in as somebody else, too.
+            return AccessDecision(access=Access.OPEN)
         if is_local:
-            return Opening(way=Way.PAIR if self._can_pair(scope) else Way.HERE_ONLY)
+            return AccessDecision(access=Access.PAIR if self._can_pair(scope) else Access.HERE_ONLY)
         if self._rules.issuer is None:
-            return Opening(way=Way.HERE_ONLY)
+            return AccessDecision(access=Access.HERE_ONLY)
         is_signed_in = viewer is not None and viewer.session is not None
-        return Opening(way=Way.OTHER_PERSON if is_signed_in else Way.SIGN_IN, viewer=viewer)
+        return AccessDecision(
+            access=Access.OTHER_PERSON if is_signed_in else Access.SIGN_IN, viewer=viewer
+        )
 
     async def kept_up(self, cookies: Mapping[str, str]) -> tuple[str, ...]:
         """Return the Set-Cookie headers that extend a session in use, if it is time for that."""
@@ -308,13 +315,13 @@ class Identity:
         owner = self._owners.tag_of_user(user, application=self._users.application)
         return Viewer(owner=owner, label=self._users.label, is_user=True)
 
-    def _way_by_code(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> Way:
+    def _access_by_code(self, elicitation: Elicitation, cookies: Mapping[str, str]) -> Access:
         binding, code = elicitation.binding, self.code(elicitation, cookies)
         if code is not None and is_confirmed(binding, browser=code.browser):
-            return Way.OPEN
+            return Access.OPEN
         if binding is not None and binding.confirmed_at is not None:
-            return Way.OTHER_BROWSER
-        return Way.CODE
+            return Access.OTHER_BROWSER
+        return Access.CODE
 
     def _holds(self, session: BrowserSession, scope: Mapping[str, Any]) -> bool:
         """Return True unless the session is a pairing that this browser cannot use.

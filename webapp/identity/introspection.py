@@ -44,11 +44,11 @@ class _Refused:
 
     reason: str
     expected: object
-    came: str | None
+    received: str | None
 
     def error(self) -> BadBearer:
         error = BadBearer(self.reason, expected=self.expected)
-        error.came = self.came
+        error.received = self.received
         return error
 
 
@@ -162,7 +162,9 @@ class Introspection:
         try:
             verified = introspected(says, resource=self._resource, now=self._clock())
         except BadBearer as error:
-            refused = _Refused(reason=error.reason, expected=error.expected, came=error.came)
+            refused = _Refused(
+                reason=error.reason, expected=error.expected, received=error.received
+            )
             self._refused[key] = (self._ticks(), refused)
             self._refusals.allow(sender)
             return refused

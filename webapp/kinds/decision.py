@@ -178,7 +178,7 @@ class Decisions:
         by = Decider(name=person.name, label=person.label)
         proof = ByApprover(approver=waiting.approver, person=by)
         work = self._decide(asked, proof, accepts=accepts, reason=_short(reason))
-        ended = await self._elicitations.whole(work)
+        ended = await self._elicitations.run_to_completion(work)
         await self._mark(waiting)
         return ended
 

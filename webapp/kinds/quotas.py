@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 class Room:
     """The permission for one more question: the questions it supersedes, and the owner's row."""
 
-    made_way: tuple[Elicitation, ...]
+    superseded: tuple[Elicitation, ...]
     standing: Standing
     session: str
 
@@ -57,7 +57,7 @@ class Room:
         standing = replace(
             self.standing, open=there, erase_at=max(other.expires_at for other in there)
         )
-        return [*self.made_way, standing]
+        return [*self.superseded, standing]
 
 
 class Quotas:
@@ -120,10 +120,10 @@ class Quotas:
         now = self._elicitations.clock()
         has_ended = self._elicitations.recent.has_ended
         there = [one for one in standing.open if now < one.expires_at and not has_ended(one.id)]
-        made_way: list[Elicitation] = []
+        superseded: list[Elicitation] = []
         if self._settings.one_per_session:
-            made_way = await self._made_way(there, run, session, now=now)
-            gone = {one.id for one in made_way}
+            superseded = await self._superseded(there, run, session, now=now)
+            gone = {one.id for one in superseded}
             there = [one for one in there if one.id not in gone]
         limit = self._settings.pending_per_owner
         if len(there) >= limit:
@@ -132,12 +132,12 @@ class Quotas:
             raise TooManyPending(limit=limit)
         await self._total.add_one()
         return Room(
-            made_way=tuple(made_way),
+            superseded=tuple(superseded),
             standing=replace(standing, open=tuple(there)),
             session=session,
         )
 
-    async def _made_way(
+    async def _superseded(
         self, there: Sequence[Open], run: Run, session: str, *, now: datetime
     ) -> list[Elicitation]:
         """Return the open questions of the session's other runs, superseded.

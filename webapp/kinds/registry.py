@@ -33,7 +33,7 @@ class Kinds:
     forms: PageKind
     gates: Gates
     decisions: Decisions
-    policies: Quotas
+    quotas: Quotas
     plugins: Plugins
     rules: Rules
     others: Mapping[str, QuestionKind] = field(default_factory=dict[str, QuestionKind])
@@ -63,7 +63,9 @@ class Kinds:
             return self._completed(kind, asked, answer, proof, ticks=ticks)
         return kind.complete(asked, answer, proof, ticks=ticks)
 
-    async def heard(self, asked: Elicitation, answer: Json, proof: Proof, *, by: PageKind) -> Json:
+    async def reduced(
+        self, asked: Elicitation, answer: Json, proof: Proof, *, by: PageKind
+    ) -> Json:
         """Return the answer after the plugins have reduced it. Raises InvalidAnswer."""
         if not is_heard(asked.kind) or asked.status.is_final:
             return answer
@@ -92,7 +94,7 @@ class Kinds:
         *,
         ticks: Collection[str],
     ) -> Elicitation:
-        left = await self.heard(asked, answer, proof, by=kind)
+        left = await self.reduced(asked, answer, proof, by=kind)
         return await kind.complete(asked, left, proof, ticks=ticks)
 
     def client(self, elicitation: Elicitation) -> Client | None:

@@ -40,7 +40,7 @@ class Rules:
 
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
-        elicitations.hearers.append(self.hear)
+        elicitations.subscribers.append(self.receive)
         self._known: OrderedDict[str, _Typed] = OrderedDict()  # by elicitation id
         self._asked: dict[str, asyncio.Future[Sequence[Fault]]] = {}  # by check id
 
@@ -83,7 +83,7 @@ class Rules:
         finally:
             del self._asked[check.id]
 
-    async def hear(self, record: Record) -> None:
+    async def receive(self, record: Record) -> None:
         """Answer another process's check, or receive the result of our own."""
         if record.kind != KINDS[Check]:
             return

@@ -75,7 +75,7 @@ class Events(logging.Formatter):
         return {
             name: value
             if isinstance(value, int | float)
-            else masked_in_short(str(value), hidden, letters=LETTERS_AT_MOST)
+            else masked_in_short(str(value), hidden, at_most=LETTERS_AT_MOST)
             for name, value in facts.items()
         }
 
@@ -89,7 +89,7 @@ class JsonEvents(Events):
             hidden = cast("Collection[str]", vars(record).get("hidden", ()))
             trace = traceback.format_exception(record.exc_info[1], limit=-20)
             whole = "".join(
-                masked_in_short(part, hidden, letters=LETTERS_AT_MOST) for part in trace
+                masked_in_short(part, hidden, at_most=LETTERS_AT_MOST) for part in trace
             )
             facts["trace"] = whole[-TRACE_LETTERS_AT_MOST:]
         return json.dumps(facts)
@@ -165,7 +165,7 @@ def mask_secrets(record: logging.LogRecord) -> bool:
     if error is not None:
         # Put the traceback in the message: some handlers format their own from the exception.
         said += "\n" + "".join(traceback.format_exception(error)).rstrip()
-    masked = masked_in_short(said, hidden, letters=MASKED_LETTERS_AT_MOST)
+    masked = masked_in_short(said, hidden, at_most=MASKED_LETTERS_AT_MOST)
     if masked != said:
         record.msg, record.args, record.exc_info = masked, (), None
     return True

@@ -149,7 +149,7 @@ class Counted:
             del self._kept[key]
             if each.last is not None and now != float("inf"):
                 self._kept[key] = _Trouble(now)  # it continues: write the next line later
-        return [told for _, each in over if (told := each.told()) is not None]
+        return [line for _, each in over if (line := each.summary()) is not None]
 
 
 class _Trouble:
@@ -174,7 +174,7 @@ class _Trouble:
         waits = SOUGHT_SECONDS if self._letters else WINDOW_SECONDS
         return now - self._since >= waits or self._letters >= SOUGHT_LETTERS
 
-    def told(self) -> logging.LogRecord | None:
+    def summary(self) -> logging.LogRecord | None:
         if self.last is None:
             return None
         facts = vars(self.last)

@@ -40,17 +40,17 @@ def mask(text: str, hidden: Collection[str]) -> str:
     return _masker(hidden, is_quoting=True)(text)
 
 
-def masked_in_short(text: str, hidden: Collection[str], *, letters: int) -> str:
-    """Mask a text, and shorten it to `letters` characters from its beginning and its end.
+def masked_in_short(text: str, hidden: Collection[str], *, at_most: int) -> str:
+    """Mask a text, and shorten it to `at_most` characters from its beginning and its end.
 
     The text is cut before it is masked, so that a long text costs no more than a short one. The cut
     pieces include the length of the longest secret, or a part of a secret could remain at the cut.
     """
-    half = letters // 2
+    half = at_most // 2
     near = half + max(map(len, _words(hidden)), default=0)
     if len(text) <= 2 * near:
         whole = mask(text, hidden)
-        if len(whole) <= letters:
+        if len(whole) <= at_most:
             return whole
         return f"{whole[:half]}{_more(len(whole) - 2 * half)}{whole[-half:]}"
     # Masking shortens a piece. The cut mark makes a partial secret at the cut masked as well.
@@ -111,8 +111,8 @@ def _masker(hidden: Collection[str], *, is_quoting: bool) -> Callable[[str], str
     return mask
 
 
-def _more(letters: int) -> str:
-    return f" [{letters} more letters] "
+def _more(length: int) -> str:
+    return f" [{length} more letters] "
 
 
 def _words(hidden: Collection[str]) -> list[str]:

@@ -46,7 +46,7 @@ class _Left:
 
     asking: Asking
     end: asyncio.TimerHandle
-    came: Callable[[Asking], None]  # callback for the answer
+    on_answer: Callable[[Asking], None]  # callback for the answer
 
 
 class ClientAsks:
@@ -66,7 +66,7 @@ class ClientAsks:
         left = self._left.pop(id, None)
         if left is not None:
             left.end.cancel()
-            left.asking.remove_done_callback(left.came)
+            left.asking.remove_done_callback(left.on_answer)
             if not left.asking.done() or _action_of(left.asking) in _COUNTS:
                 return left.asking
         asking = self._open[id] = asyncio.create_task(ask())
@@ -91,10 +91,10 @@ class ClientAsks:
         if not is_to_newer:
             self.give_up(id)
         end = asyncio.get_running_loop().call_later(life.total_seconds(), asking.cancel)
-        came = partial(self._came, id, late)
-        self._left[id] = _Left(asking, end, came)
+        on_answer = partial(self._received, id, late)
+        self._left[id] = _Left(asking, end, on_answer)
         self._untold.add(id)
-        asking.add_done_callback(came)
+        asking.add_done_callback(on_answer)
 
     def has_left(self, id: str) -> bool:
         return id in self._left
@@ -117,7 +117,7 @@ class ClientAsks:
     def has_accepted(self, id: str) -> bool:
         return id in self._accepted
 
-    def _came(self, id: str, late: Late, asking: Asking) -> None:
+    def _received(self, id: str, late: Late, asking: Asking) -> None:
         if id not in self._left or asking.cancelled() or asking.exception() is not None:
             return  # the question has ended or a newer call waits for it
         work = asyncio.create_task(_logged(late(asking.result())))

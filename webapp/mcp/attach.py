@@ -71,13 +71,13 @@ def attach(
     service: Service,
     *,
     issuer: str | None = None,
-    wires: ClientConnections | None = None,
+    connections: ClientConnections | None = None,
 ) -> "Middleware":
     """Let the tools of an MCPServer, a FastMCP server or a low-level Server await people.
 
     `issuer` names the issuer of the subjects of the server's own authentication, if its access
-    tokens do not name one. `wires` has the calls that come over stdio. Raises TypeError for any
-    other object, and ValueError for a server without a name of its own.
+    tokens do not name one. `connections` has the calls that come over stdio. Raises TypeError for
+    any other object, and ValueError for a server without a name of its own.
     """
     middleware = getattr(low_level_of(server), "middleware", None)
     if not isinstance(middleware, list):
@@ -92,7 +92,9 @@ def attach(
     parts[:] = [part for part in parts if not isinstance(part, Middleware | InTraceOfRequest)]
     if service.telemetry.tracer is not None:
         parts.insert(0, InTraceOfRequest())
-    ours = Middleware(server, service, issuer=issuer, wires=wires or ClientConnections())
+    ours = Middleware(
+        server, service, issuer=issuer, connections=connections or ClientConnections()
+    )
     parts.append(ours)
     inner_calls.watch(server)
     return ours
@@ -101,29 +103,29 @@ def attach(
 def is_served(server: Any) -> bool:
     """Return True if a running application is attached to this server."""
     parts = getattr(low_level_of(server), "middleware", ())
-    return any(isinstance(part, Middleware) and not part.is_over for part in parts)
+    return any(isinstance(part, Middleware) and not part.has_ended for part in parts)
 
 
 class Middleware:
     """The middleware that makes each tools/call the Asker of the tool that runs in it."""
 
     def __init__(
-        self, server: Any, service: Service, *, issuer: str | None, wires: ClientConnections
+        self, server: Any, service: Service, *, issuer: str | None, connections: ClientConnections
     ) -> None:
         self._server = server
         self._service = service
         self._hiding = Visibility(server, service)
         self._result_tool = ResultTool(service, server=server.name)
-        self._offer = TaskOffer(server, is_on=service.kinds.policies.gives_tasks)
+        self._offer = TaskOffer(server, is_on=service.kinds.quotas.gives_tasks)
         self._tasks = Tasks(service, self._offer, server=server.name)
-        self._wires = wires
+        self._client_connections = connections
         self._issuer = issuer or issuer_of(server)
         self._connections = ConnectionAsks()
-        self.is_over = False
+        self.has_ended = False
 
     def end(self) -> None:
         """Mark the middleware as ended, because its service is closed."""
-        self.is_over = True
+        self.has_ended = True
 
     async def __call__(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext
@@ -150,14 +152,14 @@ class Middleware:
         assert request_id is not None
         if context.request is not None:
             note_call(context.request.scope)
-        wire = self._wire(context)
+        connection = self._connection(context)
         service, declared = self._service, self._declared(context)
         params = dict(context.params or {})
         caller = self._caller(context, declared)
         has_result_tool = await self._has_result_tool(context, declared)
         going_on: GoOn | None = None
         if has_result_tool and params.get("name") == RESULT_TOOL:
-            said = await self._result_tool.hear(
+            said = await self._result_tool.call(
                 params.get("arguments"), caller=caller, protocol_version=context.protocol_version
             )
             if not isinstance(said, GoOn):
@@ -180,11 +182,13 @@ class Middleware:
             return self._result_tool.over(protocol_version=context.protocol_version)
         if task is not None and not declared.is_modern:
             return await self._tasks.create(leg)
-        watched = service.clients.patience.watch(caller, wire)
+        watched = service.clients.patience.watch(caller, connection)
         is_cut_told = context.request is None or context.protocol_version < MODERN
         with working(tracer=service.telemetry.tracer, call=call.leg):
             try:
-                result = await service.bodies.run(call, leg.body, wire, is_cut_told=is_cut_told)
+                result = await service.running_tools.run(
+                    call, leg.body, connection, is_cut_told=is_cut_told
+                )
             except asyncio.CancelledError:
                 watched.gave_up()
                 raise
@@ -193,7 +197,7 @@ class Middleware:
         for id in await asks.ended(service.elicitations):  # ended between calls
             await context.session.send_elicit_complete(id, related_request_id=request_id)
         later = partial(when_read_later, request_id)
-        service.bodies.deliver(call, wire, later=later)
+        service.running_tools.deliver(call, connection, later=later)
         return result
 
     async def _leg(
@@ -318,7 +322,7 @@ class Middleware:
         if caller.is_anonymous and caller.by_code and not declared.shows(by_code=True):
             return replace(caller, refusal=_NOBODY_WITHOUT_FORMS)
         if caller.is_anonymous and caller.by_code and scope is not None:
-            wait = self._service.nobodys.allow(address_key(scope))
+            wait = self._service.anonymous_limit.allow(address_key(scope))
             return replace(caller, refusal=str(TooOften(wait))) if wait else caller
         return caller
 
@@ -354,7 +358,7 @@ class Middleware:
             declared=declared,
             caller=caller,
             version=context.protocol_version,
-            wire=self._wire(context),
+            connection=self._connection(context),
             later=partial(when_read_later, request_id),
             prepares=partial(self._leg, context, call_next, declared=declared, caller=caller),
         )
@@ -374,11 +378,11 @@ class Middleware:
             result["tools"] = [*result.get("tools", []), self._result_tool.listed]
         return result
 
-    def _wire(self, context: ServerRequestContext[Any, Any]) -> ClientConnection | None:
+    def _connection(self, context: ServerRequestContext[Any, Any]) -> ClientConnection | None:
         if context.request is not None:
             return client_connection_of(context.request.scope)
         assert context.request_id is not None
-        return self._wires.find(context.request_id)
+        return self._client_connections.find(context.request_id)
 
     def _declared(self, context: ServerRequestContext[Any, Any]) -> Declared:
         return declared_by(context, listed=self._service.clients.listed)

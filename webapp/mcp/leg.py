@@ -99,7 +99,7 @@ async def _interrupted(
     call: Call, tool: ServedTool | None, *, protocol_version: str
 ) -> HandlerResult:
     """Return the presenter's answer as the result, whatever the body did afterwards."""
-    await call.presenter.heed(call)
+    await call.presenter.apply_client_answers(call)
     await call.finish()
     if isinstance(call.answer, Exception):
         raise call.answer

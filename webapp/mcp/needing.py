@@ -51,7 +51,7 @@ async def _ask(verbs: Verbs, need: Need, arguments: Mapping[str, Json], *, place
     if need.on_complete is not None and await _has_asked(verbs, facts):
         await _complete(verbs, need.on_complete, answers, name=f"needs:{place}:{facts}")
     for (question, outcome), fact in zip(pairs, facts, strict=True):
-        verbs.handed.put(fact, outcome, key=question.key)
+        verbs.prefetched.put(fact, outcome, key=question.key)
 
 
 async def _yes(verbs: Verbs, question: Question[Any], decline_message: str | None) -> Outcome[Json]:

@@ -106,7 +106,7 @@ class ResultTool:
             },
         }
 
-    async def hear(self, arguments: object, *, caller: Caller, protocol_version: str) -> Said:
+    async def call(self, arguments: object, *, caller: Caller, protocol_version: str) -> Said:
         """Return the result for the model, or the call that is to be made."""
         given = cast("Mapping[str, object]", arguments if isinstance(arguments, Mapping) else {})
         try:
@@ -131,7 +131,8 @@ class ResultTool:
         asked = await self._service.elicitations.get(id)
         if asked is None or asked.run is None:
             raise NotAllowed(_UNKNOWN)
-        await self._service.bodies.landed(asked.run)  # a result that just arrives may end the run
+        # A result that just arrives may end the run.
+        await self._service.running_tools.landed(asked.run)
         run = await self._service.elicitations.run(owner=asked.owner, id=asked.run)
         called = None if run is None else run.called
         if run is None or called is None:
@@ -171,7 +172,7 @@ class ResultTool:
         """Return True if the ended run has no stored result, so that it must not run again."""
         if run.finished_at is None:
             return False
-        return run.result is None or self._service.clock() >= run.kept_until
+        return run.result is None or self._service.clock() >= run.expires_at
 
     async def _pass_on(self, asked: Elicitation, typed: object) -> str:
         """Check the user code that the person read. Raises NotAllowed if the code is not right."""

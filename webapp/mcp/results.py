@@ -342,7 +342,7 @@ def _part_cut_off(part: object, hidden: Collection[str]) -> object:
     text = said.get("text")
     if not isinstance(text, str) or len(text) <= ERROR_LETTERS_AT_MOST:
         return said
-    short = masked_in_short(text, hidden, letters=ERROR_LETTERS_AT_MOST)
+    short = masked_in_short(text, hidden, at_most=ERROR_LETTERS_AT_MOST)
     return {**said, "text": short}
 
 
@@ -356,11 +356,11 @@ def without(raised: Exception, hidden: Collection[str]) -> Exception:
     """Return the exception of a body without secrets of the person or the provider."""
     if isinstance(raised, MCPError):
         given = [raised.message, raised.data]
-        said = masked_in_short(raised.message, hidden, letters=ERROR_LETTERS_AT_MOST)
+        said = masked_in_short(raised.message, hidden, at_most=ERROR_LETTERS_AT_MOST)
         message, data = said, masked(raised.data, hidden)
         return raised if [message, data] == given else MCPError(raised.code, message, data)
     said = str(raised)
-    cleared = masked_in_short(said, hidden, letters=ERROR_LETTERS_AT_MOST)
+    cleared = masked_in_short(said, hidden, at_most=ERROR_LETTERS_AT_MOST)
     return raised if cleared == said else MCPError(INTERNAL_ERROR, cleared)
 
 

@@ -111,7 +111,7 @@ class _Session:
 
     def __init__(self) -> None:
         self.shelf = _Shelf()
-        self.is_over = False
+        self.has_ended = False
         self.wanted: OrderedDict[RequestId, Callable[[ClientConnection], None]] = OrderedDict()
         self.read: OrderedDict[RequestId, ClientConnection] = OrderedDict()
 
@@ -125,7 +125,7 @@ class _Here:
     """The HTTP request that code runs for. A session's own tasks have the first request's."""
 
     session: _Session | None
-    wire: ClientConnection | None
+    connection: ClientConnection | None
     last_event_id: str | None = None
     found: _Stream | None = None
     is_refused: bool = False
@@ -144,8 +144,8 @@ def when_read_later(request_id: RequestId, callback: Callable[[ClientConnection]
     session = here.session if here is not None else None
     if session is None:
         return
-    if (wire := session.read.get(request_id)) is not None:
-        callback(wire)
+    if (connection := session.read.get(request_id)) is not None:
+        callback(connection)
         return
     session.wanted[request_id] = callback
     if len(session.wanted) > _CALLS_AT_MOST:
@@ -228,7 +228,9 @@ class Streams(EventStore):
                 return
             headers = dict(scope["headers"])
             session_id = headers.get(_SESSION, b"").decode("latin-1")
-            here = _Here(session=self._sessions.get(session_id), wire=client_connection_of(scope))
+            here = _Here(
+                session=self._sessions.get(session_id), connection=client_connection_of(scope)
+            )
             token = _here.set(here)
             try:
                 if session_id and scope["method"] == "GET" and headers.get(_LAST_EVENT):
@@ -250,7 +252,7 @@ class Streams(EventStore):
                 if not session_id and given:
                     self._sessions[given.decode("latin-1")] = here.session
                 elif scope["method"] == "DELETE" and message["status"] == 200:
-                    here.session.is_over = True
+                    here.session.has_ended = True
                     for stream in here.session.shelf.streams.values():
                         stream.wake()
             await send(message)
@@ -342,12 +344,12 @@ async def _read(
     try:
         while not leaving.done():
             for event in stream.after(last) or ():
-                if event.answers is not None and here.wire is not None:
-                    _tell(session, event.answers, here.wire)
+                if event.answers is not None and here.connection is not None:
+                    _tell(session, event.answers, here.connection)
                 await send(_body(_on_the_wire(event)))
                 last = event.id
-            is_over = stream.over_at is not None or stream.is_dropped or session.is_over
-            if is_over or stream.reader is not me or loop.time() >= ends_at:
+            has_ended = stream.over_at is not None or stream.is_dropped or session.has_ended
+            if has_ended or stream.reader is not me or loop.time() >= ends_at:
                 break
             turn = loop.create_future()
             stream.waiting.append(turn)
@@ -363,12 +365,12 @@ async def _read(
         await asyncio.wait({leaving})
 
 
-def _tell(session: _Session, request_id: RequestId, wire: ClientConnection) -> None:
-    session.read[request_id] = wire
+def _tell(session: _Session, request_id: RequestId, connection: ClientConnection) -> None:
+    session.read[request_id] = connection
     if len(session.read) > _CALLS_AT_MOST:
         session.read.popitem(last=False)
     if (callback := session.wanted.pop(request_id, None)) is not None:
-        callback(wire)
+        callback(connection)
 
 
 async def _left(receive: Receive) -> None:

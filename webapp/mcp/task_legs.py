@@ -101,7 +101,7 @@ class TaskLegs:
             if self._at_work.get(run_id) is at_work:
                 del self._at_work[run_id]
 
-        task = self._service.bodies.begin(call, leg.body, keep)
+        task = self._service.running_tools.begin(call, leg.body, keep)
         at_work = self._at_work[run_id] = AtWork(task=task, call=call, holds=holds)
         task.add_done_callback(over)
         return at_work

@@ -44,14 +44,14 @@ class TaskState:
         return self.long_result or self.run.result or ""
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         return self.run.finished_at is not None
 
     @property
     def is_gone(self) -> bool:
         """True if the task has ended and its result is no longer stored."""
-        is_kept = self.run.result is not None and self.now < self.run.kept_until
-        return self.is_over and not self.run.is_cancelled and not is_kept
+        is_kept = self.run.result is not None and self.now < self.run.expires_at
+        return self.has_ended and not self.run.is_cancelled and not is_kept
 
     @property
     def open(self) -> list[tuple[int, Elicitation]]:
@@ -75,14 +75,14 @@ class TaskState:
         run = self.run
         if run.is_cancelled:
             return "cancelled"
-        if self.is_over:
+        if self.has_ended:
             fails = _FAULT in self.result and fault_of(json.loads(self.result)) is not None
             if protocol_version < MODERN:  # there a tool's own error is a failure too
                 fails = fails or is_error(self.result)
             return "failed" if fails else "completed"
         return "input_required" if self.open_here else "working"
 
-    def told(self, protocol_version: str, *, status: TaskStatus, message: str = "") -> Result:
+    def to_result(self, protocol_version: str, *, status: TaskStatus, message: str = "") -> Result:
         """Return the task in the protocol's format."""
         run, is_modern = self.run, protocol_version >= MODERN
         age = max(self.now - run.created_at, timedelta())
@@ -92,7 +92,7 @@ class TaskState:
             "status": status,
             "createdAt": _written(run.created_at),
             "lastUpdatedAt": _written(self._moved_at),
-            "ttlMs" if is_modern else "ttl": (run.kept_until - run.created_at) // _MILLISECOND,
+            "ttlMs" if is_modern else "ttl": (run.expires_at - run.created_at) // _MILLISECOND,
             "pollIntervalMs" if is_modern else "pollInterval": looks // _MILLISECOND,
         }
         if status == "cancelled":

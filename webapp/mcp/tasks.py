@@ -79,7 +79,7 @@ class TaskRequest:
     declared: Declared
     caller: Caller
     version: str
-    wire: ClientConnection | None
+    connection: ClientConnection | None
     later: Later
     prepares: Prepares
 
@@ -167,13 +167,15 @@ class Tasks:
 
     async def _get(self, request: TaskRequest) -> Result:
         state = await self._state(request)
-        if not (state.is_over or state.open):
+        if not (state.has_ended or state.open):
             at_work = await self._go_on(request, state)
             if at_work is not None:
                 await asyncio.wait({at_work.task}, timeout=AT_ONCE_SECONDS)
             state = await self._state(request)
         status = state.status(request.version)
-        told = state.told(request.version, status=status, message=self._message(state, request))
+        told = state.to_result(
+            request.version, status=status, message=self._message(state, request)
+        )
         if not request.is_modern:
             return told
         told["resultType"] = "complete"
@@ -191,7 +193,7 @@ class Tasks:
     async def _result(self, request: TaskRequest) -> Result:
         """Wait for the task's result. The client is sent the task's questions in the meantime."""
         is_outrun = False  # a newer tasks/result request has the questions
-        while not (state := await self._state(request)).is_over:
+        while not (state := await self._state(request)).has_ended:
             if self._service.is_draining:
                 raise MCPError(types.INTERNAL_ERROR, "The server restarts. Ask for this again.")
             at_work = self._legs.of(state.run.id)
@@ -252,13 +254,15 @@ class Tasks:
             for n, one in state.open_here
             if _key(n, one) in given
         ]
-        if answers and not state.is_over:
+        if answers and not state.has_ended:
             presenter = self._presenter(request.declared, request.caller)
             leg = await self._leg(request, state.run, TaskLeg(presents=lambda _: presenter))
             if leg is not None:
                 for n, asked, response in answers:
                     shown_at = self._first_shown.get(asked.id, asked.created_at)
-                    if not await presenter.hear(leg.call, asked, response, shown_at=shown_at):
+                    if not await presenter.apply_answer(
+                        leg.call, asked, response, shown_at=shown_at
+                    ):
                         presenter.dismissed.add(name_at(n, asked.id))
                 is_answered = not (await self._state(request)).open
                 if is_answered or presenter.dismissed:
@@ -281,7 +285,7 @@ class Tasks:
             at_work.task.cancel()
         if request.is_modern:
             return {"resultType": "complete"}
-        return state.told(request.version, status="cancelled")
+        return state.to_result(request.version, status="cancelled")
 
     async def _go_on(self, request: TaskRequest, state: TaskState) -> AtWork | None:
         """Let the body continue if it can. Return the body that runs in this process, or None."""
@@ -342,7 +346,7 @@ class Tasks:
         assert run.result is not None
         if leg is not None:
             await leg.call.give_again(run, run.result)
-            service.bodies.deliver(leg.call, request.wire, later=request.later)
+            service.running_tools.deliver(leg.call, request.connection, later=request.later)
         return in_revision(json.loads(state.result), request.version)
 
     async def _input_requests(self, state: TaskState, request: TaskRequest) -> dict[str, Any]:
@@ -411,7 +415,7 @@ class Tasks:
     def _created(self, run: Run, *, version: str) -> Result:
         _log.info("task.created", extra={"run": run.id})
         state = TaskState(run=run, asked=(), now=self._service.clock())
-        task = state.told(version, status="working")
+        task = state.to_result(version, status="working")
         return {"resultType": "task", **task} if version >= MODERN else {"task": task}
 
 

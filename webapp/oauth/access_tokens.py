@@ -135,12 +135,12 @@ class AccessTokens:
 
         `by` is the requester's name in the audit.
         """
-        return await self._elicitations.whole(self._disconnect(owner, id, by=by))
+        return await self._elicitations.run_to_completion(self._disconnect(owner, id, by=by))
 
     async def _renewed(self, found: Connection, *, refused: str | None) -> Connection | None:
         lock = self._locks.setdefault(found.id, asyncio.Lock())
         async with lock:
-            return await self._elicitations.whole(self._renew(found, refused=refused))
+            return await self._elicitations.run_to_completion(self._renew(found, refused=refused))
 
     async def _renew(self, found: Connection, *, refused: str | None) -> Connection | None:
         deadline = self._from_now(WAIT_AT_MOST)
@@ -175,9 +175,9 @@ class AccessTokens:
                 if current.claim != claim:
                     # Measure here: the claim's own end may come from another clock.
                     claim, until = current.claim, self._from_now(CLAIM)
-                if until.is_over:
+                if until.has_ended:
                     return current
-                if deadline.is_over:
+                if deadline.has_ended:
                     raise _not_now(current)
                 await waiter.changes(until=min(now + pause, until.at(now)), now=now)
                 pause = min(2 * pause, LOOK_AT_MOST)

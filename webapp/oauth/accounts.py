@@ -51,8 +51,8 @@ class Accounts:
         config: str = "elicit.toml",
     ) -> None:
         self._elicitations = elicitations
-        self._registrations = Clients(providers=providers, credentials=credentials, config=config)
-        self.connections = Connections(elicitations=elicitations, registrations=self._registrations)
+        self._clients = Clients(providers=providers, credentials=credentials, config=config)
+        self.connections = Connections(elicitations=elicitations, clients=self._clients)
         self.failures = TokenFailures(elicitations)
         self.keys = AccessTokens(
             elicitations=elicitations,
@@ -60,18 +60,18 @@ class Accounts:
             connections=self.connections,
             failures=self.failures,
         )
-        self.flow = OauthFlow(self._registrations.clients)
-        self.grants = CodeExchange(
+        self.flow = OauthFlow(self._clients.clients)
+        self.code_exchange = CodeExchange(
             elicitations=elicitations,
             outbound=outbound,
-            registrations=self._registrations,
+            clients=self._clients,
             connections=self.connections,
             failures=self.failures,
             flow=self.flow,
         )
 
     def facts(self, request: AccountRequest) -> Json:
-        client = self._registrations.of(request.provider)
+        client = self._clients.of(request.provider)
         return {**_mapping(request.facts()), "client": client.client_id, "at": place_of(client)}
 
     async def known(self, request: AccountRequest, by: AskedBy) -> Json | None:
@@ -84,7 +84,7 @@ class Accounts:
             Failed: The provider could not renew an expired token now, or the call already received
                 an account and would now get another one or (in a later request) none.
         """
-        client = self._registrations.of(request.provider)
+        client = self._clients.of(request.provider)
         key = self.connections.key(client, server=by.server)
         held = await self.connections.find(by.owner, key, account=request.account)
         if by.account is None:
@@ -97,7 +97,7 @@ class Accounts:
         return given
 
     async def _given(self, found: Connection, request: AccountRequest, by: AskedBy) -> Json | None:
-        client = self._registrations.of(request.provider)
+        client = self._clients.of(request.provider)
         if not found.is_shared(by.tool, by.client):
             return None
         if not self.connections.is_enough(found, request.scopes, client):
@@ -113,7 +113,7 @@ class Accounts:
 
     async def is_connected(self, request: AccountRequest, by: AskedBy) -> bool:
         """Return True if any tool has the account with enough scopes. Renews nothing."""
-        client = self._registrations.of(request.provider)
+        client = self._clients.of(request.provider)
         key = self.connections.key(client, server=by.server)
         found = await self.connections.find(by.owner, key, account=request.account)
         return found is not None and self.connections.is_enough(found, request.scopes, client)
@@ -126,7 +126,7 @@ class Accounts:
         Raises TokenRefused while the provider refuses this server's registration: the person is
         then not asked.
         """
-        client = self._registrations.of(request.provider)
+        client = self._clients.of(request.provider)
         await self.failures.check(client, owner=by.owner)
         key = self.connections.key(client, server=by.server)
         held = await self.connections.find(by.owner, key, account=request.account)
@@ -137,7 +137,7 @@ class Accounts:
             also=held.scopes if held is not None else (),
             account=request.account,
             reason=request.reason,
-            declared=self._registrations.declared(client),
+            declared=self._clients.declared(client),
         )
         # For a provider that the operator declares, use the label that people know.
         message = dataclasses.replace(request, provider=client.provider).message
@@ -179,12 +179,12 @@ class Accounts:
 
     def terms(self, elicitation: Elicitation) -> AccountTerms:
         terms = msgspec.convert(elicitation.asked.terms, AccountTerms)
-        self._registrations.learn(terms.declared)
+        self._clients.learn(terms.declared)
         return terms
 
     def client_for(self, elicitation: Elicitation) -> Client | None:
         """Return this server's OAuth client at the question's provider; None if not configured."""
-        return self._registrations.get(self.terms(elicitation).provider)
+        return self._clients.get(self.terms(elicitation).provider)
 
     async def connected(self, elicitation: Elicitation) -> Connection | None:
         """Return the account that the question led to, also after its delivery."""
@@ -228,11 +228,11 @@ class Accounts:
 
     async def refused_registrations(self) -> Sequence[RefusedRegistration]:
         """Return the registrations of this server that providers refuse, for the operator."""
-        return await self.failures.standing(tuple(self._registrations.clients.values()))
+        return await self.failures.standing(tuple(self._clients.clients.values()))
 
     def label_of(self, provider: str) -> str:
         """Return the name that people know the provider by."""
-        declared = self._registrations.provider(provider)
+        declared = self._clients.provider(provider)
         return provider if declared is None else declared.label
 
     def label(self, elicitation: Elicitation) -> str:

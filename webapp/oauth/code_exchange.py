@@ -39,14 +39,14 @@ class CodeExchange:
         *,
         elicitations: Elicitations,
         outbound: Outbound,
-        registrations: Clients,
+        clients: Clients,
         connections: Connections,
         failures: TokenFailures,
         flow: OauthFlow,
     ) -> None:
         self._elicitations = elicitations
         self._outbound = outbound
-        self._registrations = registrations
+        self._clients = clients
         self._connections = connections
         self._failures = failures
         self._flow = flow
@@ -57,7 +57,9 @@ class CodeExchange:
         Cancelling the caller does not stop the work. Raises NotPossible if the state was already
         used.
         """
-        await self._elicitations.whole(self._connect(elicitation, state=state, code=code))
+        await self._elicitations.run_to_completion(
+            self._connect(elicitation, state=state, code=code)
+        )
 
     async def refuse(self, elicitation: Elicitation, error: NotAccepted) -> None:
         """Settle the question as denied or failed, as the provider answered."""
@@ -83,7 +85,7 @@ class CodeExchange:
         assert current.attempt is not None
         kept = msgspec.convert(current.attempt.kept, StoredAttempt)
         try:
-            client = self._registrations.get(self._terms(current).provider)
+            client = self._clients.get(self._terms(current).provider)
             grant = await self._outbound.run(talk, to=client)
         except Exception as error:  # noqa: BLE001 - any error of the exchange settles the question
             hidden = (code, kept.verifier)
@@ -92,9 +94,9 @@ class CodeExchange:
                 noted = Failed("The provider's answer could not be understood.")
             await self.refuse(current, noted)
             return
-        await self.take(current, grant, token=kept.token, client_auth=kept.client_auth)
+        await self.finish(current, grant, token=kept.token, client_auth=kept.client_auth)
 
-    async def take(
+    async def finish(
         self, current: Elicitation, grant: Grant, *, token: str | None, client_auth: str
     ) -> bool:
         """Store the granted account, and settle the question.
@@ -104,7 +106,7 @@ class CodeExchange:
         """
         terms = self._terms(current)
         connection = self._connection(current, grant, token=token, client_auth=client_auth)
-        client = self._registrations.clients[terms.provider]
+        client = self._clients.clients[terms.provider]
         await self._failures.clear(client, owner=current.owner)
         if not terms.wants(grant.person):
             other = Failed("Another account than the one that was asked for was connected.")
@@ -141,7 +143,7 @@ class CodeExchange:
             step=step,
             id=current.id,
             owner=current.owner,
-            client=self._registrations.get(self._terms(current).provider),
+            client=self._clients.get(self._terms(current).provider),
             hidden=hidden,
         )
 
@@ -155,7 +157,7 @@ class CodeExchange:
         if await self._connections.read(refused.owner, refused.id) is not None:
             return  # already connected: many providers revoke all grants of the person together
         with suppress(Failed):
-            client = self._registrations.clients[refused.provider]
+            client = self._clients.clients[refused.provider]
             await self._outbound.run(revoke(client, refused), to=client)
 
     def _terms(self, elicitation: Elicitation) -> AccountTerms:
@@ -175,7 +177,7 @@ class CodeExchange:
             if not is_one or not connection.is_shared(asked.tool, asked.calling_client):
                 continue
             terms = self._terms(other)
-            client = self._registrations.get(terms.provider)
+            client = self._clients.get(terms.provider)
             if (
                 client is not None
                 and self._connections.key(client, server=other.asked.server) == connection.key
@@ -190,7 +192,7 @@ class CodeExchange:
     ) -> Connection:
         terms = self._terms(current)
         pepper = self._elicitations.owners.pepper
-        client = self._registrations.clients[terms.provider]
+        client = self._clients.clients[terms.provider]
         key = self._connections.key(client, server=current.asked.server)
         tail, now = pepper.tag("account", key, grant.person.id, size=18), self._elicitations.clock()
         client_of = current.asked.calling_client

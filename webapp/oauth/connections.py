@@ -36,9 +36,9 @@ BEGUN_AT_MOST = 16  # calls that share one answer and whose accounts are remembe
 
 
 class Connections:
-    def __init__(self, *, elicitations: Elicitations, registrations: Clients) -> None:
+    def __init__(self, *, elicitations: Elicitations, clients: Clients) -> None:
         self._elicitations = elicitations
-        self._registrations = registrations
+        self._clients = clients
 
     def key(self, client: Client, *, server: str) -> str:
         """Return the key that all accounts of one server at one provider share."""
@@ -48,16 +48,16 @@ class Connections:
 
     def client(self, connection: Connection) -> Client | None:
         """Return the OAuth client that this account came from; None if removed or replaced."""
-        self._registrations.learn(connection.declared)
-        client = self._registrations.get(connection.provider)
+        self._clients.learn(connection.declared)
+        client = self._clients.get(connection.provider)
         if client is None or self.key(client, server=connection.server) != connection.key:
             return None
         return client
 
     def provider(self, connection: Connection) -> Provider | None:
         """Return the provider as it is declared now, or None."""
-        self._registrations.learn(connection.declared)
-        return self._registrations.provider(connection.provider)
+        self._clients.learn(connection.declared)
+        return self._clients.provider(connection.provider)
 
     async def read(self, owner: str, id: str) -> Connection | None:
         """Return the stored account, or None if it was disconnected."""
@@ -101,7 +101,7 @@ class Connections:
 
     def content(self, connection: Connection) -> Json:
         """Return the account data that a tool receives, including the access token."""
-        provider = self._registrations.clients[connection.provider].provider
+        provider = self._clients.clients[connection.provider].provider
         content: Json = msgspec.to_builtins(
             Content(
                 provider=connection.provider,

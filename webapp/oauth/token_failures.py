@@ -211,6 +211,6 @@ def _told(refusal: Refusal, *, step: Step, hidden: Collection[str]) -> dict[str,
     if step != "callback":
         told["http_status"] = refusal.status
         if refusal.description is not None:
-            text = masked_in_short(refusal.description, hidden, letters=DESCRIPTION_AT_MOST)
+            text = masked_in_short(refusal.description, hidden, at_most=DESCRIPTION_AT_MOST)
             told["description"] = _NO_WORD.sub(MASK, text)
     return told

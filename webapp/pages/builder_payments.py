@@ -29,7 +29,7 @@ def view_of(payment: Payment, *, server: str, is_late: bool, locale: Locale | No
     """
     price, is_test = price_in(locale, payment.price), not payment.is_live
     receipt = payment.id[OWNER_TAG_CHARACTERS:]
-    if payment.is_over:
+    if payment.has_ended:
         return PaymentOver(
             server=server,
             became=OVER[state_of(payment)],

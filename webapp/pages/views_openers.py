@@ -58,7 +58,7 @@ class CodePage(Live):
 
     template: ClassVar[str] = "code.html"
     kind: PageName
-    letters: str
+    user_code: str
     words: str
 
 

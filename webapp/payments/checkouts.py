@@ -59,14 +59,14 @@ class Checkouts:
         elicitations: Elicitations,
         outbound: Outbound,
         flow: Gateways,
-        loose_ends: UnresolvedPayments,
+        unresolved: UnresolvedPayments,
         verification: Verification,
         turns: Turns,
     ) -> None:
         self._elicitations = elicitations
         self._outbound = outbound
         self._flow = flow
-        self._loose_ends = loose_ends
+        self._unresolved = unresolved
         self._verification = verification
         self.turns = turns
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
@@ -91,7 +91,7 @@ class Checkouts:
         for session in sessions_of(elicitation):
             try:
                 found = await self._ask(elicitation, session, collects=collects)
-                statuses.append(await self._verification.heed(elicitation, found))
+                statuses.append(await self._verification.apply(elicitation, found))
             except (Failed, Mismatch) as error:
                 failure = failure or error  # another session may be paid
         if failure is not None:
@@ -150,7 +150,7 @@ class Checkouts:
         if not is_closed:
             found = await self._ask(elicitation, session, collects=True)
             with suppress(Mismatch):
-                await self._verification.heed(elicitation, found)
+                await self._verification.apply(elicitation, found)
             raise NotPossible(status=found.state, wanted="paid anew")
         await self._elicitations.change(elicitation.id, lambda e: forget_page(e, session))
 
@@ -170,7 +170,7 @@ class Checkouts:
         if not self._flow.lists(elicitation):
             if not isinstance(refused, KeyUsed):
                 return False
-            await self._loose_ends.lost(elicitation)
+            await self._unresolved.lost(elicitation)
             ended = await self._elicitations.end(elicitation, Status.FAILED, why=LOST)
             raise NotPossible(status=ended.status, wanted="paid at another page")
         known = sessions_of(elicitation)
@@ -312,43 +312,43 @@ class Checkouts:
         for session in sessions_of(elicitation):
             try:
                 if not await self._end(elicitation, session):
-                    await self._loose_ends.wait(elicitation, session)
+                    await self._unresolved.wait(elicitation, session)
             except Failed as error:
                 if not is_past:
                     failure = failure or error  # close the other sessions all the same
                 elif self._flow.answers(elicitation):
                     # The session has expired but may have been paid: poll it for its final status.
-                    await self._loose_ends.wait(elicitation, session)
+                    await self._unresolved.wait(elicitation, session)
         if failure is not None:
             raise failure
         await self._elicitations.change(elicitation.id, attempts.close)
 
-    async def ask_again(self, loose: UnresolvedPayment) -> None:
+    async def ask_again(self, payment: UnresolvedPayment) -> None:
         """Poll a session whose question has ended and whose final status is unknown.
 
         If the status is still not final, schedule the next poll, with longer pauses each time.
         """
-        elicitation = await self._elicitations.get(loose.elicitation_id)
+        elicitation = await self._elicitations.get(payment.elicitation_id)
         if elicitation is None:
-            await self._loose_ends.give_up(loose)
+            await self._unresolved.give_up(payment)
             return
         try:
-            found = await self._ask(elicitation, loose.session, collects=False)
+            found = await self._ask(elicitation, payment.session, collects=False)
             with suppress(Mismatch):
-                await self._verification.heed(elicitation, found)
-            is_over = found.state is not SessionStatus.PENDING
+                await self._verification.apply(elicitation, found)
+            has_ended = found.state is not SessionStatus.PENDING
             if found.state is SessionStatus.OPEN:
-                is_over = await self._end(elicitation, loose.session)
+                has_ended = await self._end(elicitation, payment.session)
         except Failed as error:
-            _log.warning("provider.failed", extra={"id": loose.elicitation_id, "why": str(error)})
-            is_over = False
-        now = await self._loose_ends.read(loose)
+            _log.warning("provider.failed", extra={"id": payment.elicitation_id, "why": str(error)})
+            has_ended = False
+        now = await self._unresolved.read(payment)
         if now is not None and now.status is UnresolvedStatus.OTHERWISE:
             return  # just reported as paid differently: the operator has to check it
-        if is_over:
-            await self._loose_ends.end(elicitation, loose.session)
+        if has_ended:
+            await self._unresolved.end(elicitation, payment.session)
         else:
-            await self._loose_ends.ask_again(loose)
+            await self._unresolved.ask_again(payment)
 
     async def reconcile(self, elicitation: Elicitation) -> Elicitation:
         """Find the sessions of attempts whose reply from the provider was lost.
@@ -407,7 +407,7 @@ class Checkouts:
             # The session has expired. Only the provider knows whether it was paid before.
         found = await self._ask(elicitation, session, collects=False)
         with suppress(Mismatch):
-            await self._verification.heed(elicitation, found)
+            await self._verification.apply(elicitation, found)
         return found.state not in (SessionStatus.PENDING, SessionStatus.OPEN)
 
     def _is_past(self, elicitation: Elicitation) -> bool:

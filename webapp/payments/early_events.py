@@ -26,11 +26,11 @@ REMEMBERED_AT_MOST = 100  # for one payment; the sweeper handles all of them
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class PaymentWithEvents:
     """A payment to which its early events were applied, with the webhooks of these events."""
 
     payment: Payment
-    hooks: Sequence[StoredWebhook] = ()
+    webhooks: Sequence[StoredWebhook] = ()
 
 
 class EarlyEvents:
@@ -58,23 +58,23 @@ class EarlyEvents:
 
         return "waiting" if await self._elicitations.write_afresh(values) else "duplicate"
 
-    async def whole(self, payment: Payment) -> Whole:
+    async def apply_to(self, payment: Payment) -> PaymentWithEvents:
         """Return the payment's row with its early events applied, and their webhooks."""
         gateway = self._flow.signers.get(payment.seller)
         if payment.payment_intent is None or gateway is None:
-            return Whole(payment)
+            return PaymentWithEvents(payment)
         ids = self._elicitations.rows.ids
         id = ids.early_event(SERVICE, seller=payment.seller, payment=payment.payment_intent)
-        news = await self._elicitations.read(EarlyEvent, owner=SERVICE, id=id)
+        early = await self._elicitations.read(EarlyEvent, owner=SERVICE, id=id)
         hooks: list[StoredWebhook] = []
-        for hook_id in () if news is None else news.hooks:
+        for hook_id in () if early is None else early.hooks:
             hook = await self._elicitations.read(StoredWebhook, owner=SERVICE, id=hook_id)
             event = None if hook is None else event_of(hook, gateway)
             if hook is None or event is None or not _is_of(payment, event, gateway.seller):
                 continue
             payment = heard_events(payment, event, now=self._elicitations.clock())
             hooks.append(hook)
-        return Whole(payment, hooks)
+        return PaymentWithEvents(payment, hooks)
 
     async def applied(self, hooks: Sequence[StoredWebhook]) -> None:
         """Mark the webhooks as applied, after the payment's row was written."""

@@ -40,8 +40,8 @@ class LateEvents:
         self._outbound = outbound
         self._rows = WebhookRows(elicitations)
 
-    async def hear(
-        self, seller: MerchantAccount, event: Notice, news: PaymentChange, body: WebhookBody
+    async def apply(
+        self, seller: MerchantAccount, event: Notice, change: PaymentChange, body: WebhookBody
     ) -> str:
         """Apply a refund or dispute event, or store it until its payment is recorded.
 
@@ -52,13 +52,13 @@ class LateEvents:
             hook = self._rows.of(SERVICE, seller, event, body)
             return await self._payments.verification.early.wait(hook, event)
         hook = self._rows.of(payment.owner, seller, event, body)
-        wrong = contradicts(payment, event, news.currency, seller=seller)
+        wrong = contradicts(payment, event, change.currency, seller=seller)
         if wrong is not None:
             return await self._rows.keep(hook, status="refused", why=wrong)
         return str((await self._heard(payment, event, hook)).status)
 
     async def reconcile(
-        self, hook: StoredWebhook, event: Notice, news: PaymentChange, *, gateway: Signs
+        self, hook: StoredWebhook, event: Notice, change: PaymentChange, *, gateway: Signs
     ) -> StoredWebhook:
         """Find the payment of a stored event and apply it. Return the webhook's row to write.
 
@@ -85,10 +85,10 @@ class LateEvents:
                     return self._again(hook)
         if payment is None:
             return replace(hook, status="unknown", why=None)
-        wrong = contradicts(payment, event, news.currency, seller=seller)
+        wrong = contradicts(payment, event, change.currency, seller=seller)
         if wrong is not None:
             return replace(hook, status="refused", why=wrong)
-        if news.dispute is None or not await self._asked_about_claims(payment, event):
+        if change.dispute is None or not await self._asked_about_claims(payment, event):
             await self._heard(payment, event, None)
         return replace(hook, status="applied", why=None, transition=None)
 
@@ -150,13 +150,13 @@ class LateEvents:
         )
 
 
-def may_be_ours(event: Notice, news: PaymentChange) -> bool:
+def may_be_ours(event: Notice, change: PaymentChange) -> bool:
     """Return True if the event may be about a payment of this server.
 
     A charge has a reference to its question. A bank's claim, or a refund made at the provider's
     dashboard, names only the payment.
     """
-    names_payment = news.dispute is not None or news.refund is not None
+    names_payment = change.dispute is not None or change.refund is not None
     return (event.reference is not None or names_payment) and event.payment is not None
 
 

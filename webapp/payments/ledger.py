@@ -72,7 +72,7 @@ class Ledger:
             paid=self.paid,
             product=self.product,
             product_key=self._product_key,
-            kept=refund_unused,
+            refunded_after=refund_unused,
         )
 
     async def read(self, owner: str, id: str) -> Payment | None:
@@ -124,7 +124,7 @@ class Ledger:
                 return replace(payment, join=self._product_key(payment))
         else:
             paid = await self._paid_for_the_same(elicitation)
-        if paid is None or paid.is_over or paid.session == payment.session:
+        if paid is None or paid.has_ended or paid.session == payment.session:
             return payment
         return receipts.as_surplus(payment, self._elicitations.clock(), to=paid.id)
 
@@ -137,12 +137,12 @@ class Ledger:
         if not elicitation.status.is_final:
             return None
         paid = await self.paid(elicitation) if elicitation.status is Status.ACCEPTED else None
-        if paid is not None and not paid.is_over:
+        if paid is not None and not paid.has_ended:
             return paid
         for other in await self.all(owner=elicitation.owner):
             is_same = other.asked == elicitation.join and other.elicitation_id != elicitation.id
             is_since = other.paid_at >= elicitation.created_at
-            if is_same and is_since and not other.is_over and other.surplus_to is None:
+            if is_same and is_since and not other.has_ended and other.surplus_to is None:
                 return other
         return None
 
@@ -193,7 +193,7 @@ class Ledger:
             payment = None if id is None else await self.read(elicitation.owner, id)
             if payment is not None and payment.surplus_to is not None:
                 payment = await self.read(payment.owner, payment.surplus_to) or payment
-            if payment is not None and (found is None or not payment.is_over):
+            if payment is not None and (found is None or not payment.has_ended):
                 found = payment
         return found
 
@@ -470,4 +470,4 @@ class Ledger:
 
 def in_hand(payment: Payment) -> Payment:
     """Return the payment with the status that the tool sees: the elicitation's claim is on it."""
-    return receipts.take(payment) if payment.status is ReceiptStatus.OPEN else payment
+    return receipts.claim(payment) if payment.status is ReceiptStatus.OPEN else payment

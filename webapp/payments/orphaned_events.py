@@ -28,7 +28,7 @@ class OrphanedEvents:
         self._payments = payments
         self._rows = WebhookRows(elicitations)
 
-    async def hear(self, seller: MerchantAccount, event: Notice, body: WebhookBody) -> str:
+    async def apply(self, seller: MerchantAccount, event: Notice, body: WebhookBody) -> str:
         """Apply an event of a session whose question is not stored.
 
         Return the payment's new status, or the status of the stored webhook.
@@ -66,8 +66,8 @@ class OrphanedEvents:
             if why is None or not is_ours or _is_no_money(session):
                 return replace(hook, status="unknown", why=None)
             if session is not None:
-                loose_ends = self._payments.loose_ends
-                await loose_ends.of_nobody(reference, session, seller=seller, why=why)
+                unresolved = self._payments.unresolved
+                await unresolved.of_nobody(reference, session, seller=seller, why=why)
             return replace(hook, status="refused", why=why)
         wrong = contradicts(payment, event, session.currency, seller=seller)
         if wrong is None and session.amount != payment.amount:
@@ -107,4 +107,6 @@ def _is_no_money(session: ProviderSession | None) -> bool:
     """
     if session is None:
         return False
-    return session.state is not SessionStatus.PAID or session.gone >= (session.amount or 1)
+    return session.state is not SessionStatus.PAID or session.total_returned >= (
+        session.amount or 1
+    )

@@ -85,18 +85,18 @@ class Payments:
             refund_unused=refund_unused,
             refundable=self.flow.refundable,
         )
-        self.loose_ends = UnresolvedPayments(elicitations)
+        self.unresolved = UnresolvedPayments(elicitations)
         self.verification = Verification(
             elicitations=elicitations,
             flow=self.flow,
             ledger=self.ledger,
-            loose_ends=self.loose_ends,
+            unresolved=self.unresolved,
         )
         self.checkouts = Checkouts(
             elicitations=elicitations,
             outbound=outbound,
             flow=self.flow,
-            loose_ends=self.loose_ends,
+            unresolved=self.unresolved,
             verification=self.verification,
             turns=Turns(flow=self.flow, unreached=unreached, clock=elicitations.clock),
         )
@@ -106,7 +106,7 @@ class Payments:
             flow=self.flow,
             ledger=self.ledger,
             checkouts=self.checkouts,
-            loose_ends=self.loose_ends,
+            unresolved=self.unresolved,
         )
         self.refunds = Refunds(
             elicitations=elicitations,
@@ -152,11 +152,11 @@ class Payments:
         """
         seller, terms = self._chosen(request), self._terms(request)
         self.flow.named(seller.name).check(request.price)
-        in_the_way = await self.loose_ends.in_the_way(
+        in_the_way = await self.unresolved.in_the_way(
             by.owner, terms, server=by.server, tool=by.tool
         )
-        for loose in in_the_way:
-            await self._require_over(loose)
+        for payment in in_the_way:
+            await self._require_over(payment)
         return replace(asked, origins=seller.checkout_origins[:1], terms=msgspec.to_builtins(terms))
 
     async def answer(self, taken: Elicitation) -> Json:
@@ -235,10 +235,10 @@ class Payments:
         assert taken.take is not None
         return states.deliver(taken, run=taken.take.run, now=self._elicitations.clock())
 
-    async def _require_over(self, loose: UnresolvedPayment) -> None:
-        if loose.status is UnresolvedStatus.WAITING:
-            await self.checkouts.ask_again(loose)
-        now = await self.loose_ends.read(loose) or loose
+    async def _require_over(self, payment: UnresolvedPayment) -> None:
+        if payment.status is UnresolvedStatus.WAITING:
+            await self.checkouts.ask_again(payment)
+        now = await self.unresolved.read(payment) or payment
         if now.status is UnresolvedStatus.WAITING:
             raise Failed(f"For this {ON_ITS_WAY}.", elicitation_id=now.elicitation_id)
         if now.status is UnresolvedStatus.OTHERWISE and now.paid is None:

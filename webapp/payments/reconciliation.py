@@ -53,14 +53,14 @@ class Reconciling:
         flow: Gateways,
         ledger: Ledger,
         checkouts: Checkouts,
-        loose_ends: UnresolvedPayments,
+        unresolved: UnresolvedPayments,
     ) -> None:
         self._elicitations = elicitations
         self._outbound = outbound
         self._flow = flow
         self._ledger = ledger
         self._checkouts = checkouts
-        self._loose_ends = loose_ends
+        self._unresolved = unresolved
 
     @property
     def unlisted(self) -> list[str]:
@@ -192,12 +192,14 @@ class Reconciling:
 
     async def _list(self, session: ProviderSession, seller: MerchantAccount, *, why: str) -> bool:
         """Put a paid session on the operator's list. Return False if it has no money."""
-        if session.state is not SessionStatus.PAID or session.gone >= (session.amount or 1):
+        if session.state is not SessionStatus.PAID or session.total_returned >= (
+            session.amount or 1
+        ):
             return False
         if session.is_live != seller.is_live:
             return False
         reference = session.reference or ""
-        await self._loose_ends.of_nobody(reference, session, seller=seller, why=why)
+        await self._unresolved.of_nobody(reference, session, seller=seller, why=why)
         return True
 
     async def _kept(

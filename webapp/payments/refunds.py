@@ -205,7 +205,7 @@ class Refunds:
         Raises Failed if the provider cannot be asked.
         """
         other = await self._ledger.read(payment.owner, payment.surplus_to or "")
-        if other is None or other.is_over:
+        if other is None or other.has_ended:
             return False
         charges: set[str] = set()
         for one in (other, payment):
@@ -218,7 +218,7 @@ class Refunds:
                 found = await self._outbound.run(self._flow.fetch(elicitation, one.session))
             except NotConfigured as error:
                 raise Failed("The payment provider is not set up here any more.") from error
-            is_there = found.state is SessionStatus.PAID and not found.gone
+            is_there = found.state is SessionStatus.PAID and not found.total_returned
             if is_there and found.payment is not None and found.payment == one.payment_intent:
                 charges.add(found.payment)
         return len(charges) == len((other, payment))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from flows.elicitation.states import RECORD_KEPT, Elicitation, Status
 from flows.errors import InvalidQuestion, Unreadable
-from flows.payments import unresolved as loose_end
+from flows.payments import unresolved as transitions
 from flows.payments.gateway import MerchantAccount, ProviderSession
 from flows.payments.money import Money
 from flows.payments.session import CheckoutTerms, terms_of
@@ -55,27 +55,27 @@ class UnresolvedPayments:
             if current is not None and current.status is not UnresolvedStatus.OVER:
                 return current
             version = 0 if current is None else current.version
-            return loose_end.ask_again(replace(fresh, version=version), now)
+            return transitions.ask_again(replace(fresh, version=version), now)
 
         await self._change(fresh, waiting)
 
-    async def ask_again(self, loose: UnresolvedPayment) -> None:
+    async def ask_again(self, payment: UnresolvedPayment) -> None:
         now = self._elicitations.clock()
-        await self._change(loose, lambda current: current and loose_end.ask_again(current, now))
+        await self._change(payment, lambda current: current and transitions.ask_again(current, now))
 
-    async def give_up(self, loose: UnresolvedPayment) -> None:
-        await self._change(loose, lambda current: current and loose_end.give_up(current))
+    async def give_up(self, payment: UnresolvedPayment) -> None:
+        await self._change(payment, lambda current: current and transitions.give_up(current))
 
     async def paid_otherwise(self, elicitation: Elicitation, session: ProviderSession) -> None:
         """List a session that was paid differently than requested, unless it was refunded."""
         now = self._elicitations.clock()
         fresh = self._fresh(elicitation, session.id)
-        is_gone = 0 < (session.amount or 0) <= session.gone
+        is_gone = 0 < (session.amount or 0) <= session.total_returned
 
         def told(current: UnresolvedPayment | None) -> UnresolvedPayment | None:
             if is_gone:
-                return None if current is None else loose_end.end(current, now)
-            return loose_end.paid_otherwise(
+                return None if current is None else transitions.end(current, now)
+            return transitions.paid_otherwise(
                 current or fresh,
                 amount=session.amount,
                 currency=session.currency,
@@ -127,7 +127,7 @@ class UnresolvedPayments:
         )
         await self._change(
             fresh,
-            lambda current: loose_end.paid_otherwise(
+            lambda current: transitions.paid_otherwise(
                 current or fresh, amount=amount, currency=currency, is_live=session.is_live
             ),
         )
@@ -137,15 +137,15 @@ class UnresolvedPayments:
         now = self._elicitations.clock()
         await self._change(
             self._fresh(elicitation, session),
-            lambda current: None if current is None else loose_end.end(current, now),
+            lambda current: None if current is None else transitions.end(current, now),
         )
 
-    async def done(self, loose: UnresolvedPayment) -> None:
+    async def done(self, payment: UnresolvedPayment) -> None:
         """End the row, as the operator has checked the payment."""
         now = self._elicitations.clock()
         await self._change(
-            loose,
-            lambda current: current and loose_end.end(current, now, status=UnresolvedStatus.DONE),
+            payment,
+            lambda current: current and transitions.end(current, now, status=UnresolvedStatus.DONE),
         )
 
     async def open(self) -> list[UnresolvedPayment]:
@@ -172,8 +172,8 @@ class UnresolvedPayments:
             and await self._may_be_of(one, server)
         ]
 
-    async def read(self, loose: UnresolvedPayment) -> UnresolvedPayment | None:
-        return await self._elicitations.read(UnresolvedPayment, owner=loose.owner, id=loose.id)
+    async def read(self, payment: UnresolvedPayment) -> UnresolvedPayment | None:
+        return await self._elicitations.read(UnresolvedPayment, owner=payment.owner, id=payment.id)
 
     def _fresh(self, elicitation: Elicitation, session: str) -> UnresolvedPayment:
         terms, now = terms_of(elicitation), self._elicitations.clock()
@@ -195,10 +195,10 @@ class UnresolvedPayments:
             until=min(elicitation.erase_at - ASK_AGAIN_AFTER, now + KEPT),
         )
 
-    async def _may_be_of(self, loose: UnresolvedPayment, server: str) -> bool:
+    async def _may_be_of(self, payment: UnresolvedPayment, server: str) -> bool:
         """Return True if this server asked the question, or if the question is erased."""
         try:
-            asked = await self._elicitations.get(loose.elicitation_id)
+            asked = await self._elicitations.get(payment.elicitation_id)
         except Unreadable:
             _log.exception("record.unreadable", extra={"kind": KINDS[Elicitation]})
             return False

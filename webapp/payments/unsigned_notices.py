@@ -33,7 +33,7 @@ class UnsignedNotices:
             clock=elicitations.clock,
         )
 
-    async def take(self, seller: str, hint: UnsignedNotice) -> str:
+    async def receive(self, seller: str, hint: UnsignedNotice) -> str:
         """Poll the provider if the session is this server's. Return "asked" or "unknown".
 
         Raises:

@@ -47,13 +47,13 @@ class UsableAgain:
         paid: Callable[[Elicitation], Awaitable[Payment | None]],
         product: Callable[[Payment], Awaitable[Payment | None]],
         product_key: Callable[[Payment], str],
-        kept: timedelta | None,
+        refunded_after: timedelta | None,
     ) -> None:
         self._elicitations = elicitations
         self._paid = paid
         self._product = product
         self._product_key = product_key
-        self._kept = kept
+        self._refunded_after = refunded_after
 
     def answered(self, asked: Elicitation, payment: Payment) -> list[Elicitation]:
         """Answer the open question with this payment. Return the ended question to write.
@@ -110,7 +110,7 @@ class UsableAgain:
         """
         if holder is not None:
             other = await self._paid(holder)
-            if other is not None and other.id != payment.id and not other.is_over:
+            if other is not None and other.id != payment.id and not other.has_ended:
                 return ChangedPayment(self._bought_again(payment, other))
             if self._elicitations.is_held(holder):
                 return ChangedPayment(payment)
@@ -148,7 +148,7 @@ class UsableAgain:
 
     def _kept_again(self, payment: Payment) -> Payment:
         """Return the payment with a new period in which it can be used."""
-        if self._kept is None or payment.refund_at is None:
+        if self._refunded_after is None or payment.refund_at is None:
             return payment
-        until = self._elicitations.clock() + self._kept
+        until = self._elicitations.clock() + self._refunded_after
         return replace(payment, refund_at=max(payment.refund_at, until))

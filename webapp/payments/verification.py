@@ -32,7 +32,7 @@ from flows.payments.unresolved import PAID_OTHERWISE
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.retry import Erased
 from webapp.elicitations.service import Also, Elicitations
-from webapp.payments.early_events import EarlyEvents, Whole
+from webapp.payments.early_events import EarlyEvents, PaymentWithEvents
 from webapp.payments.ledger import Ledger
 from webapp.payments.unresolved import UnresolvedPayments
 from webapp.records.values import StoredWebhook, Value
@@ -51,15 +51,15 @@ class Verification:
         elicitations: Elicitations,
         flow: Gateways,
         ledger: Ledger,
-        loose_ends: UnresolvedPayments,
+        unresolved: UnresolvedPayments,
     ) -> None:
         self._elicitations = elicitations
         self._flow = flow
         self._ledger = ledger
-        self._loose_ends = loose_ends
+        self._unresolved = unresolved
         self.early = EarlyEvents(elicitations=elicitations, flow=flow)
 
-    async def heed(self, elicitation: Elicitation, found: ProviderSession) -> SessionStatus:
+    async def apply(self, elicitation: Elicitation, found: ProviderSession) -> SessionStatus:
         """Apply a fetched session. Raises Mismatch if it differs from what was requested."""
         seller, payment = self._flow.of(elicitation).seller, None
         try:
@@ -68,16 +68,16 @@ class Verification:
             await self.paid_otherwise(elicitation, found, mismatch)
             raise
         if verified is SessionStatus.PENDING and elicitation.status.is_final:
-            await self._loose_ends.wait(elicitation, found.id)
+            await self._unresolved.wait(elicitation, found.id)
         if found.state is SessionStatus.PAID:
             id = await self._ledger.id_for(elicitation, found)
             now, unused = self._elicitations.clock(), self._ledger.unused.get(seller.name)
             payment = paid_row(elicitation, found, id=id, at=seller.api, now=now, unused=unused)
-        await self._elicitations.whole(self._act(elicitation, found, verified, payment))
+        await self._elicitations.run_to_completion(self._act(elicitation, found, verified, payment))
         await self._hear(elicitation, found)
         return verified
 
-    async def told(
+    async def apply_notice(
         self,
         elicitation: Elicitation,
         event: Notice,
@@ -129,9 +129,9 @@ class Verification:
         if mismatch.what not in _OTHERWISE or session.id not in sessions_of(elicitation):
             return
         if session.state is SessionStatus.PENDING and elicitation.status.is_final:
-            await self._loose_ends.wait(elicitation, session.id)
+            await self._unresolved.wait(elicitation, session.id)
         if session.state is SessionStatus.PAID:
-            await self._loose_ends.paid_otherwise(elicitation, session)
+            await self._unresolved.paid_otherwise(elicitation, session)
 
     async def _hear(self, elicitation: Elicitation, session: ProviderSession) -> None:
         """Update a recorded payment with the refunds and disputes that the session shows."""
@@ -170,15 +170,15 @@ class Verification:
                 assert payment is not None
                 # Write without a look-up first: nearly always the rows are new, and a conflict
                 # leads to the look-up in `rows`.
-                whole = await self._whole(elicitation, payment)
-                told_before = whole.hooks
+                with_events = await self._with_early_events(elicitation, payment)
+                told_before = with_events.webhooks
                 done = await complete_elicitation(
                     self._elicitations,
                     elicitation.id,
                     {"payment": payment.id},
                     PaidSession(session=session.id),
                     also=rows,
-                    first=[row for row in (hook, whole.payment) if row is not None],
+                    first=[row for row in (hook, with_events.payment) if row is not None],
                     answers_others=payment.id if payment.once else None,
                 )
                 if done is Completion.UNKNOWN:  # the question is erased
@@ -198,14 +198,16 @@ class Verification:
     async def _resolve(self, elicitation: Elicitation, session: ProviderSession) -> None:
         """End the session's unresolved row, which is possible only after the payment is stored."""
         if elicitation.status.is_final or elicitation.progress == PAID_OTHERWISE:
-            await self._loose_ends.end(elicitation, session.id)
+            await self._unresolved.end(elicitation, session.id)
 
     async def _of_ended(self, elicitation: Elicitation, rows: Also) -> Sequence[Value]:
         """Return the rows for the question as it is now: another write may have ended it."""
         return await rows(await self._elicitations.get(elicitation.id) or elicitation)
 
-    async def _whole(self, elicitation: Elicitation, payment: Payment) -> Whole:
-        return await self.early.whole(await self._ledger.unwritten(elicitation, payment))
+    async def _with_early_events(
+        self, elicitation: Elicitation, payment: Payment
+    ) -> PaymentWithEvents:
+        return await self.early.apply_to(await self._ledger.unwritten(elicitation, payment))
 
     async def _unwritten(
         self,
@@ -220,10 +222,12 @@ class Verification:
         told = None if hook is None else await self._ledger.unless_there(hook)
         if payment is not None:
             id = await self._ledger.id_for(elicitation, session)
-            whole = await self._whole(elicitation, replace(payment, id=id, join=id))
-            paid = await self._ledger.unless_there(whole.payment)
+            with_events = await self._with_early_events(
+                elicitation, replace(payment, id=id, join=id)
+            )
+            paid = await self._ledger.unless_there(with_events.payment)
             if paid is not None:
-                told_before = whole.hooks
+                told_before = with_events.webhooks
             elif told is not None:
                 # The payment was known: a second event does not change a session's row.
                 told = replace(told, status="repeated")

@@ -52,7 +52,7 @@ class WebhookLog:
             if not self._counts[key]:
                 del self._counts[key]
 
-    async def hooks(self) -> list[StoredWebhook]:
+    async def webhooks(self) -> list[StoredWebhook]:
         """Return all verified webhooks, the latest first."""
         found = await self._elicitations.all(StoredWebhook)
         return sorted(found, key=lambda hook: hook.received_at, reverse=True)

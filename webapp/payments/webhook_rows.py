@@ -58,7 +58,7 @@ class WebhookRows:
         self._elicitations = elicitations
         # Events that this process has applied: a duplicate, which often follows, needs no read.
         self._applied: OrderedDict[str, None] = OrderedDict()
-        elicitations.missed.append(self._applied.clear)  # the store may have lost them
+        elicitations.on_gap.append(self._applied.clear)  # the store may have lost them
 
     def of(
         self, owner: str, seller: MerchantAccount, event: Notice, body: WebhookBody
@@ -115,15 +115,15 @@ class WebhookRows:
 
 def heard_events(payment: Payment, event: Notice, *, now: datetime) -> Payment:
     """Apply a refund or dispute event to a payment. A repeated event changes nothing."""
-    news = event.news
-    assert news is not None
-    if news.refund is not None:
-        return restated(refund_changed(payment, news.refund, at=news.at or now))
-    if news.dispute is not None:
+    change = event.news
+    assert change is not None
+    if change.refund is not None:
+        return restated(refund_changed(payment, change.refund, at=change.at or now))
+    if change.dispute is not None:
         id = event.subject or event.id
-        amount = news.claimed if news.claimed_currency == payment.currency else None
-        return disputed(payment, id, news.dispute, at=news.at, amount=amount, event=event.id)
-    returned = news.returned - failed_since(payment, news.at)
+        amount = change.claimed if change.claimed_currency == payment.currency else None
+        return disputed(payment, id, change.dispute, at=change.at, amount=amount, event=event.id)
+    returned = change.returned - failed_since(payment, change.at)
     return restated(receipts.partly_refunded(payment, now, amount=returned))
 
 

@@ -46,11 +46,11 @@ class Webhooks:
         self._elicitations = elicitations
         self._payments = payments
         self._rows = WebhookRows(elicitations)
-        self._afterwards = LateEvents(
+        self._late_events = LateEvents(
             elicitations=elicitations, payments=payments, outbound=outbound
         )
-        self._erased = OrphanedEvents(elicitations=elicitations, payments=payments)
-        self._hints = UnsignedNotices(
+        self._orphaned_events = OrphanedEvents(elicitations=elicitations, payments=payments)
+        self._unsigned_notices = UnsignedNotices(
             elicitations=elicitations, payments=payments, outbound=outbound
         )
 
@@ -85,7 +85,7 @@ class Webhooks:
             self._rows.forget(hook.id)
             known = await self._elicitations.get(event.reference or "")
             taken = self._receive(gateway, event, body, known)
-            is_done = await self._elicitations.whole(taken) not in _NOT_DONE
+            is_done = await self._elicitations.run_to_completion(taken) not in _NOT_DONE
         stored = await self._elicitations.read(StoredWebhook, owner=hook.owner, id=hook.id) or hook
         if is_done and stored.status in _NOT_DONE:
             stored = replace(stored, status="applied", why=None, transition=None)
@@ -117,7 +117,7 @@ class Webhooks:
         gateway = self._signing(hook)
         event = event_of(hook, gateway)
         if event.news is not None:
-            done = await self._afterwards.reconcile(hook, event, event.news, gateway=gateway)
+            done = await self._late_events.reconcile(hook, event, event.news, gateway=gateway)
         else:
             try:
                 done = await self._reconcile_session(hook, event, gateway.seller)
@@ -132,7 +132,7 @@ class Webhooks:
 
     async def hinted(self, seller: str, hint: UnsignedNotice) -> str:
         """Process an unsigned notice and return its status. Raises as `UnsignedNotices.take`."""
-        return await self._hints.take(seller, hint)
+        return await self._unsigned_notices.receive(seller, hint)
 
     def _signing(self, hook: StoredWebhook) -> Signs:
         gateway = self._payments.flow.named(hook.seller)
@@ -147,11 +147,11 @@ class Webhooks:
         seller = gateway.seller
         if event.session is not None and event.reference is not None:
             if elicitation is None:
-                return await self._erased.hear(seller, event, body)
+                return await self._orphaned_events.apply(seller, event, body)
             if elicitation.kind == "payment":
                 return await self._settle_stored(elicitation, gateway, event, body)
         elif event.news is not None and may_be_ours(event, event.news):
-            return await self._afterwards.hear(seller, event, event.news, body)
+            return await self._late_events.apply(seller, event, event.news, body)
         elif event.subject is not None and event.reference is not None:
             return await self._ask(seller, event, body)
         is_known = event.session is not None and event.reference is not None
@@ -170,7 +170,7 @@ class Webhooks:
         if self._rows.is_applied(hook):
             return "duplicate"
         tell = partial(
-            self._payments.verification.told,
+            self._payments.verification.apply_notice,
             event=event,
             seller=seller,
             hook=hook,
@@ -191,7 +191,7 @@ class Webhooks:
             if await self._elicitations.get(elicitation.id) is not None:
                 raise
             # The elicitation was in this process's cache but is erased.
-            return await self._erased.hear(seller, event, body)
+            return await self._orphaned_events.apply(seller, event, body)
         self._rows.note_applied(hook)
         return became
 
@@ -199,7 +199,7 @@ class Webhooks:
         """Store an event that names a session without its status, and poll the provider."""
         elicitation = await self._elicitations.get(event.reference or "")
         if elicitation is None:
-            return await self._erased.hear(seller, event, body)
+            return await self._orphaned_events.apply(seller, event, body)
         if elicitation.kind != "payment":
             row = self._rows.of(SERVICE, seller, event, body)
             return await self._rows.keep(row, status="unknown")
@@ -220,7 +220,7 @@ class Webhooks:
     ) -> StoredWebhook:
         elicitation = await self._elicitations.get(hook.elicitation_id)
         if elicitation is None:
-            return await self._erased.reconcile(hook, event, seller=seller)
+            return await self._orphaned_events.reconcile(hook, event, seller=seller)
         elicitation = await self._payments.checkouts.reconcile(elicitation)
         if hook.session not in sessions_of(elicitation):
             return replace(hook, status="refused", why="session")

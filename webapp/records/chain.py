@@ -144,10 +144,10 @@ def opened(locker: Locker, owner: str, number: int, sealed: bytes) -> Entry:
 class AuditChain:
     """A writer of rows together with audit entries; one per process."""
 
-    def __init__(self, owners: Owners, *, clock: Clock, kept: timedelta = AUDIT_KEPT) -> None:
+    def __init__(self, owners: Owners, *, clock: Clock, retention: timedelta = AUDIT_KEPT) -> None:
         self.owners = owners
         self.clock = clock
-        self.kept = kept
+        self.retention = retention
         self.by = "service"  # the author of this process's changes, for the audit log
         self.mended: Callable[[str, str], None] = _log_mended  # called with an owner and the fault
         self._of = OrderedDict[str, _OwnersChain]()
@@ -310,7 +310,7 @@ class _OwnersChain:
         owners, owner = self._chain.owners, self._owner
         locker = owners.cached(owner) or await owners.locker(owner)
         now = self._chain.clock()
-        link, until = self._end, max(self._end.until, _kept_until(now + self._chain.kept))
+        link, until = self._end, max(self._end.until, _expiry(now + self._chain.retention))
         record, blocks = self._head, list[Record]()
         if self._mends is not None:
             entries = [Entry(kind=AUDIT, what="mended", about="", why=self._mends), *entries]
@@ -338,7 +338,7 @@ class _OwnersChain:
         return blocks, block, link
 
 
-def _kept_until(until: datetime) -> int:
+def _expiry(until: datetime) -> int:
     """Round up to the end of the day, so that most writes leave the time and its index alone."""
     return ceil(until.timestamp() / _DAY_SECONDS) * _DAY_SECONDS
 

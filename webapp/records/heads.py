@@ -159,7 +159,7 @@ class Heads:
         row = _record(
             HEAD_KIND,
             f"{SERVICE}{signed.number:012d}",
-            erase_at=now + max(self._chain.kept, _LISTS_KEPT),
+            erase_at=now + max(self._chain.retention, _LISTS_KEPT),
             sealed=_encode(signed),
         )
         rows = [] if found is None else [replace(found, key=None)]
@@ -212,7 +212,7 @@ class Heads:
         return [f"Heads between {earlier.number} and {later.number} of the store are missing."]
 
     def _has_expired(self, head: SignedHead) -> bool:
-        return head.at + max(self._chain.kept, _LISTS_KEPT) <= self._chain.clock()
+        return head.at + max(self._chain.retention, _LISTS_KEPT) <= self._chain.clock()
 
     def compare(
         self, document: HeadDocument, stored: "StoredHeads", *, key: bytes | None = None

@@ -127,7 +127,7 @@ class HighWater:
         """Remember a record as it was read."""
         self._remember(self._read, record, version=record.version)
 
-    def hear(self, record: Record) -> None:
+    def receive(self, record: Record) -> None:
         """Use a mark that another process has made."""
         found, known = mark_of(record), self._known
         if found is not None and known is not None and not found.has_lost(known):
@@ -234,7 +234,7 @@ class HighWater:
         """Return when the records that the store has lost were written or read."""
         now, ticks = self._clock(), self._ticks()
         remembered = {**self._read, **self._written}.values()
-        compared = [each for each in remembered if not _is_over(each[0], now)]
+        compared = [each for each in remembered if not _has_ended(each[0], now)]
         found = await asyncio.gather(
             *(self._store.read(each.owner, each.kind, each.id) for each, _ in compared)
         )
@@ -329,7 +329,7 @@ def _record(kind: str, value: Struct, *, version: int, due_at: datetime | None =
     )
 
 
-def _is_over(record: Record, now: datetime) -> bool:
+def _has_ended(record: Record, now: datetime) -> bool:
     return record.erase_at is not None and record.erase_at <= now
 
 

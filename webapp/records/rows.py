@@ -61,8 +61,9 @@ class Rows:
         self.outbox: Outbox | None = None  # makes outgoing events, if any are configured
         self._words = Words[Value](KINDS, stored=self._stored)
         self.ids = RowIds(owners.pepper)
-        self.longer: Mapping[type[Struct], timedelta] = {}  # changes to the default retention
-        self.left_out: list[Record] | None = None  # collects unreadable records if it is a list
+        # Added to the default retention of these kinds.
+        self.retention_overrides: Mapping[type[Struct], timedelta] = {}
+        self.unreadable: list[Record] | None = None  # collects unreadable records if it is a list
 
     @property
     def _is_told(self) -> bool:
@@ -83,7 +84,7 @@ class Rows:
         asked = len(values)
         if self.outbox is not None and moved:
             values = (*values, *self.outbox.events(moved, at_most=_AT_MOST - len(values)))
-        sealed = [await self._sealed(value) for value in values]
+        sealed_values = [await self._sealed(value) for value in values]
         records = tuple(
             Record(
                 owner=value.owner,
@@ -94,9 +95,9 @@ class Rows:
                 due_at=value.due_at,
                 erase_at=self._erase_at(value),
                 version=value.version,
-                sealed=its_bytes,
+                sealed=sealed,
             )
-            for value, its_bytes in zip(values, sealed, strict=True)
+            for value, sealed in zip(values, sealed_values, strict=True)
         )
         entries = [each.entry for each in moved if each.entry.kind in AUDITED]
         if self.chain is not None and entries:
@@ -114,11 +115,11 @@ class Rows:
         return written[:asked]
 
     def _erase_at(self, value: Value) -> datetime | None:
-        longer = self.longer.get(type(value))
+        longer = self.retention_overrides.get(type(value))
         if longer is None or value.erase_at is None:
             return value.erase_at
         if isinstance(value, Elicitation):  # stored for a late answer, if the kind accepts one
-            longer = max(longer, traits_of(value.kind).kept - RECORD_KEPT)
+            longer = max(longer, traits_of(value.kind).stored_for - RECORD_KEPT)
         return value.erase_at + longer
 
     async def read(self, kind: type[ValueT], *, owner: str, id: str) -> ValueT | None:
@@ -140,7 +141,7 @@ class Rows:
     ) -> list[ValueT]:
         """Return all rows of this kind, of one owner or of all, in the order of their ids.
 
-        An unreadable row is added to `left_out` if that is a list, or logged with
+        An unreadable row is added to `unreadable` if that is a list, or logged with
         `skips_unreadable`. Otherwise Unreadable is raised.
         """
         found, after = list[ValueT](), None
@@ -152,8 +153,8 @@ class Rows:
                 try:
                     found.append(await self.open(record, kind))
                 except Unreadable:
-                    if self.left_out is not None:
-                        self.left_out.append(record)
+                    if self.unreadable is not None:
+                        self.unreadable.append(record)
                         continue
                     if not skips_unreadable:
                         raise
@@ -186,7 +187,7 @@ class Rows:
         if self.chain is not None:
             self.chain.forget()
 
-    async def tell(self, owner: str, what: str) -> None:
+    async def record_action(self, owner: str, what: str) -> None:
         """Add an entry to the owner's chain about an action on all of the owner's data."""
         if self.chain is not None:
             await self.chain.write(owner, (), Entry(kind="owner", what=what, about=""))

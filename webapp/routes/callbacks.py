@@ -23,7 +23,7 @@ from flows.elicitation.states import Elicitation, Status
 from flows.errors import Denied, Failed, InvalidToken, NotConfigured, NotPossible
 from flows.oauth.authorization_code import Mixed
 from flows.payments.session import Mismatch, SessionStatus
-from webapp.identity.identity import Way
+from webapp.identity.identity import Access
 from webapp.pages.builder import PageBuilder
 from webapp.pages.views import BadRequest, Trouble, Used
 from webapp.pages.views_openers import SomeoneElse
@@ -72,11 +72,11 @@ async def provider_answers(
             trouble, status=HTTPStatus.SERVICE_UNAVAILABLE, for_user=elicitation.is_for_user
         )
     except (Denied, Failed) as error:
-        await accounts.grants.callback_refused(elicitation, error)
+        await accounts.code_exchange.callback_refused(elicitation, error)
         return see_other(here)
     # pressed twice: the first request works on it, and the page shows the progress
     with suppress(NotPossible):
-        await accounts.grants.connect(elicitation, state=state, code=code)
+        await accounts.code_exchange.connect(elicitation, state=state, code=code)
     return see_other(here)
 
 
@@ -99,9 +99,9 @@ async def provider_returns(
         if arrival.all("cancelled"):
             await payments.checkouts.leave(elicitation, number=back.number)
         else:
-            verification = await payments.checkouts.ask_provider(elicitation)
+            statuses = await payments.checkouts.ask_provider(elicitation)
             # The first status is of the latest session. The page shows what it says.
-            if verification[:1] == [SessionStatus.OPEN]:
+            if statuses[:1] == [SessionStatus.OPEN]:
                 await service.elicitations.change(
                     elicitation.id, lambda e: attempts.come_back_unpaid(e, number=back.number)
                 )
@@ -117,14 +117,14 @@ async def _must_be_bound(page: PageRequest, elicitation: Elicitation) -> None:
     Raises:
         NotShown: Another browser, or another person.
     """
-    is_same, way = page.is_bound(elicitation), (await page.opening(elicitation)).way
-    if is_same and way is Way.OPEN:
+    is_same, access = page.is_bound(elicitation), (await page.access(elicitation)).access
+    if is_same and access is Access.OPEN:
         return
-    if is_same and way in (Way.SIGN_IN, Way.APPLICATION):
+    if is_same and access in (Access.SIGN_IN, Access.APPLICATION):
         # The person signed out in the meantime: the link itself leads on.
         here = page.service.links.of(elicitation, now=page.now)
         await must_be_opener(page, elicitation, here=here.removeprefix(page.service.public_url))
-    _log.warning("callback.refused", extra={"id": elicitation.id, "way": way.value})
+    _log.warning("callback.refused", extra={"id": elicitation.id, "way": access.value})
     view = SomeoneElse(server=elicitation.asked.server, other="browser")
     raise NotShown(
         page.answers.page(view, status=HTTPStatus.FORBIDDEN, for_user=elicitation.is_for_user)

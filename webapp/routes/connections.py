@@ -72,7 +72,7 @@ async def disconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> R
     except Failed as error:
         return _trouble(page, found, error, event="account.not_disconnected", again="disconnect")
     if found.picture is not None:
-        page.service.pictures.forget(found.picture)
+        page.service.avatars.forget(found.picture)
     view = Disconnected(
         server=page.answers.server,
         provider=_label(found, page.service),

@@ -26,13 +26,13 @@ PING_EVERY = timedelta(seconds=15)
 async def live(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
     """Send the status, now and at each change, until it is final."""
     service, elicitation = page.service, await elicitation_of(page, token)
-    opening = await page.opening(elicitation)
-    pace(elicitation, page.request, service, is_open=opening.is_open)
+    decision = await page.access(elicitation)
+    pace(elicitation, page.request, service, is_open=decision.is_open)
 
     async def status(current: Elicitation) -> str | None:
         """Return the status, or None if the viewer may not see it (any more)."""
         code = service.identity.code(current, page.cookies)
-        if code is None and not (await page.opening(current)).is_open:
+        if code is None and not (await page.access(current)).is_open:
             return None
         return _status(current, code)
 

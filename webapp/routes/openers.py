@@ -14,7 +14,7 @@ from flows.elicitation.traits import traits_of
 from flows.elicitation.user_code import PAGE_WORDS, USERS_PAGE_WORDS, Code
 from webapp.http.parts import AnyRequest
 from webapp.http.rate_limit import address_key
-from webapp.identity.identity import Opening, Way
+from webapp.identity.identity import Access, AccessDecision
 from webapp.pages.builder import ENDINGS
 from webapp.pages.views import Ended, View
 from webapp.pages.views_openers import (
@@ -51,7 +51,7 @@ _APPLICATION = (
     "It works only for the person who asked, as {name} knows them. Sign in there, in this browser, "
     "and open this link again."
 )
-_REFUSED = (Way.OTHER_PERSON, Way.OTHER_USER, Way.OTHER_BROWSER, Way.HERE_ONLY)
+_REFUSED = (Access.OTHER_PERSON, Access.OTHER_USER, Access.OTHER_BROWSER, Access.HERE_ONLY)
 _LETTERS = "Letters from this page, typed into the chat, show that it is you who asked."
 _SIGN_IN = "You sign in so that nobody else can use this link."
 
@@ -62,17 +62,17 @@ async def must_be_opener(page: PageRequest, elicitation: Elicitation, *, here: s
     Raises:
         NotShown: The viewer is not the asker, or not known.
     """
-    opening = await page.opening(elicitation)
-    pace(elicitation, page.request, page.service, is_open=opening.is_open)
-    if opening.is_open:
+    decision = await page.access(elicitation)
+    pace(elicitation, page.request, page.service, is_open=decision.is_open)
+    if decision.is_open:
         return
-    if opening.way in _REFUSED:
-        _log.warning("opener.refused", extra={"id": elicitation.id, "way": opening.way.value})
-    is_form = opening.way in (Way.SIGN_IN, Way.OTHER_PERSON)
+    if decision.access in _REFUSED:
+        _log.warning("opener.refused", extra={"id": elicitation.id, "way": decision.access.value})
+    is_form = decision.access in (Access.SIGN_IN, Access.OTHER_PERSON)
     raise NotShown(
         page.answers.page(
-            _view(page, elicitation, opening, here=here),
-            status=HTTPStatus.OK if opening.way is Way.CODE else HTTPStatus.FORBIDDEN,
+            _view(page, elicitation, decision, here=here),
+            status=HTTPStatus.OK if decision.access is Access.CODE else HTTPStatus.FORBIDDEN,
             form_targets=sign_in_targets(page.service) if is_form else (),
             cookies=page.new_cookies,
             for_user=elicitation.is_for_user,
@@ -90,7 +90,7 @@ def pace(elicitation: Elicitation, request: AnyRequest, service: Service, *, is_
         TooOften: The link was requested too often.
     """
     who = "" if is_open else address_key(request.scope)
-    service.paces.require(f"{elicitation.id} {who}")
+    service.press_limit.require(f"{elicitation.id} {who}")
 
 
 def unconfirmed(code: Code) -> str:
@@ -123,26 +123,28 @@ def why_not_shown(service: Service) -> str:
     return _THEIRS_PAIR if service.pairing.is_possible else _THEIRS_HERE_ONLY
 
 
-def _view(page: PageRequest, elicitation: Elicitation, opening: Opening, *, here: str) -> View:
+def _view(
+    page: PageRequest, elicitation: Elicitation, decision: AccessDecision, *, here: str
+) -> View:
     server, kind = elicitation.asked.server, traits_of(elicitation.kind).page
-    match opening.way:
-        case Way.SIGN_IN:
+    match decision.access:
+        case Access.SIGN_IN:
             button = sign_in_button(page, back=here)
             return BeforeOpener(server=server, kind=kind, why=_SIGN_IN, sign_in=button)
-        case Way.OTHER_PERSON:
+        case Access.OTHER_PERSON:
             button = sign_in_button(page, back=here, switches=True)
-            label = opening.viewer.label if opening.viewer is not None else None
+            label = decision.viewer.label if decision.viewer is not None else None
             return SomeoneElse(server=server, other="person", signed_in_as=label, sign_in=button)
-        case Way.OTHER_BROWSER:
+        case Access.OTHER_BROWSER:
             return SomeoneElse(server=server, other="browser")
-        case Way.CODE if elicitation.status.is_final or page.now >= elicitation.expires_at:
+        case Access.CODE if elicitation.status.is_final or page.now >= elicitation.expires_at:
             ending = ENDINGS.get(elicitation.status, "expired")
             return Ended(server=server, ending=ending, kind=kind)
-        case Way.CODE if code := page.service.identity.code(elicitation, page.cookies):
+        case Access.CODE if code := page.service.identity.code(elicitation, page.cookies):
             return CodePage(
                 server=server,
                 kind=kind,
-                letters=page.service.user_codes.of(elicitation, code),
+                user_code=page.service.user_codes.of(elicitation, code),
                 words=USERS_PAGE_WORDS if elicitation.is_for_user else PAGE_WORDS,
                 live_url=f"{here}/live",
                 here_url=here,
@@ -150,16 +152,16 @@ def _view(page: PageRequest, elicitation: Elicitation, opening: Opening, *, here
                 now=page.now,
                 expires_at=elicitation.expires_at,
             )
-        case Way.CODE:
+        case Access.CODE:
             press = CodeButton(action=f"{here}/code", csrf=page.csrf(elicitation.id))
             return BeforeOpener(server=server, kind=kind, why=_LETTERS, code=press)
-        case Way.APPLICATION | Way.OTHER_USER:
-            return _view_for_user(page, elicitation, is_other=opening.way is Way.OTHER_USER)
-        case Way.PAIR:
+        case Access.APPLICATION | Access.OTHER_USER:
+            return _view_for_user(page, elicitation, is_other=decision.access is Access.OTHER_USER)
+        case Access.PAIR:
             return BeforeOpener(server=server, kind=kind, why=_PAIR)
-        case Way.HERE_ONLY | Way.OPEN:
+        case Access.HERE_ONLY | Access.OPEN:
             return BeforeOpener(server=server, kind=kind, why=_HERE_ONLY)
-    assert_never(opening.way)
+    assert_never(decision.access)
 
 
 def _view_for_user(page: PageRequest, elicitation: Elicitation, *, is_other: bool) -> View:

@@ -16,7 +16,7 @@ from flows.elicitation.states import Elicitation
 from flows.errors import InvalidToken
 from webapp.http.parts import AnyRequest, part
 from webapp.http.requests import Fields, cookies_of, parsed, query_of
-from webapp.identity.identity import Opening, Viewer
+from webapp.identity.identity import AccessDecision, Viewer
 from webapp.pages.views import NoCookie
 from webapp.routes.answers import Answers, NotShown
 from webapp.service import Service
@@ -89,9 +89,9 @@ class PageRequest:
         """Return the person at this browser, or None if unknown."""
         return await self.service.identity.viewer(self.scope, self.cookies)
 
-    async def opening(self, elicitation: Elicitation) -> Opening:
+    async def access(self, elicitation: Elicitation) -> AccessDecision:
         """Return whether this browser may open the elicitation, and why not."""
-        return await self.service.identity.opening(elicitation, self.scope, self.cookies)
+        return await self.service.identity.access(elicitation, self.scope, self.cookies)
 
     def is_bound(self, elicitation: Elicitation) -> bool:
         """Return True if this browser began the latest attempt."""

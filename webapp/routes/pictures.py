@@ -43,7 +43,7 @@ async def picture(page: NamedDependency[PageRequest], id: FromPath[str]) -> Resp
     client, shown = kept.client(found), None
     if found.picture is not None:
         provider = None if client is None else place_of(client)
-        shown = await service.pictures.get(found.picture, provider=provider, owner=viewer.owner)
+        shown = await service.avatars.get(found.picture, provider=provider, owner=viewer.owner)
     if shown is None:
         return Response(None, status_code=HTTPStatus.NO_CONTENT, headers=_HEADERS)
     return Response(shown.content, media_type=shown.media_type, headers=_HEADERS)

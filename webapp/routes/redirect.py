@@ -87,12 +87,12 @@ class _Press:
         opened = await elicitations.change(id, self._opened)
         self.service.kinds.payments.checkouts.turns.expect(opened)
         assert opened.attempt is not None
-        trip = self._redirect(opened, number=opened.attempt.number)
-        number, client = trip.number, self.service.kinds.client(opened)
+        context = self._redirect(opened, number=opened.attempt.number)
+        number, client = context.number, self.service.kinds.client(opened)
         try:
             if client is not None:
                 await self.service.kinds.accounts.failures.check(client, owner=opened.owner)
-            departure = await self.service.outbound.run(self.flow.begin(opened, trip), to=client)
+            departure = await self.service.outbound.run(self.flow.begin(opened, context), to=client)
         except (Failed, NotConfigured) as error:
             trouble = trouble_of(error)
             with suppress(KeyError):  # erased in the meantime
@@ -109,7 +109,7 @@ class _Press:
                 _log.warning("payment.refused", extra={"id": id, "why": str(error)})
                 why = str(error).rstrip(".")
                 ended = await elicitations.end(opened, Status.FAILED, why=why)
-                raise _is_over(ended) from error
+                raise _has_ended_error(ended) from error
             raise
         kept = departure.kept
         if kept is not None:
@@ -118,24 +118,24 @@ class _Press:
             )
             # The question ended in the meantime, or another process superseded this page: the
             # person must not pay on it any more.
-            if opened.status.is_final or (kind.holds_open and _has_made_way(opened, kept)):
-                raise _is_over(opened)
+            if opened.status.is_final or (kind.holds_open and _is_superseded(opened, kept)):
+                raise _has_ended_error(opened)
         if not opened.asked.waits:
             done = await complete_elicitation(elicitations, id, {}, OnPage())
             if done is not Completion.ACCEPTED:
-                raise _is_over(opened)
+                raise _has_ended_error(opened)
         return departure.url
 
     def _opened(self, current: Elicitation) -> Elicitation:
-        trip = self._redirect(current, number=attempts.next_attempt(current))
-        kept, browser = self.flow.prepare(current, trip), self.browser
-        if self.kind.holds_open and stands_in_the_way(current, browser=browser, now=trip.now):
+        context = self._redirect(current, number=attempts.next_attempt(current))
+        kept, browser = self.flow.prepare(current, context), self.browser
+        if self.kind.holds_open and stands_in_the_way(current, browser=browser, now=context.now):
             # Another process handled a press at the same moment. The page says so and can be used
             # again.
             raise NotPossible(status=current.status, wanted="gone on with beside another page")
         state = state_hash(self.rest)
         opened = attempts.open_attempt(
-            current, browser=browser, state=state, kept=kept, now=trip.now
+            current, browser=browser, state=state, kept=kept, now=context.now
         )
         if not self.kind.holds_open:
             return opened
@@ -159,7 +159,7 @@ class _Press:
         )
 
 
-def _is_over(elicitation: Elicitation) -> NotPossible:
+def _has_ended_error(elicitation: Elicitation) -> NotPossible:
     return NotPossible(status=elicitation.status, wanted="gone on with")
 
 
@@ -203,7 +203,7 @@ async def returned(service: Service, states: list[str], *, now: datetime) -> Ret
     )
 
 
-def _has_made_way(elicitation: Elicitation, kept: Json) -> bool:
+def _is_superseded(elicitation: Elicitation, kept: Json) -> bool:
     """Return True if the latest attempt now leads to another page than this one."""
     mine, latest = msgspec.convert(kept, StoredCheckout), kept_of(elicitation.attempt)
     return latest is None or latest.url is None or latest.session != mine.session

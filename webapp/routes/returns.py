@@ -32,8 +32,8 @@ async def come_back(page: NamedDependency[PageRequest]) -> Response[Any]:
     if len(tokens) != 1:
         raise InvalidToken("missing or repeated")
     elicitation = await service.completing.returned(tokens[0])
-    server, opening = elicitation.asked.server, await page.opening(elicitation)
-    if not (page.is_bound(elicitation) and opening.is_open):
+    server, decision = elicitation.asked.server, await page.access(elicitation)
+    if not (page.is_bound(elicitation) and decision.is_open):
         other = SomeoneElse(server=server, other="browser")
         return page.answers.page(
             other, status=HTTPStatus.FORBIDDEN, for_user=elicitation.is_for_user

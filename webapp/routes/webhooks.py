@@ -105,12 +105,12 @@ async def _hinted(
                 gateway, body=body, headers=_headers(request), sender=sender
             )
         else:
-            service.hints.require(sender)
+            service.hint_limit.require(sender)
         hint = gateway.read_unsigned(body, query=request.scope["query_string"].decode("latin-1"))
         became = None if hint is None else await service.webhooks.hinted(name, hint)
     except (Unverified, Malformed) as error:
         # only rejected deliveries count, so that unsigned ones do not hold back signed ones
-        service.hints.require(sender)
+        service.hint_limit.require(sender)
         _turned_away(error, name, service)
         raise
     # a session of the provider that differs from what was asked, permanently

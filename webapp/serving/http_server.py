@@ -134,7 +134,7 @@ async def opened_app(
     place: str,
     store: Store,
     sandbox: Sandbox | None = None,
-    wires: ClientConnections | None = None,
+    connections: ClientConnections | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> tuple[ASGIApp, Service]:
     """Start the application and its service until `stack` is closed.
@@ -153,7 +153,7 @@ async def opened_app(
                 settings,
                 server,
                 store=store,
-                wires=wires,
+                connections=connections,
                 sandbox=sandbox,
                 built=services.append,
                 options=options,

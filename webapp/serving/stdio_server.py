@@ -49,8 +49,8 @@ _PIECE_BYTES = 64 * 1024
 class Incoming:
     """The client's messages, read in a thread because reading can block for ever."""
 
-    def __init__(self, wires: ClientConnections) -> None:
-        self._wires = wires
+    def __init__(self, connections: ClientConnections) -> None:
+        self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._lines = asyncio.Queue[bytes | None]()
 
@@ -74,7 +74,7 @@ class Incoming:
             return error
         if not isinstance(message, types.JSONRPCRequest):
             return SessionMessage(message)
-        self._wires.begin(message.id)
+        self._connections.begin(message.id)
         forget = partial(self._forget, message.id)
         return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=forget))
 
@@ -102,9 +102,9 @@ class Incoming:
         await self.aclose()
 
     async def _forget(self, request_id: int | str) -> None:
-        wire = self._wires.take(request_id)
-        if wire is not None:
-            wire.end(is_delivered=False)
+        connection = self._connections.pop(request_id)
+        if connection is not None:
+            connection.end(is_delivered=False)
 
     def _listen(self, source: int) -> None:
         begun = bytearray()
@@ -125,8 +125,8 @@ class Incoming:
 class Outgoing:
     """The server's messages, written in a thread because a client that does not read blocks."""
 
-    def __init__(self, wires: ClientConnections, *, on_broken: Callable[[], None]) -> None:
-        self._wires = wires
+    def __init__(self, connections: ClientConnections, *, on_broken: Callable[[], None]) -> None:
+        self._connections = connections
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
         self._pieces = queue.SimpleQueue[tuple[bytes, asyncio.Future[bool]]]()
@@ -147,9 +147,9 @@ class Outgoing:
         self._unwritten.add(written)
         written.add_done_callback(self._unwritten.discard)
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
-            wire = self._wires.take(message.id) if message.id is not None else None
-            if wire is not None:
-                written.add_done_callback(lambda _: wire.end(is_delivered=written.result()))
+            connection = self._connections.pop(message.id) if message.id is not None else None
+            if connection is not None:
+                written.add_done_callback(lambda _: connection.end(is_delivered=written.result()))
         text = message.model_dump_json(by_alias=True, exclude_unset=True)
         self._pieces.put((text.encode() + b"\n", written))
         await asyncio.wait({written})
@@ -283,16 +283,22 @@ async def serve_stdio(
             raise CommandRefused(str(error)) from error
         if listener is not None:
             stack.enter_context(listener)
-        wires = ClientConnections()
+        connections = ClientConnections()
         sandbox = annex.sandbox if annex is not None else None
         app, service = await opened_app(
-            stack, settings, server, place=place, store=store, sandbox=sandbox, wires=wires
+            stack,
+            settings,
+            server,
+            place=place,
+            store=store,
+            sandbox=sandbox,
+            connections=connections,
         )
         if own is None:
             service.links.prove = shared.prove
         pages = Pages(app, arrivals=settings.arrivals, grace_seconds=_GRACE_SECONDS)
-        incoming = Incoming(wires)
-        outgoing = Outgoing(wires, on_broken=incoming.end)
+        incoming = Incoming(connections)
+        outgoing = Outgoing(connections, on_broken=incoming.end)
         told = asyncio.Event()
         stack.enter_context(stopped_by_signals(told.set))
         async with asyncio.TaskGroup() as group:
@@ -308,7 +314,7 @@ async def serve_stdio(
                 await inner.run(incoming, outgoing, inner.create_initialization_options())
             finally:
                 ending.cancel()
-                wires.break_all()
+                connections.break_all()
                 await outgoing.flush()
                 # for calls that are still running
                 await service.drain(within=settings.policies.grace)

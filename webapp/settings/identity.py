@@ -171,8 +171,9 @@ class IdentitySettings:
         parse=only("may"),
         otherwise="nobody approves their own requests",
         says="`may`: approvers can also approve their own requests "
-        "([approvals](../how-to/approvals.md)), and an approver can be identified by another method than the asker, for example a "
-        "user of your application and a person who signs in at `ELICIT_ISSUER`",
+        "([approvals](../how-to/approvals.md)), and an approver can be identified by another "
+        "method than the asker, for example a user of your application and a person who signs in "
+        "at `ELICIT_ISSUER`",
     )
     decides_after_sign_in: timedelta = setting(
         "ELICIT_APPROVERS_SIGN_IN",

@@ -81,9 +81,9 @@ STORE = Setting(
     says="`sqlite:////absolute/file.db`, `sqlite:///relative.db`, `memory:` (of one process: "
     "several workers are refused), or for several machines "
     "`postgresql://user:password@host/name` or `valkey://user:password@host`: "
-    "[stores](../how-to/stores.md). SQLite 3.32 or newer, on a disk of this machine. Only this user "
-    "may have access to the file and its folder, as for the key: otherwise the server refuses to "
-    "start and names the command that fixes it",
+    "[stores](../how-to/stores.md). SQLite 3.32 or newer, on a disk of this machine. Only this "
+    "user may have access to the file and its folder, as for the key: otherwise the server "
+    "refuses to start and names the command that fixes it",
     names_file=True,
 )
 EXPOSE = Setting(

@@ -61,7 +61,7 @@ class MemoryStore:
         contents.put(written)
         for opening in contents.openings:
             if opening is not self:
-                opening.tell(written)
+                opening.notify(written)
         return written
 
     async def read(self, owner: str, kind: str, id: str) -> Record | None:
@@ -162,12 +162,12 @@ class MemoryStore:
         for watch in tuple(self._watches):
             watch.end()
 
-    def tell(self, records: tuple[Record, ...]) -> None:
+    def notify(self, records: tuple[Record, ...]) -> None:
         """Notify the watches of this opening about records that a sibling wrote."""
         for watch in tuple(self._watches):
             for record in records:
                 if watch.wants(record.kind, record.id):
-                    watch.tell(record)
+                    watch.notify(record)
 
     def _open_contents(self) -> "_Contents":
         if self._is_closed:

@@ -80,7 +80,7 @@ class PostgresStore:
     def __init__(self, server: Server, *, changes: PostgresChanges) -> None:
         self._server = server
         self._changes = changes
-        self._writer = PostgresWriter(server, tell=changes.tell)
+        self._writer = PostgresWriter(server, notify=changes.notify)
         self._reads = _Reads(server, statement="read")
         self._finds = _Reads(server, statement="find")
         self._closing: asyncio.Task[None] | None = None

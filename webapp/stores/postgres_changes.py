@@ -62,7 +62,7 @@ class PostgresChanges:
         self._watches.add(watch)
         return watch
 
-    def tell(self, records: Iterable[Record]) -> None:
+    def notify(self, records: Iterable[Record]) -> None:
         """Notify other openings about records that this one wrote."""
         for record in records:
             self._sending.put((record.owner, record.kind, record.id))
@@ -96,11 +96,11 @@ class PostgresChanges:
             return
         for row in rows:
             for watch in tuple(self._watches):
-                watch.tell(record_of(row))
+                watch.notify(record_of(row))
 
     def _look_again(self, why: Look | None = None) -> None:
         for watch in tuple(self._watches):
-            watch.tell(why)
+            watch.notify(why)
 
     def _hear(self, _connection: object, _process: int, _channel: str, payload: object) -> None:
         if not self._watches or self._is_ended:

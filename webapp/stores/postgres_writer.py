@@ -27,16 +27,16 @@ _BYTES_AT_MOST = 4 * 1024 * 1024
 _ATTEMPTS = 8
 
 _Job = tuple["asyncio.Future[None]", Sequence[Record]]
-_Tell = Callable[[Sequence[Record]], None]
+_Notify = Callable[[Sequence[Record]], None]
 
 
 class PostgresWriter:
     """A queue that combines writes, and answers each caller when its write is durable."""
 
-    def __init__(self, server: Server, *, tell: _Tell) -> None:
-        """`tell` receives the written records after each commit."""
+    def __init__(self, server: Server, *, notify: _Notify) -> None:
+        """`notify` receives the written records after each commit."""
         self._server = server
-        self._tell = tell
+        self._notify = notify
         self._lanes: Lanes[_Job] = Lanes(self._write, lanes=_LANES, fit=_fit)
         self._loop = asyncio.get_running_loop()
 
@@ -70,7 +70,7 @@ class PostgresWriter:
             else:
                 future.set_exception(conflict)
         if written:
-            self._tell(written)
+            self._notify(written)
 
     async def _conflicts(self, jobs: Sequence[_Job]) -> dict[int, Conflict]:
         """Write all jobs and return the conflicts, by the numbers of the jobs that failed."""

@@ -78,12 +78,12 @@ class SqliteStore:
         reader: sqlite3.Connection,
         *,
         writer: SqliteWriter,
-        news: SqliteChanges,
+        changes: SqliteChanges,
         file: OpenedFile,
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self._changes = news
+        self._changes = changes
         self._file = file
         self._is_closed = False
 
@@ -100,7 +100,7 @@ class SqliteStore:
             writer=SqliteWriter(
                 connection, file=file, opening=opening, remembered_commits=remembered_commits
             ),
-            news=SqliteChanges(reader, file=file, opening=opening),
+            changes=SqliteChanges(reader, file=file, opening=opening),
             file=file,
         )
 

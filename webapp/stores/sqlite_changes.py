@@ -67,19 +67,19 @@ class SqliteChanges:
         before = self._data_version
         try:
             self._file.must_be_there()
-            news = self._changes()
+            changes = self._changes()
         except (sqlite3.Error, StoreUnavailable) as error:
             for watch in tuple(self._watches):
                 self._watches.discard(watch)
                 watch.end(unavailable(self._file.path, error))
             return
-        is_busy = self._data_version != before and not news
+        is_busy = self._data_version != before and not changes
         seconds = _POLL_SECONDS_BUSY if is_busy else _POLL_SECONDS
         self._timer = self._loop.call_later(seconds, self._poll)
-        if news:
+        if changes:
             for watch in tuple(self._watches):
-                for record in news:
-                    watch.tell(record)
+                for record in changes:
+                    watch.notify(record)
 
     def _changes(self) -> list[Record | None]:
         data_version = self._number("PRAGMA data_version")
@@ -87,16 +87,18 @@ class SqliteChanges:
             return []
         values = (self._opening, self._seen_sequence)
         others, count, newest = self._reader.execute(_LOOK, values).fetchone()
-        news: list[Record | None] = []
+        changes: list[Record | None] = []
         if count and newest - self._seen_sequence > count:
-            news.append(None)
+            changes.append(None)
         if others:
             # Changes committed since the query above are included, and come once more next time.
             values = (self._seen_sequence, self._opening)
-            news.extend(map(record_of, self._reader.execute(SELECT_RECORDS + _OF_OTHERS, values)))
+            changes.extend(
+                map(record_of, self._reader.execute(SELECT_RECORDS + _OF_OTHERS, values))
+            )
         self._data_version = data_version
         self._seen_sequence = newest or self._seen_sequence
-        return news
+        return changes
 
     def _number(self, statement: str) -> int:
         (number,) = self._reader.execute(statement).fetchone()

@@ -31,7 +31,7 @@ class Watch:
         """See Choosing."""
         self.wants = wants
 
-    def tell(self, record: Record | Look | None) -> None:
+    def notify(self, record: Record | Look | None) -> None:
         """Queue the record in place of its older version.
 
         None means that changes may be missing.

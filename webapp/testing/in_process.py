@@ -94,8 +94,8 @@ async def elicit_person(
     sandbox = new_sandbox(url=SANDBOX_URL, serves=URL)
     async with AsyncExitStack() as stack:
         stack.enter_context(_unchanged(server))
-        wire = await stack.enter_async_context(httpx.AsyncClient(transport=network))
-        sandbox_app = SandboxApp(sandbox, clock=clock, deliver=wire.send, pause=_at_once)
+        http_client = await stack.enter_async_context(httpx.AsyncClient(transport=network))
+        sandbox_app = SandboxApp(sandbox, clock=clock, deliver=http_client.send, pause=_at_once)
         asked_of: dict[str, Told] = {}
         built: list[Service] = []
 
@@ -118,7 +118,9 @@ async def elicit_person(
                 sandbox=sandbox,
                 plugins=[_Listener(started), *plugins],
                 built=built.append,
-                outbound=Outbound(wire, allow_loopback=True, resolve=_here, transport=network),
+                outbound=Outbound(
+                    http_client, allow_loopback=True, resolve=_here, transport=network
+                ),
                 has_endpoint=False,  # the client enters the server's own lifespan
             )
         )
@@ -130,7 +132,7 @@ async def elicit_person(
             service=built[0],
             clock=clock,
             browser=browser,
-            webhooks=ProviderWebhooks(sandbox_app.deliveries, wire.send),
+            webhooks=ProviderWebhooks(sandbox_app.deliveries, http_client.send),
             places=(URL, SANDBOX_URL),
             failures=failures,
             asked_of=asked_of,

@@ -219,7 +219,7 @@ class Relay:
 
     async def _hand_on(self, scope: Scope, send: Send, channel: _Channel) -> None:
         """Send the other worker's answer to the client. Raises _Gone, or OSError if it is lost."""
-        wire = client_connection_of(scope)
+        connection = client_connection_of(scope)
         while True:
             frame = await channel.read()
             if isinstance(frame, _Start):
@@ -239,7 +239,7 @@ class Relay:
                         "more_body": frame.has_more,
                     }
                 )
-            taken = _HandedOn(is_lost=wire is not None and wire.is_broken)
+            taken = _HandedOn(is_lost=connection is not None and connection.is_broken)
             if isinstance(frame, _Piece) and not frame.has_more:
                 with suppress(_Gone):
                     await channel.send(taken)
@@ -289,7 +289,7 @@ class _Exchange:
 
     def __init__(self, channel: _Channel) -> None:
         self._channel = channel
-        self._came = asyncio.Queue[Message]()
+        self._received = asyncio.Queue[Message]()
         self._taken = asyncio.Queue[None]()
         self._is_lost = False
 
@@ -300,7 +300,7 @@ class _Exchange:
                 frame = await self._channel.read()
                 if isinstance(frame, _Piece):
                     body: Message = {"type": "http.request", "body": frame.body}
-                    self._came.put_nowait({**body, "more_body": frame.has_more})
+                    self._received.put_nowait({**body, "more_body": frame.has_more})
                 elif isinstance(frame, _HandedOn):
                     if frame.is_lost:
                         return
@@ -309,13 +309,13 @@ class _Exchange:
             pass
         finally:
             self._is_lost = True
-            self._came.put_nowait({"type": "http.disconnect"})  # queued before `send` returns
+            self._received.put_nowait({"type": "http.disconnect"})  # queued before `send` returns
             self._taken.put_nowait(None)
 
     async def receive(self) -> Message:
-        message = await self._came.get()
+        message = await self._received.get()
         if message["type"] == "http.disconnect":
-            self._came.put_nowait(message)  # every later call receives the disconnect too
+            self._received.put_nowait(message)  # every later call receives the disconnect too
         return message
 
     async def send(self, message: Message) -> None:

@@ -72,11 +72,11 @@ class DeclaredGateway:
         if self._declared.currencies and price.currency not in self._declared.currencies:
             raise InvalidQuestion(f"{self.seller.label} takes no {price.currency}.")
 
-    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
+    def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
         """Return the request to store. Raises InvalidQuestion if the price cannot be charged."""
-        return prepared(elicitation, trip, self._creation)
+        return prepared(elicitation, context, self._creation)
 
-    def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
+    def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
         return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
@@ -173,15 +173,15 @@ class DeclaredGateway:
         yield from ()
         return None
 
-    def _creation(self, elicitation: Elicitation, trip: RedirectContext) -> StoredCheckout:
-        terms, (back, cancelled) = terms_of(elicitation), ways_back(trip)
-        expires_at = (trip.now + self._declared.life).replace(microsecond=0)
+    def _creation(self, elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
+        terms, (back, cancelled) = terms_of(elicitation), ways_back(context)
+        expires_at = (context.now + self._declared.life).replace(microsecond=0)
         values: Values = {
             **self.seller.own,
             **self._money(terms.price),
             "what": terms.what[: self._declared.what_at_most],
             "reference": elicitation.id,
-            **_keys(f"{elicitation.id}:{trip.number}"),
+            **_keys(f"{elicitation.id}:{context.number}"),
             "return_url": back,
             "cancel_url": cancelled,
             "expires_at": expires_at.isoformat(),

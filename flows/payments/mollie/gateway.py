@@ -154,11 +154,11 @@ class MollieGateway:
     def check(self, price: Money) -> None:
         written(price)
 
-    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
+    def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
         """Return the request to store. Raises InvalidQuestion if the price cannot be charged."""
-        return prepared(elicitation, trip, self._payment)
+        return prepared(elicitation, context, self._payment)
 
-    def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
+    def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
         return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
@@ -241,8 +241,8 @@ class MollieGateway:
         reply = yield self._request("GET", _path(payment.session))
         return session_of(same_payment(payment.session, reply, self.seller), self.seller)
 
-    def _payment(self, elicitation: Elicitation, trip: RedirectContext) -> StoredCheckout:
-        terms, (back, cancelled) = terms_of(elicitation), ways_back(trip)
+    def _payment(self, elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
+        terms, (back, cancelled) = terms_of(elicitation), ways_back(context)
         payment = {
             "amount": _amount(terms.price),
             "description": terms.what[:DESCRIPTION_AT_MOST],
@@ -253,7 +253,7 @@ class MollieGateway:
         if self.seller.webhook_url is not None:
             query = urlencode({REFERENCE_KEY: elicitation.id})
             payment["webhookUrl"] = f"{self.seller.webhook_url}?{query}"
-        return asking(payment, until=trip.now + LIFE_WITHOUT_A_METHOD)
+        return asking(payment, until=context.now + LIFE_WITHOUT_A_METHOD)
 
     def _refunds(self, payment: Payment, path: str) -> Talk[Sequence[ProviderRefund]]:
         reply = yield self._request("GET", f"{path}?limit=250")

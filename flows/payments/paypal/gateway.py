@@ -214,11 +214,11 @@ class PayPalGateway:
     def check(self, price: Money) -> None:
         _amount(price)
 
-    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
+    def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
         """Return the request to store. Raises InvalidQuestion if the price cannot be charged."""
-        return prepared(elicitation, trip, _asked_order)
+        return prepared(elicitation, context, _asked_order)
 
-    def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
+    def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
         return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
@@ -340,8 +340,8 @@ def _token_request(seller: PayPalAccount) -> httpx.Request:
     )
 
 
-def _asked_order(elicitation: Elicitation, trip: RedirectContext) -> StoredCheckout:
-    terms, (back, cancelled) = terms_of(elicitation), ways_back(trip)
+def _asked_order(elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
+    terms, (back, cancelled) = terms_of(elicitation), ways_back(context)
     order = {
         "intent": "CAPTURE",
         "purchase_units": [
@@ -365,7 +365,7 @@ def _asked_order(elicitation: Elicitation, trip: RedirectContext) -> StoredCheck
             }
         },
     }
-    return asking(order, until=trip.now + ORDER_LIFE)
+    return asking(order, until=context.now + ORDER_LIFE)
 
 
 def _path(order: str) -> str:

@@ -114,23 +114,23 @@ def _whole(event: _Whole) -> Notice:
     reference = _text(about.get("client_reference_id"), _REFERENCE) or _text(named, _REFERENCE)
     subject, at = _text(about.get("id"), _ID), datetime.fromtimestamp(event.created, UTC)
     is_payment = about.get("object") == "payment_intent"
-    news, session, transition = _changes(event.type, about, at=at), None, None
+    change, session, transition = _changes(event.type, about, at=at), None, None
     if event.type in SETTLING_EVENTS:
         session = _session_in(about, event.type, is_ours=reference is not None)
         transition = f"{subject} {event.type} {about.get('payment_status')}"
-    elif news is not None:
-        refund = "" if news.refund is None else f" {about.get('status')}"
-        transition = f"{subject} {event.type} {news.returned} {news.dispute}{refund}"
+    elif change is not None:
+        refund = "" if change.refund is None else f" {about.get('status')}"
+        transition = f"{subject} {event.type} {change.returned} {change.dispute}{refund}"
     # Stripe copies our metadata to other objects. An event with neither a session nor a payment
     # change is ignored, so its notice must not name a question.
-    is_told = session is not None or news is not None
+    is_told = session is not None or change is not None
     return Notice(
         id=event.id,
         type=event.type,
         is_live=event.livemode,
         account=event.account,
         session=session,
-        news=news,
+        news=change,
         subject=subject if is_told else None,
         reference=reference if is_told else None,
         payment=_text(id_of(about.get("id" if is_payment else "payment_intent")), _ID),

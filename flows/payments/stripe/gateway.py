@@ -81,11 +81,11 @@ class StripeGateway:
     def check(self, price: Money) -> None:
         charge_amount(price)
 
-    def prepare(self, elicitation: Elicitation, trip: RedirectContext) -> Json:
+    def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
         """Return the request to store. Raises InvalidQuestion if the price cannot be charged."""
-        return prepared(elicitation, trip, _asked_session)
+        return prepared(elicitation, context, _asked_session)
 
-    def begin(self, elicitation: Elicitation, trip: RedirectContext) -> Talk[Redirect]:
+    def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
         return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
@@ -214,9 +214,9 @@ def _path(place: str, id: str) -> str:
     return f"{place}/{quote(id, safe='')}"
 
 
-def _asked_session(elicitation: Elicitation, trip: RedirectContext) -> StoredCheckout:
-    terms, (back, cancelled) = terms_of(elicitation), ways_back(trip)
-    expires_at = _expiry(elicitation.expires_at, now=trip.now)
+def _asked_session(elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:
+    terms, (back, cancelled) = terms_of(elicitation), ways_back(context)
+    expires_at = _expiry(elicitation.expires_at, now=context.now)
     form = {
         "mode": "payment",
         "client_reference_id": elicitation.id,

@@ -165,12 +165,12 @@ def test_an_end_keeps_its_reason() -> None:
 
 @pytest.mark.parametrize("kind", ["url", "oauth", "form"])
 def test_a_late_yes_is_kept_for_its_kind_until_the_last_moment(kind: str) -> None:
-    kept_until = NOON + LIFE + traits_of(kind).kept
+    stored_until = NOON + LIFE + traits_of(kind).stored_for
     before = elicitation(Status.EXPIRED, kind=kind)
     in_time = states.settle_late(
-        before, now=kept_until - timedelta(microseconds=1), content={"n": 1}, holds_key=True
+        before, now=stored_until - timedelta(microseconds=1), content={"n": 1}, holds_key=True
     )
-    too_late = states.settle_late(before, now=kept_until, content={"n": 1}, holds_key=True)
+    too_late = states.settle_late(before, now=stored_until, content={"n": 1}, holds_key=True)
     assert (in_time.content, in_time.holds_key) == ({"n": 1}, True)
     assert (too_late.content, too_late.holds_key) == (None, False)
     assert too_late.status is Status.ACCEPTED
@@ -184,7 +184,7 @@ def test_a_late_yes_is_free_whoever_had_taken_the_no() -> None:
     )
     late = states.settle_late(no, now=NOON, content={}, holds_key=True)
     assert (late.take, late.delivered_at, late.why) == (None, None, None)
-    assert states.take(late, run="other", leg="other", now=NOON).take is not None
+    assert states.claim(late, run="other", leg="other", now=NOON).take is not None
 
 
 def test_ten_attempts_are_allowed_and_the_eleventh_is_not() -> None:
@@ -237,18 +237,18 @@ def test_nobody_waits_for_what_is_over(status: Status) -> None:
 @pytest.mark.parametrize("status", sorted(OPEN))
 def test_what_is_open_cannot_be_taken_or_let_go(status: Status) -> None:
     with pytest.raises(NotPossible):
-        states.take(elicitation(status), run="r", leg="l", now=NOON)
+        states.claim(elicitation(status), run="r", leg="l", now=NOON)
     with pytest.raises(NotPossible):
         states.let_go(elicitation(status))
 
 
 @pytest.mark.parametrize("status", sorted(FINAL))
 def test_every_end_is_taken_by_one_leg_at_a_time(status: Status) -> None:
-    taken = states.take(elicitation(status), run="r1", leg="l1", now=NOON)
+    taken = states.claim(elicitation(status), run="r1", leg="l1", now=NOON)
     assert taken.take == Lease(run="r1", leg="l1", until=NOON + LEASE)
     for run in ("r1", "r2"):
         with pytest.raises(NotPossible):
-            states.take(taken, run=run, leg="l2", now=NOON + LEASE - timedelta(microseconds=1))
+            states.claim(taken, run=run, leg="l2", now=NOON + LEASE - timedelta(microseconds=1))
 
 
 def test_settling_hands_the_outcome_to_the_leg_that_waits() -> None:
@@ -256,11 +256,11 @@ def test_settling_hands_the_outcome_to_the_leg_that_waits() -> None:
     settled = states.settle(elicitation(), Status.ACCEPTED, now=NOON, content={}, take=take)
     assert settled.take == take
     with pytest.raises(NotPossible):
-        states.take(settled, run="r2", leg="l2", now=NOON)
+        states.claim(settled, run="r2", leg="l2", now=NOON)
 
 
 def test_a_lease_that_is_out_frees_the_outcome() -> None:
-    other = states.take(accepted(leg="l1"), run="r2", leg="l2", now=NOON + LEASE)
+    other = states.claim(accepted(leg="l1"), run="r2", leg="l2", now=NOON + LEASE)
     assert other.take == Lease(run="r2", leg="l2", until=NOON + 2 * LEASE)
     with pytest.raises(NotPossible):
         states.renew(other, leg="l1", now=NOON + LEASE)
@@ -273,12 +273,12 @@ def test_a_renewed_lease_holds_from_the_renewal_on() -> None:
     assert renewed.take is not None
     assert renewed.take.until == NOON + LEASE / 2 + LEASE
     with pytest.raises(NotPossible):
-        states.take(renewed, run="r2", leg="l2", now=NOON + LEASE)
+        states.claim(renewed, run="r2", leg="l2", now=NOON + LEASE)
 
 
 def test_a_released_outcome_is_taken_at_once() -> None:
     released = states.release(accepted(leg="l1"), leg="l1")
-    assert states.take(released, run="r2", leg="l2", now=NOON).take is not None
+    assert states.claim(released, run="r2", leg="l2", now=NOON).take is not None
     with pytest.raises(NotPossible):
         states.renew(released, leg="l1", now=NOON)
     with pytest.raises(NotPossible):
@@ -297,7 +297,7 @@ def test_what_was_delivered_is_used_up() -> None:
     assert (delivered.content, delivered.holds_key, delivered.due_at) == (None, False, None)
     for leg in ("l1", "l2"):
         with pytest.raises(NotPossible):
-            states.take(delivered, run="r1", leg=leg, now=NOON + 2 * LEASE)
+            states.claim(delivered, run="r1", leg=leg, now=NOON + 2 * LEASE)
 
 
 def test_letting_go_frees_the_question_and_wipes_the_answer() -> None:
@@ -327,15 +327,17 @@ def test_an_exchange_that_was_cut_off_fails_after_a_minute_and_not_with_the_elic
 @pytest.mark.parametrize("status", sorted(FINAL))
 def test_what_nobody_used_is_wiped_when_its_time_is_up(status: Status) -> None:
     before = elicitation(status, content={"n": 1} if status is Status.ACCEPTED else None)
-    kept_until = NOON + LIFE + (traits_of("url").kept if status is Status.ACCEPTED else timedelta())
-    kept, last = swept(before, until=kept_until - timedelta(microseconds=1))
-    assert (kept.content, kept.holds_key, last) == (before.content, True, kept_until)
-    after, last = swept(before, until=kept_until)
+    stored_until = (
+        NOON + LIFE + (traits_of("url").stored_for if status is Status.ACCEPTED else timedelta())
+    )
+    kept, last = swept(before, until=stored_until - timedelta(microseconds=1))
+    assert (kept.content, kept.holds_key, last) == (before.content, True, stored_until)
+    after, last = swept(before, until=stored_until)
     assert (after.content, after.holds_key, after.status, last) == (None, False, status, None)
 
 
 def test_nothing_is_wiped_under_a_body_that_uses_it() -> None:
-    until = NOON + LIFE + traits_of("url").kept + LEASE
+    until = NOON + LIFE + traits_of("url").stored_for + LEASE
     before = elicitation(
         Status.ACCEPTED, content={"n": 1}, take=Lease(run="r", leg="l", until=until)
     )
@@ -344,7 +346,7 @@ def test_nothing_is_wiped_under_a_body_that_uses_it() -> None:
 
 
 def test_a_lease_that_was_renewed_after_the_sweeper_looked_counts() -> None:
-    out = NOON + LIFE + traits_of("url").kept
+    out = NOON + LIFE + traits_of("url").stored_for
     before = elicitation(
         Status.ACCEPTED, content={"n": 1}, take=Lease(run="r", leg="l", until=NOON)
     )

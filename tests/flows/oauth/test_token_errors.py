@@ -49,10 +49,10 @@ def test_a_description_beside_a_code_is_no_refusal() -> None:
 def test_a_person_who_wants_another_account_may_choose_there(
     account: str | None, is_chosen: bool
 ) -> None:
-    trip = RedirectContext(number=1, return_url=CALLBACK, state="s", now=NOON, switches=True)
+    context = RedirectContext(number=1, return_url=CALLBACK, state="s", now=NOON, switches=True)
     flow, asked = a_flow(), an_elicitation_of(account=account)
-    going = an_elicitation_of(account=account, kept=flow.prepare(asked, trip))
-    departure, _ = talked(flow.begin(going, trip))
+    going = an_elicitation_of(account=account, kept=flow.prepare(asked, context))
+    departure, _ = talked(flow.begin(going, context))
     said = parameters_of(departure.url)
     assert ("prompt" in said) == is_chosen
     assert said.get("prompt", ["select_account"]) == [value for _, value in github.switch]

@@ -41,7 +41,7 @@ OPEN, TAKEN, SPENT, REFUNDING, REFUNDED, DISPUTED = ReceiptStatus
 ENDS = {SPENT, REFUNDED}
 Change = Callable[[Payment], Payment]
 CHANGES: dict[ReceiptStatus, Change] = {
-    TAKEN: receipts.take,
+    TAKEN: receipts.claim,
     SPENT: lambda payment: receipts.spend(payment, NOON),
     REFUNDING: lambda payment: refunds.begin(payment, NOON, reason="no seats"),
 }
@@ -101,7 +101,7 @@ def test_what_is_spent_or_given_back_is_so_for_good() -> None:
 
 
 def test_a_change_says_when_and_why_and_touches_nothing_else() -> None:
-    taken = receipts.take(paid())
+    taken = receipts.claim(paid())
     assert taken == paid(TAKEN)
     assert receipts.spend(taken, NOON) == paid(SPENT, spent_at=NOON)
     begun = refunds.begin(taken, NOON, reason="no seats", run="r")
@@ -133,9 +133,9 @@ def test_what_was_bought_for_good_answers_for_good_unless_it_is_given_back() -> 
 def test_a_receipt_is_kept_ten_years() -> None:
     for year in range(4):
         at = NOON.replace(year=2024 + year, month=2, day=28) + timedelta(days=1)
-        kept_until = paid(paid_at=at).erase_at
-        assert kept_until >= at.replace(year=at.year + 10, day=1, month=3)
-        assert kept_until - at == RECEIPT_KEPT
+        erase_at = paid(paid_at=at).erase_at
+        assert erase_at >= at.replace(year=at.year + 10, day=1, month=3)
+        assert erase_at - at == RECEIPT_KEPT
 
 
 def test_a_receipt_is_due_while_money_may_be_given_back_by_itself() -> None:
@@ -293,7 +293,7 @@ class Ledger(RuleBasedStateMachine):
 
     @rule()
     def a_call_takes_it(self) -> None:
-        self.change(receipts.take)
+        self.change(receipts.claim)
 
     @rule()
     def it_is_spent(self) -> None:

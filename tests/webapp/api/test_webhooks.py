@@ -25,7 +25,7 @@ async def listed(desk: Program, **query: Any) -> list[dict[str, Any]]:
 
 
 async def kept(here: AskingEnv) -> dict[str, StoredWebhook]:
-    return {hook.id: hook for hook in await here.service.webhook_log.hooks()}
+    return {hook.id: hook for hook in await here.service.webhook_log.webhooks()}
 
 
 async def test_what_came_is_listed_without_its_body_and_read_with_it(

@@ -19,7 +19,7 @@ class Slow:
         self.began = asyncio.Event()
         self.released: list[str] = []
 
-    async def take(self, id: str, *, run: str, leg: str, known: Any) -> Any:
+    async def claim(self, id: str, *, run: str, leg: str, known: Any) -> Any:
         self.began.set()
         await self.answers.wait()
         return type("Row", (), {"id": id})
@@ -33,7 +33,7 @@ async def test_what_is_being_taken_when_the_leg_is_cancelled_is_let_go_afterward
     slow = Slow()
     taken = Leases(slow, leg="leg")  # type: ignore[arg-type]  # all of it that is used
     current: Any = type("Row", (), {"id": "e1", "take": None})
-    taking = asyncio.create_task(taken.take(current, run="run"))
+    taking = asyncio.create_task(taken.claim(current, run="run"))
     await slow.began.wait()
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -55,7 +55,7 @@ async def test_request_of_a_run_releases_nothing_that_another_one_has_extended()
         assert current is not None
         first, second = [Leases(elicitations, leg="run", is_shared=True) for _ in range(2)]
         for one in (first, second):
-            taken = await one.take(current, run="run")
+            taken = await one.claim(current, run="run")
             assert taken is not None
             one.use(taken)
             current = taken

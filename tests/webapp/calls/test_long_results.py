@@ -51,12 +51,12 @@ async def test_one_that_arrived_ends_its_run_and_the_same_call_asks_anew(
 
 
 async def test_the_same_call_does_not_join_one_that_is_on_its_way(here: Service) -> None:
-    first, wire = await worked(here), StreamConnection()
-    here.bodies.deliver(first, wire)
+    first, connection = await worked(here), StreamConnection()
+    here.running_tools.deliver(first, connection)
     presenter = Holding()
     waiting = asyncio.ensure_future(answer(call_of(here, presenter=presenter)))
     await settled_loop()
-    wire.end(is_delivered=True)
+    connection.end(is_delivered=True)
     await settled_loop()
     assert presenter.shown is not None
     assert presenter.shown.elicitation.run != first.run.value.id

@@ -66,7 +66,7 @@ async def test_completing_hands_the_outcome_over_in_the_same_write(here: Service
     assert after.take.leg == call.leg
     assert call.has_taken, "before the body goes on, a disconnect leaves it alone"
     with pytest.raises(NotPossible):
-        await here.elicitations.take(after.id, run="r", leg="another")
+        await here.elicitations.claim(after.id, run="r", leg="another")
     await soon(waiting)
 
 
@@ -216,10 +216,10 @@ async def test_a_row_that_does_not_open_does_not_end_the_listening(
     await store.sibling().write(replace(record, sealed=b"damaged"))
     await settled_loop()
     waiting.cancel()
-    is_over = listening.done()
+    has_ended = listening.done()
     listening.cancel()
     await asyncio.wait({listening})
-    assert not is_over
+    assert not has_ended
 
 
 async def test_a_result_that_did_not_arrive_is_given_to_the_same_call(here: Service) -> None:

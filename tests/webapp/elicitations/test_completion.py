@@ -266,7 +266,7 @@ async def test_a_yes_that_is_too_late_to_be_kept_leaves_the_new_question_alone(
     assert (await now_of(here, new)).status is Status.PENDING
 
 
-@pytest.mark.parametrize("late", [timedelta(), traits_of("url").kept, timedelta(hours=1)])
+@pytest.mark.parametrize("late", [timedelta(), traits_of("url").stored_for, timedelta(hours=1)])
 async def test_an_answer_after_its_time_is_late_before_the_sweeper_looked_too(
     here: Service, clock: Clock, late: timedelta
 ) -> None:
@@ -703,7 +703,7 @@ async def test_a_no_cannot_be_settled_over_a_yes_nor_a_yes_twice(here: Service) 
 class Behind(MemoryStore):
     """A second connection to a store, which receives no changes from other processes."""
 
-    def tell(self, records: tuple[Record, ...]) -> None:
+    def notify(self, records: tuple[Record, ...]) -> None:
         pass
 
 
@@ -721,10 +721,10 @@ async def test_what_a_process_remembers_never_outweighs_the_store(
         assert done is Completion.ALREADY_SETTLED
         with pytest.raises(NotPossible):
             await other.elicitations.open_attempt(elicitation.id, browser="b")
-        taken = await other.elicitations.take(elicitation.id, run="r", leg="l")
+        taken = await other.elicitations.claim(elicitation.id, run="r", leg="l")
         assert taken.content == {"n": 1}
         with pytest.raises(NotPossible):
-            await here.elicitations.take(elicitation.id, run="r2", leg="l2")
+            await here.elicitations.claim(elicitation.id, run="r2", leg="l2")
 
 
 NAMED = elicit.form("Which size?", elicitation_id="order-8")

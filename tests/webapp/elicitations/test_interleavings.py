@@ -205,7 +205,7 @@ class Table:
             self.acting.pop(name, None)
 
     def begin_to_act(self, name: str, call: Call) -> None:
-        (id,) = call.taken._is_used
+        (id,) = call.leases._is_used
         if id in self.acting.values() and "lease" not in self.tasks:
             self.violations.append(f"{name} acts on what another leg acts on")
         self.acting[name] = id
@@ -271,7 +271,7 @@ class Table:
             now = await self.services[0].elicitations.rows.open(record, Elicitation)
             old = before.get(now.id)
             if old is not None:
-                self.check_step(old, now, is_over=old.take is not None and at >= old.take.until)
+                self.check_step(old, now, has_ended=old.take is not None and at >= old.take.until)
                 is_delivered = old.delivered_at is None and now.delivered_at is not None
                 delivered[now.id] += is_delivered and now.status is Status.ACCEPTED
             before[now.id] = now
@@ -285,12 +285,12 @@ class Table:
         if self.scenario.is_audited:
             await self.check_chain()
 
-    def check_step(self, old: Elicitation, now: Elicitation, *, is_over: bool) -> None:
+    def check_step(self, old: Elicitation, now: Elicitation, *, has_ended: bool) -> None:
         allowed = TRANSITIONS[old.status] | LATE.get(old.status, frozenset())
         if now.status is not old.status and now.status not in allowed:
             self.violations.append(f"{old.status} became {now.status}")
         is_other = _leg(now.take) not in (None, _leg(old.take)) and old.take is not None
-        if is_other and not is_over:
+        if is_other and not has_ended:
             self.violations.append("taken from the leg that has it")
 
     async def check_chain(self) -> None:

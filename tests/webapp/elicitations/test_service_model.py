@@ -189,7 +189,7 @@ class ServiceBesideModel(RuleBasedStateMachine):
     def take(self, id: str, who: str) -> None:
         known = self.model.get(id)
         run, leg = who.split()
-        work = self.here.elicitations.take(id, run=run, leg=leg)
+        work = self.here.elicitations.claim(id, run=run, leg=leg)
         if known is None:
             self.refused(work, KeyError)
         elif known.is_open or known.is_delivered or not self.is_free(known, who):
@@ -242,8 +242,8 @@ class ServiceBesideModel(RuleBasedStateMachine):
                 known.end("expired", now)
             kept = LATE_UNTIL if known.status == "accepted" else timedelta()
             leased = known.until if known.leg is not None else NOON
-            is_over = now >= max(known.expires_at + kept, leased)
-            if not known.is_open and is_over and not known.is_delivered:
+            has_ended = now >= max(known.expires_at + kept, leased)
+            if not known.is_open and has_ended and not known.is_delivered:
                 known.holds, known.content = False, None
             if now >= known.erase_at:
                 del self.model[id]

@@ -29,16 +29,16 @@ class Witness:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self.wires: list[ClientConnection] = []
+        self.connections: list[ClientConnection] = []
         self.breaks = 0
         self.ends: asyncio.Queue[bool] = asyncio.Queue()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wire = client_connection_of(scope)
-        if wire is not None:
-            self.wires.append(wire)
-            wire.on_broken(self._count)
-            wire.on_end(self.ends.put_nowait)
+        connection = client_connection_of(scope)
+        if connection is not None:
+            self.connections.append(connection)
+            connection.on_broken(self._count)
+            connection.on_end(self.ends.put_nowait)
         await self._app(scope, receive, send)
 
     async def end(self) -> bool:
@@ -193,9 +193,9 @@ async def test_hanging_up_before_the_answer_is_noticed_though_the_app_never_list
     entered, gone = asyncio.Event(), asyncio.Event()
 
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
-        wire = client_connection_of(scope)
-        assert wire is not None
-        wire.on_broken(gone.set)
+        connection = client_connection_of(scope)
+        assert connection is not None
+        connection.on_broken(gone.set)
         entered.set()
         await gone.wait()
         await answers(scope, receive, send)
@@ -205,7 +205,7 @@ async def test_hanging_up_before_the_answer_is_noticed_though_the_app_never_list
         await entered.wait()
         leave(writer)
         assert await app.end() is False
-    assert app.wires[0].is_broken
+    assert app.connections[0].is_broken
     assert app.breaks == 1
 
 
@@ -214,10 +214,10 @@ async def test_hanging_up_in_the_middle_of_an_event_stream_is_noticed(
     leave: Callable[[asyncio.StreamWriter], None],
 ) -> None:
     async def streams(scope: Scope, receive: Receive, send: Send) -> None:
-        wire = client_connection_of(scope)
-        assert wire is not None
+        connection = client_connection_of(scope)
+        assert connection is not None
         gone = asyncio.Event()
-        wire.on_broken(gone.set)
+        connection.on_broken(gone.set)
         await start(send, *SSE)
         await body(send, b"data: 1\n\n", more_body=True)
         await gone.wait()
@@ -228,7 +228,7 @@ async def test_hanging_up_in_the_middle_of_an_event_stream_is_noticed(
         await reader.readuntil(b"data: 1\n\n")
         leave(writer)
         assert await app.end() is False
-    assert app.wires[0].is_broken
+    assert app.connections[0].is_broken
 
 
 async def test_hanging_up_after_a_posted_body_is_noticed() -> None:
@@ -262,7 +262,7 @@ async def test_hanging_up_in_the_middle_of_an_upload_reaches_app_and_wire() -> N
         hang_up(writer)
         assert await app.end() is False
     assert last == [{"type": "http.disconnect"}]
-    assert app.wires[0].is_broken
+    assert app.connections[0].is_broken
 
 
 async def test_two_exchanges_on_one_connection_have_a_wire_each() -> None:
@@ -283,7 +283,7 @@ async def test_two_exchanges_on_one_connection_have_a_wire_each() -> None:
         hang_up(writer)
         assert await app.end() is False
         never.set()
-    assert [wire.is_broken for wire in app.wires] == [False, True]
+    assert [connection.is_broken for connection in app.connections] == [False, True]
 
 
 async def test_a_loss_the_server_knew_of_before_the_last_byte_is_a_loss() -> None:
@@ -297,7 +297,7 @@ async def test_a_loss_the_server_knew_of_before_the_last_byte_is_a_loss() -> Non
 
     app = await exchange(answers_too_late, line)
     assert app.ends.get_nowait() is False
-    assert app.wires[0].is_broken
+    assert app.connections[0].is_broken
 
 
 async def test_a_loss_after_the_last_byte_is_none() -> None:
@@ -311,7 +311,7 @@ async def test_a_loss_after_the_last_byte_is_none() -> None:
 
     app = await exchange(goes_on, line)
     assert app.ends.get_nowait() is True
-    assert not app.wires[0].is_broken
+    assert not app.connections[0].is_broken
 
 
 async def test_a_send_that_the_server_refuses_is_a_loss() -> None:
@@ -324,7 +324,7 @@ async def test_a_send_that_the_server_refuses_is_a_loss() -> None:
     with pytest.raises(BrokenPipeError):
         await watched(app)(get(), line.receive, refuses)
     assert app.ends.get_nowait() is False
-    assert app.wires[0].is_broken
+    assert app.connections[0].is_broken
 
 
 async def test_an_app_that_fails_before_the_last_byte_has_delivered_nothing() -> None:
@@ -339,7 +339,7 @@ async def test_an_app_that_fails_before_the_last_byte_has_delivered_nothing() ->
     with pytest.raises(LookupError):
         await watched(app)(get(), line.receive, line.send)
     assert app.ends.get_nowait() is False
-    assert not app.wires[0].is_broken
+    assert not app.connections[0].is_broken
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -387,16 +387,16 @@ async def test_a_cancelled_app_has_delivered_nothing_and_leaves_no_task() -> Non
 
 
 async def test_a_second_cancel_does_not_leave_the_pump_behind() -> None:
-    is_over = False
+    has_ended = False
 
     async def ends_slowly() -> Message:
-        nonlocal is_over
+        nonlocal has_ended
         try:
             await asyncio.Event().wait()
         finally:
             for _ in range(5):
                 await asyncio.sleep(0)
-            is_over = True
+            has_ended = True
         raise AssertionError
 
     async def waits(scope: Scope, receive: Receive, send: Send) -> None:
@@ -413,7 +413,7 @@ async def test_a_second_cancel_does_not_leave_the_pump_behind() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert is_over
+    assert has_ended
 
 
 async def test_a_body_is_never_read_ahead_of_the_app() -> None:
@@ -480,7 +480,7 @@ async def test_a_server_that_fails_to_receive_tells_the_app_and_breaks_the_wire(
 
     app = Witness(listens)
     await watched(app)(get(), fails, Line().send)
-    assert app.wires[0].is_broken
+    assert app.connections[0].is_broken
 
 
 async def test_a_callback_that_raises_stops_no_other_and_is_logged(
@@ -492,12 +492,12 @@ async def test_a_callback_that_raises_stops_no_other_and_is_logged(
         raise LookupError
 
     async def waits(scope: Scope, receive: Receive, send: Send) -> None:
-        wire = client_connection_of(scope)
-        assert wire is not None
-        wire.on_broken(fails)
-        wire.on_broken(lambda: told.append("broken"))
-        wire.on_end(fails)
-        wire.on_end(told.append)
+        connection = client_connection_of(scope)
+        assert connection is not None
+        connection.on_broken(fails)
+        connection.on_broken(lambda: told.append("broken"))
+        connection.on_end(fails)
+        connection.on_end(told.append)
         line.lose()
         await receive()
         await receive()
@@ -511,8 +511,8 @@ async def test_a_callback_that_raises_stops_no_other_and_is_logged(
 async def test_who_asks_late_is_told_at_once() -> None:
     app = await exchange(answers)
     told: list[object] = []
-    app.wires[0].on_broken(lambda: told.append("broken"))
-    app.wires[0].on_end(told.append)
+    app.connections[0].on_broken(lambda: told.append("broken"))
+    app.connections[0].on_end(told.append)
     assert told == [True]
 
     async def waits(scope: Scope, receive: Receive, send: Send) -> None:
@@ -523,8 +523,8 @@ async def test_who_asks_late_is_told_at_once() -> None:
     line.lose()
     app = await exchange(waits, line)
     told.clear()
-    app.wires[0].on_broken(lambda: told.append("broken"))
-    app.wires[0].on_end(told.append)
+    app.connections[0].on_broken(lambda: told.append("broken"))
+    app.connections[0].on_end(told.append)
     assert told == ["broken", False]
 
 
@@ -550,10 +550,10 @@ async def test_pieces_count_what_went_out_before_the_client_left() -> None:
     line = Line(request())
 
     async def loses(scope: Scope, receive: Receive, send: Send) -> None:
-        wire = client_connection_of(scope)
-        assert wire is not None
+        connection = client_connection_of(scope)
+        assert connection is not None
         left = asyncio.Event()
-        wire.on_broken(left.set)
+        connection.on_broken(left.set)
         await start(send)
         await body(send, b"result", more_body=True)
         line.lose()
@@ -563,6 +563,6 @@ async def test_pieces_count_what_went_out_before_the_client_left() -> None:
 
     async with asyncio.timeout(300):
         app = await exchange(loses, line)
-    (wire,) = app.wires
-    assert wire.is_broken
-    assert wire.pieces == 1
+    (connection,) = app.connections
+    assert connection.is_broken
+    assert connection.pieces == 1

@@ -59,7 +59,7 @@ async def ask(service: Service, *, arguments: object = None) -> Outcome[bool] | 
     """Ask, and return the outcome, or None if the question waits."""
     call = call_of(service, presenter=AtOnce(), arguments=arguments)
     call.begin()
-    with service.bodies.at_work(call):
+    with service.running_tools.at_work(call):
         try:
             with asking(Verbs(call)):
                 return await elicit.confirm("Pay it?", approver="finance").outcome()

@@ -422,7 +422,7 @@ async def test_the_checkout_of_what_ran_out_is_expired_at_its_provider_and_the_t
         assert (await shop.session(session))["status"] == "expired"
         assert shop.given == []
         await eventually(lambda: not len(shop.service.elicitations.waiters))
-        await eventually(lambda: not len(shop.service.bodies))
+        await eventually(lambda: not len(shop.service.running_tools))
 
 
 async def test_a_timeout_is_cut_to_the_longest_and_the_log_says_so_once(

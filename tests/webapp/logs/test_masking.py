@@ -118,7 +118,7 @@ def test_a_long_text_is_cut_and_no_piece_of_a_secret_is_left_at_the_cut(other: s
     # finding: S30
     for before in range(150):
         said = f"{'y' * before}{LONG}{other * 2000}{LONG}{'z' * before}"
-        cut = masked_in_short(said, {LONG}, letters=100)
+        cut = masked_in_short(said, {LONG}, at_most=100)
         assert len(cut) <= 100 + len(f" [{len(said)} more letters] ")
         assert not [piece for piece in pieces(LONG, letters=4) if piece in cut]
 

@@ -261,7 +261,7 @@ async def test_a_question_that_ran_out_ends_the_tool_with_its_facts(server, revi
         assert (meta["status"], meta["elicitId"], meta["ttl"]) == (408, row.id, 1000)
         # No call waits and no tool runs any more. The fixture checks that no task is left.
         await eventually(lambda: not len(env.service.elicitations.waiters))
-        await eventually(lambda: not len(env.service.bodies))
+        await eventually(lambda: not len(env.service.running_tools))
 
 
 async def test_the_kinds_of_no_are_told_apart_and_none_is_truthy(server, revision):

@@ -75,7 +75,7 @@ async def lost_call(env: ServerEnv, caller: Caller, revision: str) -> asyncio.Ta
 
 
 async def bodies_are_over(env: ServerEnv) -> None:
-    await eventually(lambda: not len(env.service.bodies))
+    await eventually(lambda: not len(env.service.running_tools))
 
 
 async def test_a_client_that_gives_up_waiting_ends_the_wait_and_not_the_question(server, revision):

@@ -68,7 +68,7 @@ async def test_a_call_that_is_given_up_ends_at_its_next_await_and_its_answer_sta
         await eventually(lambda: work.log == ["after"])
         await cut(given_up)
         await eventually(lambda: work.log == ["after", "cancelled"])
-        await eventually(lambda: not len(env.service.bodies))
+        await eventually(lambda: not len(env.service.running_tools))
         work.gate.set()
         assert await caller.text("buy", once=False) == "{'n': 1} 0"
         assert not caller.has_links_left
@@ -82,7 +82,7 @@ async def test_what_is_done_once_is_done_to_its_end_and_kept_for_the_same_call(s
         await env.complete(await caller.link(), {"n": 1})
         await work.is_left(env, given_up, after="work")
         work.once_gate.set()
-        await eventually(lambda: not len(env.service.bodies))
+        await eventually(lambda: not len(env.service.running_tools))
         assert work.log == ["work", "done"]  # nothing after the `await` ran
         work.gate.set()
         assert await caller.text("buy", once=True) == "{'n': 1} 7"
@@ -113,7 +113,7 @@ async def test_the_same_call_waits_for_an_orphan_that_asked_nobody(server):
         work.once_gate.set()
         await work.is_left(env, given_up, after="after")
         again = caller.call("buy", once=True)
-        await eventually(lambda: len(env.service.bodies) == 2)
+        await eventually(lambda: len(env.service.running_tools) == 2)
         work.gate.set()
         assert text_of(await soon(again)).endswith("{} 7")
         assert work.log == ["work", "done", "after", "end"]
@@ -153,4 +153,4 @@ async def test_the_same_call_is_told_to_come_again_while_that_takes_too_long(
         assert work.log == ["work"]
         work.once_gate.set()
         work.gate.set()
-        await eventually(lambda: not len(env.service.bodies))
+        await eventually(lambda: not len(env.service.running_tools))

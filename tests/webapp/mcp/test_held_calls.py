@@ -200,12 +200,12 @@ async def test_a_client_that_waits_longer_is_held_longer(library, way):
 def see_it_wait(
     clients: McpClients, clock: Clock, env: ServerEnv, client: str, *, seconds: float
 ) -> None:
-    wire = StreamConnection()
+    connection = StreamConnection()
     caller = Identified(owner=env.service.identity.local_owner, client=client)
-    watched = clients.patience.watch(caller, wire)
+    watched = clients.patience.watch(caller, connection)
     clock.tick(seconds=seconds)
     watched.has_result()
-    wire.end(is_delivered=True)
+    connection.end(is_delivered=True)
 
 
 async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait():
@@ -219,12 +219,12 @@ async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait():
             ("eve", 60, True),
             ("who gave up", 61, True),
         ):
-            wire = StreamConnection()
-            watched = clients.patience.watch(Identified(owner=owner, client="c"), wire)
+            connection = StreamConnection()
+            watched = clients.patience.watch(Identified(owner=owner, client="c"), connection)
             clock.tick(seconds=seconds)
             if owner != "who gave up":  # the call is answered with an error, which arrives
                 watched.has_result()
-            wire.end(is_delivered=arrives)
+            connection.end(is_delivered=arrives)
         seen = {
             who: clients.patience.is_patient(Identified(owner=who, client="c"), name="c")
             for who in ("ann", "bob", "eve", "who gave up")
@@ -244,7 +244,7 @@ async def test_a_client_that_cancels_its_call_is_not_seen_to_wait(library):
         clock.tick(seconds=61)
         await caller.cancel()
         await soon(call)
-        await eventually(lambda: not len(env.service.bodies))
+        await eventually(lambda: not len(env.service.running_tools))
         me = Identified(owner=asked.owner, client=asked.asked.client or "")
         assert not env.service.clients.patience.is_patient(me, name="c")
 
@@ -294,7 +294,7 @@ async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(serve
         clock.set(hours=hours)
         for _ in range(2):
             clock.tick(seconds=25)
-            await env.service.bodies.renew()
+            await env.service.running_tools.renew()
 
         def is_answered() -> bool:
             waiters.wake_all()
@@ -346,7 +346,7 @@ async def test_client_that_gave_a_call_up_after_five_seconds_is_held_for_less(li
         await env.pending()
         clock.tick(seconds=5)
         given_up.cancel()  # the client's own timeout
-        await eventually(lambda: not len(env.service.bodies))
+        await eventually(lambda: not len(env.service.running_tools))
         again = caller.call("sign_in")
         await env.pending()
         clock.tick(seconds=4)
@@ -359,14 +359,14 @@ async def test_client_that_has_waited_longer_since_is_held_as_before(library):
     async with held(new_asking_server(library), declares=None) as (env, clock, _):
         me = Identified(owner="ann", client="a client")
         clients, limit = env.service.clients, timedelta(seconds=25)
-        first, wire = clients.patience.watch(me, None), StreamConnection()
+        first, connection = clients.patience.watch(me, None), StreamConnection()
         clock.tick(seconds=5)
         first.gave_up()
         assert clients.patience.holds(me, limit) == timedelta(seconds=4)
-        longer = clients.patience.watch(me, wire)
+        longer = clients.patience.watch(me, connection)
         clock.tick(seconds=10)
         longer.has_result()
-        wire.end(is_delivered=True)
+        connection.end(is_delivered=True)
         assert clients.patience.holds(me, limit) == limit
 
 

@@ -146,7 +146,7 @@ async def test_a_look_at_the_list_spends_nothing(server, revision):
     async with caller_at_sandbox(server, revision) as (at, caller):
         result = await went_through(caller, "print_pages", [at.guest.pay], fails=True)
         assert result.is_error
-        await eventually(lambda: not len(at.env.service.bodies))
+        await eventually(lambda: not len(at.env.service.running_tools))
         assert await seen(caller) == {"print_pages"}
         (payment,) = await at.payments()
         assert payment.status == "open"

@@ -365,7 +365,7 @@ async def test_a_tool_that_fails_leaves_the_payment_to_the_same_call(server, rev
     async with caller_at_sandbox(server, revision) as (at, caller):
         result = await went_through(caller, "deliver", [at.guest.pay])
         assert result.is_error
-        await eventually(lambda: not len(at.env.service.bodies))
+        await eventually(lambda: not len(at.env.service.running_tools))
         assert [payment.status for payment in await at.payments()] == ["open"]
         assert await caller.text("deliver") == "here it is"
         assert not caller.has_links_left
@@ -478,7 +478,7 @@ async def test_a_stream_that_is_cut_after_the_answer_loses_nothing(server, revis
         if revision == MODERN:
             await at.env.posts_are_over()
         gate.set()
-        await eventually(lambda: not len(at.env.service.bodies))
+        await eventually(lambda: not len(at.env.service.running_tools))
         again = await soon(caller.call("serve"))
         # If closing the stream cancels the call, the body starts again with the stored answer.
         starts = 2 if revision == MODERN and kind != "payment" else 1

@@ -271,7 +271,7 @@ async def test_what_was_bought_for_good_is_bought_once(revision):
         again = await caller.text("read", page=2)
         assert first.split(" by ")[1] == again.split(" by ")[1]
         assert not caller.has_links_left
-        await eventually(lambda: not len(at.env.service.bodies))
+        await eventually(lambda: not len(at.env.service.running_tools))
 
 
 @pytest.mark.parametrize("is_asked_again", [False, True])

@@ -352,7 +352,7 @@ async def test_a_paid_need_is_not_lost_to_a_no_that_comes_after(server, revision
     async with caller_at_sandbox(server, revision) as (at, caller):
         result = await went_through(caller, "serve_tea", [at.guest.pay, at.guest.decline])
         assert "[ELICITATION_DECLINED]" in text_of(result)
-        await eventually(lambda: not len(at.env.service.bodies))
+        await eventually(lambda: not len(at.env.service.running_tools))
         assert [payment.status for payment in await at.payments()] == ["open"]
         assert text_of(await went_through(caller, "serve_tea", [at.guest.connect])) == "tea"
         assert [payment.status for payment in await at.payments()] == ["spent"]

@@ -21,7 +21,7 @@ SIGNATURE = Traits(
     name="signature",
     page="form",
     proofs=(OnPage, InClient),
-    kept_from_answer=timedelta(minutes=1),
+    stored_for_after_answer=timedelta(minutes=1),
     fits_client_form=True,
     stops_what_follows=True,
 )

@@ -104,7 +104,7 @@ async def test_call_after_a_newer_one_was_given_up_gets_the_link_at_once(
         second = it.caller.call("book")
         assert text_of(await soon(first)).startswith(BUSY)
         second.cancel()
-        await eventually(lambda: not len(it.env.service.bodies))
+        await eventually(lambda: not len(it.env.service.running_tools))
         assert is_link(await it.caller.result("book"))
         it.clock.tick(seconds=2)
         await it.shows.says("accept", ANSWERS["book"])

@@ -144,7 +144,7 @@ async def test_what_came_while_nobody_was_there_is_read_later_and_more_than_once
     # finding: R2
     async with cut_off(library) as (env, reader, work):
         work.gate.set()
-        await eventually(lambda: not len(env.service.bodies))
+        await eventually(lambda: not len(env.service.running_tools))
         for times in (1, 2):
             assert await soon(reader.resume(reader.seen[0])) == 200
             assert reader.results == ["worked 1"] * times

@@ -116,15 +116,15 @@ class LateNews(MemoryStore):
         self._kept_back: list[Record] = []
         self._is_late = True
 
-    def tell(self, records: tuple[Record, ...]) -> None:
+    def notify(self, records: tuple[Record, ...]) -> None:
         if self._is_late:
             self._kept_back.extend(records)
         else:
-            super().tell(records)
+            super().notify(records)
 
     def hear(self) -> None:
         self._is_late = False
-        super().tell(tuple(self._kept_back))
+        super().notify(tuple(self._kept_back))
 
 
 async def test_a_leg_that_hears_late_of_its_runs_result_gets_it_all_the_same():

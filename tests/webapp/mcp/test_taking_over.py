@@ -41,7 +41,7 @@ async def test_a_new_call_takes_the_second_question_over_from_the_one_that_was_l
         again = other.call("buy")
         shown = await other.link()
         assert env.id_of(shown) == env.id_of(second)
-        await eventually(lambda: len(env.service.bodies) <= 1)
+        await eventually(lambda: len(env.service.running_tools) <= 1)
         assert not shop.acted
         await env.complete(second, {"paid": True})
         assert text_of(await soon(again)) == "{'name': 'ann'} {'paid': True}"

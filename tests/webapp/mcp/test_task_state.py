@@ -45,7 +45,7 @@ def test_what_others_decide_is_required_of_nobody_here():
 def test_for_money_on_its_way_nobody_has_anything_to_do():
     paid = state(asked=replace(ASKED, progress=ON_ITS_WAY))
     assert paid.status(MODERN) == "working"
-    assert "on its way" in paid.told(MODERN, status="working")["statusMessage"]
+    assert "on its way" in paid.to_result(MODERN, status="working")["statusMessage"]
     assert paid.on_its_way
     assert not paid.open
 

@@ -350,7 +350,7 @@ async def test_a_body_at_work_is_ended_by_a_cancel(server, shop):
         task = await client.task("plain")
         await eventually(lambda: shop.began)
         await client.cancel(task)
-        await eventually(lambda: not len(env.service.bodies))
+        await eventually(lambda: not len(env.service.running_tools))
         assert await client.status(task) == "cancelled"
 
 

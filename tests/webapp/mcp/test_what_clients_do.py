@@ -312,7 +312,7 @@ async def test_a_call_that_is_given_up_while_its_form_is_out_leads_to_the_link_a
     async with here(server, LEGACY) as it:
         call = await it.asks("name")
         call.cancel()
-        await eventually(lambda: not len(it.env.service.bodies))
+        await eventually(lambda: not len(it.env.service.running_tools))
         told = await it.caller.result("name")
         assert is_link(told)
         await it.shows.says("accept", {"response": "Ann"})
@@ -393,7 +393,7 @@ async def draws_nothing(it: Here, revision: str, way: str) -> None:
         await soon(call)
     else:
         (await it.asks("name")).cancel()
-        await eventually(lambda: not len(it.env.service.bodies))
+        await eventually(lambda: not len(it.env.service.running_tools))
 
 
 async def test_one_that_draws_forms_stays_one_when_its_person_is_away(server):

@@ -376,7 +376,7 @@ async def test_an_account_that_is_found_gone_at_the_press_is_offered_no_more() -
 
 
 def reach_of(
-    service: Service, owner: str, *, tool: str = "t", is_over: Callable[[], bool] = lambda: False
+    service: Service, owner: str, *, tool: str = "t", has_ended: Callable[[], bool] = lambda: False
 ) -> OwnersReach:
     kinds = service.kinds
     return OwnersReach(
@@ -385,7 +385,7 @@ def reach_of(
         run="r",
         tool=tool,
         calling_client=CallingClient(name="c"),
-        is_over=is_over,
+        has_ended=has_ended,
         payments=kinds.payments,
         outbound=service.outbound,
         accounts=kinds.accounts,
@@ -468,7 +468,7 @@ async def test_a_call_that_ends_during_the_renewal_is_not_given_the_newer_key() 
         kept, ends = await the_one(service), asyncio.Event()
         clock.tick(minutes=5)
         gate = hold_up(network)
-        resources = reach_of(service, kept.owner, is_over=ends.is_set)
+        resources = reach_of(service, kept.owner, has_ended=ends.is_set)
         renewing = asyncio.create_task(resources.renew(kept.id, kept.access_token))
         while not network.refreshes:  # noqa: ASYNC110
             await asyncio.sleep(0)

@@ -221,7 +221,7 @@ async def test_account_of_an_issuer_is_proven_at_its_userinfo_endpoint() -> None
         await connect(service, "repo")
         found = await the_one(service)
         accounts = service.kinds.accounts
-        client = accounts.connections._registrations.of(acme)
+        client = accounts.connections._clients.of(acme)
         key = accounts.connections.key(client, server=found.server)
         theirs = replace_connection(found, key=key)
         await service.elicitations.write(theirs)

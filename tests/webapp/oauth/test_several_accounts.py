@@ -382,7 +382,7 @@ async def test_calls_that_share_one_yes_each_go_on_with_what_they_have_begun_wit
         await connect(service, "repo", tool="list", account="hubber", arguments="x")
 
         async def gets(run: str) -> object:
-            taken = await service.elicitations.take(yes.id, run=run, leg="leg")
+            taken = await service.elicitations.claim(yes.id, run=run, leg="leg")
             content = await service.kinds.accounts.answer(taken)
             assert isinstance(content, Mapping)
             return content["label"]

@@ -264,7 +264,7 @@ async def test_our_own_ordinary_events_are_not_foreign(
             answer = await shop.tell(told(name, about, id=f"evt_{number}"))
             assert answer.status_code == 200
         await shop.sweep()
-        assert "refused" not in {hook.status for hook in await shop.hooks()}
+        assert "refused" not in {hook.status for hook in await shop.webhooks()}
         assert not [record for record in caplog.records if record.levelname == "WARNING"]
         assert await shop.ledger() == ["refunded"]
 

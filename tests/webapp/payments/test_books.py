@@ -105,7 +105,7 @@ class Books:
         """
         caller, bodies = self.buy.caller, self.shop.bodies
         (payment,) = await self.shop.payments()
-        if self._asking is not None and payment.is_over:
+        if self._asking is not None and payment.has_ended:
             return "still asks to pay again"
         call, self._asking = self._asking or caller.call("report"), None
         await eventually(lambda: call.done() or caller.has_links_left)

@@ -119,7 +119,7 @@ async def test_an_older_event_that_is_replayed_changes_nothing(
     await tell(payment_env, acme.event(refunded=100), id="msg_2")
     await tell(payment_env, acme.event(refunded=100, charged_back=800), id="msg_3")
     before = await payment_env.service.kinds.payments.ledger.all()
-    for hook in await payment_env.hooks():
+    for hook in await payment_env.webhooks():
         await replay_hook(payment_env.service, tail_of(hook))
         assert await payment_env.service.kinds.payments.ledger.all() == before
     assert await ledger(payment_env) == [DISPUTED]

@@ -67,7 +67,7 @@ async def test_a_claim_ends_though_its_evidence_is_longer_than_what_is_kept(
         if ends == "won":
             assert await claimed(shop, payment) == "disputed"
         assert await claimed(shop, payment, CLOSED, status=ends, **EVIDENCE) == stands
-        hook = next(hook for hook in await shop.hooks() if hook.type == CLOSED)
+        hook = next(hook for hook in await shop.webhooks() if hook.type == CLOSED)
         assert (hook.is_whole, hook.status, len(hook.body)) == (False, "applied", BODY_BYTES_KEPT)
         assert (await replayed(shop, hook)).endswith("  applied")
         assert await shop.ledger() == [stands]
@@ -98,7 +98,7 @@ async def test_a_long_event_that_overtakes_the_reply_waits_for_it(
     asked = await payment_env.begun()
     await payment_env.sweep()
     assert (await payment_env.now(asked)).status is Status.ACCEPTED
-    [hook] = await payment_env.hooks()
+    [hook] = await payment_env.webhooks()
     assert (hook.status, hook.is_whole) == ("applied", False)
     assert hook.said is not None
     assert hook.said.session is not None
@@ -275,7 +275,7 @@ async def test_a_question_that_is_only_remembered_is_erased_and_its_event_is_kep
     await erased(payment_env, asked)
     for _ in range(2):
         assert (await tell(payment_env, acme.event(**says), id="msg_2")).status_code == 200
-    [hook] = await payment_env.hooks()
+    [hook] = await payment_env.webhooks()
     assert hook.status in ("applied", "repeated")
     assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]  # the payment was unused
 

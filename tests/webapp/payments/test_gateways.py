@@ -70,7 +70,7 @@ async def test_what_a_person_approved_at_paypal_is_taken_once_whatever_is_hinted
         900,
         ReceiptStatus.OPEN,
     )
-    assert await paypal_env.hooks() == []
+    assert await paypal_env.webhooks() == []
     assert await paypal_env.counts() == {}
 
 

@@ -177,7 +177,7 @@ async def test_a_refund_told_before_its_payment_waits_for_it(shop: Shop) -> None
         assert (await shop.ledger(), await shop.statuses()) == (["refunded"], ["failed"])
         await shop.tell(paid)
         assert await shop.ledger() == ["refunded"]
-        assert {hook.status for hook in await shop.hooks()} == {"applied", "repeated"}
+        assert {hook.status for hook in await shop.webhooks()} == {"applied", "repeated"}
 
 
 @pytest.mark.parametrize("by_another_process", [False, True])
@@ -195,7 +195,7 @@ async def test_a_refund_told_before_its_payment_reaches_no_tool_that_waits(
         assert (shop.bodies, await shop.ledger()) == (0, ["refunded"])
         (payment,) = await shop.payments()
         assert payment.version == 1  # the payment was written only once
-        assert {hook.status for hook in await shop.hooks()} == {"applied"}
+        assert {hook.status for hook in await shop.webhooks()} == {"applied"}
         await buy.is_asked_again()
     await other.ended()
 
@@ -265,7 +265,7 @@ async def test_news_that_contradict_the_payment_are_kept_and_change_nothing(
             event.update(changes)
         assert (await shop.tell(event)).json() == {"received": "refused"}
         assert await shop.ledger() == ["open"]
-        assert [hook.why for hook in await shop.hooks() if hook.status == "refused"] == [why]
+        assert [hook.why for hook in await shop.webhooks() if hook.status == "refused"] == [why]
 
 
 async def test_a_refund_of_somebody_elses_sale_is_ignored(shop: Shop) -> None:
@@ -282,7 +282,7 @@ async def test_a_refund_of_somebody_elses_sale_is_ignored(shop: Shop) -> None:
     named = told("charge.refunded", {**charge, "metadata": {"elicitation": "x" * 60}}, id="evt_2")
     assert (await shop.tell(named)).json() == {"received": "waiting"}
     await shop.sweep()
-    assert sorted(hook.status for hook in await shop.hooks()) == ["ignored", "unknown"]
+    assert sorted(hook.status for hook in await shop.webhooks()) == ["ignored", "unknown"]
     assert shop.line.calls == [], "nobody is asked about it"
 
 
@@ -378,7 +378,7 @@ async def test_a_claim_about_another_sale_is_noted_and_takes_nothing(shop: Shop)
         await shop.tell(foreign)
         await shop.sweep()
         assert await shop.ledger() == ["open"]
-        assert "unknown" in {hook.status for hook in await shop.hooks()}
+        assert "unknown" in {hook.status for hook in await shop.webhooks()}
 
 
 async def test_a_claim_is_looked_into_when_the_provider_is_there_again(shop: Shop) -> None:

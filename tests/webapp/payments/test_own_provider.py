@@ -97,7 +97,7 @@ async def test_a_webhook_that_is_lost_is_made_up_for_by_asking(
     await payment_env.service.kinds.payments.checkouts.ask_provider(await payment_env.now(asked))
     assert (await payment_env.now(asked)).status is Status.ACCEPTED
     assert await payment_env.paid(asked) is not None
-    assert await payment_env.hooks() == []
+    assert await payment_env.webhooks() == []
 
 
 async def test_so_it_is_when_nobody_comes_back_until_the_time_is_over(
@@ -187,7 +187,7 @@ async def test_a_webhook_that_is_forged_or_not_from_now_is_refused(
     answer = await tell(payment_env, acme.pay(), secret=secret, minutes_ago=minutes_ago)
     assert answer.status_code == 400
     assert not (await payment_env.now(asked)).status.is_final
-    assert (await payment_env.hooks(), await payment_env.counts()) == ([], {reason: 1})
+    assert (await payment_env.webhooks(), await payment_env.counts()) == ([], {reason: 1})
 
 
 async def test_so_is_one_without_a_signature_or_with_that_of_another(
@@ -204,7 +204,7 @@ async def test_so_is_one_without_a_signature_or_with_that_of_another(
     ):
         assert (await payment_env.post(acme.pay(), headers=headers)).status_code == 400
     assert not (await payment_env.now(asked)).status.is_final
-    assert await payment_env.hooks() == []
+    assert await payment_env.webhooks() == []
 
 
 @pytest.mark.parametrize("body", ["{}", "[]", "7", "null", "\xff", "[" * 9000, '{"type": true, '])
@@ -213,7 +213,7 @@ async def test_what_is_signed_and_cannot_be_read_is_refused_and_counted(
 ) -> None:
     await begun(payment_env)
     assert (await tell(payment_env, body.encode())).status_code == 400
-    assert (await payment_env.hooks(), await payment_env.counts()) == ([], {"malformed": 1})
+    assert (await payment_env.webhooks(), await payment_env.counts()) == ([], {"malformed": 1})
 
 
 @pytest.mark.parametrize(

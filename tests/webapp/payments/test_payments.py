@@ -26,7 +26,7 @@ from webapp.routes.redirect import depart
 
 
 async def bodies_are_over(shop: Shop) -> None:
-    await eventually(lambda: not len(shop.service.bodies))
+    await eventually(lambda: not len(shop.service.running_tools))
 
 
 # Payments in time.
@@ -742,7 +742,7 @@ async def test_a_leg_that_another_one_has_overtaken_spends_nothing(shop: Shop) -
         # The process stood still, and the same call continues in another one.
         shop.clock.tick(seconds=31)
         elicitations, ledger = shop.service.elicitations, shop.service.kinds.payments.ledger
-        await elicitations.take(asked.id, run=asked.take.run, leg="of another process")
+        await elicitations.claim(asked.id, run=asked.take.run, leg="of another process")
         gate.set()
         assert "delivered" not in await buy.result()
         assert await shop.ledger() == ["open"]
@@ -885,10 +885,10 @@ async def test_a_crash_between_the_checkout_and_its_record_is_reconciled(shop: S
     await person.press_there(made, "card")
     assert await shop.tell_all() == ["waiting"]
     assert (await shop.statuses(), await shop.ledger()) == (["opened"], [])
-    assert [hook.status for hook in await shop.hooks()] == ["waiting"]
+    assert [hook.status for hook in await shop.webhooks()] == ["waiting"]
     await shop.sweep()
     assert (await shop.statuses(), await shop.ledger()) == (["accepted"], ["open"])
-    assert [hook.status for hook in await shop.hooks()] == ["applied"]
+    assert [hook.status for hook in await shop.webhooks()] == ["applied"]
     assert len(set(shop.line.keys)) == 1, "the same key made the same session"
     async with shop.env.caller(LEGACY) as caller:
         assert text_of(await soon(caller.call("report"))) == "paid 9.00 EUR"

@@ -63,7 +63,7 @@ async def delivered(shop: Shop, buy: Buying) -> str:
     """Deliver a result to the client while the store does not know about the delivery."""
     await buy.pay()
     text = text_of(await soon(buy.call))
-    await eventually(lambda: shop.service.bodies.is_noting)
+    await eventually(lambda: shop.service.running_tools.is_noting)
     return text
 
 
@@ -79,11 +79,11 @@ async def test_delivery_is_noted_once_the_store_is_back(
     with caplog.at_level(logging.INFO, logger="webapp"):
         async with buying(shop) as buy:
             await delivered(shop, buy)
-            await shop.service.bodies.renew()
-            assert shop.service.bodies.is_noting, "the store is still away"
+            await shop.service.running_tools.renew()
+            assert shop.service.running_tools.is_noting, "the store is still away"
             comes_back(shop)
-            await shop.service.bodies.renew()
-            await eventually(lambda: not shop.service.bodies.is_noting)
+            await shop.service.running_tools.renew()
+            await eventually(lambda: not shop.service.running_tools.is_noting)
             assert await shop.ledger() == ["spent"]
             assert all(run.is_delivered for run in await shop.service.elicitations.all(Run))
     (failed,) = [vars(one) for one in caplog.records if one.msg == "call.bookkeeping_failed"]
@@ -193,22 +193,22 @@ async def made(shop: Shop) -> Call:
 async def test_payment_of_a_result_that_certainly_did_not_arrive_is_refunded_by_the_clock(
     shop: Shop,
 ) -> None:
-    call, wire = await made(shop), StreamConnection()
+    call, connection = await made(shop), StreamConnection()
     (payment,) = await shop.payments()
     assert payment.may_be_delivered
-    shop.service.bodies.deliver(call, wire)
-    wire.end(is_delivered=False)
-    await eventually(lambda: not shop.service.bodies.is_noting)
+    shop.service.running_tools.deliver(call, connection)
+    connection.end(is_delivered=False)
+    await eventually(lambda: not shop.service.running_tools.is_noting)
     shop.clock.tick(days=7)
     await shop.sweep()
     assert await shop.ledger() == ["refunded"]
 
 
 async def test_result_that_is_given_again_may_be_delivered_from_then_on(shop: Shop) -> None:
-    call, wire = await made(shop), StreamConnection()
-    shop.service.bodies.deliver(call, wire)
-    wire.end(is_delivered=False)
-    await eventually(lambda: not shop.service.bodies.is_noting)
+    call, connection = await made(shop), StreamConnection()
+    shop.service.running_tools.deliver(call, connection)
+    connection.end(is_delivered=False)
+    await eventually(lambda: not shop.service.running_tools.is_noting)
     again = shop.service.call(call.caller, call.tool, presenter=Holding())
     with pytest.raises(Interrupted):
         await again.the_run()
@@ -218,15 +218,15 @@ async def test_result_that_is_given_again_may_be_delivered_from_then_on(shop: Sh
 
 
 async def test_lease_is_renewed_while_a_result_goes_out(shop: Shop) -> None:
-    call, wire = await made(shop), StreamConnection()
-    shop.service.bodies.deliver(call, wire)
+    call, connection = await made(shop), StreamConnection()
+    shop.service.running_tools.deliver(call, connection)
     for _ in range(3):
         shop.clock.tick(seconds=20)
-        await shop.service.bodies.renew()
+        await shop.service.running_tools.renew()
     (row,) = await listed(shop)
     assert row.standing == "taken"
-    wire.end(is_delivered=True)
-    await eventually(lambda: not shop.service.bodies.is_noting)
+    connection.end(is_delivered=True)
+    await eventually(lambda: not shop.service.running_tools.is_noting)
     assert await shop.ledger() == ["spent"]
 
 

@@ -206,7 +206,7 @@ async def test_lost_page_at_a_provider_without_a_list_is_left_to_the_operator() 
         assert (ended.status, "cannot be looked up" in (ended.why or "")) == (Status.FAILED, True)
         (row,) = (await list_payments(env.service, only_open=True)).rows
         assert "lost a payment page" in str(row.note)
-        in_the_way = await env.service.kinds.payments.loose_ends.open()
+        in_the_way = await env.service.kinds.payments.unresolved.open()
         assert [one.session for one in in_the_way] == [asked.id]
         await end_payment(env.service, row.id)
         assert provider.calls == []

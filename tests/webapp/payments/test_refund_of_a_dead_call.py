@@ -89,7 +89,7 @@ async def test_command_refuses_what_a_slow_call_renews_while_it_waits(shop: Shop
         server, shop.clock = shop.service, clock
         clock.tick(seconds=31)
         command = await shop.process()
-        clock.meanwhile = server.bodies.renew
+        clock.meanwhile = server.running_tools.renew
         with pytest.raises(CommandRefused, match="is using the payment at the moment"):
             await refund(command)
         assert (await shop.ledger(), shop.line.count(REFUND)) == (["open"], 0)

@@ -49,7 +49,7 @@ async def test_a_hint_about_nothing_of_ours_is_answered_counted_and_asks_nobody(
         assert (answer.status_code, answer.json()) == (200, SAID)
     assert at_mollie.calls == before
     assert await payment_env.counts() == {"unknown": 3}
-    assert await payment_env.hooks() == []
+    assert await payment_env.webhooks() == []
 
 
 async def test_a_hint_without_our_own_address_is_ignored(

@@ -29,7 +29,7 @@ async def paid_event(shop: Shop, buy: Buying) -> dict[str, Any]:
 
 
 async def statuses(shop: Shop) -> list[str]:
-    return sorted(hook.status for hook in await shop.hooks())
+    return sorted(hook.status for hook in await shop.webhooks())
 
 
 # Stored webhooks.
@@ -41,7 +41,7 @@ async def test_an_event_that_says_what_the_way_back_told_is_kept_all_the_same(sh
         away = (await shop.session(there.rsplit("/", 1)[1]))["cancel_url"]
         await buy.person.press_there(there, "bank")
         await buy.person.come_back(away)
-        assert await shop.hooks() == []
+        assert await shop.webhooks() == []
         await shop.tell_all()
         assert await statuses(shop) == ["applied"]
 
@@ -56,14 +56,14 @@ async def test_every_delivery_is_kept_sealed_for_thirty_days(shop: Shop) -> None
         ):
             assert (await shop.tell(event)).status_code == 200
         assert await statuses(shop) == ["applied", "ignored", "unknown"]
-        for hook in await shop.hooks():
+        for hook in await shop.webhooks():
             assert json.loads(hook.body)["id"] == hook.event
             assert hook.erase_at == shop.clock() + timedelta(days=30)
         records = await shop.store.list("hook")
         assert not any(b"evt_" in record.sealed for record in records)
         shop.clock.tick(days=30)
         await shop.sweep()
-        assert await shop.hooks() == []
+        assert await shop.webhooks() == []
 
 
 async def test_a_delivery_that_comes_again_is_kept_once(shop: Shop) -> None:
@@ -144,7 +144,7 @@ async def test_what_was_refused_is_refused_again_and_settles_nothing(shop: Shop)
         foreign = {**paid, "id": "evt_2", "data": {"object": {**about, "id": "cs_test_9"}}}
         await shop.tell(foreign)
         await shop.sweep()
-        (other,) = [hook for hook in await shop.hooks() if hook.why == "session"]
+        (other,) = [hook for hook in await shop.webhooks() if hook.why == "session"]
         assert (await replayed(shop, other)).endswith("  refused (session)")
         assert (await shop.tell({**paid, "id": "evt_3"})).status_code == 200
         assert await shop.ledger() == ["open"]
@@ -191,7 +191,7 @@ async def test_a_claim_that_is_replayed_is_one_claim(shop: Shop) -> None:
         answer = await shop.tell(claim(payment))
         assert answer.json() == {"received": "waiting"}
         await shop.sweep()
-        hook = next(h for h in await shop.hooks() if h.type == "charge.dispute.created")
+        hook = next(h for h in await shop.webhooks() if h.type == "charge.dispute.created")
         assert hook.status == "applied"
         await replayed(shop, hook)
         assert await shop.ledger() == ["disputed"]
@@ -202,7 +202,7 @@ async def test_an_operator_sees_what_came_and_what_became_of_it(shop: Shop) -> N
     async with buying(shop) as buy:
         await shop.tell(await paid_event(shop, buy))
         await buy.result()
-        (hook,) = await shop.hooks()
+        (hook,) = await shop.webhooks()
         (row,) = (await list_hooks(shop.service)).rows
         assert row == WebhookRow(
             id=tail_of(hook),
@@ -240,7 +240,7 @@ async def test_what_is_not_verified_leaves_a_count_by_day_and_reason(shop: Shop)
         (1, "not verified: malformed", 1),
         (1, "not verified: missing_header", 3),
     ]
-    assert await shop.hooks() == []
+    assert await shop.webhooks() == []
     shop.clock.tick(days=31)
     await shop.sweep()
     assert (await list_hooks(shop.service)).rows == []

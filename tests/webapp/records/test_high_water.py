@@ -226,11 +226,11 @@ async def test_mark_of_another_process_is_heard(pair, clock):
     await other.look()
     copies = await scanned(pair[0])
     await with_marks(high_water, clock, number=1)
-    other.hear(await pair[1].read(SERVICE, MARK, SERVICE))
+    other.receive(await pair[1].read(SERVICE, MARK, SERVICE))
     await go_back(pair[1], copies)
     assert await other.look()
     heard = await pair[1].read(SERVICE, MARK, SERVICE)
-    other.hear(replace(heard, sealed=copies[0].sealed))
+    other.receive(replace(heard, sealed=copies[0].sealed))
     found = mark_of(heard)
     assert found is not None
     assert found.number == heard.version

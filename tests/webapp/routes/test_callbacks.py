@@ -518,7 +518,7 @@ async def test_a_provider_that_is_not_configured_any_more_is_no_crash(tmp_path: 
 
 def acme_of(here: OAuthEnv) -> Provider:
     """Return a provider where the server is registered, and which is unreachable."""
-    here.service.kinds.accounts._registrations._credentials["acme"] = ("id", "secret")  # type: ignore[index]
+    here.service.kinds.accounts._clients._credentials["acme"] = ("id", "secret")  # type: ignore[index]
     return openid("acme", "http://127.0.0.1:1", label="Acme")
 
 
@@ -586,7 +586,7 @@ async def test_the_state_is_in_no_page_and_the_code_in_no_record() -> None:
         row = await here.row(link)
         assert parameter(callback, "code") not in str(row.attempt)
         assert row.asked.origins == (here.sandbox.url,)
-        assert row.kept_until - row.expires_at == timedelta(minutes=10)
+        assert row.stored_until - row.expires_at == timedelta(minutes=10)
 
 
 async def test_another_tool_asks_once_on_our_page_and_is_allowed() -> None:
@@ -723,8 +723,8 @@ async def test_a_provider_that_this_process_has_no_settings_for_is_not_said_to_b
         asked, person = here.ask(provider=acme_of(here)), await here.person()
         link = await asked.link()
         # The process was started without these credentials.
-        registrations = here.service.kinds.accounts._registrations
-        del registrations._credentials["acme"], registrations.clients["acme"]
+        clients = here.service.kinds.accounts._clients
+        del clients._credentials["acme"], clients.clients["acme"]
         page = await person.press(link)
         assert (page.status, page.heading) == (502, "The other site is not set up here")
         assert (await here.row(link)).status is Status.PENDING

@@ -187,11 +187,11 @@ async def test_after_a_disconnect_nothing_of_the_picture_stays() -> None:
         await here.connect("repo")
         kept, person = await the_one(here), await here.person()
         assert (await picture(person, here, tail(kept))).status_code == 200
-        assert here.service.pictures._kept
+        assert here.service.avatars._kept
         await look(person, here)
         await press(person, here, "/disconnect")
-        assert not here.service.pictures._kept
-        assert here.service.pictures._kept_bytes == 0
+        assert not here.service.avatars._kept
+        assert here.service.avatars._kept_bytes == 0
 
 
 async def test_no_cookie_of_others_is_kept_for_the_life_of_the_process() -> None:

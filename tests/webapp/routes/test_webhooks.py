@@ -72,7 +72,7 @@ async def test_a_signature_that_is_none_wrong_old_future_or_repeated_is_refused(
             assert answer.json()["code"] == "WEBHOOK_UNVERIFIED"
             assert answer.json()["detail"] == "This delivery could not be verified."
         assert (await shop.statuses(), await shop.ledger()) == (["opened"], [])
-        assert await shop.hooks() == []
+        assert await shop.webhooks() == []
         assert (await shop.deliver(body, good)).status_code == 200
         assert await buy.result() == "paid 9.00 EUR"
 
@@ -115,7 +115,7 @@ async def test_a_malformed_signature_is_refused_and_never_an_accident(shop: Shop
 async def test_a_signed_body_that_is_no_event_is_refused(shop: Shop, body: bytes) -> None:
     answer = await shop.tell(body)
     assert (answer.status_code, answer.headers["content-type"]) == (400, PROBLEM)
-    assert await shop.hooks() == []
+    assert await shop.webhooks() == []
 
 
 async def test_an_event_that_nobody_here_waits_for_is_acknowledged(shop: Shop) -> None:
@@ -138,7 +138,7 @@ async def test_an_event_that_nobody_here_waits_for_is_acknowledged(shop: Shop) -
     ):
         answer = await shop.tell({**body, "id": f"evt_{number}"})
         assert (answer.status_code, answer.json()) == (200, {"received": became})
-    assert sorted(hook.status for hook in await shop.hooks()) == [*["ignored"] * 3, "unknown"]
+    assert sorted(hook.status for hook in await shop.webhooks()) == [*["ignored"] * 3, "unknown"]
     assert await shop.ledger() == []
 
 
@@ -149,7 +149,7 @@ async def test_an_unknown_id_is_acknowledged_and_changes_nothing(shop: Shop) -> 
             about = await a_session(shop, client_reference_id=reference)
             assert (await shop.tell(told(COMPLETED, about))).status_code == 200
         assert await shop.statuses() == ["pending"]
-        assert {hook.status for hook in await shop.hooks()} == {"unknown"}
+        assert {hook.status for hook in await shop.webhooks()} == {"unknown"}
 
 
 @pytest.mark.parametrize("has_length", [True, False])
@@ -219,7 +219,7 @@ async def test_a_second_webhook_changes_nothing(shop: Shop) -> None:
         assert await buy.result() == "paid 9.00 EUR"
         shop.clock.tick(days=2)
         assert (await shop.tell(body)).status_code == 200
-        assert (len(await shop.payments()), len(await shop.hooks()), shop.bodies) == (1, 1, 1)
+        assert (len(await shop.payments()), len(await shop.webhooks()), shop.bodies) == (1, 1, 1)
 
 
 async def test_two_events_about_one_payment_make_one_row(shop: Shop) -> None:
@@ -271,7 +271,7 @@ async def test_what_cannot_be_stored_is_not_acknowledged_and_comes_again(
         foreign = told(COMPLETED, {**json.loads(body)["data"]["object"], "id": "cs_test_9"})
         assert (await shop.tell(foreign)).status_code == 503
         store.troubles.clear()
-        assert (await shop.ledger(), await shop.hooks()) == ([], [])
+        assert (await shop.ledger(), await shop.webhooks()) == ([], [])
         assert not buy.call.done()
         assert (await shop.tell(body)).status_code == 200
         assert await buy.result() == "paid 9.00 EUR"

@@ -211,7 +211,7 @@ class Watched(MemoryStore):
 async def test_the_store_is_read_through_again_where_something_may_have_been_missed() -> None:
     clock, store = Clock(), Watched()
     async with process(store, clock) as (_, collector), asyncio.timeout(300):
-        store.its_watch.tell(None)
+        store.its_watch.notify(None)
         await collector.has_missed.wait()
 
 
@@ -220,7 +220,7 @@ async def test_a_look_as_every_15_seconds_has_calls_read_again_and_not_the_whole
     async with process(store, clock) as (service, collector), asyncio.timeout(300):
         one = await asked(service)
         with service.elicitations.waiters.waiter(one.id) as waiter:
-            store.its_watch.tell(Look.AGAIN)
+            store.its_watch.notify(Look.AGAIN)
             assert None in await waiter.changes(until=one.expires_at, now=clock())
         assert not collector.has_missed.is_set()
 

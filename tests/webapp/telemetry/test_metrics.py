@@ -294,12 +294,12 @@ async def test_an_outcome_that_somebody_who_is_gone_had_is_counted_as_taken_over
     ) as service:
         one, elicitations = await asked(service), service.elicitations
         await elicitations.settle(one.id, Status.DECLINED)
-        await elicitations.take(one.id, run="run", leg="gone")
-        await elicitations.take(one.id, run="run", leg="gone")  # the same owner claims again
+        await elicitations.claim(one.id, run="run", leg="gone")
+        await elicitations.claim(one.id, run="run", leg="gone")  # the same owner claims again
         samples = parsed(metrics.page({}).decode())
         assert value(samples, "elicit_leases_taken_over_total") == 0
         clock.tick(minutes=1)
-        await elicitations.take(one.id, run="run", leg="next")
+        await elicitations.claim(one.id, run="run", leg="next")
     samples = parsed(metrics.page({}).decode())
     assert value(samples, "elicit_leases_taken_over_total") == 1
 

@@ -86,6 +86,6 @@ async def test_long_work_that_failed_at_one_worker_is_free_for_the_other(store):
         first.close()
         shop.fails = False
         # Until the delivery is noted, another worker would return the earlier result again.
-        await eventually(lambda: not workers.envs[0].service.bodies.is_noting)
+        await eventually(lambda: not workers.envs[0].service.running_tools.is_noting)
         answer = await workers.answered(1, headers=other, message=asked)
         assert "order 2" in answer.body

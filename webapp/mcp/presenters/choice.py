@@ -121,7 +121,7 @@ def in_task_of(
         client=_client(declared, caller=caller, service=service),
         in_form=_in_form(service, caller),
         created=created,
-        is_long=service.kinds.policies.is_for_task,
+        is_long=service.kinds.quotas.is_for_task,
         otherwise=otherwise,
     )
 
@@ -161,8 +161,8 @@ class ByKind:
     def carry(self, call: Leg, state: object) -> object:
         return self._forms.carry(call, state)
 
-    async def heed(self, call: Leg) -> None:
-        await self._forms.heed(call)
+    async def apply_client_answers(self, call: Leg) -> None:
+        await self._forms.apply_client_answers(call)
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         asked = shown.elicitation
@@ -200,4 +200,4 @@ def _has_page(kind: str, *, service: Service, caller: Caller) -> bool:
     An anonymous caller cannot, because no other call would bring the user code for the page.
     """
     is_found = caller.refusal is None and not caller.is_anonymous
-    return is_found and not service.kinds.policies.is_for_client_only(kind)
+    return is_found and not service.kinds.quotas.is_for_client_only(kind)

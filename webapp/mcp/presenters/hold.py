@@ -68,7 +68,7 @@ class Hold(OnStream):
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         if not self._context.session.can_send_request:
             part = Prompt(shown=shown)
-            parts = await shown.group.park(part, way=REQUIRED, is_urgent=True)
+            parts = await shown.group.collect_prompts(part, way=REQUIRED, is_urgent=True)
             call.interrupt(_required(parts))
         await self._unless_draining(call, shown)
         asked = shown.elicitation
@@ -118,13 +118,13 @@ class Hold(OnStream):
                     return None
                 is_unread = silence is not None and self._client.is_too_soon(answer.after)
                 current = await self._acted(call, current, answer)
-            elif silence is not None and silence.is_over and self._client.is_out(current.id):
+            elif silence is not None and silence.has_ended and self._client.is_out(current.id):
                 await self._client.drew_nothing(current, self.mode, Deed.SILENT)
                 await self._still_waiting(call, shown, asking)
             elif (
                 shown.group.has_nobodys
                 or self._is_held_enough
-                or (is_unread and self._unread_until.is_over)
+                or (is_unread and self._unread_until.has_ended)
             ):
                 await self._still_waiting(call, shown, asking)
             else:

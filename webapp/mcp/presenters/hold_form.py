@@ -50,7 +50,7 @@ class HoldForm(OnStream):
                 return current
             if not asking.done():
                 await self._unless_draining(call, shown, is_out=True)
-                if silence is not None and silence.is_over:
+                if silence is not None and silence.has_ended:
                     await self._client.drew_nothing(asked, self.mode, Deed.SILENT)
                 elif silence is None and self._is_held_enough:
                     await self._client.left_unanswered(asked, self.mode)
@@ -61,7 +61,7 @@ class HoldForm(OnStream):
                 ended = await acted(call, current, answer.action, answer.content)
                 await self._note(asked, answer, is_valid=is_valid(ended))
                 return ended
-        if call.kinds.policies.is_for_client_only(current.kind):
+        if call.kinds.quotas.is_for_client_only(current.kind):
             return await call.elicitations.end(current, Status.FAILED, why=NO_FORM)
         return await self._link_instead(call, shown)
 

@@ -62,7 +62,7 @@ class InTask:
     def carry(self, call: Leg, state: object) -> object:
         return state
 
-    async def heed(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Leg) -> None:
         pass  # the client sends its answers in separate requests
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
@@ -74,7 +74,7 @@ class InTask:
         if self._otherwise is not None and not await self._makes_a_task(call, current):
             return await self._otherwise.wait(call, shown, waiter)
         await call.links.prove()
-        await shown.group.park(Prompt(shown=shown), way=RETRY, is_urgent=True)
+        await shown.group.collect_prompts(Prompt(shown=shown), way=RETRY, is_urgent=True)
         return call.interrupt(self._created(call))
 
     def mode_of(self, asked: Elicitation) -> Mode:
@@ -88,7 +88,7 @@ class InTask:
             params = {"mode": "form", "message": message_of(asked), "requestedSchema": schema}
         return {"method": "elicitation/create", "params": params}
 
-    async def hear(
+    async def apply_answer(
         self, call: Leg, asked: Elicitation, response: Mapping[str, Any], *, shown_at: datetime
     ) -> bool:
         """Act on the client's answer. Return False if the client dismissed the question.

@@ -47,7 +47,7 @@ class LinkInResult:
     def carry(self, call: Leg, state: object) -> object:
         return state
 
-    async def heed(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Leg) -> None:
         pass  # a call brings no answers of the client
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
@@ -68,7 +68,9 @@ class LinkInResult:
         if call.is_waiting_for(current):
             part = Prompt(shown=replace(shown, elicitation=current), is_out=shown.is_again)
             await call.links.prove()
-            parts = await shown.group.park(part, way=RESULT, is_urgent=not shown.is_again)
+            parts = await shown.group.collect_prompts(
+                part, way=RESULT, is_urgent=not shown.is_again
+            )
             call.interrupt(
                 pending_result(call, parts, self._client, has_result_tool=self._has_result_tool)
             )
@@ -87,7 +89,7 @@ def pending_result(
     with_page = [
         part for part, one in asked if client.has_page(one.kind) or one.progress == ON_ITS_WAY
     ]
-    for part in with_page if not call.is_over else ():  # otherwise the request has another result
+    for part in with_page if not call.has_ended else ():  # otherwise the request has another result
         client.linked(part.shown.elicitation)
     if with_page:
         return link_result(with_page, has_result_tool=has_result_tool)

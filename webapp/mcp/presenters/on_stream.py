@@ -98,7 +98,7 @@ class OnStream:
     def carry(self, call: Leg, state: object) -> object:
         return state
 
-    async def heed(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Leg) -> None:
         pass  # each open request receives its own answer
 
     async def _send(
@@ -214,7 +214,7 @@ class OnStream:
 
     def _leave_to_newer(self, call: Leg, current: Elicitation, asking: Asking) -> None:
         """Leave the request open if a newer identical call or another question ended this call."""
-        is_the_bodys_end = call.is_over and not call.is_interrupted
+        is_the_bodys_end = call.has_ended and not call.is_interrupted
         if not (current.status.is_final or is_the_bodys_end):
             self._leave(call, current, asking, is_to_newer=not call.is_interrupted)
 
@@ -249,7 +249,7 @@ class OnStream:
         await self._client.drew_nothing(asked, self.mode, Deed.AT_ONCE)
         part = Prompt(shown=shown, is_out=True, is_nobodys=True)
         await call.links.prove()
-        parts = await shown.group.park(part, way=NOBODY, is_urgent=True)
+        parts = await shown.group.collect_prompts(part, way=NOBODY, is_urgent=True)
         call.interrupt(self._still(call, parts))
 
     def _at_most(self, until: datetime, *, now: datetime) -> datetime:
@@ -261,14 +261,14 @@ class OnStream:
 
     @property
     def _is_held_enough(self) -> bool:
-        return self._held_until is not None and self._held_until.is_over
+        return self._held_until is not None and self._held_until.has_ended
 
     async def _still_waiting(self, call: Leg, shown: PresentedQuestion, asking: Asking) -> NoReturn:
         """End the call before its client gives up, and leave the client's request open."""
         self._leave(call, shown.elicitation, asking)
         part = Prompt(shown=shown, is_out=True)
         await call.links.prove()
-        parts = await shown.group.park(part, way=RESULT, is_urgent=False)
+        parts = await shown.group.collect_prompts(part, way=RESULT, is_urgent=False)
         call.interrupt(self._still(call, parts))
 
     def _still(self, call: Leg, parts: Sequence[Prompt]) -> Result:
@@ -290,7 +290,7 @@ class OnStream:
         """
         part = Prompt(shown=shown, is_out=is_out)
         await call.links.prove()
-        parts = await shown.group.park(part, way=RESULT, is_urgent=False)
+        parts = await shown.group.collect_prompts(part, way=RESULT, is_urgent=False)
         call.interrupt(pending_result(call, parts, self._client))
 
 

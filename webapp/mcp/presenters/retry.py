@@ -227,7 +227,7 @@ class Retry:
     async def _end_with(self, call: Leg, part: Prompt, *, way: str) -> NoReturn:
         """End the request with the link as the call's result."""
         await call.links.prove()
-        parts = await part.shown.group.park(part, way=way, is_urgent=way == NOBODY)
+        parts = await part.shown.group.collect_prompts(part, way=way, is_urgent=way == NOBODY)
         call.interrupt(self._last(call, parts))
 
     async def _answer(self, call: Leg, shown: PresentedQuestion) -> str | None:
@@ -251,7 +251,7 @@ class Retry:
             await self._suspend(call, shown, is_shown=True, user_code=words)
         return action
 
-    async def heed(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Leg) -> None:
         """Apply the client's answers from this request.
 
         The client sends them only once, so an answer that is not applied now is lost.
@@ -269,9 +269,9 @@ class Retry:
                         self._client.has_replied(asked)
                 elif asked is not None:
                     content = cast("Mapping[str, Any]", response).get("content")
-                    await self._heed(call, asked, out, action, content)
+                    await self._apply_client_answer(call, asked, out, action, content)
 
-    async def _heed(
+    async def _apply_client_answer(
         self, call: Leg, asked: Elicitation, out: Out, action: str, content: object
     ) -> None:
         mode, after = _mode(out), _seconds_since(out, asked, now=call.now)
@@ -313,7 +313,7 @@ class Retry:
         part = Prompt(shown=shown, is_out=is_shown, user_code=user_code)
         is_urgent = not is_shown or user_code is not None
         await call.links.prove()
-        parts = await shown.group.park(part, way=RETRY, is_urgent=is_urgent)
+        parts = await shown.group.collect_prompts(part, way=RETRY, is_urgent=is_urgent)
         await self._keep_responses(call)
         if self._chain.rounds >= self._limits.rounds or call.is_draining:
             # A client retries at once, and no process would be there to answer.
@@ -329,7 +329,7 @@ class Retry:
             if not part.is_out:
                 out[part.shown.index] = self._put_out(part.shown, before, now=now)
                 # After the call has ended, another group's questions are sent instead.
-                if not (call.is_over or again):
+                if not (call.has_ended or again):
                     self._client.sent(part.shown.elicitation, is_again=part.shown.is_again, now=now)
         if again or self._replayed:
             self._replayed = (*self._replayed, as_round(part.index for part in parts))

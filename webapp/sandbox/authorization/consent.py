@@ -88,7 +88,7 @@ class Consent:
             return self._send_back(err.way, error=err.error, error_description=err.description)
 
     def _send_back(self, way: RequestWay, **parameters: str) -> Response[Any]:
-        fault = self.faults.take(REDIRECT_FAULTS)
+        fault = self.faults.pop(REDIRECT_FAULTS)
         if fault is PlayedFault.DROP_ISS:
             way = way.said_by(None)
         elif fault is PlayedFault.WRONG_ISS:

@@ -40,7 +40,7 @@ class Faults:
         if fault is PlayedFault.SLOW:
             self._released.clear()
 
-    def take(self, kinds: frozenset[PlayedFault]) -> PlayedFault | None:
+    def pop(self, kinds: frozenset[PlayedFault]) -> PlayedFault | None:
         """Remove and return the next planned fault of these kinds."""
         for fault in self._planned:
             if fault in kinds:

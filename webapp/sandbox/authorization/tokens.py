@@ -40,7 +40,7 @@ class SandboxTokens:
 
     async def give(self, request: AnyRequest, body: bytes) -> Response[Any]:
         """Reply to a token request, or fail as planned."""
-        fault = self.faults.take(TOKEN_FAULTS)
+        fault = self.faults.pop(TOKEN_FAULTS)
         if fault is PlayedFault.SLOW:
             await self.faults.hold(request.receive)
         elif fault is not None:

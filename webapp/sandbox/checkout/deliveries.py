@@ -68,17 +68,17 @@ class Deliveries:
         self._outside = outside
         self._headers_of = headers_of
         self.latest: SandboxEvent | None = None  # the latest event, delivered or not
-        self._news: list[SandboxEvent] = []
+        self._arrived: list[SandboxEvent] = []
         self._held: list[SandboxEvent] = []
 
     def add(self, event: SandboxEvent) -> None:
         """Add an event, which leaves after the response to the request that caused it."""
-        self._news.append(event)
+        self._arrived.append(event)
         self.latest = event
 
     def behind(self, response: Response[Any]) -> Response[Any]:
         """Attach the new events to the response, as its background task."""
-        changes, self._news = self._news, []
+        changes, self._arrived = self._arrived, []
         response.background = BackgroundTask(self.send, changes)
         return response
 

@@ -313,8 +313,8 @@ class StripeVendor:
                 what = "failed" if _status(one) == "failed" else "updated"
                 return self._event(f"refund.{what}", after.refund_as_json(one))
         if before.dispute is not after.dispute:
-            is_over = after.dispute in (Dispute.CLOSED, Dispute.WON, Dispute.LOST)
-            what = "created" if before.dispute is None else "closed" if is_over else "updated"
+            has_ended = after.dispute in (Dispute.CLOSED, Dispute.WON, Dispute.LOST)
+            what = "created" if before.dispute is None else "closed" if has_ended else "updated"
             return self._event(f"charge.dispute.{what}", after.dispute_as_json())
         return None
 

@@ -80,7 +80,7 @@ class ValkeyChanges:
                 await self._hear(connection)
             await connection.disconnect(nowait=True)
             connection = self._connection = await self._subscribed_again()
-            self._tell(None)
+            self._notify(None)
 
     async def _subscribed(self) -> AbstractConnection:
         connection = self._server.new_connection()
@@ -124,7 +124,7 @@ class ValkeyChanges:
             if opening == self._opening:
                 return
         if not names or len(names) > _NAMES_AT_ONCE:  # a watcher then reads all its records once
-            self._tell(None)
+            self._notify(None)
             return
         for name in names:
             *_, kind, id = ("", *name.split("\0"))
@@ -135,15 +135,15 @@ class ValkeyChanges:
         try:
             for record in await self._read_records(list(dict.fromkeys(names))):
                 if record is not None:
-                    self._tell(record)
+                    self._notify(record)
         except Exception:  # noqa: BLE001 - end of the task: the watchers read again
-            self._tell(None)
+            self._notify(None)
         return [None] * len(names)
 
     def _look_again(self) -> None:
         self._next_look = self._loop.call_later(LOOK_AGAIN_SECONDS, self._look_again)
-        self._tell(Look.AGAIN)
+        self._notify(Look.AGAIN)
 
-    def _tell(self, record: Record | Look | None) -> None:
+    def _notify(self, record: Record | Look | None) -> None:
         for watch in tuple(self._watches):
-            watch.tell(record)
+            watch.notify(record)

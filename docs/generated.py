@@ -1,4 +1,4 @@
-"""`python -m docs.reference`: write the pages that come from the code, such as the settings.
+"""`python -m docs.generated`: write the pages that come from the code, such as the settings.
 
 The pages are committed, so that they can be read anywhere. tests/test_docs.py compares them with
 the code.
@@ -17,7 +17,7 @@ from webapp.telemetry.families import COUNTED, OF_THE_STORE, MetricFamily
 
 FOLDER = Path(__file__).parent / "reference"
 UNTIL = "<!-- Written until here. -->\n"
-WRITTEN = "<!-- Written by `python -m docs.reference`; change the code, not this page. -->"
+WRITTEN = "<!-- Written by `python -m docs.generated`; change the code, not this page. -->"
 
 
 def settings() -> str:
