@@ -30,7 +30,7 @@ from webapp.stores.sqlite import SqliteStore
 from webapp.stores.valkey.address import parse_address
 from webapp.stores.valkey.layout import SERVER_KEY, key, shard_of
 from webapp.stores.valkey.scripts import Script
-from webapp.stores.valkey.server import ANSWER_SECONDS
+from webapp.stores.valkey.server import ANSWER_SECONDS, stop
 from webapp.stores.valkey.start import check_info
 from webapp.stores.valkey.store import ValkeyStore
 
@@ -845,3 +845,21 @@ def begin_move(nodes, name):
             asked(node, "SETSLOT", slot, "NODE", ids[taker])
 
     return end
+
+
+async def test_task_that_loses_its_cancellation_is_cancelled_again():
+    """Simulate `asyncio.wait_for` of Python 3.11, which can lose a cancellation."""
+    lost = 0
+
+    async def lose_one() -> None:
+        nonlocal lost
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        lost += 1
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(lose_one())
+    await asyncio.sleep(0)
+    await stop(task)
+    assert task.cancelled()
+    assert lost == 1

@@ -17,7 +17,7 @@ from redis.exceptions import ConnectionError as LostConnection
 
 from webapp.stores.store import Look, Record
 from webapp.stores.valkey.gathering import Gathering
-from webapp.stores.valkey.server import FAILED, ValkeyServer
+from webapp.stores.valkey.server import FAILED, ValkeyServer, stop
 from webapp.stores.watch import Watch
 
 LOOK_AGAIN_SECONDS = 15.0
@@ -68,8 +68,7 @@ class ValkeyChanges:
             watch.end()
         self._watches.clear()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+            await stop(self._task)
         if self._connection is not None:
             await self._connection.disconnect(nowait=True)
         await self._names.finish()

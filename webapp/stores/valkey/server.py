@@ -58,6 +58,7 @@ from webapp.stores.valkey.scripts import Command, whole_of
 ANSWER_SECONDS = 10.0
 FAILED = (RedisError, RedisClusterException, OSError)
 _CONNECT_SECONDS = 5.0
+_CANCEL_AGAIN_SECONDS = 0.2
 _LEFT_AT_MOST = 4  # replaced clients, which may still have commands in progress
 _NOTHING_DONE = (NoScriptError, MovedError, AskError, TryAgainError)
 
@@ -236,8 +237,7 @@ class ValkeyServer:
 
     async def aclose(self) -> None:
         if self._finding is not None:
-            self._finding.cancel()
-            await asyncio.wait([self._finding])
+            await stop(self._finding)
         for client in (*self._left, self._client):
             await client.aclose()
 
@@ -314,6 +314,17 @@ class ValkeyServer:
             self._left.append(client)
         while len(self._left) > _LEFT_AT_MOST:
             await self._left.pop(0).aclose()
+
+
+async def stop(task: asyncio.Task[Any]) -> None:
+    """Cancel a task that uses the library, and wait until the task has ended.
+
+    On Python 3.11 the library's `asyncio.wait_for` loses a cancellation that comes in the moment in
+    which a command was sent. The task is therefore cancelled again.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=_CANCEL_AGAIN_SECONDS)
 
 
 async def _cluster(options: Mapping[str, Any]) -> RedisCluster:
