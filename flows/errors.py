@@ -106,7 +106,7 @@ class CallOver(ElicitError):
 
 
 class AlreadyDone(ElicitError):
-    """An earlier `asking` block with this owner and key has just succeeded.
+    """This was already done: an `asking` block with this owner and key has just succeeded.
 
     The earlier block used a payment or `once`. Nobody was asked again, and nothing was bought or
     done again.
