@@ -100,10 +100,10 @@ def payment(
 ) -> Question[Receipt]:
     """Ask the person to pay `price` for `what`, which the page and the provider show.
 
-    With `once`, it is a permanent purchase: the receipt answers the same question from then on.
+    With `once`, the purchase is permanent: the receipt answers the same question from then on.
 
-    The same call, repeated within two minutes of the result, gets that result again, because it may
-    have been lost. With `again`, the repeated call is another purchase immediately.
+    If the client repeats the call within two minutes of the result, it gets the same result again,
+    because the first response may have been lost. With `again`, a repeated call is a new purchase.
 
     Some payment methods take days, such as a bank transfer. With `processing="return"`, the await
     raises Processing once such a payment is on its way. The question stays open, and repeating the
@@ -142,11 +142,13 @@ async def once(
     """Do `work` once in a call, however often the tool's body runs again.
 
     `work` receives an idempotency key to pass on to the service that it calls. If the process dies
-    between the work and its record, `work` runs again with the same key. The result has been
-    through JSON, even the first time. In a loop, each turn needs its own `key`, such as the item.
+    after the work and before its record is stored, `work` runs again with the same key. The return
+    value is always the result after conversion to JSON and back. In a loop, each turn needs its own
+    `key`, such as the item's id.
 
-    The same call, repeated within two minutes of the tool's result, gets that result again, because
-    it may have been lost. With `again`, the repeated call does the work again immediately.
+    If the client repeats the call within two minutes of the tool's result, it gets the same result
+    again, because the first response may have been lost. With `again`, a repeated call does the
+    work again.
 
     Raises:
         InvalidQuestion: The name and the key were already used in this run of the tool.
@@ -166,9 +168,9 @@ async def once(
 async def notify(message: str) -> None:
     """Send a progress message to the client that waits for the result, without waiting.
 
-    A tool's message is a progress notification, for clients that request them. If the body runs
-    again, the message is sent again. A program over HTTP receives it in its own `on_notice`. Raises
-    InvalidQuestion for an empty or too long message.
+    A tool's message is sent as a progress notification if the client requests them. A program that
+    asks over HTTP receives the message in its `on_notice` function. If the tool's body runs again,
+    the message is sent again. Raises InvalidQuestion for an empty or too long message.
     """
     with reporting_errors():
         if not message.strip() or len(message) > MESSAGE_AT_MOST:
@@ -189,9 +191,9 @@ def can(mode: str) -> bool:
 def token(elicitation_id: str, *, timeout: timedelta = DEFAULT_TIMEOUT) -> str:
     """Return an encrypted token of an elicitation, to send through a service of your own.
 
-    A callback that receives the token reads it with `read_token`. Only this server can create a
-    token, read the id in it or change it, and it expires after `timeout`. It says which elicitation
-    is meant, not who sends it: a person's browser returns with the link's `return_token`.
+    A callback that receives the token reads it with `read_token`. Only this server can create,
+    read or change a token, and the token expires after `timeout`. The token identifies the
+    elicitation, not the sender. To identify a person's browser, use the link's `return_token`.
     """
     with reporting_errors():
         must_be_elicitation_id(elicitation_id)
@@ -218,13 +220,14 @@ async def complete_elicitation(
 ) -> Completion:
     """Complete an elicitation, so that the waiting tool continues.
 
-    By id, this is for trusted code in any process on the same store, and completes the kind `url`.
-    By an `elicitation_id` of your own it also completes a form, and raises InvalidAnswer if the
-    content does not match the form's schema. Such an id belongs to the tool, block or API program
-    that gave it. Without `program`, the id is looked up among the tools and blocks of your server;
-    with it, among the questions of the API program of this name. If several people have a question
-    with the id, pass the person's `link.owner` as `owner`. If several tools have one, pass `tool`
-    (for a block, "the application"). Otherwise nothing is completed and OwnerNeeded is raised.
+    Trusted code in any process on the same store can pass the elicitation's id, to complete a
+    question of the kind `url`. If you pass an `elicitation_id` of your own, a form can be completed
+    too, and InvalidAnswer is raised if the content does not match the form's schema. Such an id
+    belongs to the tool, block or API program that gave it. Without `program`, the id is looked up
+    among the tools and blocks of your server. With `program`, it is looked up among the questions
+    of the API program of this name. If several people have a question with this id, pass the
+    person's `link.owner` as `owner`. If several tools have such a question, pass `tool` (for a
+    block, "the application"). Otherwise nothing is completed and OwnerNeeded is raised.
 
     From a public route, pass the request itself: it must carry the link's return token (the query
     parameter `elicitation`) and come from the browser that pressed Continue.

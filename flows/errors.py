@@ -358,7 +358,7 @@ class OwnerNeeded(ElicitError):
         )
 
 
-# The event behind each status of a question or a payment.
+# The sentence for each status of a question or a payment.
 _HAPPENED: Final[Mapping[str, str]] = {
     "pending": "The question is not answered yet",
     "opened": "The question is not answered yet",
@@ -378,7 +378,7 @@ _HAPPENED: Final[Mapping[str, str]] = {
     "refunded": "The payment was refunded already",
     "disputed": "The payment is disputed at the payer's bank",
 }
-# Changes whose status is no word for them.
+# Words for a refused change, where the status itself does not fit into "it cannot be ... now".
 _CHANGES: Final[Mapping[str, str]] = {"exchanging": "finished", "let go": "released"}
 
 

@@ -292,8 +292,8 @@ def before(
 def before(stage: str, *, when: Callable[[Any], bool] | None = None) -> Callable[[Any], Any]:
     """Mark a method that runs before a stage.
 
-    It may refuse, and change the fields that the stage leaves open. Raises BadPlugin if the stage
-    does not exist.
+    The method may refuse, and may change the fields in `HookStage.leaves_open`. Raises BadPlugin if
+    the stage does not exist.
     """
     return _marked("before", stage, when)
 
@@ -333,7 +333,7 @@ def around(
     stage: Literal["verify", "shorten"], *, when: Callable[[GivenAnswer], bool] | None = None
 ) -> Callable[[_AroundAnswering], _AroundAnswering]: ...
 def around(stage: str, *, when: Callable[[Any], bool] | None = None) -> Callable[[Any], Any]:
-    """Mark an async method that wraps a stage: its second argument is to be awaited exactly once.
+    """Mark an async method that wraps a stage. It must call its second argument once and await it.
 
     Raises BadPlugin if the stage does not exist or writes.
     """

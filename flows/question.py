@@ -49,8 +49,8 @@ class Link:
     `elicitation_id` of your own together with `owner`, an opaque tag of the person who is asked.
     The person's own link to the question is not included.
 
-    - `return_url`: the service redirects the person's browser here. It completes the elicitation if
-      this browser pressed Continue.
+    - `return_url`: the service redirects the person's browser to this URL. The redirect completes
+      the elicitation if the same browser pressed Continue.
     - `return_token`: the token in `return_url`, for the author's own route that calls
       `complete_elicitation(request)`. Pass it as the query parameter `elicitation`.
     - `callback_url`: accepts one POST with a JSON object from the service. Anyone who knows this
@@ -217,7 +217,7 @@ class Question(Generic[T_co]):
     def __bool__(self) -> NoReturn:
         """Raise NotAwaited: the question was used as if it were the answer.
 
-        If the error leaves the tool, the model receives it.
+        If the tool does not catch the error, the model receives the error.
         """
         error = NotAwaited("some place" if self._made is None else self._made.place)
         tell_asker(error)
@@ -333,7 +333,7 @@ class Asker(Protocol):
         ...
 
     def failed(self, error: ElicitError) -> None:
-        """Record an error that a verb raised, for the model if the error leaves the tool."""
+        """Record an error of a verb, for the model if the tool does not catch the error."""
         ...
 
     async def complete(
@@ -368,7 +368,7 @@ def current_asker() -> Asker:
 
 
 def current_unasked() -> Unasked:
-    """Return the questions created here but not asked; empty if there is no asker."""
+    """Return the running call's questions that were created but not asked; empty if no call."""
     here = _here.get(None)
     return here.unasked if here is not None else Unasked()
 
@@ -380,7 +380,7 @@ def current_body() -> ToolBody:
 
 
 def asks_without_tool() -> bool:
-    """Return True if the application's own code asks here, not a tool."""
+    """Return True if the running code is the application's own, in an `asking` block."""
     here = _here.get(None)
     return here is not None and not here.is_tool
 
@@ -396,8 +396,8 @@ def tell_asker(error: ElicitError) -> None:
 def reporting_errors() -> Generator[None]:
     """Report errors that are raised in this block to the asker, and raise them again.
 
-    If such an error leaves the tool, the model receives it. Every library function that a tool
-    calls and that may raise uses this block.
+    If the tool does not catch such an error, the model receives the error. Every library function
+    that a tool calls and that may raise uses this block.
     """
     try:
         yield
@@ -410,7 +410,7 @@ def reporting_errors() -> Generator[None]:
 def asking(
     asker: Asker, *, body: ToolBody | None = None, is_tool: bool = True
 ) -> Generator[Unasked]:
-    """Make `asker` the asker in this block, and yield the questions that were not asked."""
+    """Make `asker` the asker in this block, and yield the block's record of unasked questions."""
     outer = _here.get(None)
     unasked = Unasked(outer.unasked if outer is not None and outer.asker is asker else None)
     here = _Here(asker=asker, unasked=unasked, body=body or ToolBody(), is_tool=is_tool)

@@ -1,7 +1,8 @@
 """The requests of the kinds `oauth` and `payment`.
 
 Risks: two different questions look alike. Everything that a person sees, and the source of the
-answer, is a fact of the question. A payment of 9 EUR never answers a question for 90 EUR.
+answer, is therefore among the question's facts (see `Request.facts`). A payment of 9 EUR never
+answers a question for 90 EUR.
 """
 
 from dataclasses import dataclass

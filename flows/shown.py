@@ -1,7 +1,7 @@
 """The text that a person sees before they decide: complete, unambiguous and limited in size.
 
 Risks: a person approves something that no page shows, or two different values look alike. Nothing
-is therefore truncated: arguments that are too large are rejected when they are asked. The limits
+is therefore truncated: a question with arguments that are too large is rejected. The limits
 apply to the displayed text, because a few deeply nested bytes become megabytes if each value is on
 its own line.
 """
@@ -66,9 +66,9 @@ def arguments_of(arguments: object, *, in_a_line: bool = False) -> tuple[Argumen
 
 
 def looks_of(text: str) -> str:
-    """Return the text as a page shows it in one line, without what cannot be seen.
+    """Return the text as a page shows it in one line, without invisible characters.
 
-    Two texts that differ only in what cannot be seen have the same looks.
+    The result is the same for two texts that differ in invisible characters only.
     """
     shown = PILED_MARKS.sub(r"\1", unicodedata.normalize("NFC", text))
     seen = "".join(sign if sign.isprintable() else " " * sign.isspace() for sign in shown)

@@ -6,8 +6,8 @@ links, cookies and `state` parameters: encrypted, then signed, and bound to a pu
 an expiry.
 
 Guarantees: the newest secret encrypts, and all secrets decrypt. The signature is checked before
-anything is decrypted. A token is judged by its content, never by its text. Tokens above 2 kB are
-rejected.
+anything is decrypted. Two tokens are equal if their contents are: the same content can be written
+as different base64 texts. Tokens above 2 kB are rejected.
 
-Imports errors only, and does not depend on elicitations.
+This package imports errors only, and does not depend on elicitations.
 """

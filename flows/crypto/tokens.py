@@ -2,8 +2,8 @@
 
 A token is itsdangerous' HMAC-SHA256 (salt = purpose, key derivation "hmac") over AES-256-GCM. The
 outer signature rejects invalid tokens before anything is decrypted, and commits to the key.
-Decisions depend on the content only: base64 has several spellings, so the text of a token
-identifies nothing.
+Compare tokens by their content: base64 can write the same bytes in several ways, so two different
+texts can be the same token.
 """
 
 import base64
@@ -86,7 +86,7 @@ class Tokens:
     def mint(self, claims: Claims, *, now: datetime) -> str:
         """Return a token of 100 to 300 characters that is safe in a path.
 
-        Raises ValueError if it would be valid for longer than 31 days.
+        Raises ValueError if the token would be valid for longer than 31 days.
         """
         if claims.expires_at - now > MAXIMUM_LIFE:
             raise ValueError(f"a token lives {MAXIMUM_LIFE.days} days at most")

@@ -1,7 +1,8 @@
 """The ring of secrets, from which every other key is derived, and which wraps the data keys.
 
 Risks: data is encrypted under a secret that another process does not have yet, or a secret is
-removed while it still wraps a key. Each key therefore names its secret.
+removed while it still wraps a key. Each token and each wrapped key therefore contains its secret's
+fingerprint, and a ring rereads the operator's secrets before it chooses a key.
 """
 
 import hashlib
@@ -55,7 +56,7 @@ class Ring:
 
     @property
     def newest(self) -> bytes:
-        """The newest fingerprint. Read it once for an operation of several steps: it can change."""
+        """The newest fingerprint. It can change between reads: read it once for an operation."""
         return self.fingerprints[0]
 
     def derive(self, fingerprint: bytes, info: str) -> bytes:

@@ -12,7 +12,8 @@ reasons to accept an answer. Each change is a function from a record and a time 
 It reads no clock and writes nothing.
 
 Guarantees: a final status only changes according to LATE. An outcome is claimed by one run, and by
-one of its requests until the lease expires. A code or a `state` is valid for one attempt.
+one of its requests until the lease expires. A provider's code or a `state` is valid for one
+attempt.
 
 Risks: two processes decide on two versions of one record. The service therefore applies these
 functions in a compare-and-set, and the process that loses decides again on the new record.

@@ -1,7 +1,7 @@
 """Attempts: each press of Continue, from the redirect to the return.
 
 Risks: an answer belongs to an earlier attempt, or arrives twice. Only the latest attempt has a
-`state`, and the return uses it up. So the `state` is single-use, while the link is not.
+`state`, and the browser's return uses the `state` up. The link itself can be opened many times.
 """
 
 from collections.abc import Mapping
@@ -27,10 +27,11 @@ def open_attempt(
 ) -> Elicitation:
     """Start an attempt in a browser.
 
-    An attempt with an open page elsewhere is remembered.
+    If the provider may still have the previous attempt's page open, the previous attempt is stored
+    in `former`.
 
-    Raises TooManyAttempts after ten attempts that opened something, NotPossible if the elicitation
-    has ended.
+    Raises TooManyAttempts after ten attempts (failed ones are not counted), NotPossible if the
+    elicitation has ended.
     """
     require(elicitation, Status.OPENED)
     if now >= elicitation.expires_at:
@@ -52,7 +53,7 @@ def next_attempt(elicitation: Elicitation) -> int:
 
 
 def lead_nowhere(elicitation: Elicitation, *, number: int, trouble: Trouble) -> Elicitation:
-    """Record that an attempt failed. It does not count, and the page shows the reason."""
+    """Record that an attempt failed. It does not count towards the limit; the page shows why."""
     attempt = elicitation.attempt
     if attempt is None or attempt.number != number:
         return elicitation
@@ -65,10 +66,10 @@ def lead_nowhere(elicitation: Elicitation, *, number: int, trouble: Trouble) -> 
 
 
 def keep(elicitation: Elicitation, *, number: int, kept: Json, is_sent: bool = True) -> Elicitation:
-    """Store what an attempt learned, even if it is no longer the latest one.
+    """Store an attempt's new data (`kept`), even if it is no longer the latest attempt.
 
-    A known session is never dropped: if a provider created two for one request, both are stored.
-    `is_sent`: the person is sent to this session.
+    A known session is never dropped: if a provider created two sessions for one request, both are
+    stored. `is_sent`: the person is redirected to this session.
     """
     latest = elicitation.attempt
     if latest is None:
@@ -83,17 +84,17 @@ def keep(elicitation: Elicitation, *, number: int, kept: Json, is_sent: bool = T
         return elicitation
     second = replace(known or latest, number=number, state=None, kept=kept)
     if is_sent and known is latest:
-        # The person goes to this session, so its result counts like the latest attempt's.
+        # The person pays in this session, so it becomes the latest attempt's session.
         second = replace(latest, state=None)
         elicitation = replace(elicitation, attempt=replace(latest, kept=kept))
     return replace(elicitation, former=(*elicitation.former, second))
 
 
 def adopt(elicitation: Elicitation, *, kept: Json, now: datetime) -> Elicitation:
-    """Add a session that one of our attempts created and that the record has lost.
+    """Add a session that one of our attempts created but that is missing in the record.
 
-    If the latest attempt has no session, the found session becomes its session: the attempt's
-    request was refused because the lost attempt used its number.
+    If the latest attempt has no session, the found session becomes its session. The provider
+    refused that attempt's request, because the lost attempt had used the same number.
     """
     latest = elicitation.attempt
     if latest is None:
@@ -118,7 +119,7 @@ def _session_of(kept: Json) -> Json:
 
 
 def hold_open(elicitation: Elicitation) -> Elicitation:
-    """Record that the provider may have something open that must end with the elicitation."""
+    """Record that the provider may have an open page or code, to close with the elicitation."""
     return replace(elicitation, is_open_there=True)
 
 
@@ -128,7 +129,7 @@ def close(elicitation: Elicitation) -> Elicitation:
 
 
 def close_later(elicitation: Elicitation, *, now: datetime) -> Elicitation:
-    """Schedule the next try to close a page: after as much time as since the end."""
+    """Schedule the next try to close a page. The pause is the time since the elicitation ended."""
     ended = elicitation.settled_at or elicitation.expires_at
     pause = min(max(now - ended, CLOSE_AGAIN_AT_LEAST), CLOSE_AGAIN_AT_MOST)
     return replace(elicitation, look_at=now + pause)
@@ -145,9 +146,9 @@ def come_back_unpaid(elicitation: Elicitation, *, number: int) -> Elicitation:
 def come_back(elicitation: Elicitation, *, state: str, now: datetime) -> Elicitation:
     """Record that the browser returned with the attempt's `state`, which is used up.
 
-    In time, the elicitation becomes exchanging; later, only the `state` is used up. Raises
-    NotPossible if the `state` is not the latest attempt's or was already used, or if the
-    elicitation cannot be accepted any more.
+    If the browser returns in time, the elicitation becomes exchanging. If it returns late, the
+    status does not change. Raises NotPossible if the `state` is not the latest attempt's or was
+    already used, or if the elicitation cannot be accepted any more.
     """
     attempt = elicitation.attempt
     if attempt is None or attempt.state is None or attempt.state != state:
@@ -155,7 +156,7 @@ def come_back(elicitation: Elicitation, *, state: str, now: datetime) -> Elicita
     back = replace(elicitation, attempt=replace(attempt, state=None, started_at=now))
     if elicitation.status is Status.OPENED and now < elicitation.expires_at:
         return replace(back, status=Status.EXCHANGING)
-    # A denial at the provider ends its attempt; only a payment can still follow.
+    # LATE also contains DENIED, but for late payments only: a denied attempt cannot return.
     can_be_late = elicitation.status in LATE and elicitation.status is not Status.DENIED
     if elicitation.status is not Status.OPENED and not can_be_late:
         raise NotPossible(status=elicitation.status, wanted=Status.EXCHANGING)

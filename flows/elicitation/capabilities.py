@@ -1,7 +1,8 @@
 """The client capability `elicitation` and its modes.
 
-Risks: `elicitation: {}`, which is older than the modes and means `form`. Source: ClientCapabilities
-of the 2025-06-18, 2025-11-25 and 2026-07-28 schemas.
+Risks: a client that declares `elicitation: {}` is treated as having no mode. That declaration is
+older than the modes, so it counts as `form`. Source: ClientCapabilities of the 2025-06-18,
+2025-11-25 and 2026-07-28 schemas.
 """
 
 from collections.abc import Mapping

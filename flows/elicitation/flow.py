@@ -22,8 +22,8 @@ class RedirectContext:
     """The data of an attempt for its redirect and return.
 
     `return_url` is where the provider sends the browser, and `state` is the parameter that must
-    come back with it; the record stores only its hash. `switches`: the person wants another account
-    than the one they are signed in with at the provider.
+    come back with the browser; the record stores only the hash of `state`. `switches`: the person
+    wants another account than the one they are signed in with at the provider.
     """
 
     number: int

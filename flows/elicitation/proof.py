@@ -27,8 +27,8 @@ class Decider(Struct, frozen=True, kw_only=True):
 class Proof:
     """The base class of all proofs. `by` names who answered, if not the person who was asked."""
 
-    # True if the proof may still change an ended question to accepted (LATE): it is not a click by
-    # a person.
+    # True if this proof can accept a question that has already ended (see `states.LATE`). A
+    # person's click cannot.
     may_be_late: ClassVar[bool] = False
     why: ClassVar[str | None] = None  # stored with the record
     by: str | None = None
@@ -74,14 +74,14 @@ class InClient(Proof):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedCode(Proof):
-    """The author's code completed it, or a service with its callback or return address."""
+    """The author's code completed the question, or a service used its callback or return URL."""
 
     may_be_late: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedByAuthor(TrustedCode):
-    """The author's code completed it by the `elicitation_id` that it gave to this question."""
+    """The author's code completed the question by the `elicitation_id` of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from flows.elicitation.states import RECORD_KEPT
 from flows.errors import QuestionChanged
 
 RESULT_KEPT = timedelta(minutes=10)
-# A call that repeats a run within this time gets its result, if that used a payment or `once`.
+# If a result used a payment or `once`, the same call gets the result again within this time.
 REPEATED_FOR = timedelta(minutes=2)
 
 
@@ -36,11 +36,11 @@ class AskedStep(Struct, frozen=True, kw_only=True):
     elicitation_id: str
     is_ordered: bool
     says: str
-    is_used: bool = False  # a request used the outcome, and the run went on in another request
-    # The rounds in which the client was asked before this question in the same call, if its engine
-    # replays the call. Each entry lists question indexes of the run, such as "0" or "1+2".
+    is_used: bool = False  # a request used the outcome; the run then continued in another request
+    # For a client that replays the call to answer: the rounds before this question. Each entry is
+    # a round, with the indexes of the run's questions that it asked, such as "0" or "1+2".
     after: tuple[str, ...] = ()
-    is_unused: bool = False  # the request with the stored result received no accepted answer here
+    is_unused: bool = False  # not accepted in the request that produced the stored result
 
 
 class Called(Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class Run(Struct, frozen=True, kw_only=True):
     result: str | None = None
     finished_at: datetime | None = None
     is_delivered: bool = False
-    # True if the result used a payment or `once`, False if so with `again=True`, None if not.
+    # True if the result used a payment or `once`, False with `again=True`, None if it used neither.
     is_repeatable: bool | None = None
     repeated_until: datetime | None = None  # until then, the same call gets this result again
     is_cancelled: bool = False  # the client cancelled the task
@@ -108,7 +108,7 @@ class Run(Struct, frozen=True, kw_only=True):
         return f"Run({self.id!r}, {self.status!r})"
 
     def answers(self, now: datetime, *, is_named: bool) -> bool:
-        """Return True if the stored result answers this call, because it was or may have been lost.
+        """Return True if this call gets the stored result, which the client may not have received.
 
         `is_named`: the client's token names this run.
         """
@@ -157,7 +157,7 @@ def keep_open(run: Run, *, until: datetime) -> Run:
 
 
 def use(run: Run, ids: Collection[str]) -> Run:
-    """Mark these outcomes as used by a request, because the run continues in another request."""
+    """Mark these outcomes as used by a request, before the run continues in another request."""
     asked = tuple(
         replace(asking, is_used=True) if asking.elicitation_id in ids else asking
         for asking in run.asked
@@ -171,7 +171,7 @@ def note_use(run: Run, *, again: bool) -> Run:
 
 
 def keep_responses(run: Run, responses: str) -> Run:
-    """Store the client's answers to the tool's own requests: it sends them only once."""
+    """Store the client's answers to the tool's own requests: the client sends them only once."""
     return replace(run, responses=responses)
 
 

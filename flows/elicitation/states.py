@@ -34,7 +34,7 @@ LEASE_ENDED = datetime.fromtimestamp(0, UTC)
 EXCHANGE_AT_MOST = timedelta(seconds=60)
 INTERRUPTED = "interrupted"  # the exchange started and was never finished
 DOES_NOT_FIT = "the client's answer did not fit"  # reason why a question failed
-# for one payment page; another page of the same question may still be paid
+# a payment page's failure; the person may still pay on another page of the same question
 NOT_ARRIVED = "the payment did not arrive"
 RECORD_KEPT = timedelta(days=30)
 CONTENT_BYTES_AT_MOST = 32 * 1024
@@ -81,7 +81,7 @@ LATE: Mapping[Status, frozenset[Status]] = {
     Status.EXPIRED: frozenset({Status.ACCEPTED}),
     Status.CANCELLED: frozenset({Status.ACCEPTED}),
     Status.DECLINED: frozenset({Status.ACCEPTED}),
-    # the person left the checkout, then returned to it and paid
+    # the person left the checkout (denied), then went back to the checkout and paid
     Status.DENIED: frozenset({Status.ACCEPTED}),
     Status.SUPERSEDED: frozenset({Status.ACCEPTED}),
 }
@@ -246,8 +246,8 @@ class Elicitation(Struct, frozen=True, kw_only=True):
             # This also applies if one attempt was answered while another is still open.
             return self.look_at or self.settled_at
         if self.delivered_at is None and (self.holds_key or self.content is not None):
-            # The end of an elicitation does not move this time: an extra index write would cost
-            # more than the rest of the change.
+            # The same time before and after the elicitation ends: moving it would need another
+            # index write, which costs more than the rest of the change.
             return self.look_at or min(self.expires_at, self.stored_until)
         return None
 
@@ -432,7 +432,7 @@ def deliver(elicitation: Elicitation, *, run: str, now: datetime) -> Elicitation
     """Mark the outcome as used and erase its content: the run's result was sent."""
     if elicitation.take is None or elicitation.take.run != run:
         raise NotPossible(status=elicitation.status, wanted="delivered")
-    # The next elicitation of the same question needs the reason of this failure.
+    # Keep the key if the answer was invalid: the question's next elicitation needs that reason.
     is_read = elicitation.why == DOES_NOT_FIT
     return replace(elicitation, delivered_at=now, content=None, holds_key=is_read)
 

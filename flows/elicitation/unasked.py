@@ -81,9 +81,9 @@ def never_asked(made: list[Made]) -> NotAsked:
 
 
 def place_of_call() -> tuple[str, int, bool] | None:
-    """Return where the author's code called the library, and if its function cannot await.
+    """Return the file and line of the author's call, and True if its function cannot await.
 
-    Returns None while a module is being imported.
+    Return None while a module is being imported.
     """
     frame = inspect.currentframe()
     place: tuple[str, int, bool] | None = None

@@ -2,12 +2,13 @@
 
 The code proves that the person who opened the page is the person who asked.
 
-Risks: this is weaker than a sign-in. A person who is talked into reading the code to another person
-has given the link away, and the page says so. Guessing is limited to five tries for each code and
-fifty for each question, out of 25,600,000,000 codes, for each secret of the ring. Another person
-with the link can also request codes. This does not invalidate the asker's code, except the oldest
-of more than three. A code is shown to one browser only and is not stored: it is a keyed hash of the
-elicitation, the browser and the number of the code, so the page can show it again without a write.
+Risks: this is weaker than a sign-in. An attacker who talks the person into reading out the code can
+open the link, so the page warns the person. Guessing is limited to five tries before all codes
+change and fifty for each question, out of 25,600,000,000 codes. Each secret of the ring makes one
+more code valid. Another person with the link can request codes too. The asker's code stays valid,
+unless three newer browsers have received a code. A code is shown to one browser only and is not
+stored: it is a keyed hash of the elicitation, the browser and the number of the code, so the page
+can show it again without a write.
 """
 
 import hashlib
@@ -58,7 +59,7 @@ class Code(Struct, frozen=True, kw_only=True):
 
 
 class BrowserBinding(Struct, frozen=True, kw_only=True):
-    """The browsers that were shown a code, the latest last; after confirmation only that one."""
+    """The browsers that were shown a code, the latest last. Once confirmed, only that browser."""
 
     codes: tuple[Code, ...] = ()
     number: int = 0  # number of the latest code
@@ -121,8 +122,8 @@ class UserCodeGenerator:
     ) -> BrowserBinding:
         """Return the binding after the asker typed a code: confirmed, one try less, or new codes.
 
-        The result must be stored before the asker receives an answer. Raises TooManyAttempts after
-        fifty wrong tries, whatever was typed.
+        The returned binding must be stored before the asker receives an answer. Raises
+        TooManyAttempts after fifty wrong tries, whatever was typed.
         """
         if binding.confirmed_at is not None:
             return binding

@@ -2,8 +2,8 @@
 
 Each module is one *kind*: its verb, its request, the facts that identify the question, its stored
 terms, and the conversion of an answer for the tool. `oauth` and `payment` are kinds too: their
-verbs are in `flows.elicit`, their requests in `flows.requests`, and the rest in two packages of
-their own.
+verbs are in `flows.elicit`, their requests in `flows.requests`, and the rest in `flows.oauth` and
+`flows.payments`.
 
 The path of a question: a verb checks its arguments (InvalidQuestion) and returns a Question, which
 is not asked yet. At the `await`, the call computes the digest of `facts()`, and the record stores

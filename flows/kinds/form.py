@@ -170,7 +170,7 @@ def confirm(
     are not JSON.
 
     With `approver`, other people decide: those to whom the operator's settings give that name.
-    They may need days. The call ends in the meantime, and repeating the same call resumes it. The
+    Approvers may need days. The call ends before that, and repeating the same call resumes it. The
     await raises NotConfigured if the settings have no such name.
 
     `key` and `timeout` are as for `url`. With `approver`, the default timeout is a day.

@@ -31,8 +31,8 @@ from flows.schema.schema import schema_of
 from flows.shown import TOOL_CHARACTERS_AT_MOST, must_be_tool_name
 
 ToolT = TypeVar("ToolT", bound=Callable[..., Any])
-APPROVED_FOR: Final = timedelta(minutes=15)  # for the same tool with the same arguments
-# for the tool with any arguments, if the person chose that
+APPROVED_FOR: Final = timedelta(minutes=15)  # an approval of a tool with the same arguments
+# an approval of a tool with any arguments, if the person chose that
 REMEMBERED_FOR: Final = timedelta(hours=1)
 _MARK: Final = "__elicit_gate__"
 # The tool's name follows the message, because some clients show nothing else.
@@ -213,7 +213,7 @@ def _shut(function: object, mark: Gate) -> bool:
 
 
 def _open(function: object, mark: Gate) -> bool:
-    """Mark one layer only, because the layers below may belong to another tool."""
+    """Mark the outermost function only: functions that it wraps may belong to another tool."""
     own = own_layer(function)
     if isinstance(own, MethodType):
         name = getattr(own, "__qualname__", "it")

@@ -52,28 +52,29 @@ def needs(
     """Mark a tool: the questions are asked in order at each call, before the tool's body starts.
 
     The body gets an answer by awaiting the same question, which is not asked again, or by
-    `needed(question)`, which also works in a `def` tool. A body that does neither just does not
-    start without the answers. A declined question ends the call. Several marks are asked from the
-    top down, and a question that two marks share is asked once. Marks can be above or below the
-    tool's own decorator. The other options of a question are its own: `timeout=`, `key=`, and for
-    `url` a function of the link.
+    `needed(question)`, which also works in a `def` tool. A body need not read the answers: it
+    starts only when all questions are answered. A declined question ends the call. Several marks
+    are asked from the top down, and a question that two marks share is asked once. Marks can be
+    above or below the tool's own decorator. Pass a question's options to the question itself:
+    `timeout=`, `key=`, and for `url` a function of the link.
 
     - `skip_if` receives the arguments as the client sent them, unchecked. If it returns true,
       nothing is asked, but questions that this call has already asked are not skipped later.
     - `on_complete` receives the answers in order, once for each call, and only if a person was
       asked, not if the account, purchase or named secret already existed. For an anonymous caller
-      nothing is stored, so it runs each time that the body does.
-    - Both may be async, may use verbs, and may raise NotAccepted to decline.
+      nothing is stored, so `on_complete` runs each time that the body runs.
+    - `skip_if` and `on_complete` may be async, use verbs, and raise NotAccepted to decline.
     - `decline_message` is what the model reads if the person declined or did not answer.
-    - `hide`: tools/list omits the tool for a caller until everything exists: the account is
+    - `hide`: tools/list omits the tool for a caller until the caller has everything: the account is
       connected with these scopes, the purchase was made with `once=True`, the secret is stored by
-      `name`. Clients are notified of changes. Accounts and secrets can come from another tool or
-      from the page of connections; then the tool is listed, and asks once whether it may use the
-      account. A purchase belongs to the tool that asks for it, so such a tool is called by its
-      name, which the server's instructions or another tool's result can mention. A hidden tool that
-      is called asks as usual. `hide` is no protection: the questions are.
+      `name`. Clients are notified of changes. If another tool or the page of connections adds the
+      account or secret, the tool is listed, and asks once whether it may use the account. A
+      purchase can only be made by calling the hidden tool. Mention that tool's name in the server's
+      instructions or in another tool's result. A hidden tool that is called asks as usual. `hide`
+      is no protection: the questions are.
 
-    Raises InvalidQuestion.
+    Raises InvalidQuestion if an argument is invalid, or if `hide` is set for a question that is
+    asked at each call.
     """
     must_mark_a_tool("needs(...)")
     if not questions:

@@ -87,8 +87,8 @@ def secret(
 
     `schema` is `str` for one field, otherwise a pydantic model, a dataclass, a TypedDict or a JSON
     Schema. With `name`, the secret is stored for this person on this server until `forget(name)`.
-    Without it, the secret is erased when the result was sent, at most 10 minutes after the answer.
-    Raises InvalidQuestion.
+    Without `name`, the secret is erased when the result was sent, at most 10 minutes after the
+    answer. Raises InvalidQuestion for an invalid name or schema.
 
     `key` and `timeout` are as for `url`.
     """

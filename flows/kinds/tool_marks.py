@@ -1,9 +1,10 @@
 """Marks on a tool, stored on its function and on every function that it wraps.
 
-Risks: a mark is not found. It is therefore written to all layers, so the order of decorators does
-not matter. A decorator that hides what it wraps (without `functools.wraps`) also hides the marks
-below it. A mark that removes a gate could also affect another tool that shares a layer, so such a
-mark is written to one layer only (`keep_mark_on`).
+Risks: a mark is not found. The mark is therefore written to all layers (the tool and everything
+that it wraps), so the order of decorators does not matter. A decorator that hides what it wraps
+(without `functools.wraps`) also hides the marks below it. A mark that removes a gate could also
+affect another tool that shares a layer, so such a mark is written to one layer only
+(`keep_mark_on`).
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +37,7 @@ def layers_of(tool: object) -> Iterator[object]:
 def keep_mark(tool: object, name: str, mark: Callable[[object], object]) -> bool:
     """Set each layer's mark to the result of `mark`. Return False if nothing could be marked."""
     layers = list(layers_of(tool))
-    # The tool's own decorator may have run first, so any layer may be the served one.
+    # The tool's own decorator may have run first, so the server may call any of the layers.
     if isinstance(tool, partial):  # only the partial: its function may be served as another tool
         layers = layers[:1]
     marked = [(layer, mark(layer)) for layer in layers]
@@ -50,7 +51,7 @@ def keep_mark_on(layer: object, name: str, mark: object) -> bool:
 
 
 def own_layer(tool: object) -> object:
-    """Return the layer that belongs to this tool only: the function, or that of its holder."""
+    """Return the layer that belongs to this tool only: the function itself, or a tool's `fn`."""
     if isinstance(tool, staticmethod):
         return cast("staticmethod[..., object]", tool).__func__
     function: object = getattr(tool, "fn", None)  # attribute of the libraries' tool objects

@@ -71,13 +71,13 @@ def url(
     """Ask the person to visit an address, and wait until its service reports completion.
 
     `url` is a text, or a function of the link. A function needs `origins`, the allowed origins, as
-    literals. The function is called once the question is stored, so the question can already be
-    completed. After a crash it is called again. The answer is the object that the completion
-    contained. With `wait_for_completion=False`, the answer is there as soon as the person agrees to
-    go.
+    literals. The function is called after the question is stored, so a service that the function
+    contacts can already complete the question. After a crash, the function is called a second time.
+    The answer is the object that the completion contained. With `wait_for_completion=False`, the
+    await returns as soon as the person agrees to open the address.
 
-    With `key`, the question is the same in every call of the tool, whatever its arguments.
-    `timeout` is how long it stays open.
+    With `key`, the question is the same in every call of the tool, whatever the tool's arguments.
+    `timeout` is how long the question stays open.
 
     Raises InvalidQuestion for an address that is not https (http is allowed on loopback).
     """

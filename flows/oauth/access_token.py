@@ -41,11 +41,11 @@ class Resource:
     """This server as a protected resource, with the one issuer whose tokens it accepts.
 
     `url` is the canonical address, as in the metadata document. `audiences` are other names for
-    it: issuers without RFC 8707 write an id of their own into tokens. `beside` are the server's
-    addresses for other uses than calls; each needs tokens of its own. `claim` names the claims
-    that identify a person. `scopes` are required for every call. `asked` are further scopes that
-    the metadata advertises to clients. `wanted` are the (claim, value) pairs, such as roles, to
-    look for in tokens.
+    this server: issuers without RFC 8707 write an id of their own into tokens. `beside` are the
+    server's addresses for other uses than calls; each needs tokens of its own. `claim` names the
+    claims that identify a person. `scopes` are required for every call. `asked` are further scopes
+    that the metadata advertises to clients. `wanted` are the (claim, value) pairs, such as roles,
+    to look for in tokens.
     """
 
     url: str
@@ -140,10 +140,10 @@ _WORDS = {
 def key_id_of(token: str) -> str | None:
     """Return the id of the key that the token claims to be signed with, without verifying it.
 
-    The header may have no `typ` (RFC 7519, 5.1), as Okta's do not; another `typ` is refused.
+    The header may lack `typ` (RFC 7519, 5.1), as in Okta's tokens. An unexpected `typ` is refused.
 
     Raises:
-        BadBearer: The header shows that this cannot be one of the issuer's access tokens.
+        BadBearer: The header shows that the token cannot be one of the issuer's access tokens.
     """
     said = _header(token)
     if said.get("alg") not in ALGORITHMS:
@@ -198,8 +198,8 @@ def verify(
 def introspected(says: Mapping[str, Any], *, resource: Resource, now: datetime) -> Verified:
     """Return the caller of a token from the issuer's introspection response (RFC 7662, 2.2).
 
-    Optional members that the issuer left out count as correct, except for the audience: the server
-    does not guess whether a token was made for it.
+    Optional members that the issuer left out count as correct. Only the audience is required: the
+    server does not guess whether a token was made for this server.
 
     Raises:
         BadBearer: The token is not active, or a member of the response is wrong.
@@ -241,7 +241,7 @@ def _whose(claims: Mapping[str, Any], *, resource: Resource, now: datetime) -> V
 
 
 def _away(moment: object, *, now: datetime) -> str | None:
-    """Return how far `moment` is from now, for the log: it shows clocks that differ."""
+    """Return how far `moment` is from now. In the log, this shows that two clocks differ."""
     if not isinstance(moment, int | float):
         return None
     return f"{moment - now.timestamp():+.0f} s"

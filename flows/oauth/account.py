@@ -1,8 +1,9 @@
 """A connected account as a tool gets it; its access token goes to the provider's hosts only.
 
 Risks: the access token leaks through a redirect or a full URL in a tool's request, so it is added
-only if the request's origin is one of the provider's. Or it leaks because a tool returns or logs
-the account: neither class is a dataclass, so serializers find no members and use the repr.
+only if the request's origin is one of the provider's. Or the token leaks because a tool returns or
+logs the account: BearerAuth and Account are no dataclasses, so serializers find no members and use
+the repr, which does not contain the token.
 """
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -141,7 +142,7 @@ class Account:
         self._resources = resources
         connection = content.connection
         renew = None if connection is None else partial(resources.renew, connection)
-        # One for all clients of the account: a renewed token is used by all of them.
+        # All clients of the account share this object, so all of them use a renewed token.
         self._auth = BearerAuth(
             content.access_token, origins=content.api_hosts, renew=renew, wait=resources.wait
         )
@@ -150,12 +151,12 @@ class Account:
     def access_token(self) -> str:
         """The access token as it was when the tool got the account, for use with other libraries.
 
-        `client()` adds the token itself, and uses a newer one after this one has expired.
+        A `client()` adds the access token itself, and renews it when the provider rejects it.
         """
         return self._content.access_token
 
     def client(self) -> httpx.AsyncClient:
-        """Return an httpx client for the provider's API, authorised there and nowhere else.
+        """Return an httpx client that sends the access token to the provider's API hosts only.
 
         The client decompresses responses of any size. If you do not trust the API with that, send
         `accept-encoding: identity` and stream the response.

@@ -2,8 +2,8 @@
 
 Risks (RFC 9700): a code is intercepted (PKCE, always S256), another issuer answers (`iss`, one
 redirect address for each provider), a response is mixed from two (repeated parameters), a code is
-redeemed twice (one exchange, never retried). The callers check before that the state is the
-server's own and the browser the same.
+redeemed twice (one exchange, never retried). Before they call this module, the callers check that
+the server created the state and that the browser is the same.
 """
 
 import secrets
@@ -73,7 +73,7 @@ class AccountTerms(msgspec.Struct, frozen=True, kw_only=True):
         return self.scopes if switches else tuple(dict.fromkeys((*self.scopes, *self.also)))
 
     def wants(self, person: Person) -> bool:
-        """Return True if this is the account that was asked for, or if none was named."""
+        """Return True if this is the wanted account, or if the question names no account."""
         if self.person_id is not None:
             return person.id == self.person_id
         return self.account is None or person.is_called(self.account)

@@ -20,7 +20,7 @@ CLIENTS_AT_MOST = 16  # only the latest clients are stored
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """A claim on refreshing or revoking the tokens; no other process does so before it expires."""
+    """A process's claim on the tokens: until it expires, no other one refreshes or revokes them."""
 
     by: str
     until: datetime
@@ -42,24 +42,24 @@ class Connection(Struct, frozen=True, kw_only=True):
     expires_at: datetime | None = None
     name: str | None = None
     picture: str | None = None
-    issued_at: datetime | None = None  # of the access token; None in rows of older versions
+    issued_at: datetime | None = None  # when the access token was issued; None in old rows
     token: str | None = None  # the token endpoint of the exchange
     client_auth: str | None = None  # how this server authenticated at that endpoint
-    issuer: str | None = None  # the issuer that granted it
-    holds_key: bool = True  # the account that is in use for `key` now
+    issuer: str | None = None  # the issuer that granted the tokens
+    holds_key: bool = True  # True if this account is the one in use for `key`
     put_aside_at: datetime | None = None  # when the person put another account in use
     used: Mapping[str, datetime] = field(default_factory=dict[str, datetime])  # last use by tool
     claim: Claim | None = None
-    retry_at: datetime | None = None  # the last refresh failed: none is tried before this
-    refused_at: datetime | None = None  # the first refusal to refresh, without a proof so far
+    retry_at: datetime | None = None  # the last refresh failed: no new try before this time
+    refused_at: datetime | None = None  # the first refusal that did not prove that the grant ended
     lapsed_at: datetime | None = None  # unusable until the person connects it again
     ended_at: datetime | None = None  # disconnected: only the label is still stored
     was_revoked: bool | None = None  # whether the provider confirmed the revocation
     ended_by: str | None = None  # disconnected through the HTTP API: the API key's audit name
     came_by: str | None = None  # the elicitation of the latest exchange
-    former: str | None = None  # the id of the account that it replaced then
+    former: str | None = None  # the id of the account that the latest exchange replaced
     declared: Json = None  # the provider if only a tool's code declares it
-    clients: tuple[SeenClient, ...] = ()  # the clients it was shared with or used by, latest last
+    clients: tuple[SeenClient, ...] = ()  # clients that use it or may use it, latest last
     only: tuple[str, ...] | None = None  # keys of the clients that may use it; None: all clients
     version: int = 0
 
@@ -90,7 +90,7 @@ class Connection(Struct, frozen=True, kw_only=True):
         return self.key if self.holds_key else None
 
     def is_wanted(self, account: str | None) -> bool:
-        """Return True if this is the account that the tool named, or if it named none."""
+        """Return True if this is the account that the tool named, or if the tool named none."""
         return account is None or Person(id=self.person_id, label=self.label).is_called(account)
 
     def is_usable(self, *, now: datetime) -> bool:

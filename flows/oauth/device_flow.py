@@ -1,8 +1,8 @@
 """The device flow: the person answers in any browser while this server polls (RFC 8628).
 
-Risks: the provider blocks a server that polls too often, so the interval only ever grows. A code
-can be sent to another person, and the account then belongs to the one who entered it, so its
-person is shown before the account is used.
+Risks: the provider blocks a server that polls too often, so the interval only ever grows. Or the
+code is sent to another person, and the account belongs to the person who entered it. The account's
+person is therefore shown before the account is used.
 """
 
 from datetime import datetime, timedelta
@@ -80,7 +80,7 @@ def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[Dev
     says = members_of(reply, provider)
     user_code = _text(says.get("user_code"), USER_CODE_AT_MOST)
     device_code = _text(says.get("device_code"), CODE_AT_MOST)
-    uri = _address(says.get("verification_uri") or says.get("verification_url"))  # Google: url
+    uri = _address(says.get("verification_uri") or says.get("verification_url"))  # Google's name
     life = _seconds(says.get("expires_in"))
     if user_code is None or device_code is None or uri is None or life is None:
         raise Failed(f"{provider.label} gave a code that cannot be used.")

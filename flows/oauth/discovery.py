@@ -1,6 +1,7 @@
 """Discovery of an issuer's endpoints and client authentication (RFC 8414).
 
-Risks: the metadata is another issuer's, or an address leads into the server's own network.
+Risks: the metadata is another issuer's, so its `issuer` must equal the declared one. Or an http
+address leads to a service on this machine: only an issuer on this machine may name http addresses.
 """
 
 from collections.abc import Mapping
@@ -32,14 +33,14 @@ class Metadata:
     client_auths: tuple[str, ...]
 
     def client_auth(self, ours: str) -> str:
-        """Return `ours`, or the other of `basic` and `post` if the issuer accepts only that."""
+        """Return `ours` (`basic` or `post`), or the other one if the issuer accepts only that."""
         theirs, other = self.client_auths, "post" if ours == "basic" else "basic"
         is_other = f"client_secret_{ours}" not in theirs and f"client_secret_{other}" in theirs
         return other if is_other else ours
 
 
 def discover(provider: Provider) -> Talk[Metadata]:
-    """Fetch and check the issuer's metadata. Raises as `read_metadata`, or if there is no reply."""
+    """Fetch the issuer's metadata and return it. Raises Failed if it is missing or not valid."""
     assert provider.issuer is not None
     place = provider.issuer.rstrip("/") + "/.well-known/openid-configuration"
     return read_metadata((yield from ask(get(place, provider=provider), provider)), provider)
@@ -90,7 +91,7 @@ def _if_safe(address: Any, provider: Provider) -> str | None:
         origin = origin_of(address) if isinstance(address, str) else ""
     except InvalidQuestion:
         return None
-    # Only an issuer on this machine may name http addresses, which are on this machine too.
+    # Only an issuer on this machine may name http addresses; they are on this machine too.
     is_local = (provider.issuer or "").startswith("http://")
     if not origin or "#" in address or (origin.startswith("http://") and not is_local):
         return None

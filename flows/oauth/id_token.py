@@ -60,7 +60,7 @@ def verified_claims(
 def person_in(claims: Mapping[str, Any], *, more: Mapping[str, Any] | None = None) -> Person | None:
     """Return the person of an id_token's claims, completed with userinfo (`more`).
 
-    None if the two have different subjects, or if there is none.
+    Return None if the id_token has no subject, or if `more` has a different subject.
     """
     if more is not None:
         if more.get("sub") != claims.get("sub"):

@@ -184,7 +184,7 @@ class Provider:
         return self.sandbox(base)
 
     def asks(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the scopes to request if a tool asks for `scopes`; none if it has no scopes."""
+        """Return the scopes to request for a tool's; none if the provider has no scopes."""
         return tuple(dict.fromkeys((*self.always, *scopes))) if self.has_scopes else ()
 
     def missing(self, scopes: tuple[str, ...], *, granted: tuple[str, ...]) -> tuple[str, ...]:
@@ -197,7 +197,7 @@ class Provider:
         return tuple(scope for scope in scopes if scope not in has)
 
     def granted(self, asked: tuple[str, ...], *, said: tuple[str, ...] | None) -> tuple[str, ...]:
-        """Return the granted scopes. `said` are the reply's; None means all that were `asked`."""
+        """Return the granted scopes: `asked` if the reply names no scopes (`said` is None)."""
         if said is None:
             return asked
         missing = self.missing(asked, granted=said)

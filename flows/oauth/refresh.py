@@ -3,8 +3,8 @@
 Risks: the account is lost. A provider that rotates tokens ends the old pair when it replies, so
 the request is never repeated here, and a missing reply is not treated as a refusal. Only
 RefreshTokenGone means that the person has to connect again. No other refusal ends an account here
-(see `token_errors`). Or the account becomes another person's: an id_token that names another
-person ends it (OpenID Connect Core 1.0, 12.2).
+(see `token_errors`). Or the provider returns the tokens of another person: if the new id_token
+names another person, RefreshTokenGone is raised (OpenID Connect Core 1.0, 12.2).
 """
 
 import dataclasses
@@ -84,7 +84,7 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
         raise _no(refusal, provider)
     says = members_of(reply, provider)
     if provider.token_path and provider.token_path[0] not in says:
-        # Slack nests the first token in `token_path`, and refreshed ones not.
+        # Slack puts the first token into the object at `token_path`, but not refreshed tokens.
         provider = dataclasses.replace(provider, token_path=())
     try:
         granted = read_token_reply(reply, provider, now=now)
@@ -99,7 +99,7 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
     tokens = granted.tokens
     if tokens.refresh_token is None:
         tokens = dataclasses.replace(tokens, refresh_token=connection.refresh_token)
-    # An empty scope is not valid (RFC 6749, 3.3), so the stored scopes stay.
+    # Ignore an empty scope, which is not valid (RFC 6749, 3.3): the stored scopes stay.
     scopes = provider.granted(connection.scopes, said=granted.scopes or None)
     return Renewed(tokens=tokens, scopes=scopes)
 
@@ -119,7 +119,7 @@ def refreshed(connection: Connection, renewed: Renewed, *, now: datetime) -> Con
 def _place(client: Client, connection: Connection) -> Talk[tuple[str, str]]:
     """Return the endpoint for refreshing, and how this server authenticates there.
 
-    The endpoint is that of the exchange unless the provider has a separate one.
+    The endpoint is the one that redeemed the code, unless the provider has one for refreshing.
     """
     provider = client.provider
     place = provider.refresh or connection.token or provider.token
@@ -145,7 +145,7 @@ def _is_anothers(token: str, connection: Connection, provider: Provider) -> bool
 
 
 def _no(refusal: Refusal, provider: Provider) -> RefreshTokenGone | TokenRefused:
-    if refusal.means == "redirect":  # a refresh names no redirect address
+    if refusal.means == "redirect":  # wrong class: a refresh sends no redirect address
         is_ended = refusal.error in ENDED
         refusal = dataclasses.replace(refusal, means="ended" if is_ended else "unsure")
     if refusal.means != "ended":

@@ -131,7 +131,7 @@ def person_of(*, id: Any, labels: tuple[Any, ...], name: Any, picture: Any) -> P
 
 
 def keys_of(reply: httpx.Response) -> list[Mapping[str, Any]] | None:
-    """Return the keys of a key set (RFC 7517), or None if the reply is none."""
+    """Return the keys of a key set (RFC 7517), or None if the reply is no key set."""
     keys = (object_in(reply) or {}).get("keys")
     if reply.status_code != 200 or not is_list(keys):
         return None
@@ -143,7 +143,7 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
 
 
 def members_of(reply: httpx.Response, provider: Provider) -> Mapping[str, Any]:
-    """Return the members of a JSON reply, or of a form if the provider may send one; else {}."""
+    """Return the members of a JSON reply, or of a form if the provider sends forms; else {}."""
     return _whole(reply, provider) or {}
 
 
@@ -176,7 +176,7 @@ def _form(reply: httpx.Response) -> dict[str, Any] | None:
         return None
     try:
         pairs = parse_qsl(reply.content.decode("ascii"), max_num_fields=50)
-    except ValueError:  # UnicodeError is one
+    except ValueError:  # includes UnicodeError
         return None
     return dict(pairs) if len(dict(pairs)) == len(pairs) else None
 

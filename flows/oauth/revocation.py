@@ -68,7 +68,7 @@ def _give_both(
 ) -> Talk[bool]:
     """Revoke the refresh token, then the access token.
 
-    A provider need not end one together with the other (RFC 7009, 2.1).
+    Revoking one of the two does not always end the other (RFC 7009, 2.1).
     """
     if connection.refresh_token is None:
         return (yield from _give(client, way, client_auth, connection.access_token))
@@ -95,8 +95,8 @@ def _give(
     request = post(client, place=way.url, values=values, client_auth=client_auth, body=way.kind)
     reply = yield from ask(request, client.provider)
     if has_given_other and reply.status_code == 400:
-        # The client's credentials were accepted for the other token, so a refusal means that this
-        # token is unknown by now, or that the provider cannot revoke its type.
+        # The provider accepted our credentials for the refresh token, so a refusal now means that
+        # the access token has already ended, or that this type of token cannot be revoked.
         refusal = refusal_in(reply, client.provider)
         return refusal is None or refusal.error != "unsupported_token_type"
     return _is_gone(reply, client)

@@ -12,8 +12,9 @@ account stays forever because the provider sends a non-standard error. So each r
   account.
 - `unsure`: any other refusal. It ends an account only with a proof (webapp.oauth.access_tokens).
 
-`unauthorized_client` is `unsure`: providers send it for an account that has ended as well as for
-the whole client (webapp.oauth.token_failures). A successful reply without a token is a refusal too.
+`unauthorized_client` is `unsure`: providers send this code if one account has ended, and also if
+the client is not accepted at all (webapp.oauth.token_failures). A successful reply without a token
+is a refusal too.
 """
 
 import re
@@ -37,7 +38,7 @@ from flows.oauth.responses import (
 )
 
 DESCRIPTION_AT_MOST: Final = 300  # characters of what the provider says, for the log
-# RFC 6749, 5.2, and OpenID Connect Core 1.0, 3.1.2.6: the person is needed again.
+# Errors after which the person has to connect again (RFC 6749, 5.2; OIDC Core 1.0, 3.1.2.6).
 ENDED: Final = frozenset(
     {"invalid_grant", "interaction_required", "login_required", "consent_required"}
 )
@@ -45,7 +46,7 @@ _CLIENT: Final = frozenset({"invalid_client", "unsupported_grant_type"})  # RFC 
 UNAUTHORIZED_CLIENT: Final = "unauthorized_client"
 _CLIENT_IN_CALLBACK: Final = frozenset({UNAUTHORIZED_CLIENT, "unsupported_response_type"})
 _PASSING: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
-# Statuses of proxies and busy servers, which a working provider does not send.
+# Statuses that proxies and busy servers send: they are not the provider's decision.
 _PASSING_STATUS: Final = frozenset(
     {
         HTTPStatus.PROXY_AUTHENTICATION_REQUIRED,
@@ -94,7 +95,7 @@ class Refusal:
 
 
 class TokenRefused(Failed):
-    """The token endpoint refused; `refusal` says how."""
+    """The token endpoint refused; `refusal` has the class and the error code."""
 
     def __init__(self, message: str, *, refusal: Refusal) -> None:
         self.refusal = refusal
@@ -102,7 +103,7 @@ class TokenRefused(Failed):
 
 
 def refusal_in(reply: httpx.Response, provider: Provider) -> Refusal | None:
-    """Return the refusal in a reply, or None if the reply is none."""
+    """Return the refusal in a reply, or None if the reply is not a refusal."""
     says = members_of(reply, provider)
     has_error = says.get("error") not in (None, "", False) or says.get("ok") is False
     is_one = has_error or reply.status_code >= HTTPStatus.BAD_REQUEST
@@ -120,7 +121,7 @@ def no_token_in(reply: httpx.Response, provider: Provider) -> Refusal:
 def refusal_in_callback(error: str, description: str | None, provider: Provider) -> Refusal:
     """Return the refusal that a browser brought back from the authorization endpoint.
 
-    Its person can have made it up.
+    The person at the browser can have forged this refusal.
     """
     refusal = _read({"error": error, "error_description": description}, provider, status=200)
     if refusal.means == "unsure" and error in _CLIENT_IN_CALLBACK:
@@ -129,7 +130,7 @@ def refusal_in_callback(error: str, description: str | None, provider: Provider)
 
 
 def refused(refusal: Refusal, provider: Provider, *, otherwise: str) -> TokenRefused:
-    """Return the error for a refusal; `otherwise` is the sentence for all other refusals."""
+    """Return the error. `otherwise` is its sentence if the operator is not at fault."""
     label = provider.label
     match refusal.means:
         case "client":
@@ -193,7 +194,7 @@ def _read(says: Mapping[str, Any], provider: Provider, *, status: int) -> Refusa
     code = error if isinstance(error, str) and ERROR_CODE.fullmatch(error) else None
     description = _description_in(says)
     means = _class_of(code, description or "")
-    for known in reversed(provider.refusals):  # the first that matches counts
+    for known in reversed(provider.refusals):  # reversed: the first match is applied last
         if _is_known(known, status, says, description=description or ""):
             means = known.means
     return Refusal(

@@ -1,8 +1,8 @@
 """The payment page of an attempt, for any gateway: the stored request and how the page opens.
 
 Risks: a person sees two pages and pays twice, or a reply is lost. A page that can still be paid is
-therefore opened again. A request is stored in full before it is sent, and repeated under the same
-key.
+therefore reused. A request is stored in full before it is sent, and repeated with the same
+idempotency key.
 """
 
 from collections.abc import Callable

@@ -1,10 +1,10 @@
 """Banks' claims on a payment (disputes): the stage of each, and the payment's resulting status.
 
-Risks: money counts as taken and is not, so that a person pays again. Or a tool gets a receipt while
-the bank has the money. A claim can be lost, appealed and won. If the provider's events have a time,
-the latest stage counts, in whichever order the events arrive, and the result of a poll counts as
-of now. Without signed times, a later stage overrides an earlier one. An inquiry takes no money, and
-a claim on a part of the amount takes that part.
+Risks: a payment counts as lost although the bank took no money, so that a person pays again. Or a
+tool gets a receipt while the bank has the money. A claim can be lost, appealed and won. If the
+provider's events have a time, the latest stage counts, in whichever order the events arrive. The
+result of a poll counts as of now. Without signed times, a later stage overrides an earlier one. An
+inquiry takes no money, and a claim on a part of the amount takes that part.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from flows.payments.money import Money
 from flows.payments.receipt import ASKED, CLAIM, BankClaim, Dispute, Payment, ReceiptStatus
 
 HEARD_AT_MOST = 50
-# Of stages without a time, or of the same second, the last of these counts.
+# If two stages have no time or the same second, the stage that is later in this tuple counts.
 _RANKS = (
     *(Dispute.INQUIRY, Dispute.CLOSED, Dispute.OPEN, Dispute.LOST, Dispute.APPEALED),
     *(Dispute.LOST_AGAIN, Dispute.WON, Dispute.GONE),
@@ -84,9 +84,9 @@ def charged_back(
 ) -> Payment:
     """Apply the amount that banks have taken, from a snapshot of the session.
 
-    Without `now` the snapshot may be old. A current amount of 0 ends the claims without an id, and
-    says nothing about claims with an id. After a claim with an id was won, an amount is another
-    claim only if the snapshot is current.
+    Without `now` the snapshot may be old. A current amount of 0 ends the claims that snapshots
+    reported, and says nothing about claims that events reported. After an event reported a claim as
+    won, an amount is another claim only if the snapshot is current.
     """
     names, claims = (session, ASKED + session), claims_of(payment)
     changed: dict[str, BankClaim] = {}
@@ -118,7 +118,7 @@ def restated(payment: Payment) -> Payment:
 
 
 def claims_of(payment: Payment) -> Mapping[str, BankClaim]:
-    """Return all claims by their ids. Rows of the first version have only the stage."""
+    """Return all claims by their keys. Claims in rows of the first version have only a stage."""
     former = {id: BankClaim(stage=word) for id, word in payment.disputes.items()}
     return {**former, **payment.claims}
 
@@ -126,8 +126,8 @@ def claims_of(payment: Payment) -> Mapping[str, BankClaim]:
 def claimed_of(payment: Payment) -> int:
     """Return how much of the payment banks have taken or claim, in minor units.
 
-    Once a claim was won, claims from old snapshots of the session are not counted: they are the
-    same claims, and never say that they were won.
+    After an event reported a claim as won, amounts from possibly old snapshots are not counted:
+    they are about the same claim, and an old snapshot does not show that the claim was won.
     """
     claims = claims_of(payment)
     is_won = _is_won(claims)
@@ -165,7 +165,7 @@ def word_of(payment: Payment) -> str:
 
 
 def state_of(payment: Payment) -> str:
-    """Return the state of the payment as a whole, without part refunds and part claims."""
+    """Return the state of the whole payment; refunds and claims of a part are not mentioned."""
     match payment.status:
         case ReceiptStatus.DISPUTED:
             return _CLAIMED.get(stage_of(payment), "disputed")
@@ -186,8 +186,8 @@ def claimed_price(payment: Payment) -> Money:
 def _untimed(before: BankClaim, said: BankClaim) -> BankClaim:
     """Return the claim's stage from events without times, in whichever order they arrived.
 
-    Money that was lost again had been won before, so the claim is won only if there are more
-    events for won than for lost again.
+    A claim is lost again only after it was won, so the claim counts as won only if more events
+    reported it as won than as lost again.
     """
     heard = tuple(sorted({*before.heard, *said.heard}))[-HEARD_AT_MOST:]
     stage = max(before.stage, said.stage, key=_RANKS.index)

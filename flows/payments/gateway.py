@@ -33,7 +33,7 @@ from flows.payments.session import (
 from flows.webhooks.certificates import CertificateScheme
 from flows.webhooks.signatures import Delivery, Scheme
 
-# between our clock and the provider's, including network delay
+# allowed difference between our clock and the provider's, including network delay
 CLOCKS_DIFFER = timedelta(minutes=2)
 
 
@@ -83,8 +83,8 @@ class Notice:
     """A webhook that the provider has signed.
 
     `session` is the session at the time of the notice, and is enough to settle the question.
-    `news` is a later change of the payment, such as a refund. A notice with neither needs no
-    action.
+    `news` is a later change of the payment, such as a refund. A notice without `session` and
+    `news` needs no action.
     `reference` is the elicitation that the notice claims to be for: anyone who pays at our account
     can set it. Two notices with the same `transition` report the same change.
     """
@@ -118,9 +118,10 @@ class UnsignedNotice:
 
 
 class MerchantAccount(Protocol):
-    """The operator's account at a payment provider: its displayed name and its compared values.
+    """The operator's account at a payment provider.
 
-    `checkout_origins` are the origins of the provider's payment pages. Pages show the first one.
+    Sessions are compared with `name`, `is_live` and `account`. Pages show `label`, and the first of
+    `checkout_origins`, which are the origins of the provider's payment pages.
     """
 
     @property
@@ -204,9 +205,9 @@ class Gateway(Protocol):
         ...
 
     def close(self, elicitation: Elicitation, session: str) -> Talk[bool]:
-        """Close the payment page.
+        """Close the payment page. Raises Failed if it may still be open.
 
-        Return False if it was, or is about to be, paid. Raises Failed.
+        Return True if nobody can pay on the page any more, False if a payment was or will be made.
         """
         ...
 
@@ -307,7 +308,7 @@ def verify_session(
 def verify_notice(
     elicitation: Elicitation, notice: Notice, *, seller: MerchantAccount
 ) -> SessionStatus:
-    """Check a signed notice against the elicitation and return its status at that time.
+    """Check a signed notice against the elicitation and return the status of its session.
 
     Raises Mismatch, also if the notice has no session or is for another account or mode.
     """
@@ -383,8 +384,8 @@ def paid_row(
 def heard(payment: Payment, session: ProviderSession, *, now: datetime) -> Payment:
     """Update the ledger row with refunds and disputes that the provider reports.
 
-    A session that the provider no longer knows (CLOSED) changes nothing. A charge-back that was
-    reversed is only believed in a current answer: a notice may be outdated, so it can only add.
+    A session that the provider no longer knows (CLOSED) changes nothing. A notice may be
+    outdated, so it can only add charge-backs: only a fetched session can end a charge-back.
     """
     if session.state is SessionStatus.CLOSED:
         return payment
@@ -435,7 +436,7 @@ def stands_in_the_way(elicitation: Elicitation, *, browser: str, now: datetime) 
     if attempt is None or kept is None or kept.expires_at <= now.timestamp():
         return False
     if kept.session is None:
-        # unless the provider refused, we don't know if the session exists
+        # The session does not exist if the provider refused it; otherwise we don't know.
         return attempt.trouble != "refused"
     is_theirs = attempt.browser == browser and open_page(elicitation, now=now) is not None
     return kept.url is not None and not is_theirs

@@ -23,7 +23,8 @@ from flows.question import Resources, reporting_errors
 RECEIPT_KEPT = timedelta(days=3653)  # ten years, however many leap days are in them
 UNUSED_KEPT = timedelta(days=7)  # unless the operator says otherwise
 MADE = "perhaps delivered"  # a result was made, and it is not recorded whether it arrived
-CLAIM, ASKED = "claim:", "asked:"  # prefixes of the keys of claims without an id of their own
+# Prefixes of the keys of claims without a provider's id: reported by events, found by polling.
+CLAIM, ASKED = "claim:", "asked:"
 
 
 class ReceiptStatus(StrEnum):
@@ -65,8 +66,8 @@ class Dispute(StrEnum):
 class BankClaim(Struct, frozen=True, kw_only=True):
     """A bank's claim; `amount` in minor units of the payment's currency, None for all of it.
 
-    `at` is the provider's time of this stage. It is None for a provider that signs no time; then
-    `heard` are the events that said that the claim was won, or lost again.
+    `at` is the provider's time of this stage, or None for a provider that signs no time. Without
+    `at`, `heard` has the ids of the events that reported the claim as won or as lost again.
     """
 
     stage: Dispute
@@ -118,7 +119,7 @@ class RefundStatus(StrEnum):
 class PendingRefund(Struct, frozen=True, kw_only=True):
     """A refund that the provider has accepted, and that can still fail.
 
-    The provider is asked at `ask_at`; None: it was asked too often.
+    The provider is polled at `ask_at`. None means that the limit of polls is reached.
     """
 
     ask_at: datetime | None
@@ -160,9 +161,9 @@ class Payment(Struct, frozen=True, kw_only=True):
     at: str = ""  # the address of the provider's API; empty in rows of older versions
     status: ReceiptStatus = ReceiptStatus.OPEN
     spent_at: datetime | None = None
-    made_at: datetime | None = None  # when a result that uses it was about to be sent
-    worked_at: datetime | None = None  # when `once` had done work for it
-    # When lost writes were noticed in the store, of which one may have used this payment.
+    made_at: datetime | None = None  # when a result that uses the payment was ready
+    worked_at: datetime | None = None  # when `once` did work for this payment
+    # When it was noticed that the store lost writes; one of them may have used this payment.
     perhaps_used_at: datetime | None = None
     refunded_at: datetime | None = None
     refund_id: str | None = None
@@ -179,7 +180,7 @@ class Payment(Struct, frozen=True, kw_only=True):
     refund_asked_by: str | None = None  # through the HTTP API: the API key's audit name
     refunded: int = 0  # the total that the provider has refunded, in minor units
     part: PartRefund | None = None
-    # By each claim's id, with the stages of the first version: older code reads no others.
+    # Stages by claim key, limited to the stages of the first version, which older code can read.
     disputes: Mapping[str, Dispute] = {}
     claims: Mapping[str, BankClaim] = {}
     pending: PendingRefund | None = None
@@ -258,7 +259,7 @@ class Payment(Struct, frozen=True, kw_only=True):
 
     @property
     def is_perhaps_used(self) -> bool:
-        """True if the store may have lost the payment's use; a surplus is never used."""
+        """True if the store may have lost the payment's use. A surplus payment is never used."""
         return self.perhaps_used_at is not None and self.surplus_to is None
 
     @property
@@ -297,7 +298,7 @@ def no_surplus(payment: Payment, refund_at: datetime | None) -> Payment:
 
 
 def refunded(payment: Payment, now: datetime, *, refund_id: str | None = None) -> Payment:
-    """Record that the provider has refunded all of it, even if a call has just spent it."""
+    """Record that the provider has refunded the whole payment, even if a call just spent it."""
     return replace(
         payment,
         status=ReceiptStatus.REFUNDED,
@@ -343,7 +344,7 @@ def in_vain(payment: Payment) -> Payment:
 
 
 def unmade(payment: Payment, *, made_at: datetime) -> Payment:
-    """Record that no byte of the result of `made_at` was sent."""
+    """Record that no byte of the result that was ready at `made_at` was sent."""
     return replace(payment, made_at=None) if payment.made_at == made_at else payment
 
 
@@ -352,7 +353,7 @@ def used(payment: Payment, now: datetime) -> Payment:
     if payment.status is ReceiptStatus.DISPUTED:
         return replace(payment, spent_at=payment.spent_at or now)
     taken = claim(payment) if payment.status is ReceiptStatus.OPEN else payment
-    # Otherwise it was spent before, or is or will be refunded.
+    # Otherwise the payment was already spent, or it was or will be refunded.
     return spend(taken, now) if ReceiptStatus.SPENT in TRANSITIONS[taken.status] else payment
 
 
@@ -387,7 +388,7 @@ class Refund:
 class Receipt:
     """A payment as the tool gets it; `status` is the status at that time.
 
-    It is not a dataclass, so serializers find no members, and no access to the ledger.
+    Receipt is not a dataclass, so serializers find neither members nor access to the ledger.
     """
 
     __slots__ = ("_resources", "id", "is_test", "paid_at", "price", "provider", "status", "what")

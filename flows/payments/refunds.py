@@ -24,11 +24,11 @@ from flows.payments.receipt import (
     RefundChange,
 )
 
-# first retry; the process that started the refund may still be working
+# the pause before the first retry: the process that started the refund may still be working
 REFUND_AGAIN_AFTER = timedelta(minutes=5)
 REFUND_AGAIN_AT_MOST = timedelta(days=1)
 REFUND_TRIES_AT_MOST = 20  # about two weeks; then a person has to check the refund
-# How long a process that asks the provider is left alone. A refund needs at most three requests.
+# How long other processes wait for the process that asks the provider (three requests at most).
 ASKING_AT_MOST = timedelta(minutes=1)
 PENDING_ASKED_AFTER = timedelta(days=1)  # first check of a pending refund; repeated daily
 PENDING_ASKED_AT_MOST = 40  # number of checks; no provider takes longer
@@ -60,9 +60,9 @@ def begin(
 
     From now on the payment cannot be used.
 
-    A refund that was already started is returned unchanged. `also_made` and `also_spent` are an
-    operator's decision to refund a result that may have been, or was, delivered. A tool (`run`) may
-    also refund in the first case.
+    A refund that was already started is returned unchanged. An operator can set `also_made` to
+    refund a payment whose result may have been delivered, and `also_spent` if it was delivered. A
+    tool (`run`) does not need `also_made`.
     """
     if payment.status is ReceiptStatus.REFUNDING:
         return payment
@@ -106,7 +106,7 @@ def begin_part(
 
 
 def resume_part(payment: Payment, now: datetime) -> Payment:
-    """Claim a partial refund that another process left. Raises UnderWay if that may still run."""
+    """Claim a partial refund of another process. Raises UnderWay if that one may still run."""
     if payment.part is None:
         return payment
     must_be_quiet(payment, now)
@@ -124,7 +124,7 @@ def part_done(payment: Payment, now: datetime, *, part: PartRefund) -> Payment:
 
 
 def part_failed(payment: Payment, now: datetime, *, part: PartRefund, is_refusal: bool) -> Payment:
-    """Drop a partial refund that the provider refused, or schedule a retry without an answer."""
+    """Drop a partial refund if the provider refused it; otherwise schedule a retry."""
     if payment.part != part:
         return payment
     if is_refusal:
@@ -197,7 +197,7 @@ def refunds_told(
 ) -> Payment:
     """Apply the status of all refunds. `before` is the payment when the provider was asked."""
     if (payment.refunded, payment.failed_refunds) != (before.refunded, before.failed_refunds):
-        return payment  # a newer refund arrived in the meantime and is missing in the answer
+        return payment  # a refund was recorded during the poll, so the answer may lack it
     told = tuple(told)
     failed = [one for one in told if not one.stands]
     standing = sum(one.amount or 0 for one in told if one.stands)
@@ -211,7 +211,7 @@ def refunds_told(
 
 
 def asked_about(payment: Payment, now: datetime, *, is_pending: bool) -> Payment:
-    """Schedule the next check of a pending refund in a day, or none."""
+    """Schedule the next check in a day if a refund is pending; otherwise end the checks."""
     if payment.pending is None:
         return payment
     if not is_pending:

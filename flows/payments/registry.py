@@ -102,7 +102,7 @@ class Gateways:
         return self._gateways.keys()
 
     def gives_back_parts(self, name: str) -> bool:
-        """Return True if partial refunds are supported, and a repeated one is made only once."""
+        """Return True if the provider makes partial refunds, and makes a repeated one only once."""
         found = self._gateways.get(name)
         return found is not None and not (
             isinstance(found, DeclaredGateway) and not found.seller.declaration.refunds_parts
@@ -125,14 +125,14 @@ class Gateways:
         return self.named(terms_of(elicitation).seller)
 
     def answers(self, elicitation: Elicitation) -> bool:
-        """Return True if the provider can be polled, or is not configured but may be again."""
+        """Return True if the provider can be polled, or if it is not configured at the moment."""
         gateway = self._gateways.get(terms_of(elicitation).seller)
         if gateway is None or not isinstance(gateway.seller, DeclaredAccount):
             return True
         return gateway.seller.declaration.fetch is not None
 
     def lists(self, elicitation: Elicitation) -> bool:
-        """Return True if its provider lists the sessions of our account."""
+        """Return True if the elicitation's provider lists the sessions of our account."""
         return terms_of(elicitation).seller in self.listing
 
     def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:

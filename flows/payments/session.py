@@ -115,7 +115,11 @@ def sessions_of(elicitation: Elicitation) -> tuple[str, ...]:
 
 
 def began_before(elicitation: Elicitation, session: str, moment: datetime) -> bool:
-    """Return True if an attempt began this session before `moment`, or the store had lost it."""
+    """Return True if an attempt began this session before `moment`.
+
+    Also return True if the store had lost the session's request. If no attempt has the session,
+    compare the elicitation's creation time.
+    """
     for attempt in (elicitation.attempt, *elicitation.former):
         kept = kept_of(attempt)
         if attempt is None or kept is None or kept.session != session:

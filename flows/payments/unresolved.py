@@ -15,12 +15,12 @@ from flows.errors import InvalidQuestion
 from flows.payments.money import Money
 from flows.payments.receipt import RECEIPT_KEPT
 
-# The question's progress after such a payment, which the tool also receives.
+# The `progress` of a question that was paid otherwise than asked. The tool receives it too.
 PAID_OTHERWISE = "paid otherwise than asked: whoever runs this server has to look at it"
 ASK_AGAIN_AFTER = timedelta(minutes=10)  # first pause; each further pause is twice as long
 ASK_AGAIN_AT_MOST = timedelta(days=1)
 TRIES_THAT_COUNT = 8
-KEPT = timedelta(days=30)  # after it has ended
+KEPT = timedelta(days=30)  # after the unresolved payment has ended
 
 
 class UnresolvedStatus(StrEnum):
@@ -34,8 +34,8 @@ class UnresolvedStatus(StrEnum):
 class UnresolvedPayment(Struct, frozen=True, kw_only=True):
     """An unresolved payment.
 
-    `amount` is what was asked for, in minor units. `paid` and `paid_currency` are what was paid
-    instead.
+    `amount` is what was asked for, in minor units. `paid` and `paid_currency` are what the person
+    paid, if that differs.
     """
 
     id: str
@@ -90,11 +90,11 @@ class UnresolvedPayment(Struct, frozen=True, kw_only=True):
 
 
 def ask_again(unresolved: UnresolvedPayment, now: datetime) -> UnresolvedPayment:
-    """Schedule the next poll, or give up at the end: the provider reported no final result."""
+    """Schedule the next poll, or stop polling at `until` without a final result."""
     if unresolved.status is not UnresolvedStatus.WAITING:
         return unresolved
     if unresolved.look_at is not None and now < unresolved.look_at:
-        return unresolved  # another process polled in the meantime: the schedule stays
+        return unresolved  # another process has polled and scheduled the next poll
     if now >= unresolved.until:
         return give_up(unresolved)
     pause = min(ASK_AGAIN_AFTER * 2 ** min(unresolved.tries, TRIES_THAT_COUNT), ASK_AGAIN_AT_MOST)
@@ -113,7 +113,7 @@ def give_up(unresolved: UnresolvedPayment) -> UnresolvedPayment:
 def paid_otherwise(
     unresolved: UnresolvedPayment, *, amount: int | None, currency: str | None, is_live: bool
 ) -> UnresolvedPayment:
-    """Record a payment that differs from the question, unless an operator reviewed the same one."""
+    """Record a payment that differs from the question, unless an operator has reviewed it."""
     told = replace(unresolved, paid=amount, paid_currency=currency, paid_live=is_live)
     if unresolved.status is UnresolvedStatus.DONE and told == unresolved:
         return unresolved

@@ -1,4 +1,4 @@
-"""The OAuth providers of the library, each a declaration; PROVIDERS has them by name.
+"""The OAuth providers of the library, each a declaration; PROVIDERS maps names to providers.
 
 Providers that depend on an address or a tenant are functions that return a declaration.
 """

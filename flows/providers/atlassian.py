@@ -27,7 +27,7 @@ atlassian = Provider(
     ),
     refusals=(
         KnownRefusal(value="unauthorized_client", description="refresh_token is invalid"),
-        KnownRefusal(value="access_denied", means="client"),  # for a wrong client secret
+        KnownRefusal(value="access_denied", means="client"),  # a wrong client secret
     ),
     scope_words={
         "offline_access": "Go on while you are away",

@@ -33,8 +33,8 @@ google = Provider(
     api=_API,
     api_hosts=(_API, *(f"https://{product}.googleapis.com" for product in _PRODUCTS)),
     always=("openid", "email"),
-    # Google returns a refresh token only with both of the first two; the third keeps earlier
-    # grants.
+    # Google returns a refresh token only with `access_type` and `prompt` set like this.
+    # `include_granted_scopes` keeps the scopes of earlier grants.
     extra=(
         ("access_type", "offline"),
         ("prompt", "consent"),

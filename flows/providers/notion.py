@@ -1,4 +1,4 @@
-"""Notion: it has no scopes, the person chooses pages instead.
+"""Notion: there are no scopes; the person chooses the pages that the tool can read.
 
 Experimental: written from Notion's documentation, untested.
 """

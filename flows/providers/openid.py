@@ -40,7 +40,7 @@ def openid(
         api_hosts=api_hosts,
         always=("openid",),
         switch=(("prompt", switch),),
-        # Without it, a strict provider ignores offline_access (OpenID Connect Core, 11).
+        # Without `prompt=consent`, a strict provider ignores offline_access (OIDC Core 1.0, 11).
         lasting=(("prompt", "consent"),),
         account_hint="login_hint",
         scope_words={**_WORDS, **(scope_words or {})},

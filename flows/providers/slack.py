@@ -1,7 +1,7 @@
 """Slack, acting for the person and not as a bot.
 
-Experimental: written from Slack's documentation; whether revoking a token also ends its refresh
-token is untested.
+Experimental: written from Slack's documentation; it is untested whether revoking an access token
+also ends the refresh token.
 """
 
 from dataclasses import replace

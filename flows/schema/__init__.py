@@ -4,7 +4,7 @@ A schema is a type (a pydantic model, a dataclass, a TypedDict, `str`) or JSON S
 reads either into one Schema: its JSON for the client, its fields for a page, `typed` for the tool.
 `json_schema` refuses schemas outside the subset and names the JSON path. `fields` checks values.
 `sensitive` finds names that ask for a password. `rules` finds out whether the type has validators
-that its JSON Schema does not express, so that they have to run as well.
+that its JSON Schema does not express: such validators run when the answer arrives.
 
 Guarantees: the value that is stored, that a page or client shows, and that the tool receives are
 the same. A number that JSON cannot represent exactly is refused, and never rounded.

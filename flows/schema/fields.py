@@ -18,12 +18,12 @@ from pydantic_core import SchemaError
 from flows.elicitation.states import Json
 
 Kind: TypeAlias = Literal["string", "number", "integer", "boolean", "choice", "choices"]
-TYPED: frozenset[Kind] = frozenset({"string", "number", "integer"})  # the others are chosen
+TYPED: frozenset[Kind] = frozenset({"string", "number", "integer"})  # other kinds are chosen
 FORMATS = frozenset({"email", "uri", "date", "date-time", "password", "multiline"})
 PATTERN_AT_MOST = 200
 MATCHED_AT_MOST = 4096
 NUMBER_BELOW = 10**40
-LINE_AT_MOST = 500  # fields for longer texts show several lines
+LINE_AT_MOST = 500  # a field that allows a longer text shows several lines
 
 _EMAIL = re.compile(r"[^@\s\x00-\x1f]{1,64}@[^@\s\x00-\x1f.]+(\.[^@\s\x00-\x1f.]+)*")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s\x00-\x1f<>\"{}|\\^`]+")
@@ -72,7 +72,7 @@ class Field:
 
     @property
     def is_multiline(self) -> bool:
-        """True if the text may have several lines, such as a PEM key: unless it must be short."""
+        """True if the text may have several lines, such as a PEM key, because it may be long."""
         if self.kind != "string" or self.limits.format not in (None, "password", "multiline"):
             return False
         is_long = self.limits.most is None or self.limits.most > LINE_AT_MOST

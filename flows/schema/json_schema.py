@@ -1,7 +1,7 @@
 """Parsing of a JSON Schema within the flat subset that a form can show.
 
 Everything outside the subset is refused with its JSON path, so that the author sees the error in
-the code that asks, and the form always asks for what is checked. Texts that no page shows or that
+the code that asks, and a form never lacks a rule that is checked. Texts that no page shows or that
 a page would cut are refused too, and so are choices that look alike.
 """
 

@@ -250,8 +250,8 @@ def _read(field: Field, given: Sequence[str]) -> Json:
         # A browser sends its line breaks as CRLF, whatever was pasted.
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not (field.is_lines or "\n" in text.strip()) or not text.strip():
-        # Copied text often has a space at an end, and hardly any key or password has one there.
-        # Texts of several lines are not stripped, as a key in a file ends with a line break.
+        # Strip spaces: copied text often starts or ends with one, and keys and passwords rarely do.
+        # Texts of several lines are not stripped, because a key in a file ends with a line break.
         text = text.strip()
     if not text:
         # If the person cleared a default, do not restore it.
@@ -323,7 +323,7 @@ def _schema_of_type(asked: type[T]) -> Schema[T]:
 
 
 def _readable(asked: type[Any]) -> type[Any]:
-    """Convert a TypedDict for pydantic, which before Python 3.12 reads only typing_extensions'."""
+    """Convert a TypedDict: before Python 3.12, pydantic reads typing_extensions' TypedDict only."""
     if sys.version_info >= (3, 12) or not typing.is_typeddict(asked):
         return asked
     said = typing.get_type_hints(asked, include_extras=True)
@@ -331,7 +331,7 @@ def _readable(asked: type[Any]) -> type[Any]:
         name: typing.get_args(hint)[0] if typing.get_origin(hint) in _WRAPPERS else hint
         for name, hint in said.items()
     }
-    # With postponed annotations the class treats all keys as required, or none.
+    # With postponed annotations, `__required_keys__` has all keys or none: read the annotations.
     required = {
         name
         for name, hint in said.items()

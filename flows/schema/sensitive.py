@@ -1,9 +1,9 @@
 """Words that ask for a secret: a password, a key, a token, card data.
 
 Risks: no list of words is complete, and a word may mean something else. The check finds mistakes;
-only the author knows what a field is for. An author whose field is refused wrongly can choose
-another name or title, or a choice instead of a text. A one-time code is not a secret here: it is
-worthless by the time another person reads it.
+only the author knows what a field is for. An author whose field is refused wrongly can change its
+name or title, or offer a choice instead of a text field. A one-time code is not a secret here: the
+code is worthless by the time another person reads it.
 """
 
 import re
@@ -12,17 +12,18 @@ from typing import Final
 
 from flows.schema.fields import TYPED, Field
 
-# Between the words of a name: `user_pin`, `user-pin`, `userPin`, `USERPin`, `pin2`.
+# The borders between the words of a name: `user_pin`, `user-pin`, `userPin`, `USERPin`, `pin2`.
 _BORDER: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W\d_]+")
-# Between the parts of a question: the words after it do not belong to the word before it.
+# The borders between the parts of a question: words are compared within a part only.
 _PART: Final = re.compile(r"[,.?!:;]+(?:\s+|$)")
-# Anywhere in a word: `newpasswordagain`.
+# Secrets anywhere in a word: `newpasswordagain`.
 _WITHIN: Final = ("password", "passwd", "passphrase", "passcode", "passkey")
-# As the end of a word: `clientsecret`, and neither `secretary` nor `tokenizer`.
+# Secrets at the end of a word: `clientsecret`, and neither `secretary` nor `tokenizer`.
 _ENDS: Final = ("pwd", "secret", "token", "credential")
-# As a word of its own: `user_pin`, and neither `pinned` nor `opinion`.
+# Secrets as a whole word: `user_pin`, and neither `pinned` nor `opinion`.
 _WORDS: Final = frozenset({"pin", "cvv", "cvc", "ccn", "jwt", "bearer"})
-# By the word before it, together or apart: `api_key`, `apiKey`, `myapikey`, and not `sort_key`.
+# Words that are secrets only after one of these words: `api_key`, `apiKey`, `myapikey`, and not
+# `sort_key`.
 _PAIRS: Final = {
     "key": "api private secret access ssh gpg pgp signing encryption decryption master auth oauth "
     "recovery wallet license licence openai anthropic stripe github aws",
@@ -38,9 +39,9 @@ _PAIRS: Final = {
 }
 _APART: Final = {f"{first} {last}" for last, line in _PAIRS.items() for first in line.split()}
 _TOGETHER: Final = tuple(pair.replace(" ", "") for pair in _APART)
-# As the whole name of a text: `pass` next to `user`, and neither `boarding_pass` nor `frying_pan`.
+# Secrets as a whole name of a text: `pass`, and neither `boarding_pass` nor `frying_pan`.
 _WHOLE: Final = (["pass"], ["pan"])
-# The word that follows if a name is about a secret without asking for it: `token_count`.
+# Words after a secret's name that make the name harmless: `token_count` asks for no token.
 _FOLLOWING: Final = (
     "count length limit budget usage amount price supply symbol name title type kind format policy "
     "strength hint manager reset age ttl lifetime expiry expiration expire url uri endpoint id "
@@ -48,7 +49,7 @@ _FOLLOWING: Final = (
     "statement last"
 )
 _ABOUT: Final = frozenset(_FOLLOWING.split())
-# The words before tokens that are only counted.
+# Words before "tokens" that make the name a number of tokens: `max_tokens`.
 _COUNTED: Final = (" max", " maximum", " min", " minimum", " many", " number of")
 _WORDS_AT_MOST: Final = 4  # words that are checked together: `one_time_access_code`
 

@@ -2,9 +2,9 @@
 
 Risks: a forger who can choose the certificate can sign anything. The certificate is therefore
 fetched only from the sender's own addresses, must have the sender's name, and must lead to a given
-root. Only the CRC-32 of the body is signed, for which anyone can find a second body. A Delivery
-from this module therefore only says which object to fetch: amount and payment status are in the
-fetched object.
+root. Only the CRC-32 of the body is signed, and anyone can find a second body with the same CRC-32.
+A Delivery from this module therefore only says which object to fetch: amount and payment status are
+read from the fetched object.
 
 Experimental: written from PayPal's documentation, not yet tested with a certificate of PayPal's.
 """
@@ -61,8 +61,8 @@ _NOT_OURS = (
 class CertificateScheme:
     """A sender: the addresses, name and issuer of its certificates.
 
-    A repeated delivery has the time of the first attempt. `header_prefix` is the prefix of all its
-    headers, `authority` is an organization.
+    A repeated delivery has the time of the first attempt. `header_prefix` is the prefix of all the
+    sender's headers. `authority` is the organization that issues the certificates.
     """
 
     name: str
@@ -79,7 +79,7 @@ def roots_of(scheme: CertificateScheme, *, bundle: bytes) -> Store:
 
     Raises ValueError if there are none.
     """
-    # Other roots of such a bundle are skipped: some are so old that reading them causes warnings.
+    # Roots of other authorities are skipped: some are so old that reading them causes warnings.
     ders = [base64.b64decode(text) for text in _PEM.findall(bundle)]
     found = [load_der_x509_certificate(der) for der in ders if scheme.authority.encode() in der]
     of_authority = [

@@ -82,7 +82,7 @@ class Scheme:
     encoding: Literal["hex", "base64"] = "hex"
     digest: str = "sha256"
     key: Literal["utf-8", "base64", "hex"] = "utf-8"
-    key_prefix: str = ""  # not part of the key
+    key_prefix: str = ""  # the start of a secret's text that is not part of the key
     ed25519_label: str | None = None
     ed25519_key_prefix: str = "whpk_"
     tolerance: timedelta = TOLERANCE  # in both directions, because clocks can be fast or slow
@@ -142,7 +142,7 @@ def verify(
     now: datetime,
     url: str = "",
 ) -> Delivery:
-    """Return the delivery if one of the secrets signed it and its time is current.
+    """Return the delivery if one of the secrets signed it and its signed time is close to now.
 
     `body` is the request body, byte for byte. `url` is our configured address, never the request's.
     Raises Unverified with the reason no_secret, no_url, too_large, missing_header,

@@ -148,7 +148,7 @@ class ProviderDeclaration:
 
     @property
     def refunds_parts(self) -> bool:
-        """True if a refund has a key and names an amount, counted in the same way as prices."""
+        """True if a refund request has a key and an amount that is counted as prices are."""
         names_amount = bool(names_in(self.refund_body) & {"minor", "decimal"})
         counts_alike = self.holding is None or self.holding.left is None
         is_possible = self.refund is not None and names_amount and counts_alike
@@ -156,7 +156,7 @@ class ProviderDeclaration:
 
     @property
     def tells_refunds(self) -> bool:
-        """True if `fetch` reports refunds. For an old payment, `fetch` can only use its session."""
+        """True if `fetch` reports refunds and needs only the session, as for an old payment."""
         names = names_in(self.fetch)
         is_asked = "session" in names and "handle" not in names
         return is_asked and self.fetched.refunded is not None

@@ -1,7 +1,7 @@
 """The mapping of a declared provider's JSON: where the values of a session and a payment are.
 
-Risks: a path finds a value that means something else. A path therefore only leads to a text or a
-whole number, and the value is validated where it is read.
+Risks: a path finds a value that means something else. A path can therefore only name a text or a
+whole number, and the code that reads the value validates it.
 """
 
 from collections.abc import Mapping

@@ -41,7 +41,11 @@ def _all_in(parts: Sequence[Json]) -> frozenset[str]:
 
 
 def fill(template: Json, values: Values) -> Json:
-    """Fill in the values. A value alone keeps its type, and None removes its key."""
+    """Fill in the values.
+
+    A template that is only a name in braces keeps the value's type. A key whose value is None is
+    left out.
+    """
     match template:
         case str():
             alone = _NAME.fullmatch(template)

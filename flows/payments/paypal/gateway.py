@@ -141,7 +141,7 @@ def paypal(
 ) -> PayPalAccount:
     """Return a PayPal account, live or in PayPal's sandbox.
 
-    The credentials do not say which.
+    `is_live` must say which, because the credentials of both look alike.
 
     Raises ValueError for invalid credentials or webhook ids.
     """

@@ -102,7 +102,7 @@ class StripeGateway:
         found = same_session(session, reply, self.seller)
         if not found.is_disputed or found.payment_intent is None:
             return neutral(found)
-        # A charge stays disputed after its dispute has ended: the disputes have the stage.
+        # A charge stays disputed after its dispute has ended, so fetch the disputes' stages.
         query = urlencode({"payment_intent": found.payment_intent, "limit": "100"})
         reply = yield self._get(f"{_DISPUTES}?{query}")
         return neutral(found, claims=claims_in(reply, found.payment_intent, self.seller))

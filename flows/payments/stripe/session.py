@@ -45,7 +45,7 @@ class CheckoutSession(Struct, frozen=True, kw_only=True):
     payment_intent: Id | None = None
     payment_intent_status: str | None = None
     amount_refunded: Annotated[int, Meta(ge=0)] = 0
-    is_disputed: bool = False  # now or in the past
+    is_disputed: bool = False  # True also if the dispute has ended
     url: str | None = None
 
     def __repr__(self) -> str:

@@ -6,7 +6,8 @@ A webhook item has eight signed fields, and the payment link is not one of them.
 therefore identified by our own key, which is Adyen's merchant reference. A link reports that it was
 paid but not by which payment, and a refund needs the payment. So only a webhook settles a question,
 and the link is only checked for being open. Currencies that Adyen counts differently from ISO 4217
-are left out. A refund is only confirmed as received: a later refusal by Adyen is not reported.
+are left out. Adyen only confirms that it received a refund request: this server does not notice if
+Adyen refuses the refund later.
 
 An authorisation settles the question, so the merchant account must capture automatically and
 immediately. With manual or delayed capture, a result may be sent before there is money. Failed

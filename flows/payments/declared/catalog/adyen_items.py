@@ -44,7 +44,7 @@ class Item:
 
     @property
     def id(self) -> str:
-        """The item's id. A repeated item has the same id, a changed outcome a different id."""
+        """The item's id. It is the same for a repeated item, and differs for another outcome."""
         return f"{self.psp_reference}:{self.event}:{_word(is_success=self.is_success)}"
 
 
@@ -93,9 +93,9 @@ def item_in(signed: bytes) -> Item:
 def as_json(item: Item) -> Json:
     """Return the item as JSON for a declaration.
 
-    Its type contains the success flag.
+    The JSON's event type contains the success flag.
 
-    `payment` is the payment that the item is about, also for later events such as refunds.
+    Its `payment` is the payment that the item is about, also for later events such as refunds.
     """
     return {
         "id": item.id,

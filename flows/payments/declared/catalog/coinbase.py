@@ -8,8 +8,8 @@ paid, so it settles nothing.
 
 Source: Coinbase's Python library (host, charge paths, headers, signature). Unchecked: the fields
 and statuses of a charge, the event names, whether and where an open charge can be canceled, and the
-origin of its pages. A request that is repeated after a lost reply creates a second charge, and
-people are only sent to the page of that one.
+origin of its pages. A request that is repeated after a lost reply creates a second charge. People
+are only sent to the page of the second charge.
 """
 
 from datetime import timedelta

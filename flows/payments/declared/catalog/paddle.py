@@ -6,8 +6,8 @@ Paddle is the merchant of record. The price includes taxes, so that the person i
 asked. The payment page is the operator's own page with Paddle's script: its origin is a setting,
 and it sends the person back to `custom_data.return_url`.
 
-Paddle refunds the full amount or nothing, after its approval. If Paddle later refuses a refund, or
-refunds manually, this is only noticed when the transaction is fetched again.
+Paddle refunds the full amount or nothing, after its approval. The server notices a refused refund
+or a manual refund only when it fetches the transaction again.
 
 Source: Paddle's Python library (hosts, paths, headers, fields, statuses, currencies, tax
 categories). Unchecked: that a ready transaction can be canceled, that a full refund after a partial

@@ -5,7 +5,7 @@ Experimental: never run against Polar.
 Polar is the merchant of record and only sells products: the product in the settings is sold at the
 price that was asked, taxes included. A checkout reports that it succeeded but not which order it
 created, and a refund needs the order. So only the event `order.paid` settles a question. Polar
-counts refunds without taxes, so the order is asked how much is left.
+counts refunds without taxes, so the server fetches the order to see how much can be refunded.
 
 Source: Polar's Python library (hosts, paths, fields, statuses, currencies, the order's copy of the
 checkout's metadata). Unchecked: that `refunded_amount` excludes taxes like the refundable amount,

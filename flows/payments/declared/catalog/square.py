@@ -2,8 +2,8 @@
 
 Experimental: never run against Square itself.
 
-A payment event does not reliably name a question: it only says which order to fetch. A refund that
-Square accepts and that fails days later is not noticed.
+A payment event does not reliably name a question: it only says which order to fetch. This server
+does not notice if Square accepts a refund and the refund fails days later.
 
 Source: Square's Python library (paths, version, fields, statuses, that deleting a link cancels its
 order). Unchecked: that an order with `net_amount_due_money` of zero is finally paid, that
