@@ -45,7 +45,7 @@ def shard_of(owner: str, *, shards: int) -> int:
 
 
 def name_of(owner: str, kind: str, id: str) -> str:
-    """Return a record's name. Called with a key instead of the id, return its name in `holders`."""
+    """Return the record's name. With a key as `id`, return the key's name in `holders`."""
     return f"{owner}\0{kind}\0{id}"
 
 
