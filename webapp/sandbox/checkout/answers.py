@@ -139,7 +139,7 @@ class ProviderApi(Protocol):
 
 
 class SandboxAnswers:
-    """The responses of one provider, whose events leave after them."""
+    """The responses of one provider. Its webhook events are sent after the response."""
 
     def __init__(self, api: ProviderApi) -> None:
         self.api = api

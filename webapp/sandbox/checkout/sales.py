@@ -116,7 +116,7 @@ class Vendor(Protocol[Own_contra]):
     def refund_id(self) -> str: ...
 
     def notes(self, sale: Own_contra, /) -> Iterable[str]:
-        """Return notes for the page about what else happened to the sale, besides refunds."""
+        """Return notes for the page about events of the sale other than refunds."""
         ...
 
     def event(self, before: Own_contra, after: Own_contra, /) -> SandboxEvent | None:
@@ -124,7 +124,7 @@ class Vendor(Protocol[Own_contra]):
         ...
 
     def headers(self, event: SandboxEvent, /) -> Sequence[tuple[str, str]]:
-        """Return the headers of an event, again for each try."""
+        """Return the headers of an event. Called for each attempt."""
         ...
 
 
@@ -142,7 +142,7 @@ class Sales(Generic[P]):
         self._sales: dict[str, P] = {}
 
     def find(self, id: str) -> P | None:
-        """Return the sale in its current state. An open sale that has expired is ended here."""
+        """Return the sale in its current state. First end an open sale that has expired."""
         sale = self._sales.get(id)
         if sale is None or self.clock() < sale.until:
             return sale
@@ -194,9 +194,9 @@ class Sales(Generic[P]):
         return notes
 
     def press(self, sale: P, name: str) -> str | None:
-        """Press a button, and return where the browser goes.
+        """Press a button, and return the URL to which the browser is redirected.
 
-        None means the sale's page, which shows the reason.
+        None means that the browser returns to the page of the sale.
         """
         for button in self.vendor.buttons:
             if button.name == name and button.when(sale):
