@@ -32,7 +32,7 @@ from webapp.serving.http_server import annex_of, serve_http
 from webapp.serving.stdio_server import must_be_local, own_pages, put_away, serve_stdio
 from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT
 
-_MCP_SERVER: type[Any] = MCPServer  # its own type has a type parameter that is not needed here
+_MCP_SERVER: type[Any] = MCPServer  # without the class's type parameter, which is not needed here
 _OURS = "the pages' server has its own"
 _HOSTS = "who may send what is said by ELICIT_URL and ELICIT_ORIGINS"
 # Arguments of the libraries' runners that cannot be supported, with the reason.
@@ -239,7 +239,7 @@ def _must_be_taken(options: dict[str, Any], *, path: str) -> None:
 
 @contextlib.contextmanager
 def _restored(streams: tuple[int, int]) -> Generator[tuple[int, int]]:
-    """Restore the program's own stdin and stdout afterwards."""
+    """Restore the program's own stdin and stdout when the block ends."""
     try:
         yield streams
     finally:

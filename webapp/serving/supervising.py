@@ -91,7 +91,7 @@ class _Worker:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                # In its own session, so that Ctrl+C reaches only the parent, which passes it on.
+                # In its own session, so that Ctrl+C reaches only the parent, which ends workers.
                 process = await asyncio.create_subprocess_exec(
                     *command,
                     *("--fd", str(listener.fileno()), "--parent-fd", str(theirs.fileno())),
@@ -107,7 +107,7 @@ class _Worker:
         return cls(process, ours)
 
     async def ready(self) -> list[str] | None:
-        """Return the worker's announcement once it serves, or None if it ended before."""
+        """Wait until the worker serves, and return its announcement. None: the worker ended."""
         loop, said = asyncio.get_running_loop(), b""
         while not said.endswith(b"\n"):
             with suppress(OSError):
@@ -278,7 +278,7 @@ class Workers:
         tell("elicit: all workers are new.")
 
     async def _replace(self, place: int, new: _Worker, *, of: _Worker | None) -> None:
-        """Replace a worker and wait until the old one ended, unless it was replaced already."""
+        """Put `new` in place of `of` and end `of`. If `of` was replaced before, end `new`."""
         if self._places[place] is not of:
             new.stop()
             await new.ended()
