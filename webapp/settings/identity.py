@@ -81,7 +81,7 @@ class IdentitySettings:
 
     `approvers` come from `elicit.toml`. `scopes` are required in an access token, and
     `advertised_scopes` are further ones that clients should request. `server_issuer` is the issuer
-    of the served server's own access tokens that name none.
+    of access tokens that the served server itself verifies and that have no `iss`.
     """
 
     client: Client | None = None
