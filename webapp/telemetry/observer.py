@@ -18,7 +18,7 @@ class Observer:
         """Record a new question that was not asked before."""
 
     def settled(self, kind: str, status: str) -> None:
-        """Record the end of a question. `late`: it had already ended when the payment arrived."""
+        """Record the end of a question. Status `late`: a payment arrived after the end."""
 
     def woken(self, kind: str, *, seconds: float) -> None:
         """Record that a waiting call saw the end of its question, `seconds` after the end."""

@@ -37,7 +37,7 @@ NONE = Telemetry()
 def tracer_here(*, exports: bool) -> Tracer | None:
     """Return the tracer for our spans, or None if no traces are collected.
 
-    `exports`: the environment configures an exporter.
+    `exports` is True if the environment configures an exporter.
     """
     provider = trace.get_tracer_provider()
     if exports and isinstance(provider, ProxyTracerProvider):
