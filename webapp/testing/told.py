@@ -33,8 +33,8 @@ _HINTS: Mapping[str, str] = {
 class Told:
     """A question as the person received it.
 
-    `price` is set for a payment, `provider` for an account. `timeout` is how long the question
-    waits.
+    `price` is set for a payment, `provider` for an account. `timeout` is the time
+    until the question expires.
     """
 
     kind: str
@@ -131,7 +131,7 @@ class NeverAsked(AssertionError):
 
 
 class StillOpen(AssertionError):
-    """A question that a client of the test's own received and does not act on."""
+    """The test's own client received a question and leaves the question open."""
 
     def __init__(self, told: Told, *, last_call: str) -> None:
         self.told = told
