@@ -142,7 +142,7 @@ class Collector:
             if not number % AT_ONCE:
                 await asyncio.sleep(0)  # let other tasks run
             if until is not None and until <= now:
-                continue  # expired: the sweeper will change the status, or the record is erased
+                continue  # expired: the sweeper will change the status or erase it
             if row == KINDS[Elicitation]:
                 counts[what, _age(now - since)] += 1
             elif row == KINDS[Payment]:
@@ -188,7 +188,7 @@ class Collector:
             self._take(record.id, await self._read(record))
 
     async def _read(self, record: Record) -> _Entry | None:
-        """Return the entry of a record, or None for one that has ended, without opening it."""
+        """Return the entry of a record, or None for an ended record, which is not decrypted."""
         if not _may_count(record.kind, record.status):
             return None
         try:
