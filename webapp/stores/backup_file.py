@@ -43,7 +43,7 @@ class _Foot(Struct, frozen=True, kw_only=True):
 
 
 class BackupFile:
-    """A backup, checked to its end when it is opened. Raises BadBackup, or OSError."""
+    """A backup file, which is checked completely on opening. Raises BadBackup, or OSError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -22,7 +22,7 @@ _POSSIBLE = (
     "sqlite:///relative.db, sqlite:////absolute.db, postgresql://, redis://, rediss://, "
     "valkey://, valkeys:// or memory:"
 )
-# The shared stores: each module, imported on first use, and the extra that it needs.
+# The shared stores by scheme: the module, imported on first use, and the pip extra it needs.
 _SHARED = {
     "postgresql": ("webapp.stores.postgres", "postgres"),
     "postgres": ("webapp.stores.postgres", "postgres"),  # hosting platforms write this scheme

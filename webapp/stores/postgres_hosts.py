@@ -5,8 +5,8 @@ host therefore has its own share of the time. Or a replaced primary comes back, 
 writes to two servers. Every connection is therefore compared with what this process knows: the
 timeline of a server grows with each promotion, so a smaller timeline means that the server was
 replaced, and another system identifier means another database cluster. All connections of an opened
-store lead to one server. When one of them finds the successor of that server, the others are
-closed.
+store lead to one server. When a new connection finds the successor of that server, the
+connections to that server are closed.
 """
 
 import asyncio
@@ -244,7 +244,7 @@ class Connector:
         return why
 
     async def _ask(self, options: Mapping[str, Any], *, asks_all: bool) -> Sequence[_Answer]:
-        """Query the host in use, and all others if it does not answer in time."""
+        """Query the host in use. If that host does not answer in time, query all others."""
         used, now = self._servers, asyncio.get_running_loop().time
         hosts = sorted(self._address.hosts, key=lambda each: each != used.host)
         end = now() + self._total_seconds

@@ -6,7 +6,7 @@ Such a server is refused before the first use, and the error says what to set.
 A server that does not answer blocks a caller for at most ten seconds. After two seconds the address
 is checked for another server that has taken over. A statement that writes is never cancelled:
 PostgreSQL would stop waiting for a synchronous standby, and other sessions would see data that a
-failover then loses. While such waits last, further writes are refused at once, because each of them
+failover then loses. While such waits last, further writes are refused at once, because each write
 would hold locks without end.
 """
 
@@ -312,7 +312,7 @@ class Server:
         await self._whole(fenced())
 
     async def aclose(self) -> None:
-        """Close every connection. None of them may be in use."""
+        """Close all connections, none of which may be in use."""
         self._watching.cancel()
         await asyncio.wait([self._watching, *self._under_way])
         try:
