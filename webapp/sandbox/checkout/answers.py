@@ -61,7 +61,7 @@ class Control(DeliveryHabits, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Answer:
     """A response.
 
-    `again` makes the response to a repeated request, if it differs from the first.
+    `again` makes the response to a repeated request, if that differs from the first response.
     """
 
     body: Json

@@ -31,7 +31,7 @@ class SaleState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaleRefund:
-    """A refund. `about` has the fields that only its provider has, as they were sent."""
+    """A refund. `about` has the provider's own fields, as the request sent them."""
 
     id: str
     price: Money
@@ -41,7 +41,7 @@ class SaleRefund:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sale:
-    """A sale. `taken_at` is when it was paid, or when a pending payment was started."""
+    """A sale. `taken_at` is when the sale was paid, or when a pending payment was started."""
 
     id: str
     price: Money
@@ -120,7 +120,7 @@ class Vendor(Protocol[Own_contra]):
         ...
 
     def event(self, before: Own_contra, after: Own_contra, /) -> SandboxEvent | None:
-        """Return the event that reports a change, or None if it is not reported."""
+        """Return the event that reports a change, or None for an unreported change."""
         ...
 
     def headers(self, event: SandboxEvent, /) -> Sequence[tuple[str, str]]:

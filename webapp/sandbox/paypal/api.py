@@ -142,7 +142,7 @@ def paypal_api(sandbox: Sandbox, outside: Outside) -> "PayPalApi":
 
 @dataclass(slots=True, kw_only=True)
 class PayPalApi:
-    """PayPal's API for callers with a token, which they get for the client's secret.
+    """PayPal's API for callers with a token, which is issued for the client's secret.
 
     Implements ProviderApi.
     """
