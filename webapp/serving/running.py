@@ -1,9 +1,9 @@
-"""Replacement of an author's own `run()` after `add_pages(server)`, so that it serves the pages.
+"""The replacement of an author's own `run()` by `add_pages(server)`, which also serves pages.
 
 Risks: the library's own server does not know the user of a connection, trusts forwarded headers,
 and shares stdout with tools that print. Its runners are therefore replaced by ours, which serve the
-library's application like `elicit serve` and `elicit stdio`. Arguments of `run()` that contradict
-this are rejected by name.
+library's application like `elicit serve` and `elicit stdio`. Arguments of `run()` that our
+runners cannot support are rejected by name.
 """
 
 import contextlib
@@ -50,8 +50,8 @@ _NOT_TAKEN: Mapping[str, str] = {
 def add_pages(server: Any) -> None:
     """Make the server's own `run()` serve the pages that its tools need.
 
-    `server` is an MCPServer or a FastMCP server. Settings are read from the environment when it
-    runs. Raises TypeError for other objects, and ValueError for a server without its own name.
+    `server` is an MCPServer or a FastMCP server. Settings are read from the environment when the
+    server runs. Raises TypeError for other objects, ValueError for a server without its own name.
     """
     if isinstance(server, Server):
         raise TypeError(

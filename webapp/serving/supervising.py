@@ -1,9 +1,10 @@
 """A parent process that runs several workers on one socket and replaces those that die.
 
-The parent binds the socket, starts the workers and tells them when to end. It runs none of the
-author's code, so a rolling restart (SIGHUP) makes each worker import the code again: the new worker
-serves before the old one ends, and if the new one does not start, the old one stays. A worker that
-dies is replaced, with a growing pause. If workers keep dying, the server ends with a message.
+The parent binds the socket, starts the workers and tells them when to end. The parent runs none of
+the author's code, so a rolling restart (SIGHUP) makes each worker import the code again. The new
+worker serves before the old worker ends, and if the new one does not start, the old one stays. A
+worker that dies is replaced, with a growing pause. If workers keep dying, the server ends with a
+message.
 
 Risks: the parent is killed and its workers keep a socket that its successor needs. Each worker
 therefore holds one end of a connection to the parent, and drains when the connection breaks.
