@@ -187,7 +187,7 @@ class KeyFile:
         return found, _identity(status)
 
     def follow(self, known: Sequence[bytes]) -> tuple[Sequence[bytes] | None, _Seen]:
-        """Return the secrets, or None if no known one is left, and the state of the file."""
+        """Return the secrets and the file's state. Secrets are None if no known one is left."""
         found, seen = self._read()
         values = [secret.value for secret in found]
         is_ours = not known or not set(known).isdisjoint(values)

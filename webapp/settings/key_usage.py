@@ -43,7 +43,7 @@ async def open_noted(settings: Settings, *, clock: Clock | None = None) -> Store
 
 
 async def seconds_ahead(store: Clocked, clock: Clock) -> float:
-    """Return by how many seconds the store's clock is ahead, at least; negative if it is behind."""
+    """Return how many seconds the store's clock is ahead at least. Negative: it is behind."""
     before = clock()
     there = await store.clock()
     behind, ahead = (before - there).total_seconds(), (there - clock()).total_seconds()
