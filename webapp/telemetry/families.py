@@ -144,7 +144,7 @@ COUNTED = (
     *(ACCOUNT_FAILURES, API_REFUSED, WEBHOOKS, EVENTS, SWEEPER_LAG, SWEPT),
 )
 
-# Read from the store, which all processes share. The process that serves the request reports them.
+# Read from the store, which all processes share. Any process can report these.
 READY = MetricFamily(
     name="elicit_ready",
     kind="gauge",

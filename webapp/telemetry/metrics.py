@@ -180,7 +180,7 @@ def _pooled(folder: str) -> Iterable[Metric]:
 
 @contextmanager
 def _alone_in(folder: str) -> Generator[None]:
-    """Lock the folder while files are merged, so that no reader counts them twice."""
+    """Lock the folder while files are merged, so that no reader counts a file twice."""
     # closing the file releases the lock, also after a kill
     with Path(folder, "lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -9,7 +9,7 @@ from datetime import datetime
 
 
 class Observer:
-    """A receiver of telemetry events. This base class ignores them, at the cost of one call."""
+    """A receiver of telemetry events. This base class ignores all events."""
 
     def store_answered(self, operation: str, *, seconds: float, result: str) -> None:
         """Record the end of a store operation: `ok`, `conflict`, `unavailable` or `failed`."""

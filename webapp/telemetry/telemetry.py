@@ -1,8 +1,8 @@
 """The telemetry of this process: its observer, its metrics and its tracer.
 
 A tracer provider that the application set comes first. Otherwise OpenTelemetry's own settings
-(OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and so on) say where traces go, and its library
-reads them.
+(OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and so on) say where traces go. The OpenTelemetry
+library reads these settings.
 """
 
 import logging
