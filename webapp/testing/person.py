@@ -230,7 +230,7 @@ class AskedPerson:
             await each()
 
     async def let_pass(self, **amount: float) -> None:
-        """Move the clock (`minutes=5`) and run the work that is due by then."""
+        """Move the clock (`minutes=5`), then run the work that has become due."""
         self.clock.tick(**amount)
         await fall_due(self._service)
 

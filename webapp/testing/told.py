@@ -71,7 +71,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """The result that the model sees: its text, and the code if it is one of our errors."""
+    """The result that the model sees: its text, and its code if the result is one of our errors."""
 
     text: str
     is_error: bool
