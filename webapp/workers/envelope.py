@@ -145,7 +145,7 @@ class Sealing:
         return self._cipher.encrypt(_sided(nonce, is_answer=is_answer), piece, None)
 
     def open(self, sealed: bytes, *, is_answer: bool) -> bytes:
-        """Decrypt the next message. Raises BadEnvelope if it is forged, missing or out of order."""
+        """Decrypt the next message. Raises BadEnvelope for a forged, lost or reordered message."""
         nonce, self._read = _COUNTER.pack(self._read), self._read + 1
         try:
             return self._cipher.decrypt(_sided(nonce, is_answer=is_answer), sealed, None)

@@ -7,9 +7,9 @@ can answer, and is then closed.
 The other worker's application sends the next message only after this worker has passed on the
 previous message, so it knows what reached the client, as on its own connection. If the client
 disconnects, the connection between the workers is closed. A worker that is busy, for example with a
-tool that blocks its event loop, keeps its sessions: the client is asked to retry. A worker that
-goes away before it answers counts as having no such session. If its answer had begun, the answer
-ends, and the client resumes its stream (Last-Event-ID) or starts a new session.
+tool that blocks its event loop, keeps its sessions: the client is asked to retry. If a
+worker goes away before it answers, the session counts as unknown. If the worker goes away later,
+the answer ends, and the client resumes its stream (Last-Event-ID) or starts a new session.
 """
 
 import asyncio
@@ -218,7 +218,7 @@ class Relay:
             channel.close()
 
     async def _hand_on(self, scope: Scope, send: Send, channel: _Channel) -> None:
-        """Send the other worker's answer to the client. Raises _Gone, or OSError if it is lost."""
+        """Send the other worker's answer to the client. Raises _Gone; OSError if `send` fails."""
         connection = client_connection_of(scope)
         while True:
             frame = await channel.read()
