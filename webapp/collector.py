@@ -52,7 +52,7 @@ _FILE: Final = "sqlite:///"
 _COUNTED: Final[Mapping[str, type[Counted]]] = {
     KINDS[kind]: kind for kind in (Elicitation, Payment, UnresolvedPayment)
 }
-# Kind of the row, kind or status of the value, since when, and until when it counts.
+# Kind of the row, kind or status of the value, start, and the time until which it counts.
 _Entry = tuple[str, str, datetime, datetime | None]
 
 
@@ -81,7 +81,7 @@ class Collector:
                 self._take(value.id, _entry_of(value))
 
     async def collect(self) -> None:
-        """Read the store, and again when it is time. Runs until cancelled.
+        """Read the store at once, after each miss and every hour, until cancelled.
 
         Returns immediately if the server has no metrics.
         """

@@ -80,7 +80,7 @@ async def asking(
     waited gets Cancelled. Each block without a key is a separate request. `app` is the result of
     create_app, if several applications run.
 
-    The results of the block are used up when it ends without an error. After a payment or `once`,
+    The results of a block are used up when it ends without an error. After a payment or `once`,
     the same owner and key then raise AlreadyDone for two minutes. After your own error, a payment
     can be used again with the same owner and key. After a cancel or a crash, all results can be
     used again.

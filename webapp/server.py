@@ -99,7 +99,7 @@ class HostedServer(HostedApplication):
         around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """`around` adds a layer around the MCP endpoint, inside the author's own authentication.
+        """`around` adds middleware to the MCP endpoint, inside the author's own authentication.
 
         `options` are the author's own, for the library's application.
         """
