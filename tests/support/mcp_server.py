@@ -81,7 +81,7 @@ async def eventually(condition: Callable[[], object]) -> None:
 
 
 async def soon(awaited: Awaitable[Any]) -> Any:
-    """Return the result. Fail if it does not come in time."""
+    """Return the result. Fail if `awaited` takes too long."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         return await awaited
 

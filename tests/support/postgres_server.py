@@ -149,7 +149,7 @@ class PostgresServer:
         psutil.wait_procs(processes, timeout=300)
 
     def _processes(self) -> list[psutil.Process]:
-        """Return the postmaster and its children, or nothing if it was killed."""
+        """Return the postmaster and its children, or an empty list if it was killed."""
         number = int((self.data / "postmaster.pid").read_text("utf-8").split()[0])
         try:
             postmaster = psutil.Process(number)
