@@ -91,10 +91,10 @@ async def open_app(
 
     `connections` also has the calls that come over stdio. The sandbox, if there is one, replaces
     everything that is not configured. `built` receives the service, for callers that have to stop
-    it gracefully. `options` are for the application that the server's library creates. `outbound`
-    is the network unless given. Without `has_endpoint`, calls come to the server itself, in this
-    process. Without a server, the application asks its `users` itself, in blocks `asking` that may
-    name it by `asked_as`. Raises GateWithoutTool.
+    it gracefully. `options` are for the application that the server's library creates. Without
+    `outbound`, requests go to the network. Without `has_endpoint`, there is no MCP endpoint: calls
+    reach the server in this process. Without a server, the application asks its `users` itself, in
+    blocks `asking`, whose `app` argument can be `asked_as`. Raises GateWithoutTool.
     """
     settings = settings if sandbox is None else with_sandbox(settings, sandbox)
     users = users or Users(application=_name_of(settings, server))
@@ -337,11 +337,11 @@ def create_app(
     """Return the application that serves our pages, and `server` (an MCPServer or FastMCP server).
 
     `who` receives a browser's request (Starlette's: headers, cookies, your session) and returns
-    which of your users sent it: an id that blocks `asking` use as their owner, or None. It may be
-    async, and has five seconds. `sign_in_url` is where your users sign in.
+    which of your users sent it: an id that blocks `asking` use as their owner, or None. `who`
+    may be async, and has five seconds to return. `sign_in_url` is where your users sign in.
 
     Without a server, `name` is what the pages call your application, and identifies its users'
-    stored data. The default is the host of ELICIT_URL. With `sandbox` (or ELICIT_SANDBOX), for a
+    stored data. By default, `name` is ELICIT_URL's host. With `sandbox` (or ELICIT_SANDBOX), for a
     server on this machine, a sandbox simulates everything that is not configured: accounts and
     payments to try. `plugins` are objects with hooks: see flows.hooks.
 
@@ -417,14 +417,14 @@ def _guarded(app: ASGIApp, service: Service, *, settings: Settings) -> ASGIApp:
         allowed_origins=settings.origins,
         trusted_proxies=settings.proxies,
         taken_path=settings.taken_path,
-        # Each process has its own metrics, and is read at its own address.
+        # Metrics are read from each process at its own address, whatever the Host header.
         any_host_paths=frozenset({METRICS_PATH}) if settings.telemetry.metrics else frozenset(),
     )
     return app if settings.hsts is None else StrictTransport(app, life=settings.hsts)
 
 
 def _vouching(server: Any, *, settings: Settings) -> str:
-    """Return the issuer of access tokens that name no issuer."""
+    """Return the issuer to assume for access tokens that name no issuer."""
     return settings.identity.server_issuer or issuer_of(server)
 
 

@@ -52,7 +52,7 @@ _FILE: Final = "sqlite:///"
 _COUNTED: Final[Mapping[str, type[Counted]]] = {
     KINDS[kind]: kind for kind in (Elicitation, Payment, UnresolvedPayment)
 }
-# Kind of the row, kind or status of the value, since when, and until when it counts.
+# Kind of the row, kind or status of the value, start, and the time until which it counts.
 _Entry = tuple[str, str, datetime, datetime | None]
 
 
@@ -81,7 +81,7 @@ class Collector:
                 self._take(value.id, _entry_of(value))
 
     async def collect(self) -> None:
-        """Read the store, and again when it is time. Runs until cancelled.
+        """Read the store at once, after each miss and every hour, until cancelled.
 
         Returns immediately if the server has no metrics.
         """
@@ -142,7 +142,7 @@ class Collector:
             if not number % AT_ONCE:
                 await asyncio.sleep(0)  # let other tasks run
             if until is not None and until <= now:
-                continue  # expired: the sweeper will change the status, or the record is erased
+                continue  # expired: the sweeper will change the status or erase it
             if row == KINDS[Elicitation]:
                 counts[what, _age(now - since)] += 1
             elif row == KINDS[Payment]:
@@ -188,7 +188,7 @@ class Collector:
             self._take(record.id, await self._read(record))
 
     async def _read(self, record: Record) -> _Entry | None:
-        """Return the entry of a record, or None for one that has ended, without opening it."""
+        """Return the entry of a record, or None for an ended record, which is not decrypted."""
         if not _may_count(record.kind, record.status):
             return None
         try:

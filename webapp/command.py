@@ -32,7 +32,7 @@ TALKATIVE_LOGGERS = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp")
 
 
 class CommandRefused(Exception):
-    """The command is refused. Has sentences for the terminal, and the exit status."""
+    """A refusal of a command, with sentences for the terminal and the exit status."""
 
     def __init__(self, *sentences: str, status: int = 1) -> None:
         super().__init__("\n".join(sentences))
@@ -95,7 +95,7 @@ def _is_no_answer(record: logging.LogRecord) -> bool:
 
 
 def store_refused(error: StoreUnavailable | ValueError) -> CommandRefused:
-    """Return the same refusal for every command. A bad address is a bad setting."""
+    """Return the refusal that all commands share. Its status is 2 for a bad address, else 1."""
     return CommandRefused(why_not_opened(error), status=2 if isinstance(error, ValueError) else 1)
 
 
@@ -144,13 +144,13 @@ async def connected(settings: Settings) -> AsyncGenerator[Service]:
 
 
 async def must_be_unfenced(store: Store) -> None:
-    """Raise CommandRefused for a fenced store. If it has moved away, the settings are wrong."""
+    """Raise CommandRefused for a fenced store: with status 2 if the store has moved, else 1."""
     if (why := await _fence_of(store)) is not None:
         raise CommandRefused(why, status=2 if moved_to(why) is not None else 1)
 
 
 async def warn_if_fenced(store: Store) -> None:
-    """Warn that servers use another store, and refuse to list half a copy.
+    """Warn if the store is fenced, and refuse to list a partial copy of a store.
 
     Raises CommandRefused.
     """

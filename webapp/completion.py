@@ -39,7 +39,7 @@ class Completing:
         kinds: Kinds,
         server: str | None = None,
     ) -> None:
-        """Complete questions of `server` only; None means of any server on this store."""
+        """Complete questions of `server` only, or with None, of any server on the store."""
         self._server = server
         self._elicitations = elicitations
         self._kinds = kinds
@@ -102,8 +102,8 @@ class Completing:
     ) -> Completion:
         """Complete an elicitation by its id, or by the id that `program` or `tool` gave it.
 
-        With `program` or `tool`, only its own elicitations are found, also by the elicitation's
-        id. `by` is the name in the audit.
+        With `program` or `tool`, only the elicitations of that program or tool are found, also by
+        the elicitation's id. `by` is the name in the audit.
 
         Raises:
             OwnerNeeded: Several people or tools have an elicitation with this id.

@@ -2,8 +2,8 @@
 
 Risks: the wrong user answers. The block names the owner, the author's `who` identifies the person
 at a browser, and a link opens only if both are the same. Or a question is asked twice. Two blocks
-with the same owner and key are the same request: a newer one takes over the wait of an older one,
-and a block after a crash continues with the existing questions, payments and results.
+with the same owner and key are therefore one request: the newer block takes over the wait of the
+older one, and a block after a crash continues with the existing questions, payments and results.
 """
 
 import asyncio
@@ -80,14 +80,14 @@ async def asking(
     waited gets Cancelled. Each block without a key is a separate request. `app` is the result of
     create_app, if several applications run.
 
-    The results of the block are used up when it ends without an error. After a payment or `once`,
+    The results of a block are used up when it ends without an error. After a payment or `once`,
     the same owner and key then raise AlreadyDone for two minutes. After your own error, a payment
     can be used again with the same owner and key. After a cancel or a crash, all results can be
     used again.
 
     Raises InvalidQuestion, NoAsker, NotConfigured if no browser could be identified as the user's,
-    and StoreUnavailable if the end of the block could not be stored; the end is stored as soon as
-    possible.
+    and StoreUnavailable if the end of the block could not be stored. The server then stores the end
+    as soon as possible.
     """
     service = _service_of(app)
     call = _call(service, _user_id(owner), show=show, key=_checked_key(key))
@@ -118,7 +118,7 @@ def completing(*, app: object | None = None) -> Generator[None]:
 
 @asynccontextmanager
 async def asked_in(service: Service, *, app: object | None) -> AsyncGenerator[None]:
-    """Let blocks `asking` find the service while it runs, and notify them at the end."""
+    """Let blocks `asking` find the service while it runs. Drain the service at the end."""
     one = _Running(service=service, app=app, loop=asyncio.get_running_loop())
     _RUNNING.append(one)
     try:
@@ -200,7 +200,7 @@ async def _logged(service: Service, work: Any) -> None:
 
 
 class _BlockVerbs(Verbs):
-    """The verbs of a block. They raise where the body of a tool would be ended."""
+    """The methods that a block asks with. They raise where the body of a tool would be stopped."""
 
     async def ask(self, question: Question[T]) -> Outcome[T]:
         with self._interrupted():

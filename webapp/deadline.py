@@ -37,8 +37,8 @@ UNSURE = timedelta(seconds=15)
 class Steps:
     """A detector of recent steps of the time of day: the clock was set, or the machine slept.
 
-    The holder of a lease that has expired by such a step may not know, and will renew the lease in
-    a few seconds. A process that has just started cannot know either, and assumes a step.
+    After such a step, a lease can look expired although its holder is alive and will renew the
+    lease in a few seconds. A process that has just started assumes a recent step.
     """
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
@@ -57,7 +57,7 @@ class Steps:
         return now < self._until
 
     async def over(self) -> None:
-        """Wait until this process is sure: by then, every live holder has renewed its lease."""
+        """Wait until no step is recent. Every live holder of a lease has then renewed the lease."""
         while self.is_recent:
             await self._sleep(self._until - self._ticks())
 

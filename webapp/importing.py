@@ -1,8 +1,9 @@
 """Importing a module of an author or operator by its name.
 
 Risks: the author's folder has the same name as one of our packages, so the working directory comes
-after the installed packages. A missing module looks like a missing dependency of it, so the errors
-differ. Or the module is written for an older version of a library than the installed one.
+after the installed packages. A missing module looks like a module whose dependency is missing, so
+the errors differ. Or the module is written for another version of a library than the installed one,
+so the error says what to change.
 """
 
 import importlib

@@ -31,4 +31,4 @@ class Arrivals:
     # proxy's own limit (60 s for nginx), or the proxy sends a request just as we close.
     idle: timedelta = timedelta(seconds=5)
     connections: int = 900
-    own_user: int = 50  # additional ones for the user who runs the server, on the same machine
+    own_user: int = 50  # more connections for the user who runs the server, on the same machine

@@ -1,6 +1,7 @@
 """Printing: the only way by which commands write text to a terminal.
 
-An address can become a link (OSC 8), whose text is shortened. Elsewhere it is printed completely.
+An address can become a terminal link (OSC 8) with a shortened text. Without links, the complete
+address is printed.
 
 Risks: a terminal executes control characters. Text from a tool, a provider or a page could set the
 title, clear the screen, write to the clipboard or change the direction of text. All printed text,
@@ -50,7 +51,7 @@ def tell(
     if links and stream.isatty() and makes_links(os.environ):
         for url in links:
             shown = shown.replace(url, _linked(url))
-    encoding = stream.encoding or "utf-8"  # may lack a character
+    encoding = stream.encoding or "utf-8"  # an encoding may lack characters of the text
     try:
         stream.write(shown.encode(encoding, "replace").decode(encoding))
         stream.flush()

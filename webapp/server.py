@@ -24,7 +24,7 @@ from webapp.mcp.resuming import Streams
 
 MCP_PATH = "/mcp"
 _log = logging.getLogger(__name__)
-_MCP_SERVER: type[Any] = MCPServer  # the type without its parameter, which has no use here
+_MCP_SERVER: type[Any] = MCPServer  # without the class's type parameter, which is not needed here
 
 
 class HostedApplication:
@@ -99,7 +99,7 @@ class HostedServer(HostedApplication):
         around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """`around` adds a layer around the MCP endpoint, inside the author's own authentication.
+        """`around` adds middleware to the MCP endpoint, inside the author's own authentication.
 
         `options` are the author's own, for the library's application.
         """
@@ -125,7 +125,7 @@ class HostedServer(HostedApplication):
     def own_tokens(self, *, issuer: str) -> OwnTokens | None:
         """Return the server's verifier of access tokens; `issuer` is used if a token names none.
 
-        Return None if the library does not authenticate: an author's own middleware stays private.
+        Return None if the library does not authenticate. An author's own middleware is not used.
         """
         for layer in self._application.user_middleware:
             backend = layer.kwargs.get("backend")

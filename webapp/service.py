@@ -74,7 +74,7 @@ from webapp.settings.quotas import PolicySettings
 from webapp.stores import Store
 from webapp.telemetry.telemetry import NONE, Telemetry
 
-# The limit of presses for one link, which a person never reaches by clicking.
+# The limit of button presses for one link, which a person never reaches by clicking.
 PRESSES_AT_ONCE = 60
 BETWEEN_PRESSES = timedelta(seconds=1)
 # The limit of questions by anonymous callers, because each question is stored.

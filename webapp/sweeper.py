@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 EVERY_SECONDS = 5.0
 HOLD = timedelta(seconds=30)
 DUE_AT_ONCE = 100
-_EVENT = KINDS[OutgoingEvent]  # an event may wait long for its receiver
+_EVENT = KINDS[OutgoingEvent]  # not part of the lag: its receiver may be down for long
 _log = logging.getLogger(__name__)
 
 

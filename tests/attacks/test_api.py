@@ -182,7 +182,7 @@ async def test_a_key_that_works_is_not_held_back_for_what_others_do_at_its_addre
     for _ in range(60):
         assert (await shop.call("GET", params={"user": "ann"})).status_code == 200
         assert (await guessed(here, 1))[0].status_code == 429
-    async with program_at(here, program="new") as new:  # created during the flood
+    async with program_at(here, program="new") as new:  # the key is created during the flood
         assert (await new.call("GET", params={"user": "ann"})).status_code == 200
 
 
@@ -219,7 +219,7 @@ async def test_a_refusal_is_logged_with_the_address_and_the_id_of_a_known_key(
         *[("api.refused", guess)] * (REFUSED_AT_ONCE - 1),
         ("api.held_back", {"address": "127.0.0.1", "why": "held_back"}),
     ]
-    counted, written = Counted(), 0  # repeated as in the log of a served process
+    counted, written = Counted(), 0  # counts repetitions, as the log of a served process does
     for record in caplog.records:
         written += counted.is_first(record, 0.0)
     assert written == 3

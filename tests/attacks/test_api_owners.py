@@ -44,7 +44,7 @@ class Route:
 
     body: dict[str, Any] | None = None
     query: dict[str, str] = field(default_factory=dict[str, str])
-    says_whose: bool = True  # needs `user`, if no access token names the user
+    says_whose: bool = True  # the request needs `user` unless an access token names the user
 
 
 QUESTION, ACCOUNTS = "/api/questions/{question_id}", "/api/accounts/{account_id}"
@@ -100,7 +100,7 @@ SHOP, DESK, OPERATOR = "its program", "a key that approves for ann", "the operat
 OF_ALICE, ALICE = "its program for alice", "alice alone"
 APPROVER = "an approver alone"
 NAMES_BOB, NAMES_NOBODY = "its program, naming bob", "its program's key for bob, naming nobody"
-NAMED = {NAMES_BOB: {"user": "bob"}, NAMES_NOBODY: dict[str, str]()}  # all others name ann
+NAMED = {NAMES_BOB: {"user": "bob"}, NAMES_NOBODY: dict[str, str]()}  # all other callers name ann
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ class Everybody:
         return answer
 
     async def rows(self) -> dict[str, int]:
-        """Return the version of each row, except for API keys, whose use is recorded."""
+        """Return the version of each row, except for API keys, which each request updates."""
         found = dict[str, int]()
         async for page in self.env.here.service.elicitations.store.scan():
             rows = [row for row in page if row.kind != KINDS[ApiKey]]
@@ -189,7 +189,7 @@ async def _requesters(env: PeopleEnv, stack: AsyncExitStack) -> dict[str, Progra
     day = int(LONG.total_seconds())
 
     async def near(opening: AbstractAsyncContextManager[Program]) -> Program:
-        """Call the application without a network, because there are many requests."""
+        """Return the program with a client that calls the application without a network."""
         program = await stack.enter_async_context(opening)
         client = httpx.AsyncClient(
             transport=transport_to(env.here.asgi),

@@ -20,7 +20,7 @@ from webapp.api.access import PERSON_HEADER, PROXIED_AT_ONCE
 from webapp.api.proxy import ANSWER_BYTES_AT_MOST, REQUEST_BYTES_AT_MOST
 from webapp.client import Elicit
 
-PLAYED = "/github/api/played"  # at the provider's host, where a test answers instead
+PLAYED = "/github/api/played"  # at the provider's host, but a test answers
 ADDRESSES = (
     "https://evil.example/",
     "http://{host}.evil.example/",
@@ -38,7 +38,7 @@ ADDRESSES = (
     "/github/api/user",
     "{host}/github/api/user",
     "",
-    "https://{host}/github/api/user",  # the same host with another scheme
+    "https://{host}/github/api/user",  # the same host by another scheme
     "http://{name}/github/api/user",  # with its default port
     "http://{name}:1/github/api/user",
     "http://{name}:99999/",

@@ -288,7 +288,7 @@ async def test_a_stream_ends_with_what_opened_it_and_tells_nothing_more(
                 continue
             told.append(line)
             await end(env, shop, what)
-            if then == "nothing":  # every 15 seconds, and after a possibly missed write
+            if then == "nothing":  # as every 15 seconds, or after a write that was possibly missed
                 env.here.service.elicitations.waiters.wake_all()
             else:
                 async with program_at(env.here) as same:
@@ -300,7 +300,7 @@ async def test_a_stream_ends_with_what_opened_it_and_tells_nothing_more(
 async def test_an_issuer_that_is_down_lets_nobody_in_and_takes_no_good_token_for_a_bad_one(
     env: PeopleEnv, shop: Program
 ) -> None:
-    env.here.clock.tick(days=2)  # the issuer's cached keys are too old
+    env.here.clock.tick(days=2)  # the cached keys of the issuer are now too old
     env.issuer.is_down = True
     try:
         for answer in (

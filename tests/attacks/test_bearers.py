@@ -162,7 +162,7 @@ async def test_another_persons_session_of_the_protocol(library):
     ],
 )
 def test_a_token_that_was_given_to_another_server(audience):
-    """Refuse the token, whose other server could otherwise impersonate each of its users here."""
+    """Refuse the token: otherwise the other server could impersonate each of its users here."""
     assert refusal(token(aud=audience)) == "audience"
 
 
@@ -215,7 +215,7 @@ def test_an_expiry_that_is_no_number_does_not_last_for_ever():
     "claims", [{"nonce": "n"}, {"at_hash": "h"}, {"c_hash": "h"}, {"events": {}}]
 )
 def test_the_proof_of_a_sign_in_is_not_a_token_to_call_with(claims):
-    """Check an id_token with our audience, which one registration for both uses can cause."""
+    """Refuse an id_token whose audience is ours: one client id can serve for both tokens."""
     one = Resource(url=HERE, issuer=ISSUER, audiences=("our id",))
     assert refusal(token(aud="our id", header={"typ": "JWT"}, **claims), one) == (
         "another kind of token"
@@ -234,7 +234,7 @@ def test_the_proof_of_a_sign_in_is_not_a_token_to_call_with(claims):
     ],
 )
 async def test_a_token_that_is_bound_to_a_key_is_no_plain_one(key, header):
-    """RFC 9449, 7.2: otherwise a thief of the token would not need the key."""
+    """Refuse a key-bound token sent as a bearer, so that a thief needs the key (RFC 9449, 7.2)."""
     bound = token(cnf=key, header=header)
     assert refusal(bound) == "another kind of token"
     assert (await Door().ask(bearer(bound))).status == 401
@@ -296,7 +296,7 @@ async def test_rubbish_does_not_reach_the_issuer_at_all():
 
 @pytest.mark.parametrize("query", ["access_token={}", "a=b&access_token={}&c", "access%5Ftoken={}"])
 async def test_a_token_in_the_address(query):
-    """Logs, histories and Referers store addresses, and two places can be read differently."""
+    """Refuse a token in a query: logs store addresses, and a header could have another token."""
     door = Door()
     for headers in ([], [bearer()]):
         answer = await door.ask(*headers, query=query.format(token()))

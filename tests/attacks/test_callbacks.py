@@ -135,7 +135,7 @@ async def test_a_code_of_another_attempt_is_worth_nothing_with_our_state(here):
     _, _, _, stolen = await sent_out(here, arguments="another")
     mixed = changed(callback, code=parameter(stolen, "code"))
     page = await ends(person, await person.visit(mixed))
-    assert page.heading == "This did not work"  # the verifier belongs to another code
+    assert page.heading == "This did not work"  # the PKCE verifier belongs to another code
     assert (await here.row(link)).status is Status.FAILED
     assert not await here.connections()
     assert asked.has_asked
@@ -191,9 +191,9 @@ async def test_a_code_that_is_none_is_not_exchanged(code, here):
 async def test_a_browser_that_did_not_press_continue_is_turned_away(here):
     asked, person, link, callback = await sent_out(here)
     thief = await here.person()
-    page = await thief.visit(callback)  # no cookie
+    page = await thief.visit(callback)  # the thief has no cookie
     assert (page.status, page.heading) == (403, "This link was opened in another browser")
-    await thief.visit(link)  # a cookie of its own
+    await thief.visit(link)  # sets a cookie of the thief's browser
     assert (await thief.visit(callback)).status == 403
     name = here.service.browser.cookie_name
     for forged in ("", "x", "x" * 32, "x" * 5000, here.service.browser.fresh()):

@@ -58,7 +58,7 @@ async def answered_by_hand(
 async def test_a_yes_of_a_clients_own_to_a_gate_starts_no_body(server, ran, revision):
     async with here(server, revision, ("accept", {})) as it:
         assert code_of(await it.caller.result("wipe")) == NOBODY
-        for _ in range(3):  # nor if the call is repeated
+        for _ in range(3):  # the body does not start if the call is repeated either
             again = it.caller.call("wipe")
             await it.pass_time(seconds=25)
             assert link_in(await soon(again))
@@ -97,7 +97,7 @@ async def test_the_time_of_an_older_question_makes_no_answer_old(server, ran):
     async with here(server, MODERN) as it:
         older = await it.caller.asked("wipe")
         puts = it.env.service.clients.puts
-        for id in tuple(puts):  # otherwise the newer question uses the link
+        for id in tuple(puts):  # without this, the newer question would use the link
             puts[id] = puts[id]._replace(state=PutState.ANSWERED)
         it.clock.tick(minutes=6)
         newer = await it.caller.asked("wipe")

@@ -71,7 +71,7 @@ async def test_a_sign_in_of_long_ago_decides_nothing_with_a_page_that_was_opened
         carol = await here.signed_in("carol", **GROUPS)
         address = await here.one(carol)
         page = await carol.visit(address)
-        for _ in range(4):  # a session in use stays alive, but its sign-in gets older
+        for _ in range(4):  # use keeps the session alive, but not its sign-in
             here.clock.tick(minutes=15)
             await carol.visit(here.inbox)
         assert (await press(carol, address, "approve", page=page)).status == 403

@@ -151,7 +151,7 @@ async def test_a_link_forwarded_to_somebody_who_is_signed_in_is_theirs_not_to_op
 async def test_a_link_forwarded_to_somebody_unknown_offers_a_sign_in_and_nothing_else():
     here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
-    # Also for this machine's own user, who is identified in another way.
+    # Also for this machine's own user, who is identified by the connection.
     ways: list[dict[str, Any]]
     ways = [{}, {"client": ELSEWHERE}, {"uid": ANOTHER_UID}, {"via": "1.1 relay"}]
     for changes in ways:

@@ -171,7 +171,7 @@ async def test_a_name_that_was_looked_at_is_looked_up_again_when_it_is_sent():
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
         outbound = Outbound(client, allow_loopback=False, resolve=looked_up)
         await outbound.run(talk())
-    assert asked == ["login.example"]  # the name, not the checked address
+    assert asked == ["login.example"]  # the request uses the name, not the address that was checked
 
 
 async def test_a_stranger_reads_the_names_of_the_tools():

@@ -32,14 +32,14 @@ WHERE_TO = ("next", "back", "url", "redirect_uri", "return_to", "continue", "tar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A request to a route. `{}` is replaced by a token or id; without it, the route needs none."""
+    """A request to a route. `{}` in it stands for a token or id, if the route needs one."""
 
     at: str
     names: Purpose | None = None  # the purpose of the token that the route reads
     body: str | None = None  # `{}` is in the body instead of the address
     opens_by_itself: bool = False  # the token alone is the proof, for any holder
-    of_account: bool = False  # an object by its id, for its owner
-    leads_back: bool = False  # redirects to the link's page, which decides
+    of_account: bool = False  # the id names an object of one owner
+    leads_back: bool = False  # redirects to the link's page, which checks the person
 
 
 LINK, STATE = Purpose.LINK, Purpose.STATE
@@ -277,7 +277,7 @@ async def test_no_answer_of_any_route_stands_in_a_frame(on):
 async def test_no_answer_of_any_route_is_kept_or_names_itself_elsewhere(on):
     for name, answer in await every_answer(on):
         if "/static/" in name and answer.status_code == 200:
-            continue  # the same for everybody
+            continue  # static files are the same for everybody
         assert answer.headers["cache-control"] == "no-store", (name, answer)
         if "html" in answer.headers.get("content-type", "") or answer.has_redirect_location:
             assert answer.headers["referrer-policy"] == "no-referrer", name
@@ -290,11 +290,11 @@ async def test_no_route_leads_where_the_request_says(on):
         named = await on.token(route.names) if route.names else "x"
         if name.endswith("/live"):
             continue
-        # httpx replaces a query by its params, so they include the route's own.
+        # httpx replaces a query by `params`, so `asked` includes the route's own parameters.
         own = on.callback if route.names is STATE else on.here.url + route.at.format(named)
         asked = {**dict(httpx.URL(own).params), **dict.fromkeys(WHERE_TO, EVIL)}
         if name.startswith("GET /callback/"):
-            del asked["code"]  # an error changes less than a code
+            del asked["code"]  # an error changes less of the question than a code
             asked["error"] = "server_error"
         for options in ({"params": asked}, {"headers": {"x-forwarded-host": "evil.example"}}):
             answer = await on.send(name, named, **options)

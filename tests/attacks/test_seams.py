@@ -72,6 +72,6 @@ async def test_a_stranger_elsewhere_holds_the_asker_back_from_nothing():
 
         with pytest.raises(TooOften):
             asks("203.0.113.66", is_open=False, times=200)
-        # possibly the asker, before the server knows who the request is from
+        # another address is not limited: it may be the asker's
         asks("203.0.113.7", is_open=False)
         asks("203.0.113.66", is_open=True)

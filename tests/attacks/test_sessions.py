@@ -103,7 +103,7 @@ async def test_another_access_token_can_do_nothing_with_a_session(library):
         nobodys = {name: text for name, text in session.items() if name != "authorization"}
         for method in ("POST", "GET", "DELETE"):
             assert (await answered(url, method=method, headers=bobs)).status == 404
-            # An expired token gets a 401 instead: the client fetches a new token and continues.
+            # A missing or expired token gets a 401: the client fetches a token and continues.
             assert (await answered(url, method=method, headers=nobodys)).status == 401
         assert (await answered(url, method="DELETE", headers=session)).status == 200
 

@@ -20,7 +20,7 @@ IN_USE = "Another account is in use now; call again to ask for it."
 
 
 async def unfetched(here: OAuthEnv, *scopes: str, **about: Any) -> Person:
-    """Connect after the client gave up. Return the person with their browser."""
+    """Connect an account after the client gave up. Return the person, who has a browser."""
     asked, person = here.ask(*scopes or ("repo",), **about), await here.person()
     link = await asked.link()
     at_provider = await person.go_on(link)

@@ -206,7 +206,7 @@ async def test_no_token_but_one_of_this_issuer_for_this_server_reaches_a_tool():
 async def test_whoever_is_called_the_same_at_our_issuer_does_not_open_the_link():
     async with asked_by_alice() as (here, link):
         namesake = await here.env.person()
-        here.issuer.claims = {"preferred_username": "alice", "name": "Alice"}  # her own names
+        here.issuer.claims = {"preferred_username": "alice", "name": "Alice"}  # her choice
         page = await sign_in(namesake, await namesake.visit(link), "alice-2")
         assert page.status == 403
         assert HER_WORDS not in page.text

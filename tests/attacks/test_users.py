@@ -101,7 +101,7 @@ async def test_a_user_who_changes_between_continue_and_the_way_back_gets_nothing
     assert await here.connections() == []
     person.browser.cookies.delete(COOKIE)
     assert (await person.visit(back)).status == 403
-    person.browser.cookies.set(COOKIE, "ann")  # nothing was used up
+    person.browser.cookies.set(COOKIE, "ann")  # the refused visits used nothing up
     await ends(person, await person.visit(back))
     assert await block
 

@@ -1,7 +1,8 @@
 """Webhooks as a thief and a confused provider send them, and what the person notices.
 
-All are signed, because every seller with the same account can cause an authentic event. An event
-that differs from the request is stored with its reason, answered with 2xx, and settles nothing.
+All webhooks are signed, because every seller with the same account can cause an authentic event. An
+event that differs from the request is stored with its reason, answered with 2xx, and settles
+nothing.
 """
 
 import json
@@ -141,7 +142,7 @@ async def test_a_strangers_session_waits_while_the_provider_is_down_and_is_refus
     shop: Shop, buy
 ):
     shop.line.is_down = True
-    await buy.person.press(buy.link)  # its reply is lost, so any session could be ours
+    await buy.person.press(buy.link)  # the session's id is lost, so any session could be ours
     id = shop.env.id_of(buy.link)
     about = {"id": "cs_test_thief", "amount_total": 900, "currency": "eur", "livemode": False}
     await acknowledged(shop, told(COMPLETED, {**about, **PAID, "client_reference_id": id}))
@@ -151,7 +152,7 @@ async def test_a_strangers_session_waits_while_the_provider_is_down_and_is_refus
     await shop.sweep()
     assert await kept(shop) == [("refused", "session")]
     await nothing_is_settled(shop, buy)
-    assert "Still waiting" in await buy.paid()  # the call's minute has passed
+    assert "Still waiting" in await buy.paid()  # the call has reached its time limit
     assert await buy.again() == "paid 9.00 EUR"
     assert len(await shop.payments()) == 1
 

@@ -30,6 +30,6 @@ such a list (the modules are found by themselves):
 
 `world.ask` asks the same question at any door of ASKING, so one probe usually covers all of these.
 A probe that needs tools of its own registers them with `@world_tools`. To add a door, add it to
-`Door` and to one of the groups: the test then names every rule that has no cell for it. Afterwards
+`Door` and to one of the groups. The test then names every rule without a cell for it. Afterwards
 write docs/reference/doors.md again by `python -m tests.doors`.
 """

@@ -1,4 +1,4 @@
-"""Credentials: a valid one is never rate-limited for others, and works only for its purpose."""
+"""Credentials: others cannot exhaust a valid one's rate, and each works for one purpose only."""
 
 import httpx
 

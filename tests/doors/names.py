@@ -1,4 +1,4 @@
-"""Names that authors and programs choose: each belongs to its program and person."""
+"""Names that authors and programs choose: each name belongs to one program and one person."""
 
 from typing import Any
 

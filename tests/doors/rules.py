@@ -62,7 +62,7 @@ Cell: TypeAlias = Probe | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A rule. `source` says where it is promised, `cells` how it holds at each door."""
+    """A rule. `source` names the promise, `cells` has a probe or a reason for each door."""
 
     id: str
     says: str

@@ -1,4 +1,4 @@
-"""A decision is shown completely at every door, or is refused where it is asked."""
+"""A decision is shown completely at every door, or asking for the decision is refused."""
 
 import re
 from collections.abc import Mapping

@@ -180,7 +180,7 @@ class World:
         )
 
     async def end_all(self) -> None:
-        """End all open questions, so that the next probe finds only its own."""
+        """End all open questions, so that the next probe finds only its own questions."""
         for block in self.env.here.blocks:
             block.cancel()
         for door in _AT_MCP[0], _IN_BLOCK:
@@ -204,7 +204,7 @@ class World:
                 return await self._asks_in(work)
             case _ if door in _AT_MCP:
                 return await self.call(door, tool, body=body)
-            case _:  # other doors are tried with a question of a program
+            case _:  # at other doors, a program asks the question
                 sender = await self.program_named(program) if program else self.program
                 return (await sender.ask(dict(body))).text
 

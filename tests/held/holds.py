@@ -151,7 +151,7 @@ async def world() -> AsyncIterator[World]:
         env = ServerEnv(url=here.url, service=here.service, settings=here.settings, posts=posts)
         till = await stack.enter_async_context(program_at(here, also=(KeyScope.REFUND,)))
         worlds.append(World(here=here, env=env, store=store, till=till))
-        here.clock.tick(minutes=1)  # leases are no longer protected as new
+        here.clock.tick(minutes=1)  # the process no longer assumes a recent step of the clock
         try:
             yield worlds[0]
         finally:
@@ -373,7 +373,7 @@ async def _run(call: Call) -> str:
 
 
 def _asked_again(body: dict[str, Any], *names: str) -> Holds:
-    """Return a hold by a question that is open again because the first payment was disputed."""
+    """Return a hold whose question is open again, because its first payment was disputed."""
 
     @asynccontextmanager
     async def held(world: World) -> AsyncGenerator[Held]:
@@ -396,7 +396,7 @@ def _asked_again(body: dict[str, Any], *names: str) -> Holds:
         held = Held(world=world, person=person, finish=finish, cancel=cancel, renew=_nobody)
         await world.tell(claim(await world.payment()))
         await held.look()
-        for _ in range(2):  # the first request returns the payment's outcome
+        for _ in range(2):  # only the second request opens the question again
             asked = (await world.till.ask(body, name=second)).json()
         assert asked["url"], asked
         yield held

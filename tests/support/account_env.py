@@ -154,7 +154,7 @@ async def opened(service: Service, asked: Asking) -> tuple[Elicitation, str]:
 
 
 async def come_home(service: Service, state: str) -> None:
-    """Simulate the browser's return from the provider with a code."""
+    """Simulate the browser's return from the provider, with an authorization code."""
     back = await returned(service, [state], now=service.clock())
     await service.kinds.accounts.code_exchange.connect(
         back.elicitation, state=back.state, code="a-code"

@@ -40,8 +40,8 @@ class Acme:
         self.refunds: dict[str, Body] = {}  # refunds by idempotency key
         self.calls: list[str] = []
         self.is_down = False
-        self.loses: str | None = None  # lose the reply to requests whose path ends like this
-        self.refuses: str | None = None  # refuse requests whose path ends like this
+        self.loses: str | None = None  # lose the reply to requests whose path ends with this text
+        self.refuses: str | None = None  # refuse requests whose path ends with this text
         self.says: Body = {}  # values that replace those of a new checkout
         self.before_it_answers: Callable[[Body], Awaitable[object]] | None = None
         self._by_key: dict[str, Body] = {}

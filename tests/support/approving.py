@@ -23,7 +23,7 @@ FINANCE = Approver(
     claims={"groups": ("finance-approvers",)},
 )
 GROUPS = {"groups": ["staff", "finance-approvers"]}
-AT_ONCE = CallLimits(link=timedelta())  # a call immediately returns that it waits for approval
+AT_ONCE = CallLimits(link=timedelta())  # a call returns at once and says that it waits for approval
 WAITS = "Waiting for finance."
 
 

@@ -102,8 +102,8 @@ async def fill_the_disk(address):
 
 
 async def open_as_nobody(address):
-    """Open the store as a user who can read its file but not write it."""
-    await asyncio.to_thread(int)  # import what a thread needs while this user still may
+    """Open the store as a user who can read the store's file but not write it."""
+    await asyncio.to_thread(int)  # import what threads need before the user changes
     if os.geteuid() == 0:
         os.seteuid(65534)
     try:

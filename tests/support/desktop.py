@@ -75,7 +75,7 @@ class Desktop:
             await walk(browser, link, answers={"dish": "soup"}, say=lambda _: None)
 
     async def start(self, *, shows_links: bool = True) -> "Pipe":
-        """Start `elicit stdio` and initialize it without a client library."""
+        """Start `elicit stdio` and initialize the session without a client library."""
         process = await start(*self.arguments, home=self.home, extra=self.extra, stdin=PIPE)
         pipe = Pipe(process)
         await pipe.say(

@@ -94,7 +94,7 @@ async def telling(
 ) -> AsyncIterator[Service]:
     """Run one process with events.
 
-    It sends them only when a test calls `round_of` or `send_all`.
+    The process sends events only when a test calls `round_of` or `send_all`.
     """
     async with (
         outbound_to(receiver, resolved=resolved) as outbound,

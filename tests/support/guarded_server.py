@@ -9,7 +9,7 @@ TOKEN = {"authorization": "Bearer good"}
 
 
 def new_guarded_server(library: str, *, subject: str | None) -> Any:
-    """Return a server that accepts only the token `good`, of this subject or of none."""
+    """Return a server that accepts only the token `good`, with this subject or without one."""
     return guarded_by(library, {"sub": subject} if subject else {})
 
 

@@ -7,12 +7,12 @@ secret, never its value.
 
 The plugin reads every log record, the responses of applications that are served in this process
 (support/serving.py) or in a process that passes on what it hears (tests/crash), the standard error
-of every process that a test starts (support/processes.py), and what pytest captures. There are no
-metrics yet. A response of /metrics is checked. If you export metrics in another way, add them here.
+of every process that a test starts (support/processes.py), and what pytest captures. Metrics are
+read from responses of /metrics. If you export metrics in another way, add that way here.
 
-Risks: a level or a logger is left out. So our loggers are read at every level, and all others as
-`elicit serve` shows them: from INFO, which a server's library sets, and the talkative loggers from
-WARNING. Or a listener is disconnected and nothing is found, so a disconnected listener raises Deaf.
+Risks: a level or a logger is left out. So our loggers are read at every level. Others are read from
+INFO, which a server's library sets, and talkative ones from WARNING, as `elicit serve` shows them.
+Or a listener is disconnected and finds nothing, so a disconnected listener raises Deaf.
 """
 
 import base64

@@ -81,7 +81,7 @@ async def eventually(condition: Callable[[], object]) -> None:
 
 
 async def soon(awaited: Awaitable[Any]) -> Any:
-    """Return the result. Fail if it does not come in time."""
+    """Return the result. Fail if `awaited` takes too long."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         return await awaited
 
@@ -95,7 +95,7 @@ class Page:
     text: str
     location: str | None
     csrf: str | None
-    actions: tuple[str, ...] = ()  # where its forms lead
+    actions: tuple[str, ...] = ()  # the addresses of its forms
 
     @classmethod
     def of(cls, response: httpx.Response) -> "Page":
@@ -360,11 +360,11 @@ class ServerEnv:
         name: str = "mcp",
         version: str = "1",
     ) -> AsyncIterator[Caller]:
-        """Connect a client. It answers with `answers` one by one, then with accept.
+        """Connect a client that gives the `answers` one by one, and then accepts everything.
 
         `typed` has the codes that somebody types into a form that asks for one. `fills` has the
         answers to the tool's own forms: contents, or actions that do not accept. `slow` is a
-        coroutine function that answers everything, whenever it returns.
+        coroutine function that the client awaits to answer each question.
         """
         shown: asyncio.Queue[str] = asyncio.Queue()
         completed: list[str] = []
@@ -447,7 +447,7 @@ class ServerEnv:
         return found.status
 
     async def pending(self, count: int = 1) -> list[Elicitation]:
-        """Wait for this many elicitations, all ended or waited for, and return them."""
+        """Return all elicitations, once `count` exist and a request waits for each open one."""
         waiters = self.service.elicitations.waiters
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:

@@ -275,7 +275,7 @@ async def process(
     port: int = 0,
     limits: CallLimits | None = None,
 ) -> AsyncIterator[OAuthEnv]:
-    """Run one process of the application. A port other than its address needs a Host header."""
+    """Run one process of the application. If `port` is not its address's, send a Host header."""
     async with (
         open_app(
             settings,

@@ -30,7 +30,7 @@ async def results_are_noted(shop: Shop) -> None:
 async def two_tabs(shop: Shop, buy: Buying) -> tuple[str, str]:
     """Open two payment pages. Return both addresses; the second belongs to `buy.person`.
 
-    The first page was opened in another browser. The provider says that its session is closed.
+    The first page was opened in another browser. The provider reports its session as expired.
     """
     earlier = await (await shop.person()).go_on(buy.link)
     shop.line.broken.append(EXPIRE)

@@ -166,7 +166,7 @@ ADYEN = DeclaredAccount(
 
 
 class Adyen:
-    """Adyen. Its link only says that it was paid; its webhook names the payment."""
+    """Adyen. A payment link has only a status. The webhook names the payment."""
 
     def __init__(self) -> None:
         self.link: Body = {}
@@ -212,7 +212,7 @@ LEMON_SQUEEZY = DeclaredAccount(
 
 
 class LemonSqueezy:
-    """Lemon Squeezy. It refunds an order on each request, once the test lets it answer."""
+    """Lemon Squeezy. Each refund request waits for `answers` and then refunds the order."""
 
     def __init__(self) -> None:
         self.refunds = 0

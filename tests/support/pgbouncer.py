@@ -39,7 +39,7 @@ def installed() -> str:
 async def pooled(server: PostgresServer, url: str) -> AsyncIterator[str]:
     """Provide the address of the same database through PgBouncer."""
     folder = Path(tempfile.mkdtemp(prefix="pgbouncer-"))
-    port = server.port  # PostgreSQL only uses it in its socket's name
+    port = server.port  # PostgreSQL uses the port only in its socket's name
     settings = folder / "pgbouncer.ini"
     text = _SETTINGS.format(server=server.folder, user=USER, port=port, folder=folder)
     settings.write_text(text, "utf-8")

@@ -30,6 +30,6 @@ def installed(pins: Path, name: str) -> Path:
             )
             shutil.copy(pins, f"{folder}/all")
             shutil.rmtree(packages, ignore_errors=True)
-            with suppress(OSError):  # another run was first
+            with suppress(OSError):  # another run installed it first
                 Path(f"{folder}/all").rename(packages)
     return packages

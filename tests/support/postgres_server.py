@@ -141,7 +141,7 @@ class PostgresServer:
     def kill(self) -> None:
         """Kill all processes together, so that the server can start again immediately."""
         for postmaster in self._processes()[:1]:
-            postmaster.suspend()  # or it would start other processes
+            postmaster.suspend()  # otherwise it would replace killed processes
         processes = self._processes()
         for process in processes:
             with suppress(psutil.NoSuchProcess):
@@ -149,7 +149,7 @@ class PostgresServer:
         psutil.wait_procs(processes, timeout=300)
 
     def _processes(self) -> list[psutil.Process]:
-        """Return the postmaster and its children, or nothing if it was killed."""
+        """Return the postmaster and its children, or an empty list if it was killed."""
         number = int((self.data / "postmaster.pid").read_text("utf-8").split()[0])
         try:
             postmaster = psutil.Process(number)
@@ -159,7 +159,7 @@ class PostgresServer:
 
     def remove(self) -> None:
         if (self.data / "postmaster.pid").exists():
-            self.kill()  # a worker that ends does not wait for a shutdown
+            self.kill()  # not stop(): an ending worker must not wait for a shutdown
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, database: str, *, user: str = USER) -> str:

@@ -80,7 +80,7 @@ async def started_by_client(
                 mode=revision,
                 elicitation_callback=cast("Any", person.show),
             ) as client,
-            asyncio.TaskGroup() as person.steps,  # the last page loads before the program ends
+            asyncio.TaskGroup() as person.steps,  # the last page loads before the client ends
         ):
             yield client, person, said
 
@@ -108,7 +108,7 @@ class PersonAtLinks:
     def __init__(self) -> None:
         self.steps = cast("asyncio.TaskGroup", None)
         self.links: list[str] = []
-        self.enters: list[str] = []  # origins other than the link's own
+        self.enters: list[str] = []  # origins that are allowed in addition to the link's own
 
     async def show(self, _: Any, params: ElicitRequestParams) -> ElicitResult:
         assert isinstance(params, ElicitRequestURLParams)

@@ -41,7 +41,7 @@ async def scanned(store: Store) -> list[Record]:
 async def go_back(store: Store, copies: Sequence[Record], *, newer: Sequence[str] = ()) -> None:
     """Reset the store to these copies, like a standby that lacks the last seconds.
 
-    For the owners in `newer`, only the records among the copies are left.
+    Records of the owners in `newer` that are not among the copies are erased.
     """
     for owner in newer:
         while await store.erase(owner=owner):

@@ -10,8 +10,8 @@ def _json(status: int, /, **members: Any) -> httpx.Response:
     return httpx.Response(status, json=members)
 
 
-# The refresh token has expired, but the reply has no standard error code. Not all bodies are from
-# the vendors' own pages: those of X, Reddit, Zoho and Meta are as other people describe them.
+# The refresh token has expired, but the reply has no standard error code. Most bodies are
+# from the vendors' own pages. Those of X, Reddit, Zoho and Meta are from other people's reports.
 ENDED: Mapping[str, httpx.Response] = {
     "Atlassian": _json(
         403, error="unauthorized_client", error_description="refresh_token is invalid"
@@ -44,7 +44,7 @@ ENDED: Mapping[str, httpx.Response] = {
     "a plain 401": httpx.Response(401),
     "a plain 403": httpx.Response(403, text="Forbidden"),
 }
-# Only the operator can fix the cause of these.
+# Only the operator can fix the cause of these refusals.
 OPERATORS: Mapping[str, httpx.Response] = {
     "a wrong secret": _json(401, error="invalid_client"),
     "a wrong secret, 400": _json(400, error="invalid_client", error_description="Client auth"),

@@ -98,7 +98,7 @@ async def the_one(service: Service) -> Connection:
 async def connected(
     *, tool: str = "t", hours: int = 0, minutes: int = 0, seconds: int = 0, **more: Any
 ) -> AsyncIterator[tuple[Service, Renewing, Clock]]:
-    """Provide an account that was connected this long ago. Its access token lives for an hour."""
+    """Provide an account that was connected this long ago. The access token lives for an hour."""
     network, clock = Renewing(), Clock()
     async with serving_accounts(network, clock=clock, **more) as service:
         await connect(service, "repo", tool=tool)

@@ -25,7 +25,7 @@ NINE = Money("9.00", "EUR")
 class CutOff(httpx.AsyncBaseTransport):
     """A transport that fails before a request or before its response.
 
-    `answers` are responses of something between client and server, such as a proxy.
+    `answers` are responses of a proxy or gateway between client and server.
     """
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from tests.support.processes import ended, start
 PAGES = {
     path.relative_to(HOUSE).as_posix(): path.read_text("utf-8")
     for path in (HOUSE / "README.md", *sorted((HOUSE / "docs").rglob("*.md")))
-    if path.name != "index.md"  # only for the site: README and the order of the pages
+    if path.name != "index.md"  # index.md includes README, which is read itself
 }
 _SAMPLE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _NAMED = re.compile(r"# (\w+\.py)\n")

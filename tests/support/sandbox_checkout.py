@@ -101,7 +101,7 @@ class ServerEnv:
     async def press_at(self, id: str, button: str, *, late: bool = False) -> httpx.Response:
         """Open the page in the browser and press one of its buttons.
 
-        With `late`, the tab was opened before, and the current page no longer has the button.
+        With `late`, press a button of an older tab that the current page no longer has.
         """
         page = await self.browser.get(f"/pay/{id}")
         for mark in re.findall(r'name="csrf" value="(\w+)"', page.text):

@@ -24,7 +24,7 @@ PROGRAM: ContextVar[str] = ContextVar("program", default="")
 
 @dataclass
 class Schedule:
-    """The order of turns. `planned` is its beginning."""
+    """The order of turns. `planned` has its first turns."""
 
     planned: tuple[str, ...] = ()
     taken: list[str] = field(default_factory=list)

@@ -170,7 +170,7 @@ class FrailStore(MemoryStore):
 
 
 class AwayStore(FrailStore):
-    """A store that fails once a result is about to be sent, for all its openings."""
+    """A store whose openings all fail from the moment at which a result is about to be sent."""
 
     def __init__(self, troubles: list[str] | None = None, goes: list[bool] | None = None) -> None:
         super().__init__(troubles)

@@ -89,7 +89,7 @@ async def replicating(*, is_synchronous: bool = False) -> AsyncIterator[Pair]:
                 PostgresServer, _OF_STANDBY, follows=primary, port=stream.port
             )
             await asyncio.to_thread(standby.start)
-            if is_synchronous:  # each commit waits for the standby from now on
+            if is_synchronous:  # from now on, each commit waits for the standby
                 await primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
                 await primary.execute("SELECT pg_reload_conf()")
             pair = Pair(primary, standby, stream)

@@ -1,6 +1,7 @@
 """Traces of this process, collected in memory while a test uses `traces`.
 
-OpenTelemetry allows one provider for each process, so spans are not sampled at other times.
+OpenTelemetry allows only one provider for each process. The provider therefore stays set, and
+without a `traces` test it samples no spans.
 """
 
 from collections.abc import Generator, Sequence

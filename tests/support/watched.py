@@ -108,7 +108,7 @@ async def done(person: AskedPerson, *kinds: str) -> None:
 
 
 class Elsewhere:
-    """Runs what a person does in a task without the context of the call."""
+    """A person whose actions run in a separate task, without the context of the call."""
 
     def __init__(self, person: AskedPerson) -> None:
         self._person = person

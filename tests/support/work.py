@@ -2,9 +2,9 @@
 
 Risks: a bound in milliseconds fails on a slow or busy machine although nothing is wrong. So this
 module counts Python's steps and the allocated bytes, which are equal on every machine. Work inside
-of C, such as a regular expression, has no steps. It is compared with a baseline that runs in the
-same process at the same time. Both are measured in processor time of this thread, which other load
-does not change, and only their quotient counts.
+of C, such as a regular expression, has no steps. Such work is compared with a baseline that runs
+in the same process at the same time. Both are measured in processor time of this thread, which
+other load does not change, and only their quotient counts.
 """
 
 import sys
@@ -45,7 +45,7 @@ def steps_of(work: Work) -> int:
 
 
 def bytes_of(work: Work) -> int:
-    """Return how many bytes the allocated memory grew at its peak while `work` ran."""
+    """Return the peak growth of allocated memory while `work` ran, in bytes."""
     tracemalloc.start()
     try:
         held, _ = tracemalloc.get_traced_memory()

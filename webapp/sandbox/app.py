@@ -129,7 +129,7 @@ def asset(request: AnyRequest) -> Response[Any]:
 
 @get("/health", sync_to_thread=False)
 def health(sandbox: NamedDependency[Sandbox]) -> dict[str, str]:
-    """Say whose sandbox it is, to an `elicit` that finds its port taken."""
+    """Return which server this sandbox serves, for an `elicit` that finds the port in use."""
     return {"proof": "", "sandbox_of": sandbox.serves}
 
 

@@ -1,7 +1,7 @@
 """The sandbox next to an application, on a port of its own, while the application is served.
 
-For applications that are not served by `elicit serve`, which has its own. Both the sandbox and the
-application must be on loopback.
+`elicit serve` has a sandbox of its own; this module is for other ways to serve an application. Both
+the sandbox and the application must be on loopback.
 """
 
 import asyncio

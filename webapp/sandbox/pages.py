@@ -1,7 +1,7 @@
 """The sandbox's pages, and the headers of all its responses.
 
-Risks: a page elsewhere presses a button in somebody's name. So each form has a CSRF field for this
-browser and this subject.
+Risks: another site's page presses a button in a person's name. So each form has a CSRF field, which
+is valid only for this browser and this subject.
 """
 
 import secrets

@@ -1,4 +1,4 @@
-"""The message of a server that is ready: its address, and how it recognizes its user."""
+"""The message of a server that is ready: its address, and how the server identifies users."""
 
 from flows.crypto.tokens import Tokens
 from webapp.connecting import utc_now
@@ -28,7 +28,7 @@ def announcement(settings: Settings, name: str, *, sandbox_url: str | None = Non
         if not can_tell_users():
             lines += pairing_of(settings)
         elif settings.identity.pairs_for_yes:
-            lines += pairing_of(settings)[:1]  # here, clients are distinguished without a key
+            lines += pairing_of(settings)[:1]  # the system identifies a client's user
     return [*lines, "  stop     Ctrl+C"]
 
 

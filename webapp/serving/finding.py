@@ -1,7 +1,7 @@
 """Import of the author's server by `module:attribute`: the server, or a function that creates it.
 
-If somebody writes the path of a file instead, the error suggests the right text. It is found by
-parsing the file, without running it.
+If somebody writes the path of a file instead of a module, the error suggests the right text. The
+text is found by parsing the file, without running the file.
 """
 
 import ast
@@ -53,7 +53,7 @@ def _where(error: Exception) -> str:
 
 
 class _NotMade(Exception):
-    """The author's function raised. The message says where, and the traceback is printed."""
+    """The author's function raised an error. The message says where; the traceback is printed."""
 
 
 def find_server(name: str) -> Any:

@@ -90,7 +90,7 @@ async def serve_http(
                 pages.stop()
 
         def stop() -> None:
-            if told.is_set():  # second signal: do not wait for anyone
+            if told.is_set():  # second signal: do not wait for open calls
                 end()
                 end()
             told.set()
@@ -115,7 +115,7 @@ async def outside_pages(
     from webapp.sandbox.app import SandboxApp  # noqa: PLC0415 - most servers have no sandbox
 
     client = await stack.enter_async_context(
-        # It delivers webhooks to this machine, where nothing uses TLS.
+        # The sandbox delivers webhooks to this machine, where nothing uses TLS.
         httpx.AsyncClient(
             verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             trust_env=False,
@@ -215,7 +215,7 @@ class Pages(uvicorn.Server):
         # Held calls and open event streams are cut off, which would be logged as errors.
         for logger in ("uvicorn.error", "mcp"):
             logging.getLogger(logger).setLevel(logging.CRITICAL)
-        self.force_exit = self.should_exit  # true at the second call
+        self.force_exit = self.should_exit  # True from the second call on
         self.should_exit = True
 
 

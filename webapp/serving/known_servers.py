@@ -1,8 +1,9 @@
 """The recorded origin of each server name, so that no other server uses the name on this store.
 
-Risks: accounts, named secrets and approvals are stored by server name, and another server uses that
-name. The origin of a name is therefore recorded when it is first served. From another origin, the
-name is not served until the operator confirms that it is the same server.
+Risks: another server uses the name of this one, and so receives its accounts, named secrets and
+approvals, which are stored by server name. The origin of a name is therefore recorded when the name
+is first served. A server of another origin starts only after the operator confirms that it is the
+same server.
 """
 
 import shlex

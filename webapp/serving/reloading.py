@@ -41,7 +41,7 @@ def serve_anew(arguments: Sequence[str], listener: socket, *, folder: Path) -> i
     with _stopped() as stop:
         while True:
             before = files_in(folder)
-            # In its own session, so that Ctrl+C reaches only this process, which passes it on.
+            # In its own session, so that Ctrl+C reaches only this process, which ends the child.
             with subprocess.Popen(  # noqa: S603 - it runs this program again
                 command, pass_fds=[listener.fileno()], start_new_session=True
             ) as process:

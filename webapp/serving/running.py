@@ -1,9 +1,9 @@
-"""Replacement of an author's own `run()` after `add_pages(server)`, so that it serves the pages.
+"""The replacement of an author's own `run()` by `add_pages(server)`, which also serves pages.
 
 Risks: the library's own server does not know the user of a connection, trusts forwarded headers,
 and shares stdout with tools that print. Its runners are therefore replaced by ours, which serve the
-library's application like `elicit serve` and `elicit stdio`. Arguments of `run()` that contradict
-this are rejected by name.
+library's application like `elicit serve` and `elicit stdio`. Arguments of `run()` that our
+runners cannot support are rejected by name.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from webapp.serving.http_server import annex_of, serve_http
 from webapp.serving.stdio_server import must_be_local, own_pages, put_away, serve_stdio
 from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT
 
-_MCP_SERVER: type[Any] = MCPServer  # its own type has a type parameter that is not needed here
+_MCP_SERVER: type[Any] = MCPServer  # without the class's type parameter, which is not needed here
 _OURS = "the pages' server has its own"
 _HOSTS = "who may send what is said by ELICIT_URL and ELICIT_ORIGINS"
 # Arguments of the libraries' runners that cannot be supported, with the reason.
@@ -50,8 +50,8 @@ _NOT_TAKEN: Mapping[str, str] = {
 def add_pages(server: Any) -> None:
     """Make the server's own `run()` serve the pages that its tools need.
 
-    `server` is an MCPServer or a FastMCP server. Settings are read from the environment when it
-    runs. Raises TypeError for other objects, and ValueError for a server without its own name.
+    `server` is an MCPServer or a FastMCP server. Settings are read from the environment when the
+    server runs. Raises TypeError for other objects, ValueError for a server without its own name.
     """
     if isinstance(server, Server):
         raise TypeError(
@@ -239,7 +239,7 @@ def _must_be_taken(options: dict[str, Any], *, path: str) -> None:
 
 @contextlib.contextmanager
 def _restored(streams: tuple[int, int]) -> Generator[tuple[int, int]]:
-    """Restore the program's own stdin and stdout afterwards."""
+    """Restore the program's own stdin and stdout when the block ends."""
     try:
         yield streams
     finally:

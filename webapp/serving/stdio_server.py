@@ -1,8 +1,8 @@
 """MCP over stdin and stdout, for clients that start servers themselves; the pages use a port.
 
-Risks: a `print` in a tool ends up in the protocol, or a result that went into a broken pipe counts
-as delivered. The process's own stdin and stdout are therefore moved away before the author's code
-runs, so that prints go to stderr. The writing thread reports what was written.
+Risks: a `print` in a tool ends up in the protocol. The process's own stdin and stdout are therefore
+moved away before the author's code runs, so that prints go to stderr. Or a result that went into a
+broken pipe counts as delivered. The writing thread therefore reports whether each write succeeded.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class Incoming:
     async def receive(self) -> SessionMessage | Exception:
         line = await self._lines.get()
         if line is None:
-            self.end()  # for the next reader too
+            self.end()  # the next `receive` must end too
             raise anyio.EndOfStream
         try:
             message = types.jsonrpc_message_adapter.validate_json(
@@ -157,7 +157,7 @@ class Outgoing:
             raise anyio.BrokenResourceError
 
     async def flush(self) -> None:
-        """Wait until everything is written, at most as long as a client that reads needs."""
+        """Wait until everything is written, for a limited time: the client may not read."""
         if self._unwritten:
             await asyncio.wait(self._unwritten, timeout=_FLUSH_SECONDS)
         for written in tuple(self._unwritten):
@@ -263,7 +263,7 @@ async def serve_stdio(
 
     `streams` are the descriptors to read and write. `place` is the origin of the server. The pages
     are served on the listening socket `own`, or on the port. Another of our processes may already
-    own the port; `option` is the option that sets it.
+    own the port. `option` is the command-line option that sets the port.
     """
     inner = low_level_of(server)
     inner.lifespan = _entered_once(inner.lifespan)

@@ -1,9 +1,10 @@
 """A parent process that runs several workers on one socket and replaces those that die.
 
-The parent binds the socket, starts the workers and tells them when to end. It runs none of the
-author's code, so a rolling restart (SIGHUP) makes each worker import the code again: the new worker
-serves before the old one ends, and if the new one does not start, the old one stays. A worker that
-dies is replaced, with a growing pause. If workers keep dying, the server ends with a message.
+The parent binds the socket, starts the workers and tells them when to end. The parent runs none of
+the author's code, so a rolling restart (SIGHUP) makes each worker import the code again. The new
+worker serves before the old worker ends, and if the new one does not start, the old one stays. A
+worker that dies is replaced, with a growing pause. If workers keep dying, the server ends with a
+message.
 
 Risks: the parent is killed and its workers keep a socket that its successor needs. Each worker
 therefore holds one end of a connection to the parent, and drains when the connection breaks.
@@ -91,7 +92,7 @@ class _Worker:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                # In its own session, so that Ctrl+C reaches only the parent, which passes it on.
+                # In its own session, so that Ctrl+C reaches only the parent, which ends workers.
                 process = await asyncio.create_subprocess_exec(
                     *command,
                     *("--fd", str(listener.fileno()), "--parent-fd", str(theirs.fileno())),
@@ -107,7 +108,7 @@ class _Worker:
         return cls(process, ours)
 
     async def ready(self) -> list[str] | None:
-        """Return the worker's announcement once it serves, or None if it ended before."""
+        """Wait until the worker serves, and return its announcement. None: the worker ended."""
         loop, said = asyncio.get_running_loop(), b""
         while not said.endswith(b"\n"):
             with suppress(OSError):
@@ -278,7 +279,7 @@ class Workers:
         tell("elicit: all workers are new.")
 
     async def _replace(self, place: int, new: _Worker, *, of: _Worker | None) -> None:
-        """Replace a worker and wait until the old one ended, unless it was replaced already."""
+        """Put `new` in place of `of` and end `of`. If `of` was replaced before, end `new`."""
         if self._places[place] is not of:
             new.stop()
             await new.ended()

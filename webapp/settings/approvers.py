@@ -12,7 +12,7 @@ from webapp.identity.users import is_user_id
 from webapp.settings.identity import OF_PEOPLES_OWN
 from webapp.settings.toml_tables import FLAG, LISTS, TEXTS, converted, tables_in, unknown_key
 
-CLAIM_VALUES_AT_MOST: Final = 20  # for all approvers, because a cookie has to contain them
+CLAIM_VALUES_AT_MOST: Final = 20  # of all approvers together: a cookie contains them
 _KEYS: Final = {"subjects": TEXTS, "claims": LISTS, "users": TEXTS, "local": FLAG}
 
 

@@ -122,7 +122,7 @@ def declared_in(values: Values) -> Declarations:
 
 
 def _is_there(path: Path) -> bool:
-    """Return True if anything has this path, even a broken link. Raises OSError without access."""
+    """Return True if the path exists, even as a broken link. Raises OSError if access is denied."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -200,7 +200,7 @@ def _provider(name: str, table: Mapping[str, Any], problems: list[str]) -> Provi
     place = f"providers.{name}"
     faults = [*_key_faults(name, table)]
     known = {key: table[key] for key in table if key in _KEYS}
-    # Values of a wrong type are checked further, too.
+    # Keep values of a wrong type, so that the checks below find their other faults.
     read = {**known, **converted(known, _KEYS, faults, types=_TYPES)}
     if "person" in read and not any(fault.startswith("person:") for fault in faults):
         faults += _person_faults(read["person"])
@@ -259,7 +259,7 @@ def _query_faults(address: object, *, scope_parameter: object) -> Iterator[str]:
     """Yield a fault for parameters that the flow adds too; a provider may use the first one."""
     try:
         query = urlsplit(address).query if isinstance(address, str) else ""
-    except ValueError:  # not an address, which is reported elsewhere
+    except ValueError:  # not a URL: another check reports that
         return
     named = {name for name, _ in parse_qsl(query, keep_blank_values=True)}
     if taken := sorted(name for name in named if name in OUR_PARAMETERS or name == scope_parameter):
@@ -271,7 +271,7 @@ def _revocation(declared: str | dict[str, Any] | None) -> Revocation | None:
         return None
     if isinstance(declared, str):
         return Revocation(url=declared)
-    if declared.get("kind") == "github":  # the former name of this kind
+    if declared.get("kind") == "github":  # the former name of "delete"
         declared["kind"] = "delete"
     return Revocation(**declared)
 

@@ -46,7 +46,7 @@ _NOBODYS = frozenset(
 )
 # Claims that must not make anybody an approver. The issuer itself assigns groups and roles.
 OF_PEOPLES_OWN = _NOBODYS - {"groups", "roles"}
-# Claims that all people of an organization share, so they need another claim.
+# Claims that all people of an organization share: valid only together with another claim.
 _EVERYBODYS = frozenset({"iss", "tid"})
 _NAME = re.compile(r"[A-Za-z0-9_:/.-]{1,100}")
 
@@ -81,7 +81,7 @@ class IdentitySettings:
 
     `approvers` come from `elicit.toml`. `scopes` are required in an access token, and
     `advertised_scopes` are further ones that clients should request. `server_issuer` is the issuer
-    of the served server's own access tokens that name none.
+    of access tokens that the served server itself verifies and that have no `iss`.
     """
 
     client: Client | None = None

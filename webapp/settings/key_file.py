@@ -92,7 +92,7 @@ class KeyFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.notes = path.with_name(f"{path.name}.stores")  # the stores that were opened with it
+        self.notes = path.with_name(f"{path.name}.stores")  # the list of stores
 
     def ring(self, *, is_needed: Callable[[str], bool] | None = None, store: str = "") -> Ring:
         """Return a ring that follows the file, and create the file if there is none.
@@ -146,7 +146,7 @@ class KeyFile:
             return True
 
     def take_out(self, fingerprint: bytes) -> None:
-        """Remove a secret permanently. The newest secret stays."""
+        """Remove a secret permanently, unless it is the newest."""
         with self._locked():
             newest, *others = self.read()
             found = [newest, *(s for s in others if s.fingerprint != fingerprint)]
@@ -187,7 +187,7 @@ class KeyFile:
         return found, _identity(status)
 
     def follow(self, known: Sequence[bytes]) -> tuple[Sequence[bytes] | None, _Seen]:
-        """Return the secrets, or None if no known one is left, and the state of the file."""
+        """Return the secrets and the file's state. Secrets are None if no known one is left."""
         found, seen = self._read()
         values = [secret.value for secret in found]
         is_ours = not known or not set(known).isdisjoint(values)
@@ -214,7 +214,7 @@ class _Followed:
         self.ring = Ring(self._values, reread=self._reread)
 
     def _reread(self) -> Sequence[bytes] | None:
-        """Return changed secrets. Keep the current ones if the file has become unusable."""
+        """Return the secrets if they changed, else None, also for an unusable file."""
         seen = _NOTHING
         try:
             seen = self._file.seen()
@@ -234,7 +234,7 @@ class _Followed:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a file to read. Anything else is refused, because opening a pipe could block."""
+    """Open a regular file to read. Refuse pipes and devices, which could block."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

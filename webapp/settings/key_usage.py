@@ -18,10 +18,10 @@ _APART_SECONDS_AT_MOST = 5.0
 
 
 async def open_noted(settings: Settings, *, clock: Clock | None = None) -> Store:
-    """Open the store of these settings, and record it next to the key file if that is used.
+    """Open the store of these settings. If a key file is used, record the store next to it.
 
-    Raises ValueError, or StoreUnavailable, also if the store cannot be recorded, or its clock
-    differs.
+    Raises ValueError for a bad address. Raises StoreUnavailable if the store does not open, cannot
+    be recorded, or has a clock that differs from ours.
     """
     store = await open_store(settings.store, listen=settings.store_listen)
     async with AsyncExitStack() as stack:
@@ -43,7 +43,7 @@ async def open_noted(settings: Settings, *, clock: Clock | None = None) -> Store
 
 
 async def seconds_ahead(store: Clocked, clock: Clock) -> float:
-    """Return by how many seconds the store's clock is ahead, at least; negative if it is behind."""
+    """Return how many seconds the store's clock is ahead at least. Negative: it is behind."""
     before = clock()
     there = await store.clock()
     behind, ahead = (before - there).total_seconds(), (there - clock()).total_seconds()

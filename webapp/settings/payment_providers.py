@@ -1,8 +1,10 @@
 """Payment providers that an operator declares in `elicit.toml`, under [sellers.NAME].
 
-Risks: those of webapp.settings.config_file, and an API key of the provider in a header there. The
-keys of a table have the names in flows.payments.declared.declaration. `false` means that a provider
-does not have something.
+Risks: those of webapp.settings.config_file. In addition, a header could contain the provider's API
+key, so a header such as Authorization must contain a placeholder instead of the key.
+
+The keys of a table have the names in flows.payments.declared.declaration. `false` means that a
+provider lacks the feature of that key.
 """
 
 import math

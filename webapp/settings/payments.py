@@ -23,7 +23,7 @@ from flows.webhooks.signatures import Scheme, verify
 from webapp.settings.parsers import each, live, words
 from webapp.settings.table import Setting, Values
 
-_ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # an unsigned request has no time
+_ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # any time: the request has no signature
 
 
 def _https_origin(word: str) -> str:
@@ -243,7 +243,7 @@ def _need(declaration: ProviderDeclaration, need: str) -> Setting[str]:
 
 
 def _is_secret(scheme: Scheme, secret: str) -> bool:
-    """Return True if the secret can verify a delivery; an unusable one would block all others."""
+    """Return True if the secret can verify a delivery. One unusable secret blocks the others."""
     try:
         verify(
             scheme, body=b"", headers=[], secrets=[secret], now=_ANY_TIME, url="https://x.example"

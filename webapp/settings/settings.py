@@ -425,7 +425,7 @@ def _registered(environment: Mapping[str, str]) -> list[str]:
 
 
 def _known(environment: Mapping[str, str], declared: Declarations) -> Iterator[str]:
-    """Yield all valid names. An author's own providers count as far as they are set."""
+    """Yield all valid names, including those of an author's own providers that have a setting."""
     yield from (row.name for row in TABLE if not row.is_of_providers)
     yield from (row.of(n).name for n in events.names_in(environment) for row in events.EVENTS)
     for provider in (*PROVIDERS, *declared.providers, *_registered(environment)):

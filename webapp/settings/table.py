@@ -90,7 +90,7 @@ class Values:
         return text if row.names_file else text.strip()
 
     def read(self, row: Setting[T]) -> T:
-        """Return the value that is set, or the default. A fault also returns the default."""
+        """Return the set value, or the default. For a faulty text, add a problem as well."""
         try:
             return row.parse(self.text(row) or row.default)
         except ValueError as error:
@@ -102,7 +102,7 @@ class Values:
         return {name: self.read(row) for name, row in rows_of(kind).items()}
 
     def lack(self, missing: str, *, beside: str) -> None:
-        """Note that of two settings that belong together only `beside` is set."""
+        """Add a problem: `missing` is not set, although `beside`, which needs it, is set."""
         self.problems.append(f"{missing}: not set, and {beside} is: set both of them, or neither.")
 
     def refuse_unknown(self, known: Iterable[str]) -> None:

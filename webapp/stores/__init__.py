@@ -14,11 +14,11 @@ one owner, all or none. The implementations are:
 
 `opening` chooses an implementation by the address. `moving` moves a store: it sets a fence, reads
 with `scan` and writes the copies with `load`. The fence is stored in the place itself, so it also
-stops processes of an older version (`sqlite_fence`). `backup_file` uses `scan` and `load` to make a
-file of all rows and to restore it.
+stops processes of an older version (`sqlite_fence`). `backup_file` writes all rows to a file with
+`scan`, and restores the file with `load`.
 
 Guarantees: a write is durable when `write` returns. Version 0 means that neither id nor key is in
-use. A due record goes to one caller. The contract suite in tests/webapp/stores tests all stores.
+use. `due` gives a record to one caller. The contract suite in tests/webapp/stores tests all stores.
 
 Stores know nothing about elicitations, because their records are sealed.
 """

@@ -29,7 +29,7 @@ T = TypeVar("T", bound=Struct)
 
 
 class BadBackup(Exception):
-    """The file is no backup, or is not complete. The message is a sentence for the operator."""
+    """The file is not a backup, or is incomplete. The message is a sentence for the operator."""
 
 
 class _Head(Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class _Foot(Struct, frozen=True, kw_only=True):
 
 
 class BackupFile:
-    """A backup, checked to its end when it is opened. Raises BadBackup, or OSError."""
+    """A backup file, which is checked completely on opening. Raises BadBackup, or OSError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -64,7 +64,7 @@ class BackupFile:
             yield page
 
     def _lines(self) -> Iterator[bytes]:
-        """Yield the head and each row. Raises BadBackup if the foot does not agree with them."""
+        """Yield the header line and each row. Raises BadBackup if the last line does not match."""
         digest, rows = sha256(), 0
         with self._path.open("rb") as file:
             line = file.readline(_LINE_BYTES_AT_MOST)
@@ -90,7 +90,7 @@ class BackupFile:
 
 
 async def write_backup(store: Store, path: Path, *, now: datetime) -> int:
-    """Write a file that only this user can read; return the count.
+    """Write all rows to a file that only this user can read. Return the number of rows.
 
     Raises FileExistsError, OSError.
     """
@@ -99,7 +99,7 @@ async def write_backup(store: Store, path: Path, *, now: datetime) -> int:
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until this process ends in any way
+            fcntl.flock(file, fcntl.LOCK_EX)  # released when this process ends or dies
             rows = await _write(store, file, now=now)
             file.flush()
             os.fsync(file.fileno())
@@ -117,7 +117,7 @@ async def write_backup(store: Store, path: Path, *, now: datetime) -> int:
 def _remove_drafts(folder: Path) -> None:
     """Remove the drafts of killed backups, which no process has locked."""
     for draft in folder.glob(f"{_DRAFT}*"):
-        with suppress(OSError), draft.open("rb") as file:  # in use, or owned by another user
+        with suppress(OSError), draft.open("rb") as file:  # an OSError: locked, or another user's
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             draft.unlink()
 

@@ -55,7 +55,7 @@ class Lanes(Generic[Item]):
             self._start()
 
     async def finish(self) -> None:
-        """Wait until every item is done. Nothing may be put in while this method waits."""
+        """Wait until every item is done. Callers must not add items while this method waits."""
         self._start()
         while self._running:
             await asyncio.wait(tuple(self._running))

@@ -185,7 +185,7 @@ class _Ordered(list[_Entry]):
     """A sorted list of entries."""
 
     def move(self, former: _Entry | None, entry: _Entry | None) -> None:
-        """Replace the entry `former` with `entry`. None means that there is no such entry."""
+        """Remove `former` and insert `entry`. Each can be None: then skip that step."""
         if former == entry:
             return
         if former is not None:

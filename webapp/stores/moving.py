@@ -2,14 +2,14 @@
 
 Both places are fenced during the move. The fence on the old place stops writes that the new place
 would lack. The fence on the new place stops servers from using half a copy. The texts of the fences
-say how far the move is, so a move that was interrupted continues when it is run again.
+say how far the move has got, so a move that was interrupted continues when it is run again.
 
 Risks: both places are served, and each accepts a payment. The new place therefore opens only after
-the old one says where it has moved to, and data that is no copy of the old place is never
-overwritten. Or two moves run at once, because the first one continues after its terminal was lost:
-one ends, the new place is served, and the other one restores a receipt that has been spent. Each
-change of a fence therefore names the fences that it may replace, and a copy is stored only while
-the fence of its own move is set.
+the old place says where it has moved to, and data that is no copy of the old place is never
+overwritten. Or two moves run at once, because the first move continues after its terminal was lost.
+If one move ends and the new place is served, the other move could overwrite newer records, for
+example a spent receipt with an unspent one. Each change of a fence therefore names the fences that
+it may replace, and a copy is stored only while the fence of its own move is set.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -58,7 +58,7 @@ async def move(source: Store, target: Store) -> Moved:
     if standing != moved:
         if there is None:
             await fence_empty(target, copied)
-        else:  # perhaps some servers of a cluster lack the fence
+        else:  # set it again: some servers of a cluster may lack it
             await _fence(target, copied, instead_of=(None, copied))
         standing = await _fence_source(source, moving, moved)
     if standing != moved:
@@ -69,7 +69,7 @@ async def move(source: Store, target: Store) -> Moved:
 
 
 async def unfence(store: Store) -> str | None:
-    """Remove the fence of a place and return its reason. Raises NotMoved for half a copy."""
+    """Remove the fence of a place and return its reason. Raises NotMoved for a partial copy."""
     why = await store.fenced()
     if why is not None and is_half(why):
         raise NotMoved(
@@ -81,19 +81,19 @@ async def unfence(store: Store) -> str | None:
 
 
 def moved_to(why: str) -> str | None:
-    """Return the new address of the store if this fence says that it has moved, else None."""
+    """Return the store's new address if `why` is the fence of a moved store, else None."""
     if not why.startswith(_MOVED):
         return None
     return why.removeprefix(_MOVED).removesuffix(_TO_SET)
 
 
 def is_half(why: str) -> bool:
-    """Return True if this is the fence of a place into which copies are being put."""
+    """Return True if `why` is the fence of a new place that does not have all copies yet."""
     return why.startswith(_HALF)
 
 
 def half(source: str, command: str) -> str:
-    """Return the reason of the fence on a place while copies come in."""
+    """Return the text of the fence on a new place while records are copied to it."""
     return f"{_HALF}{source}, which is not done: run {command} again"
 
 
@@ -224,7 +224,7 @@ _MOVED, _TO_SET = "this store has moved to ", ": set ELICIT_STORE to that"
 
 
 def _words(old: str, new: str) -> tuple[str, str, str]:
-    """Return the three texts of fences: the new place's, and the old one's during and after."""
+    """Return three texts of fences: for the new place, and for the old one during and after."""
     moving = (
         f"this store is being moved to {new}; if that was cut off, run elicit move again (or "
         f"elicit move --unfence {old}, and remove the other)"

@@ -22,10 +22,10 @@ _POSSIBLE = (
     "sqlite:///relative.db, sqlite:////absolute.db, postgresql://, redis://, rediss://, "
     "valkey://, valkeys:// or memory:"
 )
-# The shared stores: each module, imported on first use, and the extra that it needs.
+# The shared stores by scheme: the module, imported on first use, and the pip extra it needs.
 _SHARED = {
     "postgresql": ("webapp.stores.postgres", "postgres"),
-    "postgres": ("webapp.stores.postgres", "postgres"),  # the scheme that platforms write
+    "postgres": ("webapp.stores.postgres", "postgres"),  # hosting platforms write this scheme
     "redis": ("webapp.stores.valkey", "redis"),
     "rediss": ("webapp.stores.valkey", "redis"),
     "valkey": ("webapp.stores.valkey", "redis"),
@@ -53,7 +53,7 @@ def is_postgres(url: str) -> bool:
 
 
 def may_be_unescaped(url: str) -> bool:
-    """Return True if a password may contain an unescaped delimiter, so that its end is unclear."""
+    """Return True if the password may contain an unescaped `#`, `/`, `?` or `@`."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -62,7 +62,7 @@ def may_be_unescaped(url: str) -> bool:
 
 
 def without_password(url: str) -> str:
-    """Return the address to show and store, or only its scheme if a password could be anywhere."""
+    """Return the address without its password, or only its scheme if its end is unclear."""
     if not is_shared(url):
         return url
     if may_be_unescaped(url):
@@ -103,7 +103,7 @@ def holds_something(url: str) -> bool:
 
 
 def is_gone(address: str) -> bool:
-    """Return True if the file of this address no longer exists. Raises OSError without access."""
+    """Return True if the store's file no longer exists. Raises OSError if access is denied."""
     if is_shared(address):
         return False  # a server that does not answer may come back
     try:

@@ -1,8 +1,8 @@
 """Changes by other openings of a PostgreSQL store: notifications with names, then reads.
 
 Risks: a notification inside the writing transaction would hold one lock during all commits of the
-database, so it is sent after the commit. The notification can then get lost, with the process that
-should send it or the connection that should receive it. Each watch is therefore asked to read its
+database, so it is sent after the commit. The notification is lost if its sender or a receiving
+connection ends too early. Each watch is therefore asked to read its
 records again when the connection is back, and every 15 seconds in any case.
 """
 

@@ -5,8 +5,8 @@ host therefore has its own share of the time. Or a replaced primary comes back, 
 writes to two servers. Every connection is therefore compared with what this process knows: the
 timeline of a server grows with each promotion, so a smaller timeline means that the server was
 replaced, and another system identifier means another database cluster. All connections of an opened
-store lead to one server. When one of them finds the successor of that server, the others are
-closed.
+store lead to one server. When a new connection finds the successor of that server, the
+connections to that server are closed.
 """
 
 import asyncio
@@ -113,9 +113,9 @@ class Servers:
             self.close_all()
 
     def add(self, answer: _Answer) -> None:
-        """Use this connection.
+        """Use the answer's connection.
 
-        If it leads to another server, close the connections to the former one.
+        If it leads to another server, close the connections to the former server.
         """
         found, used = answer.found, self.used
         if used is not None and found is not None and used != found:
@@ -136,7 +136,7 @@ class Servers:
         )
 
     def close_all(self) -> None:
-        """Make all statements in progress fail at once."""
+        """Close all connections, so that statements in progress fail at once."""
         for connection in tuple(self._connections):
             connection.terminate()
         self._connections.clear()
@@ -155,7 +155,7 @@ class Connector:
         except (ValueError, OSError) as error:
             raise unavailable(error, url=url, name=name) from None
         self._total_seconds = CONNECT_SECONDS if self.has_several_hosts else SECONDS
-        # The wait for one host before the others are queried, and for others after one answered.
+        # The wait for the host in use before the others are queried, and for a successor of it.
         self._patience_seconds = min(_HOST_SECONDS, self._address.seconds)
 
     @property
@@ -244,7 +244,7 @@ class Connector:
         return why
 
     async def _ask(self, options: Mapping[str, Any], *, asks_all: bool) -> Sequence[_Answer]:
-        """Query the host in use, and all others if it does not answer in time."""
+        """Query the host in use. If that host does not answer in time, query all others."""
         used, now = self._servers, asyncio.get_running_loop().time
         hosts = sorted(self._address.hosts, key=lambda each: each != used.host)
         end = now() + self._total_seconds
@@ -331,7 +331,7 @@ class _Asking:
             self.answers += [task.result() for task in done]
 
     async def end(self) -> None:
-        """Stop all queries. A connection that was opened by now is added to the answers."""
+        """Stop all queries. Connections that are already open are added to the answers."""
         for task in self._asked:
             task.cancel()
         for found in await asyncio.gather(*self._asked, return_exceptions=True):

@@ -44,7 +44,7 @@ def columns_of(records: Sequence[Record]) -> tuple[list[Any], ...]:
 
 
 def is_text(*texts: str) -> bool:
-    """Return True if PostgreSQL can store the texts. No stored record has a text that it cannot."""
+    """Return True if PostgreSQL can store the texts. If not, no stored record has them."""
     for text in texts:
         if "\0" in text:
             return False

@@ -1,12 +1,12 @@
 """The PostgreSQL server of a store: its required settings, and the connections to it.
 
 Risks: the server acknowledges writes that a power cut loses, or its tables have a newer layout.
-Both are refused before the first use, and each error says what to set.
+Such a server is refused before the first use, and the error says what to set.
 
 A server that does not answer blocks a caller for at most ten seconds. After two seconds the address
 is checked for another server that has taken over. A statement that writes is never cancelled:
 PostgreSQL would stop waiting for a synchronous standby, and other sessions would see data that a
-failover then loses. While such waits last, further writes are refused at once, because each of them
+failover then loses. While such waits last, further writes are refused at once, because each write
 would hold locks without end.
 """
 
@@ -36,7 +36,7 @@ _LAYOUT_SECONDS = 60.0
 _CONNECTIONS_AT_MOST = 4  # and one more that listens
 _IDLE_SECONDS = 300.0
 _SILENT_SECONDS = 2.0
-# The interval of checks which server the address leads to: an older one may accept writes.
+# How often to check which server the address leads to: an older server may accept writes.
 _LOOK_SECONDS = 15.0
 _LOOK_SECONDS_OF_SEVERAL = 5.0
 _BETWEEN_LOOKS_SECONDS = 1.0
@@ -51,7 +51,7 @@ _LAYOUT = 2
 _OLDEST_SERVER = 14
 _NAME, _LISTEN_NAME = "ELICIT_STORE", "ELICIT_STORE_LISTEN"
 # In these levels a statement sees everything that was committed before it began. PostgreSQL treats
-# the second one like the first.
+# "read uncommitted" like "read committed".
 _ISOLATIONS = ("read committed", "read uncommitted")
 
 
@@ -260,8 +260,8 @@ class Server:
                 try:
                     yield connection
                 except TimeoutError:
-                    with suppress(*ERRORS):  # it can be closed already
-                        connection.terminate()  # so that closing it waits for nothing
+                    with suppress(*ERRORS):  # it may be closed already
+                        connection.terminate()  # a graceful close could block
                     raise
                 except driver.ReadOnly:
                     # After a failover the address may lead to another server than these
@@ -312,7 +312,7 @@ class Server:
         await self._whole(fenced())
 
     async def aclose(self) -> None:
-        """Close every connection. None of them may be in use."""
+        """Close all connections, none of which may be in use."""
         self._watching.cancel()
         await asyncio.wait([self._watching, *self._under_way])
         try:
@@ -327,7 +327,7 @@ _SESSION = {
     "default_transaction_isolation": _ISOLATIONS[0],
     "statement_timeout": f"{SECONDS:.0f}s",
     "idle_in_transaction_session_timeout": "60s",
-    # For the cached plans of statements, as in the function of postgres.sql.
+    # A plan that was cached while a table was empty must use the index; see postgres.sql.
     "enable_seqscan": "off",
     "jit": "off",
 }
@@ -466,7 +466,7 @@ def _must_be_ours(row: Mapping[str, Any]) -> None:
 async def _lay_out(connection: PostgresConnection) -> None:
     """Create the tables if there are none.
 
-    If several processes begin at once, one of them does it.
+    If several processes start at once, one of them creates the tables.
     """
     if not await connection.fetchval(statements()["is_laid_out"]):
         # This transaction has to see the tables that others created while it waited for the lock.

@@ -114,5 +114,5 @@ def _fit(jobs: Sequence[_Job]) -> tuple[list[_Job], list[_Job]]:
             behind.append(job)
         else:
             batch.append(job)
-        touched |= names  # also of the waiting jobs, to preserve their order
+        touched |= names  # a waiting job's names too: later jobs must not overtake it
     return batch, behind

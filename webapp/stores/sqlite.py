@@ -1,6 +1,6 @@
 """A store in one SQLite file, for the processes of one machine.
 
-Risks: a slow disk blocks the event loop. Reads run on the loop's own connection, because they use
+Risks: a slow disk blocks the event loop. Reads run on the loop's own connection, because reads use
 cached pages and wait for no writer. Every operation that waits for the disk runs in a thread.
 """
 

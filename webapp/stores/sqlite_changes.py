@@ -28,7 +28,7 @@ WHERE (owner, kind, id) IN (
 
 
 class SqliteChanges:
-    """A poll on the event loop's connection that feeds the watches. It stops without a watch."""
+    """A poll on the event loop's connection that feeds the watches and stops without a watch."""
 
     def __init__(self, reader: sqlite3.Connection, *, file: OpenedFile, opening: int) -> None:
         self._reader = reader
@@ -91,7 +91,7 @@ class SqliteChanges:
         if count and newest - self._seen_sequence > count:
             changes.append(None)
         if others:
-            # Changes committed since the query above are included, and come once more next time.
+            # This includes changes committed since the query above; the next poll repeats them.
             values = (self._seen_sequence, self._opening)
             changes.extend(
                 map(record_of, self._reader.execute(SELECT_RECORDS + _OF_OTHERS, values))

@@ -2,7 +2,8 @@
 
 Risks: a process that has the file open, perhaps of an older version, does not know about the fence
 and continues to write. The fence is therefore made of triggers in the file itself, which refuse
-every change by any process. They allow changes only in the transaction that loads copies.
+every change by any process. The triggers allow changes only in the transaction that loads
+copies.
 """
 
 import sqlite3

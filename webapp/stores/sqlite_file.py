@@ -43,7 +43,7 @@ class OpenedFile:
         self._is_noticed = False
 
     def is_of(self, before: Identity) -> bool:
-        """Return True if the opened file is the one that was there before the opening."""
+        """Return True if the opened file has the identity `before`, noted before the opening."""
         return self._was[0] == before
 
     def must_be_there(self) -> None:

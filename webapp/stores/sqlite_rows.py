@@ -56,7 +56,7 @@ def record_of(row: _Row) -> Record:
 
 
 def microseconds(moment: datetime) -> int:
-    """Return the microseconds since 1970. A float of seconds is exact to a quarter of one."""
+    """Return the microseconds since 1970, rounded: a float is exact to 0.25 microseconds."""
     return round(moment.timestamp() * 1_000_000)
 
 

@@ -1,8 +1,9 @@
 """The writer thread of a SQLite store: it commits the jobs of many callers in one transaction.
 
 Risks: one job's conflict undoes another job's write, or a caller gets its answer before the commit.
-All jobs are first one statement, which a single conflict undoes; then each job is a statement of
-its own and fails alone. All answers wait for the commit, and if the commit fails, all jobs fail.
+The thread first writes all jobs in one statement. If a conflict undoes that statement, each job
+gets its own statement and fails alone. All answers wait for the commit, and if the commit fails,
+all jobs fail.
 """
 
 import asyncio
@@ -159,7 +160,7 @@ class SqliteWriter:
         self._tell_loop([(self._end, None)])
 
     def _fold_log(self) -> None:
-        """Truncate the log once a minute: it still holds data that was erased from the file.
+        """Truncate the log once a minute: the log still holds data that was erased from the file.
 
         If another connection is reading, do not wait, but try again after the next commit.
         """

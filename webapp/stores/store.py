@@ -61,7 +61,7 @@ class Conflict(Exception):
 
 
 class OtherFence(Exception):
-    """The fence differs from the expected one; `found` is its reason, or None without a fence."""
+    """Another fence than expected is set. `found` is that fence's reason, or None for no fence."""
 
     def __init__(self, found: str | None) -> None:
         self.found = found
@@ -169,7 +169,7 @@ class Store(Protocol):
 
         Raises:
             OtherFence: Another fence is set, or none.
-            Conflict: Another record holds a key.
+            Conflict: Another record holds the key of a copy.
             ValueError: As for `write`, or a version is 0.
         """
         ...
@@ -180,8 +180,8 @@ class Store(Protocol):
         None removes the fence. While it is set, `write`, `due`, `erase` and `check` raise
         StoreUnavailable(why); reads continue. A write that is in progress completes before the
         fence or is refused. `instead_of`: replace the fence only if the current one is in this
-        collection (None means no fence). A cluster compares the fences of its servers one after the
-        other. Raises OtherFence otherwise.
+        collection (None means no fence), else raise OtherFence. A cluster compares the fences of
+        its servers one after the other.
         """
         ...
 

@@ -1,7 +1,7 @@
 """A watch on the changes of other openings, which yields the latest version of each record.
 
-A watch that falls behind must not grow without limit. Past a limit, its reader is asked to read all
-its records again.
+A watch that falls behind must not grow without limit. Past a limit, the watch yields None, which
+asks its reader to read all records again.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ _PENDING_LIMIT = 10_000
 class Watch:
     """An iterator that a store feeds.
 
-    The store has only a weak reference, so dropping it ends it.
+    The store has only a weak reference to the watch, so dropping the watch ends it.
     """
 
     __slots__ = ("__weakref__", "_changes", "_error", "_has_ended", "_pending", "wants")

@@ -7,7 +7,8 @@ from which docs/reference/metrics.md is written. `metrics` counts them for Prome
 only file that imports the Prometheus library. It is imported only if ELICIT_METRICS is set.
 
 `work` is the unit of work of a task: one request, one call, or one row of the sweeper. The first
-question that it reads is its subject, and every line logged during the work has that question's id.
+question that the work reads is its subject, and every line that the work logs has that question's
+id.
 If traces are collected, a span in the question's own trace starts at that point. The trace context
 of the call is stored in the question's record, so a page, a callback or a webhook in another
 process continues the same trace. `telemetry` has the observer and the tracer of this process.

@@ -18,7 +18,7 @@ _PROVIDER = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricFamily:
-    """A metric family. `pooled` says how a gauge of several processes is combined."""
+    """A metric family. `pooled` is the rule that combines a gauge of several processes."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -144,7 +144,7 @@ COUNTED = (
     *(ACCOUNT_FAILURES, API_REFUSED, WEBHOOKS, EVENTS, SWEEPER_LAG, SWEPT),
 )
 
-# Read from the store, which all processes share. The process that serves the request reports them.
+# Read from the store, which all processes share. Any process can report these.
 READY = MetricFamily(
     name="elicit_ready",
     kind="gauge",

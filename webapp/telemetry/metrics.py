@@ -1,11 +1,12 @@
 """Prometheus metrics in a registry of our own, separate from an application's own metrics.
 
 Several processes can share one folder (PROMETHEUS_MULTIPROC_DIR, which the library reads when it is
-first imported). The process that serves the request then pools the counts of all.
+first imported). The process that serves the request then pools the counts of all processes.
 
-Risks: an ended process still counts, for example as one that holds calls, so its live gauges are
-removed on each read. The files of ended workers fill the folder, so in our own folder they are
-merged into one file. In a folder that somebody else made, they stay as the library left them.
+Risks: an ended process still counts, for example as one that holds calls. Each read therefore
+removes the live gauges of ended processes. Or the files of ended workers fill the folder. In our
+own folder these files are merged into one file. In a folder that somebody else made, nothing is
+merged.
 """
 
 import fcntl
@@ -148,7 +149,7 @@ class _Page(Collector):
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = [one for one in families if one.name.startswith("elicit_")]
-        for family in self._families:  # leave out the creation times: they are no metric to watch
+        for family in self._families:  # leave out creation times, which nobody monitors
             family.samples = [s for s in family.samples if not s.name.endswith("_created")]
 
     def collect(self) -> Iterable[Metric]:
@@ -179,7 +180,7 @@ def _pooled(folder: str) -> Iterable[Metric]:
 
 @contextmanager
 def _alone_in(folder: str) -> Generator[None]:
-    """Lock the folder while files are merged, so that no reader counts them twice."""
+    """Lock the folder while files are merged, so that no reader counts a file twice."""
     # closing the file releases the lock, also after a kill
     with Path(folder, "lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

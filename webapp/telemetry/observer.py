@@ -9,7 +9,7 @@ from datetime import datetime
 
 
 class Observer:
-    """A receiver of telemetry events. This base class ignores them, at the cost of one call."""
+    """A receiver of telemetry events. This base class ignores all events."""
 
     def store_answered(self, operation: str, *, seconds: float, result: str) -> None:
         """Record the end of a store operation: `ok`, `conflict`, `unavailable` or `failed`."""
@@ -18,7 +18,7 @@ class Observer:
         """Record a new question that was not asked before."""
 
     def settled(self, kind: str, status: str) -> None:
-        """Record the end of a question. `late`: it had already ended when the payment arrived."""
+        """Record the end of a question. Status `late`: a payment arrived after the end."""
 
     def woken(self, kind: str, *, seconds: float) -> None:
         """Record that a waiting call saw the end of its question, `seconds` after the end."""

@@ -1,8 +1,8 @@
 """The telemetry of this process: its observer, its metrics and its tracer.
 
 A tracer provider that the application set comes first. Otherwise OpenTelemetry's own settings
-(OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and so on) say where traces go, and its library
-reads them.
+(OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and so on) say where traces go. The OpenTelemetry
+library reads these settings.
 """
 
 import logging
@@ -37,7 +37,7 @@ NONE = Telemetry()
 def tracer_here(*, exports: bool) -> Tracer | None:
     """Return the tracer for our spans, or None if no traces are collected.
 
-    `exports`: the environment configures an exporter.
+    `exports` is True if the environment configures an exporter.
     """
     provider = trace.get_tracer_provider()
     if exports and isinstance(provider, ProxyTracerProvider):

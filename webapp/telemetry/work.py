@@ -3,8 +3,8 @@
 A unit of work is one request of a browser or a provider, one call of a tool, or one row of the
 sweeper. The first question that the work reads is its subject.
 
-Risks: a line with another person's id, if two questions are asked at once. So each question of a
-call is its own unit of work, and tasks that it starts inherit it.
+Risks: if two questions are asked at once, a log line gets the id of the other question. So each
+question of a call is its own unit of work, and the tasks that the work starts inherit it.
 
 The record of a question stores the trace of the call that asked it (W3C Trace Context), so work on
 the question in any process continues that trace. If a call that already has a trace joins a
@@ -58,7 +58,7 @@ class Work:
     def __init__(self, name: str | None, *, tracer: Tracer | None, call: str | None) -> None:
         """Start a unit of work.
 
-        `name` is the name of its span; None: the enclosing work has one.
+        `name` is the name of the span. None means that the enclosing work already has a span.
         """
         self._name = name
         self.tracer = tracer
@@ -97,7 +97,7 @@ class Work:
         return f"{context.trace_id:032x}" if context.is_valid else None
 
 
-# Not part of the Asker of a call: a page, a webhook and the sweeper have none, but also log.
+# Not part of a call's Asker: pages, webhooks and the sweeper log too, but have no Asker.
 _current: ContextVar[Work | None] = ContextVar("elicit_work", default=None)
 
 
@@ -147,7 +147,7 @@ def _begun(name: str, tracer: Tracer, question: About) -> Span:
     """Start a span in the trace of the question, linked to the current trace if they differ."""
     here = get_current_span()
     asked = get_current_span(_W3C.extract({_PARENT: question.trace or ""})).get_span_context()
-    short_id = question.id.removeprefix(question.owner)  # without the owner
+    short_id = question.id.removeprefix(question.owner)  # without the owner's tag
     is_elsewhere = (
         here.get_span_context().is_valid and here.get_span_context().trace_id != asked.trace_id
     )

@@ -6,7 +6,7 @@ sandbox), signed webhooks, and a clock that the test moves. The kit opens no soc
 and patches nothing. When the block ends, the server is as it was before.
 
 A test says what the person will do (`person.pays()`), in the order of the questions, and then calls
-a tool. The client shows the link. The person opens the pages as a browser without JavaScript would,
+a tool. The client shows the link. The person uses the pages like a browser without JavaScript,
 and the tool continues. Three mistakes fail the test: a question that the test did not expect
 (`UnexpectedQuestion`, whose message says what to write), an action that no tool asked for
 (`NeverAsked`), and a question that a client of the test's own leaves open (`StillOpen`).

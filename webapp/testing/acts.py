@@ -27,7 +27,7 @@ _STEPS_AT_MOST = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """An action of the person, for questions with one of these pages (None: any page)."""
+    """An action of the person, for questions whose page is in `pages` (None: any page)."""
 
     says: str
     do: Do
@@ -36,7 +36,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errand:
-    """A question for the person to answer. `is_form`: the client shows it in its own form."""
+    """A question for the person to answer. With `is_form`, the client shows its own form."""
 
     service: Service
     browser: httpx.AsyncClient

@@ -21,7 +21,7 @@ _LETTERS_AT_MOST = 2000
 
 
 class LastCall(logging.Handler):
-    """The text that the last call returned, and the exception of its tool with its place."""
+    """The text that the last call returned, and the exception of its tool with file and line."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -70,6 +70,6 @@ class LastCall(logging.Handler):
             raise
         parts = wire_form(result).get("content", ())
         texts = [part["text"] for part in parts if part.get("type") == "text"]
-        if texts:  # without text, the client is asked for input and repeats the call
+        if texts:  # a result without text asks the client for input
             self._heard = "\n".join(texts)
         return result

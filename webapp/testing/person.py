@@ -211,7 +211,7 @@ class AskedPerson:
         return heard
 
     async def follows(self, link: str) -> bool:
-        """Open a link that the model passed on, and run the planned action.
+        """Open a link that the model passed on to the person, and run the planned action.
 
         Return False if repeating the same call would not get any further.
         """
@@ -230,7 +230,7 @@ class AskedPerson:
             await each()
 
     async def let_pass(self, **amount: float) -> None:
-        """Move the clock (`minutes=5`) and run the work that is due by then."""
+        """Move the clock (`minutes=5`), then run the work that has become due."""
         self.clock.tick(**amount)
         await fall_due(self._service)
 
@@ -319,7 +319,7 @@ class AskedPerson:
         return None
 
     async def _fail(self, asked: Elicitation, error: AssertionError) -> ElicitResult:
-        """Fail the question with this error, so that the tool continues and sees the cause."""
+        """Fail the question with this error, so that the tool continues and receives the error."""
         if error not in self._failures:
             self._failures.append(error)
         await self._service.elicitations.end(asked, Status.FAILED, why=str(error))

@@ -33,8 +33,8 @@ _HINTS: Mapping[str, str] = {
 class Told:
     """A question as the person received it.
 
-    `price` is set for a payment, `provider` for an account. `timeout` is how long the question
-    waits.
+    `price` is set for a payment, `provider` for an account. `timeout` is the time
+    until the question expires.
     """
 
     kind: str
@@ -71,7 +71,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """The result that the model sees: its text, and the code if it is one of our errors."""
+    """The result that the model sees: its text, and its code if the result is one of our errors."""
 
     text: str
     is_error: bool
@@ -131,7 +131,7 @@ class NeverAsked(AssertionError):
 
 
 class StillOpen(AssertionError):
-    """A question that a client of the test's own received and does not act on."""
+    """The test's own client received a question and leaves the question open."""
 
     def __init__(self, told: Told, *, last_call: str) -> None:
         self.told = told

@@ -5,8 +5,8 @@ request as local. The envelope therefore carries what only the accepting worker 
 the client's socket, the address, whether a proxy was used, and the access token. Creating an
 envelope requires the server's secrets. The worker's name and the challenge that it sent over this
 connection are sealed in, so an envelope opens at one worker and on one connection only. A copied
-envelope is useless, without a list of used envelopes and without a trusted clock. The envelope also
-contains the key for all further messages on the connection.
+envelope is therefore useless, and workers need no list of used envelopes and no trusted clock. The
+envelope also contains the key for all further messages on the connection.
 """
 
 import secrets
@@ -145,7 +145,7 @@ class Sealing:
         return self._cipher.encrypt(_sided(nonce, is_answer=is_answer), piece, None)
 
     def open(self, sealed: bytes, *, is_answer: bool) -> bytes:
-        """Decrypt the next message. Raises BadEnvelope if it is forged, missing or out of order."""
+        """Decrypt the next message. Raises BadEnvelope for a forged, lost or reordered message."""
         nonce, self._read = _COUNTER.pack(self._read), self._read + 1
         try:
             return self._cipher.decrypt(_sided(nonce, is_answer=is_answer), sealed, None)

@@ -13,7 +13,7 @@ from types import FrameType
 
 from flows.errors import StoreUnavailable
 
-# The module that runs, and the attribute of its object that holds the configuration.
+# The server's module, and the attribute of `self` in it that has the configuration.
 _SERVERS = {"uvicorn.server": "config", "gunicorn.arbiter": "cfg"}
 _STARTERS = frozenset({"hypercorn", "granian"})
 _START_ONE = (

@@ -7,9 +7,9 @@ can answer, and is then closed.
 The other worker's application sends the next message only after this worker has passed on the
 previous message, so it knows what reached the client, as on its own connection. If the client
 disconnects, the connection between the workers is closed. A worker that is busy, for example with a
-tool that blocks its event loop, keeps its sessions: the client is asked to retry. A worker that
-goes away before it answers counts as having no such session. If its answer had begun, the answer
-ends, and the client resumes its stream (Last-Event-ID) or starts a new session.
+tool that blocks its event loop, keeps its sessions: the client is asked to retry. If a
+worker goes away before it answers, the session counts as unknown. If the worker goes away later,
+the answer ends, and the client resumes its stream (Last-Event-ID) or starts a new session.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from webapp.http.connection import (
 from webapp.workers.envelope import CHALLENGE_BYTES, BadEnvelope, Envelope, Sealing
 
 GREETING_SECONDS = 10.0
-# longer than the greeting: the other worker, whose client waits, may be busy too
+# longer than GREETING_SECONDS: the sending worker may be busy, and its client waits
 _ENVELOPE_SECONDS = 60.0
 _ENVELOPE_BYTES_AT_MOST = 512 * 1024
 _FRAME_BYTES_AT_MOST = 256 * 1024 * 1024
@@ -218,7 +218,7 @@ class Relay:
             channel.close()
 
     async def _hand_on(self, scope: Scope, send: Send, channel: _Channel) -> None:
-        """Send the other worker's answer to the client. Raises _Gone, or OSError if it is lost."""
+        """Send the other worker's answer to the client. Raises _Gone; OSError if `send` fails."""
         connection = client_connection_of(scope)
         while True:
             frame = await channel.read()
@@ -271,7 +271,7 @@ class Relay:
             _log.warning("relay.refused", extra={"why": str(error) or "no envelope came"})
             return
         except (OSError, EOFError) as error:
-            if getattr(error, "partial", b""):  # otherwise it only probed whether somebody listens
+            if getattr(error, "partial", b""):  # without data it was only a probe, as in `_sweep`
                 _log.warning("relay.refused", extra={"why": "no envelope came"})
             return
         channel = _Channel(reader, writer, key=envelope.key, is_answer=True)
@@ -309,13 +309,13 @@ class _Exchange:
             pass
         finally:
             self._is_lost = True
-            self._received.put_nowait({"type": "http.disconnect"})  # queued before `send` returns
+            self._received.put_nowait({"type": "http.disconnect"})  # queue it before `send` returns
             self._taken.put_nowait(None)
 
     async def receive(self) -> Message:
         message = await self._received.get()
         if message["type"] == "http.disconnect":
-            self._received.put_nowait(message)  # every later call receives the disconnect too
+            self._received.put_nowait(message)  # put it back: later calls get the disconnect too
         return message
 
     async def send(self, message: Message) -> None:
@@ -392,7 +392,7 @@ def _listener_at(path: Path) -> socket.socket:
 
 
 def _sweep(folder: Path) -> None:
-    """Delete the sockets of killed processes. A socket with its final name listens or is dead."""
+    """Delete the sockets of killed processes. Skip names with a dot: these do not listen yet."""
     for path in folder.glob("[!.]*"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             try:

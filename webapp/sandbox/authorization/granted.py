@@ -37,7 +37,7 @@ class Family:
     id: str
     person: SandboxPerson
     scopes: tuple[str, ...]
-    is_for_person: bool  # Slack's user token, not its bot's
+    is_for_person: bool  # True for Slack's user token, False for its bot token
     nonce: str | None
     began_at: datetime
     access: str = ""
@@ -61,7 +61,7 @@ class _Code:
     request: AuthorizationRequest
     person: SandboxPerson
     until: datetime
-    families: tuple[str, ...] | None = None  # the families from this code; None: it was not used
+    families: tuple[str, ...] | None = None  # the families from this code; None if it is unused
 
 
 class AuthorizationGrants:
@@ -148,7 +148,7 @@ class AuthorizationGrants:
         return family if is_good else None
 
     def revoke(self, token: str) -> bool:
-        """Revoke the family of any of its tokens. Return False if there is none to revoke."""
+        """Revoke the family that the token belongs to. Return False if there is no such family."""
         family = self._families.get(self._tokens.get(_hash(token), ""))
         if family is None or family.is_revoked:
             return False

@@ -42,7 +42,7 @@ class AuthorizationHabits:
     authorize: str
     token: str
     issuer: str | None
-    # those with a description; any other scope is granted too
+    # scopes with a description; other scopes are granted too
     scopes: Mapping[str, str] = field(repr=False)
     is_openid: bool = False
     separator: str = " "  # of the scopes in the token reply

@@ -61,7 +61,7 @@ class Control(DeliveryHabits, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Answer:
     """A response.
 
-    `again` makes the response to a repeated request, if it differs from the first.
+    `again` makes the response to a repeated request, if that differs from the first response.
     """
 
     body: Json
@@ -139,7 +139,7 @@ class ProviderApi(Protocol):
 
 
 class SandboxAnswers:
-    """The responses of one provider, whose events leave after them."""
+    """The responses of one provider. Its webhook events are sent after the response."""
 
     def __init__(self, api: ProviderApi) -> None:
         self.api = api

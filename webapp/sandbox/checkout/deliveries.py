@@ -1,6 +1,6 @@
 """The delivery of the sandbox's webhooks, for all providers, as unreliable as a test needs.
 
-Real deliveries come twice, late, out of order or never. `DeliveryHabits` says which. An event
+Real deliveries come twice, late, out of order or never. `DeliveryHabits` chooses. An event
 leaves in the background task of the response that caused it. So the server that runs the response
 also waits for the event, or cancels it on shutdown.
 """
@@ -46,10 +46,10 @@ class Outside:
 
 
 class DeliveryHabits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The way in which events arrive. By default each arrives once, at once.
+    """The way in which events arrive. By default each event arrives once, without delay.
 
-    `duplicates` are extra copies of each event. `reorder` holds an event until the next and sends
-    that one first. `hold` holds all events until they are released, and `drop` loses them.
+    `duplicates` are extra copies of each event. `reorder` holds an event until the next one
+    has been sent. `hold` holds all events until they are released, and `drop` discards all events.
     """
 
     duplicates: Annotated[int, msgspec.Meta(ge=0, le=_DUPLICATES_AT_MOST)] = 0
@@ -59,7 +59,7 @@ class DeliveryHabits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Deliveries:
-    """Delivers events. `headers_of` makes the headers, again for each try."""
+    """A sender of events. `headers_of` makes the headers of an event for each attempt."""
 
     def __init__(
         self, outside: Outside, *, headers_of: Callable[[SandboxEvent], Sequence[tuple[str, str]]]

@@ -1,7 +1,7 @@
 """The sandbox's payment pages, on which a person pays without money.
 
 Risks: somebody takes the page for a real one and types a card number. So the page has no field for
-one.
+a card number.
 """
 
 from dataclasses import dataclass

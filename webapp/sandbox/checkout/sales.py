@@ -31,7 +31,7 @@ class SaleState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaleRefund:
-    """A refund. `about` has the fields that only its provider has, as they were sent."""
+    """A refund. `about` has the provider's own fields, as the request sent them."""
 
     id: str
     price: Money
@@ -41,7 +41,7 @@ class SaleRefund:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sale:
-    """A sale. `taken_at` is when it was paid, or when a pending payment was started."""
+    """A sale. `taken_at` is when the sale was paid, or when a pending payment was started."""
 
     id: str
     price: Money
@@ -116,15 +116,15 @@ class Vendor(Protocol[Own_contra]):
     def refund_id(self) -> str: ...
 
     def notes(self, sale: Own_contra, /) -> Iterable[str]:
-        """Return notes for the page about what else happened to the sale, besides refunds."""
+        """Return notes for the page about events of the sale other than refunds."""
         ...
 
     def event(self, before: Own_contra, after: Own_contra, /) -> SandboxEvent | None:
-        """Return the event that reports a change, or None if it is not reported."""
+        """Return the event that reports a change, or None for an unreported change."""
         ...
 
     def headers(self, event: SandboxEvent, /) -> Sequence[tuple[str, str]]:
-        """Return the headers of an event, again for each try."""
+        """Return the headers of an event. Called for each attempt."""
         ...
 
 
@@ -142,7 +142,7 @@ class Sales(Generic[P]):
         self._sales: dict[str, P] = {}
 
     def find(self, id: str) -> P | None:
-        """Return the sale in its current state. An open sale that has expired is ended here."""
+        """Return the sale in its current state. First end an open sale that has expired."""
         sale = self._sales.get(id)
         if sale is None or self.clock() < sale.until:
             return sale
@@ -194,9 +194,9 @@ class Sales(Generic[P]):
         return notes
 
     def press(self, sale: P, name: str) -> str | None:
-        """Press a button, and return where the browser goes.
+        """Press a button, and return the URL to which the browser is redirected.
 
-        None means the sale's page, which shows the reason.
+        None means that the browser returns to the page of the sale.
         """
         for button in self.vendor.buttons:
             if button.name == name and button.when(sale):

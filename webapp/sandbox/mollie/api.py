@@ -1,7 +1,7 @@
 """A small version of Mollie's Payments v2: the part that our own gateway calls.
 
-Risks: a payment or a refund that is made twice, because its key is forgotten after an hour. As at
-Mollie, refunds can exceed the payment, so a refund that is sent twice is made twice.
+Risks: a payment or a refund is made twice. Nothing here prevents that, as at Mollie: an idempotency
+key is forgotten after an hour, and refunds can exceed the payment.
 """
 
 import hmac
@@ -140,7 +140,7 @@ class MollieApi:
         return self.sales.keep(payment).as_json()
 
     def list_payments(self, call: ApiCall) -> Json:
-        """List the payments, the latest first. `from` is the id of the first one."""
+        """List the payments, the latest first. `from` is the id of the first payment to list."""
         limit, first = _limit(call.query), _given(call.query, "from")
         found = self.sales.all()[::-1]
         if first is not None:

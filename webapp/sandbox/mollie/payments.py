@@ -134,7 +134,7 @@ def cancel(sales: Sales[MolliePaid], payment: MolliePaid) -> MolliePaid:
 
 
 def _promise(sales: Sales[MolliePaid], payment: MolliePaid) -> None:
-    """Choose a bank transfer: the payment stays open for days, without a webhook."""
+    """Choose a bank transfer: the payment stays open for days, and no webhook is sent."""
     until = sales.clock() + _TRANSFER_LIFE
     sales.keep(replace(payment, method="banktransfer", until=until))
 

@@ -70,7 +70,7 @@ _KEY_AT_MOST = 108
 _TOKEN_LIFE = timedelta(hours=9)
 _Address = Annotated[str, Meta(pattern=r"^https?://[!-~]{1,2000}\Z")]
 T = TypeVar("T")
-# The effect of a route. It returns a function that gives the current state, now and later.
+# The effect of a route. It returns a function that reads the state, now or for a repetition.
 Act: TypeAlias = Callable[["PayPalApi", ApiCall], Callable[[], Json]]
 
 
@@ -142,7 +142,7 @@ def paypal_api(sandbox: Sandbox, outside: Outside) -> "PayPalApi":
 
 @dataclass(slots=True, kw_only=True)
 class PayPalApi:
-    """PayPal's API for callers with a token, which they get for the client's secret.
+    """PayPal's API for callers with a token, which is issued for the client's secret.
 
     Implements ProviderApi.
     """
@@ -196,7 +196,7 @@ class PayPalApi:
         return PayPalError(status.phrase.upper().replace(" ", "_"), status=status)
 
     def headers(self, _: bool) -> Mapping[str, str]:  # noqa: FBT001 - there is one
-        """Return the headers. `date` tells a server whether a missing order has expired."""
+        """Return the headers. A server uses `date` to tell whether a missing order has expired."""
         date = format_datetime(self.sales.clock().astimezone(UTC), usegmt=True)
         return {"paypal-debug-id": trace(), "date": date}
 

@@ -49,7 +49,7 @@ def sandbox_scheme(url: str) -> PlayedScheme:
 
 @cache
 def signers_key() -> rsa.RSAPrivateKey:
-    """Return the key of all sandboxes of a process: making one takes a second."""
+    """Return the signing key. All sandboxes of a process share it: making a key takes a second."""
     return rsa.generate_private_key(public_exponent=65537, key_size=RSA_BITS_AT_LEAST)
 
 

@@ -52,7 +52,7 @@ _SESSIONS = "/v1/checkout/sessions"
 _INTENT, _CHARGE = "payment_intent", "payment_intent.latest_charge"
 # Parameters for Stripe's hosted page, which this page ignores.
 _WITHOUT_EFFECT = ("locale", "submit_type", "customer_email", "payment_intent_data[description]")
-# The effect of a route, for the id in its path.
+# The effect of a route. The text is the id in the route's path.
 Act: TypeAlias = Callable[["StripeApi", CheckoutForm, str], Json]
 
 

@@ -209,7 +209,7 @@ def _status(refund: SaleRefund) -> Json:
 
 
 def _becomes_refund(status: str) -> Act:
-    """Return the effect that gives the latest possible refund this status."""
+    """Return the effect that sets this status on the latest refund that can have the status."""
 
     def act(sales: Sales[StripeSession], session: StripeSession) -> None:
         refunds = [*session.refunds]

@@ -13,7 +13,7 @@ may get lost, so watchers are asked to read again every 15 seconds, and after ea
 
 Guarantee: a kill of the server loses nothing that was acknowledged. No guarantee: a replica that
 takes over may lack acknowledged writes. A server with settings that would lose data is refused at
-the start, with the line to set.
+the start, and the error has the configuration line to set.
 
 No other folder imports these modules; `opening` uses `open_store` and `holds_something`.
 """

@@ -10,7 +10,7 @@ Job = TypeVar("Job")
 
 
 class Gathering(Generic[Job]):
-    """A queue for each lane: one batch is in progress, and later jobs form the next batch.
+    """A queue for each lane (server). While one batch is in progress, new jobs form the next.
 
     `carry_out` returns an answer for each job of a batch, or an exception for a job that failed.
     `lane_of` names the server of a job, so that a silent server does not delay jobs for other

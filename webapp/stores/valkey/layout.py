@@ -1,7 +1,7 @@
 """The layout of records in a Valkey server: names of keys, shards, and a record as bytes.
 
 A stored record is the length of its header in four bytes, the header as MessagePack, and the sealed
-content. Scripts read the header. They cannot represent integers above 2**53, so a version is text.
+content. Scripts read the header. Lua cannot represent integers above 2**53, so a version is text.
 Times are microseconds since 1970. An index rounds times after the year 2255; the header does not.
 """
 
@@ -45,7 +45,7 @@ def shard_of(owner: str, *, shards: int) -> int:
 
 
 def name_of(owner: str, kind: str, id: str) -> str:
-    """Return a record's name. Called with a key instead of the id, return its name in `holders`."""
+    """Return the record's name. With a key as `id`, return the key's name in `holders`."""
     return f"{owner}\0{kind}\0{id}"
 
 

@@ -41,7 +41,7 @@ class Script:
         return (*self._head(shard, names), *arguments)
 
     def whole(self, command: Command) -> Command | None:
-        """Return the command with the script's text for its digest; None for another script."""
+        """Return this script's command with the text in place of the digest, else None."""
         return ("EVAL", self._text, *command[2:]) if command[:2] == self._by_digest else None
 
     def _head_for(self, shard: int, names: str) -> Command:
@@ -68,5 +68,5 @@ _ALL = (WRITE, FIND, LIST, DUE, CLAIM, ERASE, CHECK, SCAN, FENCE)
 
 
 def whole_of(command: Command) -> Command:
-    """Return the command for a server that does not know the script yet, or has forgotten it."""
+    """Return the command with the script's text, for a server that does not know the script."""
     return next((whole for script in _ALL if (whole := script.whole(command))), command)

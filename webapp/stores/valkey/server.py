@@ -59,7 +59,7 @@ ANSWER_SECONDS = 10.0
 FAILED = (RedisError, RedisClusterException, OSError)
 _CONNECT_SECONDS = 5.0
 _CANCEL_AGAIN_SECONDS = 0.2
-_LEFT_AT_MOST = 4  # replaced clients, which may still have commands in progress
+_LEFT_AT_MOST = 4  # replaced clients, whose commands may be in progress
 _NOTHING_DONE = (NoScriptError, MovedError, AskError, TryAgainError)
 
 # The library raises several errors for a failed login.
@@ -97,7 +97,7 @@ class OneServer:
         told = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
         name = told.get("master_replid", "")
         if told.get("role") != "master" or told.get("cluster_enabled") == "1" or not name:
-            return  # a server that refuses writes by itself, or has no such identifier
+            return  # a replica or cluster node, which checks writes itself, or no identifier
         found = cast("bytes | None", await self._ask(connection, "GET", SERVER_KEY)) or b"0 "
         number, _, noted = found.decode().partition(" ")
         now, used = (int(number), noted), self._used
@@ -229,7 +229,7 @@ class ValkeyServer:
         """Return a new connection that is not yet connected and not in the client's pool."""
         client: Any = self._client
         if self.is_cluster:
-            node = client.get_random_primary_node()  # random, to skip a dead node in the end
+            node = client.get_random_primary_node()  # random: a later try skips a dead node
             made: AbstractConnection = node.connection_class(**node.connection_kwargs)
         else:
             made = client.connection_pool.make_connection()

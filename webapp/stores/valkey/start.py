@@ -65,7 +65,7 @@ def check_info(shown: str, info: Mapping[str, Any]) -> None:
 
 
 async def shards_of(server: ValkeyServer) -> int:
-    """Return the number of shards. The number of a new store is set here."""
+    """Return the store's number of shards. If the store is new, set that number first."""
     shards = SHARDS_OF_A_CLUSTER if server.is_cluster else 1
     ours = f"{LAYOUT_VERSION} {shards}"
     made, found = await server.run([("SET", LAYOUT_KEY, ours, "NX"), ("GET", LAYOUT_KEY)])

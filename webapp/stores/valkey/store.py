@@ -371,7 +371,7 @@ class ValkeyStore:
         counts = await self._ask(
             [("ZCOUNT", key(shard, "erase"), "-inf", before) for shard in range(self._shards)]
         )
-        # With nothing to erase, still ask one shard, which refuses if the store is fenced.
+        # If there is nothing to erase, ask one shard anyway: it refuses if the store is fenced.
         return [shard for shard, count in enumerate(counts) if count] or [0]
 
     async def _ask(self, commands: Sequence[Command]) -> Sequence[Any]:
