@@ -13,6 +13,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
+from flows.elicitation.flow import Talk
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed, InvalidQuestion
 from flows.origin import origin_of
@@ -208,6 +209,17 @@ def standing_refunds(
         raise unreadable(seller, doing=GIVING_BACK) from None
     priced = [(one, price) for one, price in priced if price.currency == payment.currency]
     return [one for one, _ in priced], sum(price.minor_units for _, price in priced)
+
+
+def existing_refunds(listing: Talk[Sequence[RefundT]]) -> Talk[Sequence[RefundT]]:
+    """List the refunds of a payment. Raises Failed.
+
+    A refused list is no refusal of a refund: a request whose answer was lost may have made it.
+    """
+    try:
+        return (yield from listing)
+    except Failed as error:
+        raise Failed(str(error)) from error
 
 
 def refund_that_stands(

@@ -364,7 +364,7 @@ async def test_without_who_and_without_the_code_nobody_is_asked() -> None:
 
 
 async def test_a_verb_outside_says_both_ways_to_ask() -> None:
-    with pytest.raises(NoAsker, match=r"inside the tool .* within `async with asking"):
+    with pytest.raises(NoAsker, match=r"In a tool: serve it .* within `async with asking"):
         await type_key()
 
 

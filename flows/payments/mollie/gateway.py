@@ -52,6 +52,7 @@ from flows.payments.responses import (
     ProviderRefund,
     as_one,
     changes_told,
+    existing_refunds,
     json_request,
     learned,
     refund_key,
@@ -256,8 +257,11 @@ class MollieGateway:
         return asking(payment, until=context.now + LIFE_WITHOUT_A_METHOD)
 
     def _refunds(self, payment: Payment, path: str) -> Talk[Sequence[ProviderRefund]]:
-        reply = yield self._request("GET", f"{path}?limit=250")
-        return refunds_in(reply, payment, self.seller)
+        def listing() -> Talk[Sequence[ProviderRefund]]:
+            reply = yield self._request("GET", f"{path}?limit=250")
+            return refunds_in(reply, payment, self.seller)
+
+        return existing_refunds(listing())
 
     def _request(
         self, method: str, path: str, *, body: str | None = None, key: str | None = None

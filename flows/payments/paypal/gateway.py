@@ -60,6 +60,7 @@ from flows.payments.responses import (
     ProviderRefund,
     as_one,
     changes_told,
+    existing_refunds,
     json_request,
     learned,
     problem,
@@ -303,8 +304,11 @@ class PayPalGateway:
         return order.is_approved, session_of(order, self.seller)
 
     def _refunds(self, payment: Payment) -> Talk[Sequence[ProviderRefund]]:
-        reply = yield from self._send("GET", _path(payment.session))
-        return refunds_in(reply, payment, self.seller)
+        def listing() -> Talk[Sequence[ProviderRefund]]:
+            reply = yield from self._send("GET", _path(payment.session))
+            return refunds_in(reply, payment, self.seller)
+
+        return existing_refunds(listing())
 
     def _send(
         self, method: str, path: str, *, body: str | None = None, key: str | None = None

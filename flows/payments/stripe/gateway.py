@@ -31,8 +31,10 @@ from flows.payments.pace import PACE
 from flows.payments.receipt import Payment, Refund, RefundChange
 from flows.payments.responses import (
     KeyUsed,
+    ProviderRefund,
     as_one,
     changes_told,
+    existing_refunds,
     learned,
     problem,
     refund_key,
@@ -139,7 +141,6 @@ class StripeGateway:
     ) -> Talk[Refund]:
         intent = payment_of(payment, self.seller)
         key = refund_key(payment)
-        listing = f"{_REFUNDS}?{urlencode({'payment_intent': intent, 'limit': '100'})}"
         price = payment.price
         form = {
             "payment_intent": intent,
@@ -150,7 +151,7 @@ class StripeGateway:
             form["metadata[reason]"] = reason[:REASON_AT_MOST]
         if up_to is not None:
             price = Money.from_minor_units(up_to, payment.currency)
-            listed = refunds_in((yield self._get(listing)), self.seller)
+            listed = yield from self._refunds(intent)
             standing, given = standing_refunds(listed, payment, self.seller)
             if given >= up_to:
                 return as_one(standing, price)
@@ -161,15 +162,21 @@ class StripeGateway:
         if reply.status_code == 200:
             return read_refund(reply, payment, self.seller)
         # Refunded already, or the key was used with another reason: list the refunds to find out.
-        listed = refunds_in((yield self._get(listing)), self.seller)
+        listed = yield from self._refunds(intent)
         return refund_that_stands(
             listed, payment, self.seller, price=price, refused=reply, code_of=code_of
         )
 
     def refunds(self, payment: Payment) -> Talk[Sequence[RefundChange]]:
-        query = {"payment_intent": payment_of(payment, self.seller), "limit": "100"}
-        reply = yield self._get(f"{_REFUNDS}?{urlencode(query)}")
-        return changes_told(refunds_in(reply, self.seller), self.seller)
+        listed = yield from self._refunds(payment_of(payment, self.seller))
+        return changes_told(listed, self.seller)
+
+    def _refunds(self, intent: str) -> Talk[Sequence[ProviderRefund]]:
+        def listing() -> Talk[Sequence[ProviderRefund]]:
+            query = urlencode({"payment_intent": intent, "limit": "100"})
+            return refunds_in((yield self._get(f"{_REFUNDS}?{query}")), self.seller)
+
+        return existing_refunds(listing())
 
     def claims(self, payment: Payment) -> Talk[Sequence[ProviderClaim]]:
         intent = payment_of(payment, self.seller)

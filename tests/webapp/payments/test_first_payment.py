@@ -87,7 +87,7 @@ async def test_steps_of_the_page_lead_through_a_sale_and_its_refund(shop: Shop) 
     assert "checkout.session.completed" in came
     assert refund.startswith("9.00 EUR is refunded (re_")
     assert still_open == ""
-    assert "1 payment pages of ours" in compared
+    assert "1 payment pages of this server" in compared
     assert "0 were lost here" in compared
     assert await shop.ledger() == ["refunded"]
 

@@ -269,3 +269,13 @@ TestPartRefundsBesideModel.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+
+
+def test_refused_list_does_not_mean_that_a_refund_whose_answer_was_lost_was_refused() -> None:
+    machine = PartRefundsBesideModel()
+    machine.open(is_spent=False)
+    machine.refund(which=0, up_to=100)
+    machine.answer(which=0)  # the list before the refund
+    machine.lose_the_answer(which=0)
+    machine.turn_away(which=0, status=400)  # the list after it
+    machine.teardown()
