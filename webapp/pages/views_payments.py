@@ -78,7 +78,7 @@ class NotGivenBack(View):
 class PaymentOver(View):
     """The page of a payment that is refunded, being refunded, owed, or disputed by a bank.
 
-    `receipt` is the id of the receipt. `price` is the owed part if a refund failed, else all of it.
+    `receipt` is the id of the receipt. `price` is the owed part if a refund failed, else all.
     """
 
     template: ClassVar[str] = "payment_over.html"
