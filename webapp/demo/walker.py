@@ -1,7 +1,7 @@
 """The walker: an HTTP client that acts as a person and presses the first button of each page.
 
-Risks: a link that leads away, where the walker would fill in strangers' forms. The walker stops at
-any other origin.
+Risks: a page links to another site, where the walker would fill in strangers' forms. The walker
+stops at any origin that the caller has not allowed.
 """
 
 from collections.abc import Callable, Collection, Mapping
