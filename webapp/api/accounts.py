@@ -92,7 +92,7 @@ async def disconnect_account(
     service: NamedDependency[Service],
     user: Whose = None,
 ) -> ToldDisconnection:
-    """Revoke and erase the account. If others use it too, only this program loses access."""
+    """Revoke and erase the account. If others use the account, only this program loses access."""
     accounts, mine = service.kinds.accounts, client_of(requester.program.program)
     found = await account_of(service, requester, account_id, user=user)
     if set(found.tools) != {mine}:

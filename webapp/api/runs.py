@@ -129,7 +129,7 @@ class OnceState(Struct, frozen=True, kw_only=True):
 
 
 class RunSpending(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A claimed payment that the run spends before it does something that cannot be undone."""
+    """A claimed payment that the run spends before the program does irreversible work."""
 
     user: UserName | None = None
     run: RunName
@@ -150,7 +150,7 @@ async def end_run(
             run = await call.the_run()
             for asked in run.asked:
                 await _end_with(service, call, run, asked.elicitation_id, data=data)
-            call.used.has_known = True  # the program ended the run, whether or not it got answers
+            call.used.has_known = True  # end the run even if the program got no answer
             if data.again:
                 call.used.note_use(again=True)
             await service.elicitations.run_to_completion(call.end(is_error=data.is_error))
