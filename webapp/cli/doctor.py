@@ -207,7 +207,7 @@ async def examine_registrations(service: Service) -> Sequence[Finding]:
 
 
 async def _step_back(high_water: HighWater, now: datetime) -> Sequence[Finding]:
-    """Check whether the store has lost data that it had acknowledged."""
+    """Check whether the store has lost writes that were acknowledged before."""
     if (why := await high_water.why_older()) is not None:
         says = f"the store is older than before: {why}"
         return [wrong("step back", says, fix="start a server, then follow docs/how-to/stores.md")]
