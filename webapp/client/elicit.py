@@ -122,7 +122,7 @@ class Elicit:
     def _begin(self) -> None:
         self._by = secrets.token_urlsafe(12)  # identifies this block when it claims work
         self._asked = Counter[tuple[str, str]]()
-        self._ids: dict[str, int] = {}  # ids of its questions, with their `nth`
+        self._ids: dict[str, int] = {}  # ids of this block's questions, with their `nth`
         self._shown = set[str]()
         self._over: dict[str, None] = {}  # the questions whose outcome the program received
         self._receipt: str | None = None  # the last payment, unless it was a permanent purchase
