@@ -25,7 +25,7 @@ class WalkedForm:
     action: str
     fields: dict[str, str] = field(default_factory=dict[str, str])
     asks: list[str] = field(default_factory=list[str])
-    is_pressed: bool = False  # its first button with a name is among the fields
+    is_pressed: bool = False  # the form's first named button is among the fields
 
 
 class Page(HTMLParser):
