@@ -188,7 +188,7 @@ class EventSender:
         claim = replace(event, tries=event.tries + 1, next_at=until)
         try:
             await self._elicitations.write(claim)
-        except Conflict:  # another process sends it, or its owner was erased
+        except Conflict:  # another process sends the event, or its owner was erased
             return False
         claimed = replace(claim, version=claim.version + 1)
         reply = await self.send(address, claimed)
@@ -219,7 +219,7 @@ class EventSender:
         about = {"webhook_id": event.webhook_id, "address": event.address, "type": event.type}
         try:
             await self._elicitations.write(event)
-        except Conflict:  # it was replayed in the meantime, or its owner was erased
+        except Conflict:  # the event was replayed in the meantime, or its owner was erased
             return False
         match event.status:
             case "sent":
