@@ -34,7 +34,7 @@ from webapp.identity.issuer import Issuer
 KNOWN_AT_MOST = 10_000
 RENEWED_FOR = timedelta(hours=1)
 ASKED_AT_ONCE = 8
-REFUSED_AT_ONCE, BETWEEN_REFUSALS = 30, timedelta(seconds=1)  # of one address, before it queues
+REFUSED_AT_ONCE, BETWEEN_REFUSALS = 30, timedelta(seconds=1)  # of one address, before a queue
 LINE_AT_MOST = 100
 
 

@@ -1,8 +1,8 @@
 """Pairing: a key and a one-time address for machines that cannot say whose program connects.
 
-Risks: others read the key. The key stands for the user who runs the server. It is therefore printed
-only in that user's terminal, and works only if the server's address is on this machine. The address
-works once, for ten minutes, and needs a click, because link scanners open links.
+Risks: others read the key, which stands for the user who runs the server. The key is therefore
+printed only in that user's terminal, and works only if the server's address is on this machine. The
+address works once, for ten minutes, and needs a click, because link scanners open links.
 """
 
 import hmac
