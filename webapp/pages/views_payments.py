@@ -11,7 +11,7 @@ from webapp.pages.views import View
 from webapp.pages.views_openers import OwnPage
 
 # "stuck": the refund failed, and the operator must check it. "made": a result was made for the
-# payment, and it is unknown whether it arrived.
+# payment, and it is unknown whether the result arrived.
 Stays = Literal["taken", "made", "spent", "disputed", "by_hand", "under_way", "trouble"]
 Over = Literal[
     "refunding",
