@@ -28,7 +28,7 @@ from webapp.routes.answers import NotShown
 from webapp.routes.page_request import PageRequest
 from webapp.service import Service
 
-SIGN_IN = "signin"  # the subject of the CSRF field of those forms
+SIGN_IN = "signin"  # the subject of the CSRF field of sign-in forms
 _log = logging.getLogger(__name__)
 
 _HERE_ONLY = (

@@ -70,7 +70,7 @@ async def depart(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Press:
-    """One press of Continue. `browser` is the hash of the browser's cookie.
+    """A press of Continue. `browser` is the hash of the browser's cookie.
 
     `rest` is the random part of the attempt's state token.
     """
@@ -178,7 +178,7 @@ class Returned:
     elicitation: Elicitation
     number: int
     attempt: Attempt | None
-    state: str  # its hash
+    state: str  # the hash of the token's random part
 
 
 async def returned(service: Service, states: list[str], *, now: datetime) -> Returned:

@@ -25,7 +25,7 @@ from webapp.routes.openers import SIGN_IN, sign_in_button
 from webapp.routes.page_request import PageRequest
 from webapp.service import Service
 
-PAIR = "pair"  # the subject of the CSRF field of that form
+PAIR = "pair"  # the subject of the CSRF field of the pairing form
 _WHY: Mapping[type[Exception], tuple[Literal["refused", "trouble", "mixed"], HTTPStatus]] = {
     Denied: ("refused", HTTPStatus.FORBIDDEN),
     Failed: ("trouble", HTTPStatus.BAD_GATEWAY),

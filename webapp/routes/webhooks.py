@@ -116,7 +116,7 @@ async def _hinted(
     # the provider's session differs from the request, which asking again would not change
     except Mismatch as error:
         became = f"other_{error.what}"
-    except Failed as error:  # the provider sends it again
+    except Failed as error:  # the provider sends the hint again
         service.telemetry.observer.webhook_came(name, "not_asked")
         _log.warning("webhook.not_asked", extra={"seller": name, "why": str(error)})
         raise ServiceUnavailableException from error
