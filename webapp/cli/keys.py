@@ -5,7 +5,7 @@ still needed. With a key file, every process sees a new secret before it is used
 removed that wraps a key in any store that was opened with the file. A store whose file is gone also
 prevents the removal, and the error names that store. With ELICIT_SECRET, the command cannot know
 the settings of other processes. The command therefore refuses to wrap keys under a secret that no
-process of this store has loaded, and the operator removes old secrets from the setting.
+process of this store has loaded, and to retire a secret that still wraps one of the store's keys.
 """
 
 import argparse
