@@ -40,7 +40,7 @@ _PROOF_BYTES = 30
 class _Health(Struct):
     proof: str
     server: str = ""
-    sandbox_of: str = ""  # a sandbox simulates providers for the server here
+    sandbox_of: str = ""  # the server for which a sandbox simulates providers
 
 
 class PortUnusable(Exception):
