@@ -1,9 +1,9 @@
 """The routes of accounts: list a user's connected accounts, get a token, disconnect.
 
-Risks: a program gets access to an account that it never asked for. So each account names the tools
-and clients that may use it, and a program is one of them, by its name. For an account that is not
-shared with the program, the response is 404. A program could also end an account that others use,
-so in that case only this program loses access.
+Risks: a program gets access to an account that it never asked for. So each account lists the tools
+and clients that may use it, and a program is listed by its name. For an account that is not shared
+with the program, the response is 404. A program could also disconnect an account that others use.
+Such an account stays connected, and only this program loses access.
 """
 
 import logging
@@ -92,7 +92,7 @@ async def disconnect_account(
     service: NamedDependency[Service],
     user: Whose = None,
 ) -> ToldDisconnection:
-    """Revoke and erase the account. If others use it too, only this program loses access."""
+    """Revoke and erase the account. If others use the account, only this program loses access."""
     accounts, mine = service.kinds.accounts, client_of(requester.program.program)
     found = await account_of(service, requester, account_id, user=user)
     if set(found.tools) != {mine}:
@@ -112,7 +112,7 @@ async def read_token(
     """Return the access token, renewed if it expired. The key needs the scope `tokens`."""
     found = await working_account_of(service, requester, account_id, user=user)
     provider = service.kinds.accounts.connections.provider(found)
-    assert provider is not None  # because the account works
+    assert provider is not None  # a working account has one
     _log.info("account.token_told", extra={"id": found.id, "key": requester.program.id})
     return AccessToken(
         access_token=found.access_token,

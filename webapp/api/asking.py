@@ -89,7 +89,7 @@ class Known:
 
 
 def with_own_name(requester: Requester, question: Question[Any]) -> Question[Any]:
-    """Return the question, with the name of a secret prefixed by its program."""
+    """Return the question, with the name of a secret prefixed by the program's name."""
     request = question.request
     if not isinstance(request, Secret) or request.name is None:
         return question
@@ -98,7 +98,7 @@ def with_own_name(requester: Requester, question: Question[Any]) -> Question[Any
 
 
 def own_name(requester: Requester, name: str) -> str:
-    """Return the name to store a secret under. Tools and other programs cannot have this name."""
+    """Return the name to store a secret under, which tools and other programs cannot use."""
     return f"{client_of(requester.program.program)}/{name}"
 
 
@@ -157,8 +157,8 @@ async def ask(
 async def taken(service: Service, requester: Requester, current: Elicitation) -> Elicitation:
     """Record that the program has used the answer: erase the answer, or mark the payment as spent.
 
-    The run ends too, so the same Idempotency-Key returns the same result for a while. A late
-    answer can outlive its run.
+    The question's run ends too, so the same Idempotency-Key returns the same result for a while. An
+    answer that came late can be used after its run has ended.
 
     Raises:
         QuestionBusy: Another request is using the answer.
@@ -176,7 +176,7 @@ async def taken(service: Service, requester: Requester, current: Elicitation) ->
             "the name of the run and the questions that it used."
         )
     elif all(asked.elicitation_id != current.id for asked in run.asked):
-        # It was answered late: under this Idempotency-Key the question was asked again.
+        # The answer came late: the run has asked the question again in the meantime.
         await elicitations.run_to_completion(_used_up(service, current))
     else:
         key, arguments = requester.program, run.called.arguments
@@ -218,7 +218,10 @@ async def _paid(service: Service, mine: Elicitation) -> Json:
 async def must_have_its_money(
     service: Service, delivered: Elicitation, *, run: str | None = None
 ) -> None:
-    """Check the payment. Raises PaymentGone if it was refunded unused, or used by another run."""
+    """Check the elicitation's payment, if it has one.
+
+    Raises PaymentGone if the payment was refunded before it was used, or used by another run.
+    """
     paid = await service.kinds.payments.paid(delivered)
     if paid is None:
         return
@@ -347,12 +350,12 @@ def _is_among(service: Service, owners: Collection[str], owner: str) -> bool:
 
 
 def named_by(name: str | None) -> str:
-    """Return JSON in place of tool arguments: the Idempotency-Key, or a random value."""
+    """Return the JSON that takes the place of tool arguments: Idempotency-Key, or random."""
     return json.dumps({"request": secrets.token_urlsafe(18)} if name is None else {"key": name})
 
 
 def run_call_of(service: Service, key: ApiKey, caller: Caller, *, run: str) -> Call:
-    """Return the call of a program's run. Its requests share one `leg`, which owns the claims."""
+    """Return the call of a program's run. All its requests own the claims jointly, by one `leg`."""
     assert caller.owner is not None
     pepper = service.elicitations.owners.pepper
     leg = pepper.tag("leg of a run", caller.owner, client_of(key.program), run)
@@ -414,7 +417,7 @@ class _Verbs(Verbs):
     async def ask_under(self, question: Question[Any]) -> Outcome[Any]:
         """Ask the question, unless its Idempotency-Key belongs to a different question."""
         fact = self.fact(question.request)
-        self._questions.check = _must_be_asked_alone  # also against a concurrent request
+        self._questions.check = _must_be_asked_alone  # also detects a concurrent request
         try:
             await self.call.the_run()
         finally:
@@ -434,7 +437,7 @@ def _must_be_asked_alone(run: Run, step: Step) -> None:
 
 
 class _ByProgram:
-    """Presenter for programs: the program receives the link and waits on its own."""
+    """The presenter for programs, which receive the link at once and wait by polling the API."""
 
     def can(self, mode: str) -> bool:
         return mode == "url"

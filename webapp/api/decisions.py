@@ -69,7 +69,7 @@ async def answer_request(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> InboxRequest:
-    """Approve or decline a request. The response is 409 if someone decided first, or it expired."""
+    """Approve or decline a request. The response is 409 if the request has already ended."""
     person, names = _known(service, requester)
     approver, _, id = request_id.partition(".")
     decisions = service.kinds.decisions

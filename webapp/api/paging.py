@@ -2,8 +2,8 @@
 
 Risks: a list becomes slower the more data other people have. So a page reads a limited number of
 rows. If the reader may see few of them, the page is short although more pages follow. The position
-could name another person's row, the last one read, so in a list of several owners the position is
-encrypted for this server.
+is the id of the last row that was read, which may be another person's row. So in a list of several
+owners, the position is encrypted for this server.
 """
 
 from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ async def page_of_spans(
 
 
 def _read_end(service: Service, spans: Sequence[Span], after: str) -> tuple[int, str]:
-    """Return the index of the span to continue with, and the last row that was read of it."""
+    """Return the index of the span to continue with, and the id of the last row read in it."""
     try:
         end = service.links.read(after, purpose=Purpose.PAGE, now=service.clock())
         return [*map(str, spans)].index(end.rest), end.id
@@ -98,7 +98,7 @@ async def page_of(
     after: str | None,
     limit: int,
 ) -> tuple[list[T], str | None]:
-    """Return the rows and the position after them, or None at the end.
+    """Return the rows that `sees` accepts and the position after them, or None at the end.
 
     The position is an id, without the owner's prefix if the list has a single owner.
     """

@@ -1,7 +1,7 @@
 """The routes of payments: the payments of a program's users, and refunds.
 
 Risks: money is refunded twice. So a refund is identified by its payment, and a repeated request is
-the same refund. A partial refund names the total amount to be refunded.
+the same refund. A partial refund names the total to be refunded, so repeating it adds nothing.
 """
 
 from http import HTTPStatus
@@ -152,7 +152,7 @@ async def _payment_of(
 async def _run_of(
     service: Service, requester: Requester, found: Payment, run: str | None, *, user: str | None
 ) -> str | None:
-    """Return the id of the run with this name, if the payment belongs to one of its questions."""
+    """Return the id of the run with this name if the run asked for the payment, else None."""
     if run is None:
         return None
     caller = caller_of(service, requester, user)

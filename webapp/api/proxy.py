@@ -67,7 +67,7 @@ _PASSED: Final = frozenset(
 )
 _PASSED_FAMILIES: Final = ("ratelimit-", "x-ratelimit-", "x-rate-limit-")
 _ADDRESSES: Final = ("location", "content-location")
-# Any other header that passes and is an address, such as a next page, is read as an address too.
+# Matches a value that is a URL, such as a next page, in any other header that passes.
 _AN_ADDRESS: Final = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*:)?[/\\]", re.IGNORECASE)
 FOLLOWED_BY_NOBODY: Final = "elicit-location"
 _LINK: Final = re.compile(  # RFC 8288, 3
@@ -151,7 +151,7 @@ async def proxied(
 def _auth(service: Service, requester: Requester, found: Connection) -> BearerAuth:
     accounts = service.kinds.accounts
     provider = accounts.connections.provider(found)
-    assert provider is not None  # because the account works
+    assert provider is not None  # a working account has one
     tool, client = user_of_accounts(requester)
     return BearerAuth(
         found.access_token,

@@ -57,11 +57,11 @@ async def new_question(
         HeaderParameter(name="Idempotency-Key", min_length=1, max_length=NAME_CHARACTERS),
     ] = None,
 ) -> QuestionState:
-    """Ask a user, or the person of a User-Access-Token. The response contains the link for them.
+    """Ask a user, or the person of a User-Access-Token. The response contains that person's link.
 
     With an Idempotency-Key, the same body returns the same question until its answer is used. With
-    `run`, it does so until the run ends. If the answer is already known, for example a connected
-    account, the response contains the answer and no id.
+    `run`, the same body returns the same question until the run ends. If the answer is already
+    known, for example a connected account, the response contains the answer and no id.
     """
     if data.run is not None and idempotency_key is not None:
         raise InvalidQuestion(

@@ -4,7 +4,7 @@ The framework generates the document from the routes. This module adds the parts
 cannot know: problem details for every error, the resource of each route, and the body of the proxy.
 
 Risks: a documentation page loads a script from another host into the origin of people's own pages.
-So the page has no scripts, and its only style sheet is the one of the pages.
+So the page has no scripts, and its only style sheet is that of people's own pages.
 """
 
 import re

@@ -44,7 +44,7 @@ class AskedKind(StrEnum):
 
 
 class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A question to one of the program's users; which fields it has depends on its kind.
+    """A question to one of the program's users. The fields depend on the question's kind.
 
     Without `user`, the question goes to the person whose access token is in the header
     User-Access-Token.
@@ -234,7 +234,7 @@ class QuestionState(Struct, frozen=True, kw_only=True):
 
     `url` is the person's link, as long as the person can still act there. If `needs_code` is true,
     the linked page shows a one-time code: ask your user for the code and send it to the server.
-    `content` is the answer until it is used or erased; an account and a payment have their own
+    `content` is the answer until the answer is used or erased. Accounts and payments have their own
     fields. `superseded_by` is the id of an earlier, equal question that was paid late: ask again to
     get that payment. `user` is the id of the user who is asked, or null for a person who signs in
     at an issuer.

@@ -31,7 +31,7 @@ async def cancel_question(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> QuestionState:
-    """Cancel a question, and close what its provider holds open. Repeating it is not an error."""
+    """Cancel a question, and close its checkout at the provider. Repeating it is not an error."""
     current = await question_of(service, requester, question_id)
     if current.status is not Status.CANCELLED:
         try:
@@ -66,10 +66,10 @@ async def take_answer(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> QuestionState:
-    """Report that the program has used the answer, which is then erased, or the payment spent.
+    """Report that the program has used the answer or the payment.
 
-    The response is 409 if the payment was refunded or disputed in the meantime. Then do not
-    deliver anything for it.
+    The server erases the answer, or marks the payment as spent. The response is 409 if the payment
+    was refunded or disputed in the meantime. In that case, deliver nothing for the payment.
     """
     current = await question_of(service, requester, question_id)
     if current.status is not Status.ACCEPTED:
@@ -88,7 +88,7 @@ async def confirm_user_code(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> CodeTold:
-    """Check the one-time code of the page, which the user typed in the program."""
+    """Check the one-time code that the user read on the page and typed in the program."""
     current = await question_of(service, requester, question_id)
     if not current.is_by_code:
         raise NotAllowed("This question has no user code: the user's browser identifies them.")
@@ -102,7 +102,7 @@ async def answer_question(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> QuestionState:
-    """Accept or decline a question in place of the user, with a key that approves for them."""
+    """Accept or decline a question in place of the user, with a key that approves for that user."""
     current = await question_of(service, requester, question_id)
     if not current.status.is_final and service.clock() >= current.expires_at:
         # The background sweep has not expired the question yet.

@@ -129,7 +129,7 @@ class OnceState(Struct, frozen=True, kw_only=True):
 
 
 class RunSpending(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A claimed payment that the run spends before it does something that cannot be undone."""
+    """A claimed payment that the run spends before the program does irreversible work."""
 
     user: UserName | None = None
     run: RunName
@@ -150,7 +150,7 @@ async def end_run(
             run = await call.the_run()
             for asked in run.asked:
                 await _end_with(service, call, run, asked.elicitation_id, data=data)
-            call.used.has_known = True  # the program ended the run, whether or not it got answers
+            call.used.has_known = True  # end the run even if the program got no answer
             if data.again:
                 call.used.note_use(again=True)
             await service.elicitations.run_to_completion(call.end(is_error=data.is_error))
@@ -165,7 +165,7 @@ async def spend_payment(
     requester: NamedDependency[Requester],
     service: NamedDependency[Service],
 ) -> None:
-    """Spend the payment before the run ends. It is then no longer refunded automatically."""
+    """Spend the payment before the run ends. The server then no longer refunds it automatically."""
     async with _at_work(service, requester, user=data.user, run=data.run) as call:
         run = await call.the_run()
         await _hold(service, call, run, payment=data.payment)
@@ -231,7 +231,7 @@ async def forget_secret(
     service: NamedDependency[Service],
     user: Whose = None,
 ) -> None:
-    """Erase what a user typed under this name. The response is 404 if nothing was stored."""
+    """Erase the secret that a user typed under this name. The response is 404 if none is stored."""
     owner = owner_for(service, requester, user)
     forgotten = await service.kinds.secrets.forget(
         owner=owner, server=application_of(service), name=own_name(requester, name)
@@ -281,7 +281,7 @@ async def _use(service: Service, call: Call, run: Run, current: Elicitation) -> 
 
 
 async def _end_with(service: Service, call: Call, run: Run, id: str, *, data: RunEnd) -> None:
-    """Have the run use the answer, if the request names it or `once` did work for the payment."""
+    """Use an answer in the run if the request names its question, or if `once` worked for it."""
     if data.is_error and id not in data.questions:
         return
     current = await service.elicitations.get(id)
@@ -337,7 +337,7 @@ async def _gave_back(service: Service, run: Run, current: Elicitation) -> bool:
 
 
 def _kept_open(service: Service, run: Run, *, again: bool) -> Run:
-    """Extend the run's lifetime to that of the results stored in it."""
+    """Extend the run's lifetime to the lifetime of the results of `once` that it stores."""
     until = service.clock() + KEPT_UNDER_A_RECEIPT
     if run.open_until < until - _OPENED_AGAIN_BEFORE:
         run = runs.keep_open(run, until=until)

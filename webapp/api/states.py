@@ -68,7 +68,7 @@ async def to_question_state(
 
 
 async def _successor(service: Service, current: Elicitation) -> str | None:
-    """Return the id of the elicitation that superseded this one, if it has the same question."""
+    """Return the id of the elicitation that superseded `current` for the same question, or None."""
     if current.status is not Status.SUPERSEDED:
         return None
     held = await service.elicitations.find(owner=current.owner, join=current.join)

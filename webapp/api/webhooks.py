@@ -75,7 +75,7 @@ async def read_webhook(webhook_id: FromPath[str], service: NamedDependency[Servi
 async def replay_webhook(
     webhook_id: FromPath[str], service: NamedDependency[Service]
 ) -> ToldWebhook:
-    """Process a delivery again. Changes that it already made are not repeated."""
+    """Process a delivery again. Changes that the delivery already made are not repeated."""
     return _told(await service.webhooks.replay(await _hook(service, webhook_id)))
 
 

@@ -20,7 +20,7 @@ COLUMNS = (
 
 
 class ApprovalRow(Struct, frozen=True, kw_only=True):
-    """A person's permission for a tool. Without `arguments`, it covers all arguments.
+    """A person's permission for a tool. Without `arguments`, the permission covers all arguments.
 
     `client` limits the permission to the calls of one client. None means every client of the
     person.

@@ -15,7 +15,7 @@ _PLAIN = "id:"
 
 
 def with_ids(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with a mark on ids and owners that look like options."""
+    """Return the arguments with ids and owners that begin with "-" written as plain values."""
     found = list[str]()
     id_place = 1 if arguments[:1] == ["show"] else _PLACE
     for place, word in enumerate(arguments):

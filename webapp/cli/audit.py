@@ -45,8 +45,8 @@ _PAGE = 100
 class AuditRow(Struct, frozen=True, kw_only=True):
     """An audit entry. An entry that can no longer be opened has only its number.
 
-    `about` is the id that lists show, `proof` is why an answer was accepted, and `digest` is the
-    hash of everything that the person saw.
+    `about` is the record's id as lists show it, `proof` is why an answer was accepted, and `digest`
+    is the hash of everything that the person saw.
     """
 
     number: int
@@ -148,7 +148,7 @@ def _compared(
     *,
     key: bytes | None,
 ) -> tuple[list[HeadDocument], list[str]]:
-    """Return the genuine heads of one place, and the faults of the heads or of the store."""
+    """Compare the heads of one folder with the store. Return the genuine heads, and all faults."""
     genuine = list[HeadDocument]()
     wrong = [] if elsewhere else ["The folder has no head, although ELICIT_AUDIT_HEADS names it."]
     for document in elsewhere:
@@ -189,7 +189,7 @@ def _held(documents: Sequence[HeadDocument], *, of: str) -> str:
 
 
 async def make_head(service: Service) -> list[str]:
-    """Create a head and return its lines. Raises CommandRefused."""
+    """Create a head of the chains and return its text as lines. Raises CommandRefused."""
     try:
         document = await service.heads.make()
     except Conflict as error:

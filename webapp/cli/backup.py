@@ -1,7 +1,8 @@
 """`elicit backup`: copy the store and its key while servers run.
 
 Risks: a copy that cannot be opened because its key is elsewhere. The key is therefore copied as
-well, or the command says that it is not. The store records the time for `elicit doctor`.
+well, or the command says that the key is missing. The command stores the time of the backup, which
+`elicit doctor` checks.
 """
 
 import argparse

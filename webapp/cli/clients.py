@@ -1,4 +1,4 @@
-"""`elicit clients`: list what each client did with links and forms in a day, or forget it."""
+"""`elicit clients`: list what each client did with links and forms, or forget a client."""
 
 import argparse
 from datetime import datetime
@@ -16,9 +16,9 @@ COLUMNS = ("id", "name", "version", "owner", "forms", "links", "confirms", "seen
 
 
 class ClientRow(Struct, frozen=True, kw_only=True):
-    """A person's client, and what it last did with forms, links and confirmations.
+    """A person's client, and what the client last did with forms, links and confirmations.
 
-    None means that the client was sent none.
+    None means that the server sent the client no question of this kind.
     """
 
     id: str
@@ -52,7 +52,7 @@ async def list_clients(service: Service) -> Table[ClientRow]:
 
 
 async def forget_client(service: Service, id: str) -> list[str]:
-    """Forget a client, so that its next question is sent as the first one.
+    """Forget a client, so that the server sends the client forms and links again.
 
     Raises CommandRefused.
     """

@@ -33,7 +33,7 @@ COLUMNS = ("id", "provider", "tool", "server", "scopes", "account", "asked_at")
 
 
 class WaitingRow(Struct, frozen=True, kw_only=True):
-    """An account that a tool waits for. `account` names a specific one, if the tool needs it."""
+    """An account that a tool waits for. `account` is its name if the tool needs that account."""
 
     id: str
     provider: str

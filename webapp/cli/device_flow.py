@@ -1,9 +1,10 @@
 """Connecting an account in a terminal, for a person without a browser on this machine (RFC 8628).
 
-Risks: a code that another person enters, with their own account or because somebody sent it to
-them. Only questions of this machine's own user are therefore answered here, the code is shown only
-in that user's terminal, and the account is named before it is saved. Or text from a tool, a server
-or a provider that controls the terminal: it is printed without control characters.
+Risks: another person enters the code, with their own account or because somebody sent them the
+code. Only questions of this machine's own user are therefore answered here, the code is shown only
+in that user's terminal, and the user confirms the account's name before it is saved. Another risk
+is text from a tool, a server or a provider that controls the terminal: all such text is printed
+without control characters.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -50,7 +51,7 @@ async def open_questions(service: Service, *, provider: str | None) -> list[Elic
 async def chosen(
     service: Service, waiting: Sequence[Elicitation], terminal: Terminal
 ) -> Elicitation | None:
-    """Return the question to answer, which the person chooses if there are several."""
+    """Return the question that the person chooses, or the only one. None: no valid choice."""
     if len(waiting) == 1:
         return waiting[0]
     now = service.clock()
@@ -103,7 +104,7 @@ def plain(text: str, *, limit: int = LONGEST_NAME) -> str:
 
 
 def _client(service: Service, asked: Elicitation) -> Client:
-    """Return our OAuth client if the question was asked with the same one. Raises otherwise."""
+    """Return our OAuth client. Raises Failed or NotConfigured if the question needs another one."""
     accounts = service.kinds.accounts
     client, terms = accounts.client_for(asked), accounts.terms(asked)
     if client is not None and client.client_id == terms.client_id:
@@ -138,7 +139,7 @@ async def _answered(
 
 
 async def _question(service: Service, asked: Elicitation, client: Client, grant: Grant) -> str:
-    """Return the question: whose account it is, which one it replaces, and who would use it."""
+    """Return the text to confirm: the account, the account it replaces, and who would use it."""
     connections = service.kinds.accounts.connections
     key = connections.key(client, server=asked.asked.server)
     held = await connections.find(asked.owner, key, account=None)
@@ -196,7 +197,7 @@ def _who(asked: Elicitation) -> str:
 
 
 def _through(asked: Elicitation) -> str:
-    """Return the client's own name, never verified: only local questions are answered here."""
+    """Return the name that the client gives itself: local questions have no verified name."""
     client = plain(asked.asked.client or "")
     return f', through "{client}" (its own name, not verified)' if client else ""
 

@@ -1,7 +1,7 @@
 """`elicit doctor`: find problems of settings, keys, store, address and registrations, with fixes.
 
-Risks: the report says that all is well although a check did not happen. Everything that cannot be
-checked from here is therefore reported as such.
+Risks: the report says that all is well although a check did not happen. The report therefore names
+everything that cannot be checked from here.
 """
 
 import argparse
@@ -96,7 +96,7 @@ async def _examine() -> list[Finding]:
 
 
 def _trusting_itself(settings: Settings) -> Settings:
-    """Trust our own public address, which may lead to a private address from here."""
+    """Return the settings with our public host trusted: its IP address may be private here."""
     parts = urlsplit(settings.url)
     own = TrustedHost(port=parts.port or 443, name=parts.hostname or "")
     return replace(settings, trusted_hosts=(*settings.trusted_hosts, own))
@@ -162,7 +162,7 @@ async def _store_clock(store: Store, clock: Clock) -> Sequence[Finding]:
 async def _kept(
     settings: Settings, store: Store, *, outbound: Outbound, clock: Clock
 ) -> Sequence[Finding]:
-    """Check the age of the last backup, payments to look at, and clients that misbehaved."""
+    """Check the last backup's age, payments that need an operator, and clients that misbehaved."""
     found = [_backup(await last_backup(store), clock())] if store.address is not None else []
     async with service_of(settings, store=store, clock=clock, outbound=outbound) as service:
         unresolved = len(await service.kinds.payments.unresolved.open())
@@ -207,7 +207,7 @@ async def examine_registrations(service: Service) -> Sequence[Finding]:
 
 
 async def _step_back(high_water: HighWater, now: datetime) -> Sequence[Finding]:
-    """Check whether the store has lost data that it had acknowledged."""
+    """Check whether the store has lost writes that were acknowledged before."""
     if (why := await high_water.why_older()) is not None:
         says = f"the store is older than before: {why}"
         return [wrong("step back", says, fix="start a server, then follow docs/how-to/stores.md")]

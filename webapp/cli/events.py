@@ -103,7 +103,7 @@ async def try_address(service: Service, *, name: str) -> Sequence[str]:
 
 
 async def resume_address(service: Service, *, name: str) -> Sequence[str]:
-    """Resume an address, for new events only. Raises CommandRefused."""
+    """Let an ended address receive new events again. Raises CommandRefused."""
     address = _address(service, name)
     await service.events.resume(address)
     again = f"elicit events replay --given-up {address.name}"

@@ -1,8 +1,8 @@
 """The checks of `elicit doctor` beyond this machine: our address, the clock, our registrations.
 
-Risks: a server that looks healthy to itself but that no client reaches. Its name leads elsewhere, a
-proxy changes requests, or a provider sends people and webhooks to another address. The doctor
-therefore calls the server by its public address, and queries the providers.
+Risks: a server that looks healthy to itself but that no client reaches. Its host name belongs to
+another machine, a proxy changes requests, or a provider sends people and webhooks to another
+address. The doctor therefore calls the server by its public address, and queries the providers.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from webapp.settings.settings import Settings
 CERTIFICATE_DAYS_AT_LEAST = 14
 CLOCKS_APART_AT_MOST = timedelta(seconds=30)
 _HTTPS = 443
-# Returns when the certificate of a host and port expires.
+# A function that returns the expiry of the certificate at a host and port.
 Certificate = Callable[[str, int], Awaitable[datetime]]
 
 
@@ -314,11 +314,11 @@ async def _issuer(setting: str, client: Client, redirect: str, around: Surroundi
 async def _takes_back(
     client: Client, metadata: Metadata, redirect: str, outbound: Outbound
 ) -> bool | None:
-    """Return True if the issuer redirects a browser without a session to us; None if unknown.
+    """Return whether the issuer redirects browsers to our address, or None if unknown.
 
-    With `prompt=none` an issuer shows no page. To a registered address it redirects with
-    `login_required` (OpenID Connect Core, 3.1.2.6). To another address it must not redirect (RFC
-    6749, 4.1.2.1), and most issuers answer 400.
+    The request has `prompt=none` and no session. For a registered address, the issuer then
+    redirects with `login_required` (OpenID Connect Core, 3.1.2.6). For another address, the issuer
+    must not redirect (RFC 6749, 4.1.2.1), and most issuers answer 400.
     """
     away = SignIn(client=client, redirect_uri=redirect).begin(metadata).url
     asked = httpx.URL(away).copy_set_param("prompt", "none")

@@ -3,9 +3,9 @@
 Risks: a key is wrapped under a secret that a running process lacks, or a secret is removed that is
 still needed. With a key file, every process sees a new secret before it is used. No secret is
 removed that wraps a key in any store that was opened with the file. A store whose file is gone also
-prevents the removal, and is named. With ELICIT_SECRET, the command cannot know the settings of
-other processes. A secret that no process of this store has had is therefore refused, and a secret
-that the store needs stays.
+prevents the removal, and the error names that store. With ELICIT_SECRET, the command cannot know
+the settings of other processes. The command therefore refuses to wrap keys under a secret that no
+process of this store has loaded, and to retire a secret that still wraps one of the store's keys.
 """
 
 import argparse
@@ -50,7 +50,7 @@ To replace the secret while servers run, follow these steps in order:
   4. with the same setting, run: elicit keys rotate
   5. {days} days after step 3, run elicit keys retire OLD: it says whether {name}=new is enough"""
 
-# Clocks of the processes that create links and of this command may differ.
+# This command's clock may differ from the clocks of the processes that create links.
 _LEEWAY = timedelta(hours=1)
 
 
@@ -152,15 +152,15 @@ async def rotate(
 ) -> list[str]:
     """Create a new secret if the secrets are in a key file, and wrap every key under the newest.
 
-    With `after_leak`, create new data keys as well, and seal all data again. An interrupted
-    rotation is first completed without another new secret. Raises CommandRefused.
+    With `after_leak`, create new data keys as well, and seal all data again. If an earlier rotation
+    was interrupted, complete that rotation without another new secret. Raises CommandRefused.
     """
     lines = list[str]()
     newest = keys.ring.newest
     if after_leak and await is_under_way(keys.store, keys.ring):
         pass  # the newest secret was created for the rotation that was interrupted
     elif keys.file is not None:
-        # First, before the file changes: this also shows that the store uses one of these secrets.
+        # Rewrap before the file changes: this checks that the store uses one of these secrets.
         left = await rewrap(store=keys.store, ring=keys.ring)
         if left.done:
             lines.append(

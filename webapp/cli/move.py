@@ -1,7 +1,7 @@
 """`elicit move`: move a store to another place, between any two kinds of store.
 
 Risks: the secret stays behind, and the moved data cannot be opened. The command therefore says
-which secret the new place needs. A key file records the new place.
+which secret the new store needs, and records the new store's address in the key file.
 """
 
 import argparse
@@ -109,7 +109,7 @@ def _tell_moved(moved: Moved, *, old: str, new: str) -> None:
 
 
 def _tell_of_secret(old: str, new: str) -> None:
-    """Say which secret the new place needs, and record the new place in the key file."""
+    """Say which secret the new store needs, and record its address in the key file."""
     key_file = key_file_of(os.environ)
     if key_file is None:
         tell("The secret does not move: the servers need the current ELICIT_SECRET.")
@@ -165,7 +165,7 @@ async def _unfence(address: str) -> None:
 
 
 async def _must_hold_something(address: str) -> None:
-    """Raise CommandRefused if no store is there, because opening would create one."""
+    """Raise CommandRefused if the address has no store. Opening the address would create one."""
     if not await _holds_something(address):
         raise CommandRefused("There is no store at the address that you named, or it is empty.")
 

@@ -1,6 +1,7 @@
 """The functions that all operator commands share: they run work on the environment's store.
 
-Work returns sentences, a table of rows, or one row. All commands print each of these in one way.
+The work of a command is a function that returns sentences, a table of rows, or one row. The
+functions here print each of these results in the same way for every command.
 
 Risks: a list omits rows that could not be read, and looks complete. The command therefore names
 such rows and fails.
@@ -55,8 +56,8 @@ def does(
 ) -> None:
     """Make the parser run `work`, whose arguments come from the options.
 
-    With `only_reads`, the command refuses a missing store instead of creating one. So do the
-    commands of `lists` and `shows`.
+    With `only_reads`, the command refuses a missing store and does not create one. Commands made
+    with `lists` and `shows` do the same.
     """
     parser.set_defaults(run=partial(_run, work, _say, only_reads=only_reads))
 

@@ -29,8 +29,8 @@ class PaymentRow(Struct, frozen=True, kw_only=True):
     Amounts are in minor units of ISO 4217. `amount` is the amount that was requested. `paid` is the
     amount that was paid, and is only set if the payment differs from the request. If it is unknown
     whether the payment was made, `paid_at` is when the payment was requested or last checked.
-    `claimed` is what a bank claims or has taken back, `disputes` is the stage of each dispute, and
-    `owed` is what a failed refund still owes the person.
+    `claimed` is the amount that a bank claims or has taken back, `disputes` is the stage of each
+    dispute, and `owed` is the amount that the person has not received because a refund failed.
     """
 
     id: str
@@ -186,7 +186,7 @@ def _why_not_by_itself(payment: Payment) -> str:
 
 
 def _of_claims(payment: Payment) -> list[str]:
-    """Return what the operator has to know about disputes, and what to do."""
+    """Return a note for the operator about disputes and what to do, or no note."""
     is_part = payment.status is not ReceiptStatus.DISPUTED
     much = f"{claimed_price(payment)} of it" if is_part else "it"
     match stage_of(payment):

@@ -1,4 +1,4 @@
-"""`elicit payments`: list payments, refund them, and close what needed an operator.
+"""`elicit payments`: list payments, refund them, and close those that an operator has checked.
 
 Risks: a payment is refunded twice, or a refund that failed is reported as made. The command
 therefore checks the state of an earlier refund before it reports that refund.
@@ -92,8 +92,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 async def list_payments(service: Service, *, only_open: bool) -> Table[PaymentRow]:
     """List payments. With `only_open`, list those that are neither used nor refunded.
 
-    Disputes and inquiries of a bank are open, too, and so are amounts that a failed refund still
-    owes. Payments that an operator has to look at come first, then the latest.
+    Payments with an open dispute, a bank's inquiry or a failed refund are listed, too. The order
+    is: payments that an operator has to check, pending payments, then the latest.
     """
     there = await _all(service)
     rows = [row for row in there.values() if row.is_open or not only_open]
@@ -216,7 +216,7 @@ async def reconcile_payments(service: Service, *, since: datetime | timedelta) -
 
 
 async def _must_be_open(service: Service, id: str, there: Collection[str]) -> None:
-    """Raise CommandRefused for the id of a payment that needs no look."""
+    """Raise CommandRefused if the id is that of a payment with nothing to check."""
     ended = {tail_of(one): one.status.value for one in await _payments(service)}
     meant = [each for each in ended if each.startswith(id)]
     if id and len(meant) == 1 and not any(each.startswith(id) for each in there):
@@ -238,7 +238,7 @@ async def _payments(service: Service) -> list[Payment]:
 
 
 async def _all(service: Service) -> dict[str, PaymentRow]:
-    """Return the rows by their ids: payments to look at, pending payments, then paid ones."""
+    """Return the rows by their ids: payments to check, pending payments, then paid ones."""
     paid, ledger = await _payments(service), service.kinds.payments.ledger
     rows = [
         *map(of_unresolved, await service.kinds.payments.unresolved.open()),

@@ -1,8 +1,8 @@
 """Finding one person, and all records of that person.
 
 Risks: another person's data is exported or erased because a name matches two people. A person is
-therefore identified by the tag that lists show, of which any unique beginning works, or exactly, by
-the issuer and subject.
+therefore identified by a unique prefix of the tag that lists show, or by the exact issuer and
+subject.
 """
 
 import argparse

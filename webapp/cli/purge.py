@@ -2,12 +2,13 @@
 
 Risks:
 
-- A call uses the data while it is erased. Nothing is therefore erased before that call has ended.
+- A call uses data that is being erased. Nothing is therefore erased before that call has ended.
 - Money is lost together with its row: a late payment, a refund in progress, a dispute. Payments and
   questions that can still be paid therefore stay until they expire, and the report says so. The
   facts about money in webhooks stay, too.
 - A provider keeps a grant that no record here shows any more. Accounts are therefore disconnected
-  first, and nothing is erased if that fails.
+  first. If an account is in use, nothing is erased. If a provider cannot revoke its grant, the
+  report says where the person can remove it.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from webapp.records.values import KINDS, DoneOnce, EarlyEvent, StoredWebhook
 from webapp.service import Service
 from webapp.stores import Conflict, Record
 
-# Also the data key of the person, which opens these records.
+# Kinds of records that stay. The person's data key stays because it opens the others.
 _STAYS = {
     DATA_KEY,
     AUDIT,

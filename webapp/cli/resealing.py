@@ -1,9 +1,9 @@
 """New data keys: for all owners after a leak, or for one owner whose data is purged.
 
 Risks: a running process seals a record under a data key that was removed, and the record can never
-be opened. The older data keys therefore stay, for opening only, until every process must have
-received the new ones. Records that were written under the older keys by then are sealed again. Each
-step is one compare-and-set of one record, so the command may stop anywhere and be run again.
+be opened. The older data keys therefore stay, for opening only, until every process has had time to
+receive the new ones. Records that a process wrote under the older keys in that time are sealed
+again. Each step is one compare-and-set of one record, so an interrupted command can be run again.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ HEARD_AFTER = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resealed:
-    """The result.
+    """The counts of data keys made and dropped, and of records sealed and lost.
 
     `until` is when the last older data key may be removed, or None if none is left.
     """
@@ -38,7 +38,7 @@ class Resealed:
 
 
 async def is_under_way(store: Store, ring: Ring) -> bool:
-    """Return True if there are still older data keys."""
+    """Return True if older data keys are left, so that an earlier rotation is not complete."""
     async for page in pages(store, DATA_KEY):
         for record in page:
             try:
@@ -68,7 +68,7 @@ async def reseal(store: Store, ring: Ring, *, now: datetime) -> Resealed:
 
 
 async def renew_purged(owners: Owners, owner: str, *, now: datetime) -> None:
-    """Stop using the current data key for new records, because it will be destroyed."""
+    """Create a new data key for the owner's new records: the current key will be destroyed."""
     found = await owners.store.read(owner, DATA_KEY, owner)
     while found is not None:
         current = unwrapped(owners.ring, found)
@@ -88,10 +88,10 @@ async def renew_purged(owners: Owners, owner: str, *, now: datetime) -> None:
 async def destroy_purged(
     owners: Owners, owner: str, left: Sequence[Record], *, now: datetime
 ) -> datetime | None:
-    """Seal the remaining records again and destroy the older keys, or return when that is allowed.
+    """Seal the remaining records under the new key, and destroy the older keys.
 
-    The new key and its record stay. A process that still had the key would otherwise seal records
-    that nothing can open.
+    Return None, or the time until which the older keys have to stay. The new key always stays: a
+    process that has loaded it could otherwise seal records that nothing can open.
     """
     for record in left:
         await _seal(owners.store, owners.ring, record)
@@ -130,7 +130,7 @@ async def _renew(store: Store, ring: Ring, record: Record, *, now: datetime) -> 
 
 
 async def _seal(store: Store, ring: Ring, record: Record) -> bool | None:
-    """Return True if this call sealed the record again; None if no key opens the record."""
+    """Seal a record under the newest data key. Return True if done, None if no key opens it."""
     found: Record | None = record
     while found is not None:
         kept = await store.read(found.owner, DATA_KEY, found.owner)
@@ -153,7 +153,7 @@ async def _seal(store: Store, ring: Ring, record: Record) -> bool | None:
 
 
 async def _drop(store: Store, ring: Ring, record: Record, *, now: datetime) -> bool | datetime:
-    """Return True if the older keys were removed, or the time when they may be."""
+    """Remove the older keys. Return True if done, the time if it is too early, else False."""
     try:
         current = unwrapped(ring, record)
     except Unreadable:

@@ -1,10 +1,11 @@
 """`elicit restore`: restore a backup into the store, which may be of another kind.
 
-Risks: a file is replaced while a server has the old one open, or a server starts with half of the
-data. A file is therefore replaced as a unit, while no process has the old one open, and the old
-file is renamed. Any other store has to be empty, and is fenced until all data is there. The key is
-written last, before any server can start: a refused command leaves no key behind, and no server
-creates another one.
+Risks: a file is replaced while a server has the old file open, or a server starts with half of the
+data. The data is therefore written to a new file, which replaces the old file only when it is
+complete and while SQLite's lock shows that no process has the old file open. The old file is
+renamed. Any other store has to be empty, and is fenced until all data is written. The key is
+written after the data and before the fence is removed: a refused command leaves no key behind, and
+no server creates another key.
 """
 
 import argparse
@@ -105,7 +106,7 @@ async def _must_open(backup: BackupFile, source: Path, key_file: KeyFile | None)
 def _put_in_file(
     backup: BackupFile, source: Path, store: Path, *, put_key: Callable[[], None]
 ) -> None:
-    """Replace the current file, which is renamed."""
+    """Write the backup to a new file, rename the current file, and put the new one in its place."""
     store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _alone(store):
         draft = store.with_name(f"{store.name}.{secrets.token_hex(8)}")
@@ -127,7 +128,7 @@ def _put_in_file(
 async def _put(
     backup: BackupFile, source: Path, address: str, *, put_key: Callable[[], None]
 ) -> None:
-    """Write into an empty store, or into one where this command was interrupted."""
+    """Copy the backup to an empty store, or continue a copy that was interrupted."""
     words = half(str(source), f"elicit restore {source}")
     try:
         opened = await open_store(address, watches=False)
@@ -160,7 +161,7 @@ async def _marked(backup: BackupFile) -> Scan:
 
 
 def _must_be_one_key(file: KeyFile, key: Path) -> None:
-    """Raise CommandRefused if no key is there that opens the backup."""
+    """Raise CommandRefused if there is no key file, or the server's lacks the backup's secrets."""
     if not key.exists():
         if not file.path.exists():
             raise CommandRefused(

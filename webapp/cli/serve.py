@@ -118,9 +118,10 @@ def _load(options: argparse.Namespace, settings: Settings, runner: asyncio.Runne
 
 
 def _bound(options: argparse.Namespace) -> socket.socket:
-    """Return the socket that has the port.
+    """Return a bound socket.
 
-    Raises CommandRefused. Errors in the settings or in the module are reported first.
+    Raises CommandRefused if the port is taken, but reports errors in the settings or the module
+    first.
     """
     host, port = options.host, options.port
     try:

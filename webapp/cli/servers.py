@@ -19,7 +19,7 @@ from webapp.serving.known_servers import known_server_id
 
 
 class ServerRow(Struct, frozen=True, kw_only=True):
-    """A server, the one place that serves it, and since when."""
+    """A server, the only place that may serve it, and the time since when."""
 
     name: str
     place: str

@@ -1,11 +1,11 @@
 """`elicit show ID`: the records that belong to an id, and their history in order of time.
 
-The id is one that a page, a log line, a list, an event or a provider's dashboard shows: of a
-question (or its link), a payment, a checkout session, a webhook, an outgoing event, an account or a
-call. Each id leads to the same result: the question that it belongs to, with its timeline.
+The id can come from a page, a log line, a list, an event or a provider's dashboard. It can be that
+of a question (or its link), a payment, a checkout session, a webhook, an outgoing event, an account
+or a call. The command shows the question that the id belongs to, with the question's timeline.
 
-Risks: an id that matches two records; both are then named and nothing is shown. Or a timeline that
-reveals what people were asked or answered; it has only kinds, states, reasons and ids.
+Risks: an id matches two records; the command then names both and shows neither. A timeline could
+reveal a question's text or answer, so it has only kinds, states, reasons and ids.
 """
 
 import argparse
@@ -50,7 +50,7 @@ _SHORTEST: Final = 4
 
 
 class TimelineRow(Struct, frozen=True, kw_only=True):
-    """An event in the history. `id` is the record that it happened to, as lists show it."""
+    """An event in the history. `id` is the id of the record that changed, as lists show it."""
 
     at: datetime
     what: str
@@ -131,7 +131,7 @@ async def _meant(service: Service, id: str) -> Found:
     if not meant:
         raise _nothing(id)
     if len({_question_id(row) for row in meant.values()} - {None}) == 1:
-        # All rows of one question lead to the same timeline. Show the most informative row.
+        # All these rows have the same question and timeline. Choose by the order of the kinds.
         return min(meant.values(), key=lambda row: _SOUGHT.index(type(row)))
     named = "; ".join(
         f"{_word_of(row)} {tail_of(row)}" for row in [*meant.values()][:CANDIDATES_NAMED]
@@ -141,7 +141,7 @@ async def _meant(service: Service, id: str) -> Found:
 
 
 async def _alike(service: Service, id: str) -> list[Found]:
-    """Return every row that has this id, or an id that begins with it."""
+    """Return every row with an id that equals `id`, or begins with a long enough `id`."""
     found = list[Found]()
     for kind in _SOUGHT:
         for row in await service.elicitations.all(kind):

@@ -27,7 +27,7 @@ from webapp.command import CommandRefused
 from webapp.printing import printed, tell
 
 SHORTEST_ID = 8  # most ids begin with a time, so rows are still distinct tomorrow
-NARROWEST = 6  # characters of a cell that is cut
+NARROWEST = 6  # minimum characters of a cell that is cut
 CANDIDATES_NAMED = 5
 _GAP = "  "
 _AGES = (
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table(Generic[R]):
-    """The rows, the fields that become columns, and the sentence to print without rows.
+    """The rows, the fields that become columns, and the sentence to print if there are no rows.
 
     `ids` are further ids from which a short id has to differ.
     """
@@ -126,7 +126,7 @@ def lines_of(
 
 
 def shortened(ids: Iterable[str]) -> Mapping[str, str]:
-    """Return for each id the shortest prefix that no other id begins with."""
+    """Return for each id a short prefix that no other id begins with."""
     ordered = sorted(set(ids))
     found = dict[str, str]()
     for number, id in enumerate(ordered):

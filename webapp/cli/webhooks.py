@@ -33,7 +33,7 @@ class WebhookRow(Struct, frozen=True, kw_only=True):
 
 
 class Webhook(WebhookRow, frozen=True, kw_only=True):
-    """The details of a delivery. `is_of_ours` is True if it concerns one of our payments."""
+    """The details of a delivery. `is_of_ours` is True if it is about one of our payments."""
 
     event_id: str
     is_of_ours: bool

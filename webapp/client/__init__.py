@@ -15,8 +15,8 @@ before that request, it repeats its work from the start. Put work that must not 
 `elicit` has Elicit. `requests` sends HTTP requests and retries them. `answers` builds accounts and
 receipts, which call their providers through the server, so no access token has to leave the server.
 
-Imports only `flows`, httpx and small modules: no framework, no protocol library and no store, which
-a test checks. From `calls` it imports the shown link and the check for questions never asked.
+The package imports only `flows`, httpx and small modules: no framework, no protocol library and no
+store, which a test checks. From `calls` the package imports only `shown_link` and `unasked`.
 """
 
 from webapp.client.elicit import Elicit

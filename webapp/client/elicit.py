@@ -1,7 +1,7 @@
 """The Elicit class: the asker of a Python program, over the HTTP API of a server.
 
-Risks: an answer is used up before the program has saved its results. So the program reports
-nothing as used until the block ends; see the theory of operation.
+Risks: an answer is used up before the program has saved its results. So the client reports no
+answer as used until the block ends (`webapp.client` explains how).
 """
 
 import asyncio
@@ -122,7 +122,7 @@ class Elicit:
     def _begin(self) -> None:
         self._by = secrets.token_urlsafe(12)  # identifies this block when it claims work
         self._asked = Counter[tuple[str, str]]()
-        self._ids: dict[str, int] = {}  # ids of its questions, with their `nth`
+        self._ids: dict[str, int] = {}  # ids of this block's questions, with their `nth`
         self._shown = set[str]()
         self._over: dict[str, None] = {}  # the questions whose outcome the program received
         self._receipt: str | None = None  # the last payment, unless it was a permanent purchase
@@ -282,7 +282,7 @@ class Elicit:
                 state = await self._waited(question, state)
             if state.get("superseded_by") is None:
                 return await self._outcome(question, state)
-            # An earlier, equal question was paid late: ask for that one.
+            # An earlier, equal question was paid late: ask for that question.
             nth = self._ids[state["id"]]
             state = await self._put(question, nth=nth)
             self._ids[str(state["id"])] = nth
@@ -310,7 +310,7 @@ class Elicit:
         return await self._requests.post("/api/questions", {**body_of(question), **place})
 
     def _has(self, question: Question[Any], outcome: Outcome[Any]) -> None:
-        """Remember a receipt: the work that follows is done once for that payment."""
+        """Remember the outcome's receipt: later work in `once` is done once for that payment."""
         request, content = question.request, outcome.content
         if isinstance(request, PaymentRequest) and isinstance(content, Receipt):
             self._receipt = None if request.once else content.id

@@ -112,7 +112,7 @@ def _is_of(value: object, type_name: str) -> bool:
 
 
 def _types(schema: object) -> list[str]:
-    """Return the names of the types that the schema permits, or none if any alternative is open."""
+    """Return the names of the types that the schema permits, or none if it permits any type."""
     parts = _mapping(schema)
     choices = [_types(each) for name in ("anyOf", "oneOf") for each in _list(parts.get(name))]
     if choices:

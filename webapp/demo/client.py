@@ -109,7 +109,7 @@ class Demo:
     browser: httpx.AsyncClient
     walks: bool
     sandbox_url: str | None = None
-    key: str | None = None  # the key that identifies the client to the server, if nothing else does
+    key: str | None = None  # identifies the client if the machine cannot
 
     @property
     def command(self) -> list[str]:
@@ -231,7 +231,7 @@ def text_of(result: CallToolResult) -> str:
 
 
 async def _demonstrate(url: str, asked: DemoCall) -> bool:
-    # The person's browser, so to speak: it stores cookies between pages.
+    # This client acts as the person's browser: it stores cookies between pages.
     async with httpx.AsyncClient(
         timeout=10, headers=UNPACKED, event_hooks={"response": [refuse_packed]}
     ) as browser:

@@ -1,8 +1,8 @@
 """The demo's tools, and the small service that they send a person to.
 
-The service is an example of the author's own.
+The service is an example of an author's own service.
 
-Risks: a stranger's browser completes another person's visit. So its forms end in
+Risks: a stranger's browser completes another person's visit. So the service's forms end in
 `complete_elicitation(request)` or in the return address. Both require the link's token and the
 browser that pressed Continue.
 """
@@ -192,7 +192,7 @@ class DemoService:
 async def _draw(_: str) -> int:
     """Draw a number.
 
-    A real lottery would use the key of `once` to see that we have already asked.
+    A real lottery would use the key of `once` to recognize a repeated request.
     """
     return 100 + secrets.randbelow(900)
 

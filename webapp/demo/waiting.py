@@ -1,6 +1,6 @@
 """The demo's status display: the link's live status and the time left.
 
-On a terminal it is one line that changes in place, otherwise a line for each change.
+On a terminal the display is one line that changes in place, otherwise one line for each change.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class DemoWaiting:
         self._status = Status.PENDING
 
     async def show(self) -> None:
-        """Show the status. Ignore HTTP errors, since the call itself continues without it."""
+        """Show the status. Ignore HTTP errors, since the call continues without the display."""
         page = Page((await self._client.get(self._link)).text)
         left = page.seconds_left
         self._ends_at = asyncio.get_running_loop().time() + (

@@ -1,7 +1,7 @@
 """The walker: an HTTP client that acts as a person and presses the first button of each page.
 
-Risks: a link that leads away, where the walker would fill in strangers' forms. The walker stops at
-any other origin.
+Risks: a page links to another site, where the walker would fill in strangers' forms. The walker
+stops at any origin that the caller has not allowed.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -25,7 +25,7 @@ class WalkedForm:
     action: str
     fields: dict[str, str] = field(default_factory=dict[str, str])
     asks: list[str] = field(default_factory=list[str])
-    is_pressed: bool = False  # its first button with a name is among the fields
+    is_pressed: bool = False  # the form's first named button is among the fields
 
 
 class Page(HTMLParser):

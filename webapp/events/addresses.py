@@ -1,7 +1,8 @@
 """The addresses that receive events: their types, their secrets and the signed request.
 
-Risks: a receiver that believes anyone. Every address therefore has a secret that cannot be guessed.
-During a change of secrets, each event is signed with both.
+Risks: a receiver accepts an event that somebody else made. Every address therefore has a secret
+that cannot be guessed, with which events are signed. During a change of secrets, each event is
+signed with both.
 """
 
 import base64

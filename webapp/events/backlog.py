@@ -44,7 +44,7 @@ class Backlog:
         self._has_missed = asyncio.Event()
         self._told_at: dict[str, datetime] = {}
         self.ended: frozenset[str] = frozenset()
-        self.not_kept = Counter[str]()  # since the last write to the store
+        self.not_kept = Counter[str]()  # events not stored since these counts were last saved
 
     def has_room(self, address: str) -> bool:
         """Return True if one more event can be stored for the address."""
@@ -86,7 +86,7 @@ class Backlog:
                 await asyncio.sleep(_AFTER_A_MISS.total_seconds())
 
     async def read_through(self) -> None:
-        """Count all waiting events in the store. Changes during the read win over older rows."""
+        """Count all waiting events in the store. Changes during the read override the rows read."""
         store, loop = self._elicitations.store, asyncio.get_running_loop()
         self._heard = {}
         waiting, after = list[str](), None

@@ -34,12 +34,12 @@ _OF_QUESTIONS, _OF_PAYMENTS = "0", "1"
 _STANDS: Final = frozenset({"paid", "spent", "refunded in part"})
 _CLAIMED: Final = frozenset({"disputed", "disputed in part", "dispute lost", "dispute appealed"})
 _INQUIRY: Final = "inquiry"
-# not repeated while the status stays the same
+# statuses that send no second event while they stay the same
 _TOLD_ONCE: Final = frozenset({_INQUIRY, "disputed in part"})
 
 
 class EventOutbox:
-    """The outbox of a process. `wake` receives events written here, if they are sent here."""
+    """The outbox of a process. `wake` receives the written events if this process sends events."""
 
     def __init__(
         self,

@@ -78,14 +78,14 @@ class EventSender:
         self._lanes: Mapping[str, _Lanes] = {each.name: _Lanes(each) for each in addresses}
 
     def wake(self, event: OutgoingEvent) -> None:
-        """Send an event that this process has just written."""
+        """Queue an event that this process has just written."""
         self._put(self._lanes[event.address], event, own=frozenset({event.id}))
 
     async def fall_due(self, event: OutgoingEvent) -> None:
-        """Send an event that is due. Returns immediately."""
+        """Queue an event that is due."""
         lanes = self._lanes.get(event.address)
         if lanes is None:
-            # Another process may know the address, so the event is retried instead of given up.
+            # Another process may know the address, so schedule another try.
             why = f"{event.address} is no address here"
             await self._tried(replace(event, tries=event.tries + 1), why=why)
         else:
@@ -146,7 +146,7 @@ class EventSender:
         has_told = False
         while (first := await self._first_waiting(event.owner, place)) is not None:
             is_free = first.next_at <= self._elicitations.clock() or first.id in own
-            # An event that only waited for its predecessor can go now, whichever process wrote it.
+            # An untried event only waited for its predecessor: send it, even if it is not due yet.
             if not (is_free or (has_told and not first.tries)):
                 await self._wait_for(first, event)
                 return
@@ -167,28 +167,28 @@ class EventSender:
                 if record.status == "waiting":
                     try:
                         return await self._elicitations.rows.open(record, OutgoingEvent)
-                    except Unreadable:  # it cannot be sent, so nothing waits for it
+                    except Unreadable:  # no event waits for one that cannot be sent
                         _log.exception("record.unreadable", extra={"kind": KIND})
             after = page[-1].id
         return None
 
     async def _wait_for(self, first: OutgoingEvent, event: OutgoingEvent) -> None:
-        """Postpone the event to the time of the event that it waits for."""
+        """Postpone `event` to the next try of `first`, the event that it waits for."""
         if event.id != first.id and event.next_at < first.next_at:
             with suppress(Conflict):
                 await self._elicitations.write(replace(event, next_at=first.next_at))
 
     async def _attempt(self, address: EventAddress, event: OutgoingEvent) -> bool:
-        """Try to send the event. Return True if it is done, so that the next one may be sent."""
+        """Try to send the event. Return True if it was sent or given up: the next may follow."""
         if address.name in self._backlog.ended:
             return await self._noted(replace(event, status="given up", why=ENDED))
-        if event.tries > len(SCHEDULE):  # no process survived to note the results
+        if event.tries > len(SCHEDULE):  # its processes ended before they noted the results
             return await self._noted(replace(event, status="given up"))
         until = self._elicitations.clock() + CLAIMED
         claim = replace(event, tries=event.tries + 1, next_at=until)
         try:
             await self._elicitations.write(claim)
-        except Conflict:  # another process sends it, or its owner was erased
+        except Conflict:  # another process sends the event, or its owner was erased
             return False
         claimed = replace(claim, version=claim.version + 1)
         reply = await self.send(address, claimed)
@@ -219,7 +219,7 @@ class EventSender:
         about = {"webhook_id": event.webhook_id, "address": event.address, "type": event.type}
         try:
             await self._elicitations.write(event)
-        except Conflict:  # it was replayed in the meantime, or its owner was erased
+        except Conflict:  # the event was replayed in the meantime, or its owner was erased
             return False
         match event.status:
             case "sent":
@@ -233,7 +233,7 @@ class EventSender:
         return event.status != "waiting"
 
     async def _end(self, address: EventAddress) -> None:
-        """Stop sending to the address and storing events for it: it answered 410 Gone."""
+        """Stop sending to the address and storing events for it: the receiver said 410 Gone."""
         now, id = self._elicitations.clock(), state_id(self._elicitations, address)
         _log.error("events.address_ended", extra={"address": address.name})
         self._backlog.ended |= {address.name}

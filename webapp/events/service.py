@@ -85,7 +85,7 @@ class EventsOut:
         """Read the address states that other processes wrote, and write this process's counts."""
         try:
             states = await self.states()
-        except Unreadable:  # the rest of the round must go on
+        except Unreadable:  # the sweeper's other work must go on
             _log.exception("record.unreadable", extra={"kind": KINDS[EventAddressState]})
         else:
             ended = (name for name, state in states.items() if state.ended_at is not None)
@@ -143,7 +143,7 @@ class EventsOut:
         return await self._elicitations.holder(OutgoingEvent, owner=owner, key=webhook_id)
 
     async def replay(self, webhook_id: str) -> OutgoingEvent | None:
-        """Send the event again under its id; a waiting event is sent now. None if it is unknown."""
+        """Send the event again under its id, or a waiting event now. None if the id is unknown."""
         again: OutgoingEvent | None = None
 
         async def replayed() -> list[OutgoingEvent]:
@@ -158,7 +158,7 @@ class EventsOut:
         return again
 
     async def test(self, address: EventAddress) -> str | None:
-        """Send an event of type `test`, which is not stored. Return why it failed, or None."""
+        """Send an event of type `test` without storing it. Return why that failed, or None."""
         now = self._elicitations.clock()
         chance = self._elicitations.owners.random(RANDOM_BYTES).hex()
         event = OutgoingEvent(
@@ -178,7 +178,7 @@ class EventsOut:
         return reply
 
     async def resume(self, address: EventAddress) -> None:
-        """Send events to the address again. Events that were not stored before are lost."""
+        """Send events to the address again. Events of the time in between were never stored."""
 
         async def resumed() -> list[EventAddressState]:
             found = await state_of(self._elicitations, address)

@@ -1,8 +1,8 @@
 """The server's public address, and the parsing of hosts and origins in requests.
 
-Two spellings of one host must be equal, and two different hosts must never be: this concerns case,
-default ports, short and long IP addresses, and IPv4 inside IPv6. An ambiguous address (with a user
-name, a zone or an escape) is rejected.
+Two spellings of one host must compare equal, and two different hosts must not. Spellings differ in
+case, default ports, short and long IP addresses, and IPv4 inside IPv6. An ambiguous address (with a
+user name, a zone or an escape) is rejected.
 """
 
 import re

@@ -18,7 +18,7 @@ async def send_answer(
     is_head: bool = False,
     prefix: str = "",
 ) -> None:
-    """Send a full response, without the body for HEAD. `prefix` is for websocket responses."""
+    """Send a full response, without the body for HEAD. `prefix` precedes ASGI's message types."""
     sent = {**_COMMON, "content-length": str(len(body)), **headers}
     pairs = [(name.encode(), value.encode("latin-1")) for name, value in sent.items()]
     start = {"type": f"{prefix}http.response.start", "status": int(status), "headers": pairs}

@@ -1,8 +1,8 @@
 """The browser's cookies, the CSRF field, and the security headers of every page.
 
 Risks: another site submits one of our forms, shows our page in a frame, or receives a link or its
-token in a Referer. The cookie proves that it is the same browser as before, not which person uses
-it: a program on any port of this machine can read and overwrite cookies of 127.0.0.1.
+token in a Referer. The cookie proves that the browser is the same as before, not which person uses
+the browser: a program on any port of this machine can read and overwrite cookies of 127.0.0.1.
 
 If a browser without a cookie opens several links at once, each response sets a cookie, and the last
 one wins. Each value is therefore also stored under a second name, so that forms and attempts of all
@@ -31,8 +31,8 @@ _UNUSED_FEATURES = (
 class FirstCookie(str):
     """The Set-Cookie header for a browser that has no valid cookie of this server yet.
 
-    On loopback, another program may have used this port before. Its data in the browser, including
-    service workers, is cleared. Cookies stay, because all ports of a machine share them.
+    On loopback, another program may have used this port before. That program's data in the browser,
+    including service workers, is cleared. Cookies stay, because all ports of a machine share them.
     """
 
     __slots__ = ("clears",)
@@ -55,7 +55,7 @@ class Browser:
         return secrets.token_urlsafe(_COOKIE_BYTES)
 
     def cookie_of(self, cookies: Mapping[str, str], *, known: str | None = None) -> str | None:
-        """Return the browser's cookie; of several, the one whose hash is `known`, if any."""
+        """Return the browser's cookie or None. Of several, prefer the one with the hash `known`."""
         values = self._all_of(cookies)
         same = (value for value in values if known is not None and self.hash(value) == known)
         return next(same, next(iter(values), None))
@@ -71,10 +71,10 @@ class Browser:
         return (*headers, *self.marks(value, {}))
 
     def marks(self, value: str, cookies: Mapping[str, str]) -> tuple[FirstCookie, ...]:
-        """Return the cookie that marks a browser as cleared, if the browser lacks it.
+        """Return the cookie that marks a browser as cleared, or nothing if the browser has it.
 
-        A program on another port can set cookies before we do, but cannot compute the mark, which
-        needs our key.
+        A program on another port can set cookies before we do, but cannot compute the value of this
+        cookie, which needs our key.
         """
         name, mark = f"{self.cookie_name}_cleared", self.csrf(value, subject="cleared")
         known = cookies.get(name, "").encode("utf-8", "replace")
@@ -113,7 +113,7 @@ class Browser:
         )
 
     def _all_of(self, cookies: Mapping[str, str]) -> list[str]:
-        """Return the valid cookie values of this browser, the one that was set last first."""
+        """Return the valid cookie values of this browser, the most recent one first."""
         last = cookies.get(self.cookie_name, "")
         beside = [
             value
@@ -146,7 +146,7 @@ def _csrf(key: bytes, cookie: str, subject: str) -> str:
 
 
 def page_headers(*, form_targets: Sequence[str] = ()) -> dict[str, str]:
-    """Return the headers of every page. `form_targets` are further origins that forms lead to."""
+    """Return the headers of every page. `form_targets` are other origins that forms may reach."""
     targets = " ".join(("'self'", *form_targets))
     return {
         "content-security-policy": (

@@ -125,7 +125,7 @@ class Outbound:
 
     @classmethod
     def none(cls) -> "Outbound":
-        """Return an instance that refuses all requests, for a service that only completes."""
+        """Return an instance without network, for a service that only completes questions."""
         return cls(None, allow_loopback=False)
 
     def be_observed(self, observer: Observer, *, names: Mapping[str, str]) -> None:
@@ -160,10 +160,10 @@ class Outbound:
         )
 
     async def run(self, talk: Talk[T], *, to: Client | None = None) -> T:
-        """Run the talk to its end and return its result.
+        """Send the talk's requests, pass it the replies, and return its result.
 
-        The operator's network is only reachable if the operator configured the other side: never
-        for a provider (`to`) that an author's code declares.
+        The talk can reach the operator's network unless `to` is a provider that an author's code
+        declares.
 
         Raises:
             Failed: The other side cannot be reached, or any error that the talk raises.
@@ -207,9 +207,9 @@ class Outbound:
 
         Redirects are not followed and replies are not decompressed.
 
-        With `bytes_at_most=0`, the body is not read. This machine and the operator's network can
-        only be reached with `is_operators` (the operator configured the address); with
-        `is_authors`, at most this machine. Raises Failed or httpx.HTTPError.
+        With `bytes_at_most=0`, the body is not read. Only with `is_operators` (the operator
+        configured the address) can the request reach this machine and the operator's network. With
+        `is_authors` as well, it can reach only this machine. Raises Failed or httpx.HTTPError.
         """
         if self._client is None:
             raise Failed("Nobody outside can be reached from here.")
@@ -254,11 +254,11 @@ class Outbound:
                     await reply.aclose()
         except TimeoutError as error:
             raise httpx.ReadTimeout("the whole of it took too long", request=request) from error
-        # httpx parses the redirect's address even if it does not follow it
+        # httpx parses a redirect's address even if it does not follow the redirect
         except httpx.InvalidURL as error:
             message = "the reply leads to what is no address"
             raise httpx.RemoteProtocolError(message, request=request) from error
-        # As bytes: some headers are not ASCII.
+        # Keep the headers as bytes: some are not ASCII.
         headers = [pair for pair in reply.headers.raw if pair[0].lower() not in _OF_THE_TRANSFER]
         return httpx.Response(reply.status_code, headers=headers, content=body, request=request)
 

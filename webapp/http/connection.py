@@ -1,10 +1,10 @@
 """Delivery tracking: whether the last byte of a response was sent while the client was connected.
 
 Sent does not mean received. `True` means that the server accepted the last byte before it noticed a
-lost connection. A client that disconnects at that moment, or whose network drops the bytes, looks
-the same. Code that acts on `True` therefore stores the result for a while. If the application does
-not read a request's body to its end, the connection is not monitored, and a loss is only noticed
-when the server's own `send` raises.
+lost connection. `True` is also reported if the client disconnects at that moment, or if the network
+drops the bytes. Code that acts on `True` therefore stores the result for a while. If the
+application does not read a request's body to its end, the connection is not monitored, and a loss
+is only noticed when the server's own `send` raises.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class ClientConnection:
         return self._is_broken
 
     def on_broken(self, callback: Callable[[], None]) -> None:
-        """Call once if the client disconnects before the last byte, or now if it already did."""
+        """Call `callback` once the client disconnects before the last byte, or now if it did."""
         if self._is_broken:
             _call(callback)
         elif self._is_delivered is None:
@@ -223,9 +223,9 @@ class _Exchange(ClientConnection):
     async def _hear(self) -> Message:
         """Receive a message, and detect whether a disconnect means that the client was lost.
 
-        Some servers end `receive` after the response, which is no loss. If the server knew of a
-        loss before the last send, this task was woken before the mark. If the send itself ended the
-        exchange, it is woken after the mark.
+        Some servers end `receive` after the response, which is no loss. `send` schedules `_mark`
+        before the last byte. If the server knew of a loss before that, this task wakes before
+        `_mark` runs. If the last send itself ended the exchange, this task wakes after `_mark`.
         """
         was_open = not self._is_ending
         try:

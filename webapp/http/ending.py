@@ -1,7 +1,8 @@
 """Notification that this process is about to end, before its connections are closed.
 
-A server that is stopped waits for its connections first and ends the lifespan last, so held calls
-would block it. The signal handlers here notify us and then call the previous handler.
+A server that is stopped waits for its connections first and ends the lifespan last, so calls that
+wait for a person would block the shutdown. The signal handlers here notify the service first and
+then call the previous handler.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ def told_of_the_end(tell: Callable[[], object]) -> Generator[None]:
     before = {number: signal.getsignal(number) for number in _SIGNALS}
 
     def handle(number: int, frame: FrameType | None) -> None:
-        # otherwise another handler, installed later, still references this one
+        # a handler that was installed later can still call this one after the loop is closed
         if not loop.is_closed():
             loop.call_soon_threadsafe(tell)
         former = before[signal.Signals(number)]

@@ -1,10 +1,11 @@
 """The middleware that checks Host, Origin and path of every request.
 
 MCP libraries check nothing by default, so a web page that rebinds its host name to 127.0.0.1 could
-run tools as the reader. A client address in a header is only trusted if a configured proxy sent it.
+run tools as the person who reads the page. A client address in a header is only trusted if a
+configured proxy sent the request.
 
-`/mcp` only accepts the origins that the operator names, not even our own pages. Another user of
-this machine could use our port on another address, let a browser load a page from there, and stop.
+`/mcp` only accepts the origins that the operator names, not even the origin of our pages. Another
+user of this machine could use our port on another address, let a browser load a page, and stop.
 Requests of that page would then reach us with our own origin. A service worker that such a page
 installed would survive, so requests for a service worker script receive a script that unregisters
 it.
@@ -32,11 +33,11 @@ Network: TypeAlias = IPv4Network | IPv6Network
 MACHINE_PATHS = (
     *("/mcp", "/.well-known", "/live", "/ready", "/health", "/metrics", "/webhooks", "/api"),
 )
-# Set in the scope of a request that a configured proxy passed on: it does not come from this
-# machine's user.
+# Set in the scope of a request that a configured proxy passed on: such a request does not come from
+# this machine's user.
 PROXIED_KEY = "elicit.proxied"
 
-# Two parsers can disagree about the route of such a path: dot segments, empty segments,
+# Parts of a path that two parsers can read as different routes: dot segments, empty segments,
 # backslashes, encoded separators and dots (also encoded twice), incomplete escapes, control
 # characters.
 _CROOKED = re.compile(
@@ -109,7 +110,7 @@ class Guard:
         self._machine_paths = machine_paths
         self._taken_path = taken_path
         self._any_host_paths = any_host_paths
-        self._told = set[str]()  # messages that the operator has received, once each
+        self._told = set[str]()  # codes of refusals that were logged as a warning
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in {"http", "websocket"}:
@@ -155,7 +156,7 @@ class Guard:
                 status, code = HTTPStatus.BAD_REQUEST, "path-mounted"
             else:
                 status, code = HTTPStatus.NOT_FOUND, "path-elsewhere"
-            # health checks are read by the operator, who has to fix it
+            # the operator reads health checks, and has to fix the address
             if written_path(scope) in PROBES:
                 status = HTTPStatus.SERVICE_UNAVAILABLE
             detail = f"This server answers at {address.url} only."
@@ -163,7 +164,7 @@ class Guard:
             raise refusal from error
 
     def _log(self, refusal: _Refusal) -> None:
-        """Log a refusal: as a warning once, if the operator can fix it."""
+        """Log a refusal, once as a warning if the operator can fix its cause, else as info."""
         if refusal.do is None or refusal.code in self._told:
             _logger.info("guard.refused", extra={"code": refusal.code})
         else:
@@ -171,7 +172,7 @@ class Guard:
             _logger.warning("guard.refused: %s", refusal.do, extra={"code": refusal.code})
 
     def _check_host(self, scope: Scope) -> bool:
-        """Return True if the request used another name of this machine, and must be redirected."""
+        """Return True to redirect the request: its host is another name of this machine."""
         host = self._address.host_of(scope)
         if host is None:
             raise _bad_request("host-malformed", "A request must name its host exactly once.")
@@ -196,8 +197,8 @@ class Guard:
             # Browsers omit Origin in some same-origin requests, and then send Sec-Fetch-Site.
             is_meant = not calls or sites in ([], ["none"])
         elif origins == ["null"]:
-            # Accepted outside of /mcp, where each form has a CSRF token. Browsers that send
-            # Sec-Fetch-Site say whether the form was ours; other browsers omit it.
+            # Accepted except for /mcp, because each form has a CSRF token. Browsers that send
+            # Sec-Fetch-Site say whether the form was ours; other browsers omit the header.
             is_meant = not calls and sites in ([], ["same-origin"])
         else:
             allowed = self._named_origins if calls else self._page_origins
@@ -219,7 +220,7 @@ class Guard:
         if len(chains) > 1:
             raise _bad_proxy("X-Forwarded-For came more than once.")
         for chain in chains:
-            # Entries to the left of the first untrusted address were written by that client.
+            # The client at the first untrusted address wrote all entries to the left of it.
             for text in reversed(chain.split(",")):
                 try:
                     address = plain_ip(text.strip())
@@ -258,13 +259,13 @@ class Guard:
             body = problem(refusal.status, detail=refusal.detail, code=refusal.code)
         prefix = ""
         if scope["type"] == "websocket":
-            await receive()  # the handshake event, to which the response belongs
+            await receive()  # the handshake event must precede the response
             if "websocket.http.response" not in (scope.get("extensions") or {}):
                 await send({"type": "websocket.close", "code": 1008})
                 return
             prefix = "websocket."
         headers = {**_COMMON, "content-type": media_type}
-        if refusal.code == "length-twice":  # later data on this connection is not trusted either
+        if refusal.code == "length-twice":  # the connection's later bytes are ambiguous too
             headers["connection"] = "close"
         await send_answer(send, refusal.status, body, headers, prefix=prefix)
 

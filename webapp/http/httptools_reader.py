@@ -1,4 +1,4 @@
-"""The httptools protocol of uvicorn with limits that it lacks.
+"""The httptools protocol of uvicorn, with limits that uvicorn lacks.
 
 Risks: uvicorn limits the request head only with h11; with httptools, an endless head would be
 buffered until the timeout. Trailers of a chunked body (RFC 9112, 7.1.2) would be appended to the
@@ -18,8 +18,8 @@ class FastProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        # Of a head: bytes received after the first chunk (None outside of a head), and bytes
-        # parsed.
+        # The current head's bytes that arrived after its first chunk (None outside of a head), and
+        # its bytes that were parsed.
         self._head_bytes: int | None = None
         self._read_bytes = 0
 

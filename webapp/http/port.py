@@ -40,7 +40,7 @@ _PROOF_BYTES = 30
 class _Health(Struct):
     proof: str
     server: str = ""
-    sandbox_of: str = ""  # the address that a sandbox plays the providers for
+    sandbox_of: str = ""  # the server for which a sandbox simulates providers
 
 
 class PortUnusable(Exception):
@@ -70,7 +70,7 @@ def bind(host: str, port: int, *, option: str = PORT_OPTION) -> socket.socket:
 
 
 def listen(listener: socket.socket, *, option: str = PORT_OPTION) -> None:
-    """Start to listen. Raises PortUnusable: of two bound sockets, only one can listen."""
+    """Start to listen. Raises PortUnusable if another bound socket already listens."""
     try:
         listener.listen(_BACKLOG)
     except OSError as error:
@@ -124,7 +124,7 @@ async def own_or_find(
 
 
 class PagesTaken(ElicitError):
-    """The pages' port belongs to another program, so no link may be sent."""
+    """Another program or none answers on the pages' port, so no link may be sent."""
 
     name = "ELICITATION_PAGES_TAKEN"
     http_status = 503
@@ -163,7 +163,7 @@ class SharedPort:
     async def take_over(self, *, say: Callable[[str], object]) -> socket.socket:
         """Wait until the owner is gone and return a listening socket.
 
-        If another program takes the port, this is reported once.
+        If another program takes the port, `say` receives that once.
         """
         is_said = False
         while True:
@@ -180,10 +180,10 @@ class SharedPort:
     async def prove(self) -> None:
         """Check the owner before a link is sent.
 
-        While the port changes its owner, there may be no reply for a moment.
+        The check is repeated for some seconds, because nobody replies while the owner changes.
 
         Raises:
-            PagesTaken: Another program owns the port.
+            PagesTaken: Another program owns the port, or nobody replies.
         """
         loop = asyncio.get_running_loop()
         since = loop.time()
@@ -204,7 +204,7 @@ class SharedPort:
 
 
 async def is_ours(host: str, port: int, *, url: str, pepper: Tagging) -> bool | None:
-    """Return True if one of our processes owns the port, None if the owner does not answer."""
+    """Return True if one of our processes owns the port, None without an answer, else False."""
     nonce = secrets.token_urlsafe(_NONCE_BYTES)
     health = await _health_of(host, port, url=url, nonce=nonce)
     if not isinstance(health, _Health):
@@ -220,7 +220,7 @@ async def with_owner(
     """Return the error with the name of the owning server, if it is an elicit server."""
     if not _is_taken(error):
         return error
-    for address in dict.fromkeys((url, f"http://127.0.0.1:{port}")):  # a sandbox has no other
+    for address in dict.fromkeys((url, f"http://127.0.0.1:{port}")):  # sandboxes have the second
         nonce = secrets.token_urlsafe(_NONCE_BYTES)
         health = await _health_of(host, port, url=address, nonce=nonce)
         if isinstance(health, _Health) and (health.server or health.sandbox_of):

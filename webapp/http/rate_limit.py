@@ -53,7 +53,7 @@ class Rates:
         self._every = every.total_seconds()
         self._ticks = ticks_of(clock)
         self._keys_at_most = keys_at_most
-        # The time when the bucket is full again, from which its content follows.
+        # For each key, the time when its bucket is full again. The bucket's content follows.
         self._full_at: OrderedDict[str, float] = OrderedDict()
 
     def __len__(self) -> int:

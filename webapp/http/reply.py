@@ -1,4 +1,4 @@
-"""A response that can set several cookies, apart from modules that don't need the web framework."""
+"""A response that can set several cookies, in its own module: it needs the web framework."""
 
 from collections.abc import Sequence
 from typing import Any, cast

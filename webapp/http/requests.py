@@ -2,9 +2,9 @@
 
 Risks: a request costs more to read than to send. The framework parses cookies in quadratic time and
 caches the last thousand cookies, queries and paths. Cookies are therefore split here in one pass
-and never decoded, which our own cookies don't need. Queries are parsed here too, and addresses
-longer than any of this server's are refused before the framework sees them. An author's own routes
-receive everything unchanged.
+and not decoded, because our own cookies need no decoding. Queries are parsed here too. An address
+that is longer than any of this server's is refused before the framework reads it. An author's own
+routes receive everything unchanged.
 """
 
 from collections.abc import Mapping

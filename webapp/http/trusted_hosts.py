@@ -1,7 +1,7 @@
 """Hosts in the operator's own network that this server may call (`ELICIT_TRUSTED_HOSTS`).
 
-Risks: an address chosen by somebody else matches one of these hosts. They therefore only apply to
-addresses that the operator has configured (issuer, providers, payment providers), never to
+Risks: an address chosen by somebody else matches a trusted host. The setting therefore only applies
+to addresses that the operator has configured (issuer, providers, payment providers), never to
 addresses from an author, a model or a client. Each entry is one port of one host or network.
 """
 

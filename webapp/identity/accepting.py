@@ -49,7 +49,7 @@ _ESTABLISHED = 1  # linux/tcp_states.h; the first byte of struct tcp_info
 
 
 class Arriving(_Base):
-    """A mixin for uvicorn's parsers: limits connections and notes the owner in the scope."""
+    """A mixin for uvicorn's parsers: limits connections and stores their owner in the scope."""
 
     def __init__(self, *arguments: Any, arrivals: Arrivals | None = None, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -102,8 +102,8 @@ class Arriving(_Base):
     def shutdown(self) -> None:
         """Close the connection, and let a client that used it a moment ago send one more request.
 
-        A browser sends its next request on the connection of the one before. If the server closed
-        that connection in the same moment, the request would be lost without an answer.
+        A browser sends its next request on the connection of the previous request. If the server
+        closed that connection at the same moment, the next request would get no response.
         """
         self._is_ending = True
         wait = self._idle_since + LINGER_SECONDS - self.loop.time()
@@ -126,21 +126,21 @@ class Arriving(_Base):
         """Return the request part that is being read: the next head, or the current body."""
         cycle: Any = self.cycle  # None before the first request
         if getattr(self, "pipeline", None):
-            return None  # the request waits for the one before it, and nothing is read until then
+            return None  # uvicorn reads nothing while pipelined requests wait
         if cycle is None or cycle.response_complete:
             # uvicorn ends a connection that stays idle.
             return None if self._is_idle else ("head", cycle)
         return ("body", cycle) if cycle.more_body else None
 
     def _has_begun(self) -> bool:
-        """Return True if a part of the next head arrived with the request before it."""
+        """Return True if a part of the next head arrived together with the previous request."""
         h11 = getattr(self, "conn", None)
         if h11 is not None:
             return bool(h11.trailing_data[0])
         return getattr(self, "_head_bytes", None) is not None
 
     def _end_late(self, reading: "_Reading") -> None:
-        is_ours = self.transport.get_protocol() is self  # not a websocket's by now
+        is_ours = self.transport.get_protocol() is self  # False after an upgrade to a websocket
         if self._what_is_read() == reading and is_ours and not self.transport.is_closing():
             _log.info("request.too_slow", extra={"part": reading[0]})
             is_answered = reading[0] == "body" and self.cycle.response_started
@@ -173,7 +173,7 @@ def peer_of(transport: asyncio.BaseTransport) -> Peer | None:
 
 
 async def _searched(transport: asyncio.BaseTransport) -> Peer | None:
-    """Return the owner like `peer_of`, but search in a thread, because that takes time."""
+    """Return the owner like `peer_of`, but search in a thread, because the search takes time."""
     connection = _connection_of(transport)
     if connection is None:
         return None
@@ -201,10 +201,10 @@ def _believed(
 def _still_stands(transport: asyncio.BaseTransport) -> bool:
     """Return True if both ends are open.
 
-    Some systems (macOS) do not report the state. There a reset socket has no peer, while a socket
-    whose other end was closed still has one. Until we close it, that end cannot be used again.
+    Some systems (macOS) do not report the state. There a reset socket has no peer, but a socket
+    whose other end was closed still has one. The client's port stays in use until we close ours.
     """
-    if transport.is_closing():  # its file descriptor may belong to another socket by now
+    if transport.is_closing():  # another socket may have its file descriptor now
         return False
     number = transport.get_extra_info("socket").fileno()
     with socket.fromfd(number, socket.AF_INET, socket.SOCK_STREAM) as same:

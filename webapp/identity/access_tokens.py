@@ -33,9 +33,10 @@ _log = logging.getLogger(__name__)
 
 
 class CheckedToken(AccessToken):
-    """An access token that was verified here. Its subject identifies people as on our pages.
+    """An access token that was verified here.
 
-    `approves_by` are the token's claims that approvers are matched by.
+    Its subject is the claim by which our pages identify people. `approves_by` are the token's
+    claims that are compared with the approvers' claims.
     """
 
     approves_by: tuple[str, ...] = ()
@@ -51,7 +52,7 @@ class Verifier(Protocol):
         ...
 
     async def whose(self, text: str, *, sender: str, use: TokenUse | None = None) -> AccessToken:
-        """Verify a token. `sender` is its address; without `use`, the token is for calls.
+        """Verify a token that came from the address `sender`. Without `use`, it must allow calls.
 
         Raises BadBearer, or Failed if the token cannot be verified at the moment.
         """
@@ -69,7 +70,7 @@ class IssuerTokens:
         clock: Clock,
         introspection: Introspection | None = None,
     ) -> None:
-        """Refuse tokens that only the issuer can read unless `introspection` is given.
+        """Create the verifier. Opaque tokens, which only the issuer can read, need `introspection`.
 
         Raises ValueError unless the resource belongs to the issuer.
         """
@@ -124,7 +125,8 @@ class IssuerTokens:
 def one_in(scope: Mapping[str, Any], header: bytes) -> str | None:
     """Return the value of a header, or None if the header is missing.
 
-    Raises BadBearer for several headers, or for an access token in the URL, which logs store.
+    Raises BadBearer for several headers, or for an access token in the URL, because logs store
+    URLs.
     """
     query = scope.get("query_string", b"").decode("latin-1")
     try:

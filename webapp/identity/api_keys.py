@@ -3,8 +3,8 @@
 Risks: a key leaks. The store therefore has only a keyed hash of it, and the key is shown once. A
 key expires, and a revoked key stops at once, because the store is read at each request. Scanners of
 repositories find a key by its prefix. Its checksum shows scanners, and us without the store, that
-the text is a key. Or a key asks a question and answers it itself: its scopes allow only one of
-both. Scopes that move money or show the access token of an account are separate.
+the text is a key. Another risk is a key that answers its own question: the scopes of a key allow
+only asking or answering. Scopes that move money or show an account's access token are separate.
 """
 
 import re
@@ -72,7 +72,7 @@ class ApiKeys:
 
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
-        self._ids = set[str]()  # the ids of all keys, from the last list and created since
+        self._ids = set[str]()  # ids of all keys: those of the last list and newer ones
         self._listed_at = float("-inf")
         elicitations.subscribers.append(self._hear)
         elicitations.on_gap.append(self._forget)
@@ -124,7 +124,7 @@ class ApiKeys:
     async def is_known(self, text: str) -> bool:
         """Return True if a key with this text exists, even if it has expired.
 
-        Any number of guesses costs the store one list of all keys a second.
+        However many texts are tried, the store lists all keys at most once a second.
         """
         if not is_key(text):
             return False

@@ -144,7 +144,7 @@ class Approvers:
         known_by = self._known_by(
             caller.owner or "", is_for_user=caller.is_user, is_by_code=caller.by_code
         )
-        if known_by is KnownBy.MACHINE:  # this machine has only one user
+        if known_by is KnownBy.MACHINE:  # its one user is the asker
             raise NotConfigured(
                 "ELICIT_APPROVERS_ASKER",
                 how="To approve your own requests on this machine, set ELICIT_APPROVERS_ASKER=may.",
@@ -181,7 +181,7 @@ class Approvers:
         )
 
     def deciding_by_token(self, caller: Caller) -> Deciding | None:
-        """Return the person of an access token, or None for a token of another issuer."""
+        """Return the person of an access token, or None if our issuer did not identify them."""
         if caller.owner is None or caller.by_code or caller.refusal is not None:
             return None
         return Deciding(

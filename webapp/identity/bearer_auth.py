@@ -41,8 +41,8 @@ class ProtectedResource:
         """`root_path` is the part of the resource's path where the application is mounted.
 
         The metadata is advertised below that path, where this application answers. RFC 9728, 3.1
-        puts it at the host's root; a proxy can forward that address here, too. Raises ValueError
-        unless the resource has a path of its own.
+        puts the metadata at the host's root, and a proxy can forward that address here, too. Raises
+        ValueError unless the resource has its own path.
         """
         resource = tokens.resource
         parts = urlsplit(resource.url)
@@ -126,7 +126,7 @@ class ProtectedResource:
 
 
 def _metadata(resource: Resource, *, name: str) -> dict[str, object]:
-    """Return the metadata (RFC 9728, 2). Programs that read the root find the only resource."""
+    """Return the metadata (RFC 9728, 2), which is the same at the root: there is one resource."""
     document: dict[str, object] = {
         "resource": resource.url,
         "authorization_servers": [resource.issuer],

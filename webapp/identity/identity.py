@@ -50,8 +50,8 @@ class Caller:
 
     `client` is the verified client id if `is_client_verified` is True, otherwise the client's own
     name. With `by_code`, the link is bound to the person by a code that goes from the page to the
-    chat. Without an owner, questions belong to this run only: nothing is joined, stored or passed
-    on.
+    chat. Without an owner, questions belong to this run only: they join no equal question, and no
+    answer is stored or passed on to another run.
     """
 
     owner: str | None
@@ -59,7 +59,7 @@ class Caller:
     refusal: str | None = None
     by_code: bool = False
     is_client_verified: bool = False
-    is_user: bool = False  # a user of the application, for whom no tool asks
+    is_user: bool = False  # the application asks this user, not a tool
     name: str | None = None  # the name that approvers see
     claims: tuple[str, ...] = ()  # the claims that approvers are matched by
     signed_in_at: datetime | None = None  # according to the issuer
@@ -92,8 +92,8 @@ class Caller:
 class Sender:
     """The sender of a request. `key` is the same for all requests of one sender.
 
-    `share` is the same for all senders with a common limit: a person with all clients, or an
-    address.
+    All senders with the same `share` have one limit together: all clients of a person, or all
+    anonymous callers with one `key` at one address.
     """
 
     key: str
@@ -142,14 +142,14 @@ class IdentityRules:
 
     `issuer` is where people sign in, and `claim` identifies them there. `binds_by_code` allows
     codes, and `lets_model_answer` allows answers from the model. With `pairs_for_yes`, this
-    machine's user can answer a gate only in a paired browser.
+    machine's user can answer a gate (an approval before a call) only in a paired browser.
     """
 
     issuer: str | None = None
     claim: tuple[str, ...] = SUBJECT_CLAIM
     binds_by_code: bool = False
     asks_anonymous: bool = False
-    lets_model_answer: bool = False  # plain forms only, and marked as such
+    lets_model_answer: bool = False  # plain forms only; the answer says that it did
     pairs_for_yes: bool = False
 
 
@@ -265,7 +265,7 @@ class Identity:
     async def access(
         self, elicitation: Elicitation, scope: Mapping[str, Any], cookies: Mapping[str, str]
     ) -> AccessDecision:
-        """Return whether this browser may open the question, and the person at it."""
+        """Return the decision whether this browser may open the question, with the viewer."""
         if elicitation.is_by_code:
             return AccessDecision(access=self._access_by_code(elicitation, cookies))
         if elicitation.is_for_user:
@@ -287,7 +287,7 @@ class Identity:
         if viewer is not None and viewer.owner == elicitation.owner:
             return AccessDecision(access=Access.OPEN, viewer=viewer)
         if is_local and self._locality.is_local(scope):
-            # The person may be signed in as somebody else, too.
+            # The connection identifies the person, even if the session is another person's.
             return AccessDecision(access=Access.OPEN)
         if is_local:
             return AccessDecision(access=Access.PAIR if self._can_pair(scope) else Access.HERE_ONLY)
@@ -339,7 +339,7 @@ class Identity:
         return self._pairing.is_possible and not self._locality.is_another_user(scope)
 
     def _known(self, subject: Subject) -> Caller:
-        # A server's own authentication may return any issuer, even the name of our local user.
+        # A server's own authentication may return any issuer, even the one of this machine's user.
         if not subject.subject or subject.issuer == LOCAL_ISSUER:
             return self._anonymous(
                 subject.client_id,

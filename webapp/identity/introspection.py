@@ -34,7 +34,7 @@ from webapp.identity.issuer import Issuer
 KNOWN_AT_MOST = 10_000
 RENEWED_FOR = timedelta(hours=1)
 ASKED_AT_ONCE = 8
-REFUSED_AT_ONCE, BETWEEN_REFUSALS = 30, timedelta(seconds=1)  # of one address, before it queues
+REFUSED_AT_ONCE, BETWEEN_REFUSALS = 30, timedelta(seconds=1)  # of one address, before a queue
 LINE_AT_MOST = 100
 
 
@@ -73,9 +73,9 @@ class Introspection:
         self._ticks = ticks_of(clock)
         self._refusals = Rates(burst=REFUSED_AT_ONCE, every=BETWEEN_REFUSALS, clock=clock)
         self._turns = asyncio.Semaphore(ASKED_AT_ONCE)
-        self._lines: dict[str, _Inquiry] = {}  # by address
-        # Each with the time of the answer, the oldest first. Invalid tokens do not displace valid
-        # ones.
+        self._lines: dict[str, _Inquiry] = {}  # queues by address
+        # Answers with their time, the oldest first. Refusals are stored apart, so that they cannot
+        # displace valid tokens.
         self._good: OrderedDict[bytes, tuple[float, Verified]] = OrderedDict()
         self._refused: OrderedDict[bytes, tuple[float, _Refused]] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[_Said]] = {}
@@ -118,7 +118,7 @@ class Introspection:
     def _answered(self, key: bytes, task: "asyncio.Task[_Said]") -> None:
         del self._asking[key]
         if not task.cancelled():
-            task.exception()  # every caller may have gone away
+            task.exception()  # mark as read: every caller may have gone away
 
     async def _in_turn(self, key: bytes, token: str, sender: str) -> _Said:
         if key in self._good:
@@ -158,7 +158,7 @@ class Introspection:
         if reply.status_code != 200:
             raise Failed(f"{label} does not say whose a token is (HTTP {reply.status_code}).")
         says = members_of(reply, self._client.provider)
-        self._good.pop(key, None)  # keep the order of the answers
+        self._good.pop(key, None)  # the new answer must come last
         try:
             verified = introspected(says, resource=self._resource, now=self._clock())
         except BadBearer as error:

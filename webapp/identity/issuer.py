@@ -2,8 +2,8 @@
 
 Risks: tokens with unknown keys, which anyone can send, each cause a request to the issuer. There is
 therefore one fetch at a time, and one in 30 seconds. If the issuer is down, the cached keys work
-for another day. A key may also be newer than the last fetch. Until the next fetch has begun, the
-caller is therefore asked to try again, and does not get an error about an invalid token.
+for a day after their fetch. A key may also be newer than the cached keys. Until a newer fetch has
+ended, the caller is therefore asked to try again, and gets no error about an invalid token.
 """
 
 import asyncio
@@ -121,7 +121,7 @@ class Issuer:
         return known if known and self._since(known.fetched_at) < KEPT else None
 
     def _since(self, moment: datetime) -> timedelta:
-        """Return the distance in either direction: the clock may have been set back."""
+        """Return the time between `moment` and now, never negative if the clock was set back."""
         return abs(self._clock() - moment)
 
     def _fetching(self) -> asyncio.Task[None] | None:
@@ -147,7 +147,7 @@ class Issuer:
             self._is_failing = False
             before = {key.get("kid") for key in self._known.keys} if self._known else set[Any]()
             for name in before - {key.get("kid") for key in known.keys}:
-                self._unknown[hash(name)] = 0  # removed, which is known without a fetch
+                self._unknown[hash(name)] = 0  # a removed key is refused at once
             self._known = known
 
     async def _read(self) -> _Known:

@@ -114,7 +114,7 @@ class LocalPeers:
 
     @property
     def are_only(self) -> bool:
-        """True if the public address is on this machine, so that nobody else can reach it."""
+        """True if the public address is on this machine, so that no other machine can reach it."""
         return self._address.is_on_loopback
 
     def is_local(self, scope: Mapping[str, Any]) -> bool:
@@ -203,7 +203,7 @@ def _relaying_now(name: bytes) -> str | None:
 
 _kept_relaying = lru_cache(maxsize=512)(
     _relaying_now
-)  # clients send the same few with each request
+)  # clients send the same few names with each request
 
 
 @lru_cache(maxsize=256)
@@ -264,8 +264,8 @@ def _uid_of_kernel(connection: PeerConnection) -> int | None:
     ends_at = _HEADER.size + _STATE.size
     ports = _ENDS.unpack_from(answer, ends_at)[:2]
     _, _, _, uid, inode = _OWNER.unpack_from(answer, ends_at + _ENDS.size + _SOCKET.size)
-    # A listener answers for connections that it would accept, and a socket without a process looks
-    # like root's.
+    # The kernel can return a listener that would accept the connection, and shows the uid of root
+    # for a socket without a process.
     is_certain = (
         state == _ESTABLISHED and ports == (connection.client[1], connection.server[1]) and inode
     )
@@ -320,7 +320,7 @@ def _needles(connection: PeerConnection) -> Iterator[bytes]:
 
 
 def _uid_by_processes(connection: PeerConnection, psutil: ModuleType) -> int | None:
-    """Search the readable processes, which is all that macOS allows a normal user."""
+    """Return the uid that owns the client's socket, searching only processes that we may read."""
     uids = set[int]()
     for process in psutil.process_iter():
         try:
@@ -331,7 +331,7 @@ def _uid_by_processes(connection: PeerConnection, psutil: ModuleType) -> int | N
                 and _is_end(found.laddr, connection.client)
                 and _is_end(found.raddr, connection.server)
             )
-        except psutil.Error:  # it has ended, or we may not read it
+        except psutil.Error:  # the process has ended, or we may not read it
             continue
     return uids.pop() if len(uids) == 1 else None
 

@@ -1,8 +1,8 @@
 """Pairing: a key and a one-time address for machines that cannot say whose program connects.
 
-Risks: others read the key. The key stands for the user who runs the server. It is therefore printed
-only in that user's terminal, and works only if the server's address is on this machine. The address
-works once, for ten minutes, and needs a click, because link scanners open links.
+Risks: others read the key, which stands for the user who runs the server. The key is therefore
+printed only in that user's terminal, and works only if the server's address is on this machine. The
+address works once, for ten minutes, and needs a click, because link scanners open links.
 """
 
 import hmac
@@ -25,7 +25,7 @@ from webapp.records.owners import SERVICE
 from webapp.stores import Conflict, Store
 
 ADDRESS_LIVES = timedelta(minutes=10)
-USED = "used pairing"  # the kind of the rows that a used address leaves behind
+USED = "used pairing"  # the kind of the rows that record used addresses
 KEY_PREFIX = "elicit_local_"
 _ID_BYTES = 18
 
@@ -45,7 +45,7 @@ def address_of(tokens: Tokens, *, url: str, now: datetime) -> str:
 class Pairing:
     """The pairing of one public URL. `uid` is the user who runs the server.
 
-    With a sign-in, no pairing is possible.
+    If people sign in at an issuer, no pairing is possible.
     """
 
     def __init__(

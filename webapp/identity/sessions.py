@@ -1,9 +1,9 @@
 """Browser sessions in sealed cookies, and the state of a browser during a sign-in.
 
 Risks: a session that an attacker prepared, a stolen cookie, or a cookie of another server or
-issuer. Each sign-in creates a new session and ends the previous one. A stolen cookie ends at the
-sign-out, by a row in the store, and after its limits. On loopback, any port can read and overwrite
-the cookies of 127.0.0.1, so a session there is as private as the machine.
+issuer. Each sign-in creates a new session and ends the previous one. A stolen cookie works until
+its session expires, or until the sign-out, which stores a row with the session's id. On loopback,
+any port can read and overwrite cookies of 127.0.0.1, so a session is as private as the machine.
 """
 
 import re
@@ -31,7 +31,7 @@ LIFE_AT_MOST = timedelta(days=7)
 RENEWED_AFTER = timedelta(minutes=5)
 SIGN_IN_AT_MOST = timedelta(minutes=10)
 LOCAL_ISSUER = "local"  # for a browser that was paired with this machine's own user
-ENDED = "ended session"  # the kind of the rows that outlive a sign-out
+ENDED = "ended session"  # the kind of the rows that record sign-outs
 BACK_AT_MOST = 1000
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
@@ -41,9 +41,9 @@ _PATH = re.compile(r"/(?!/)[\x21\x23-\x5b\x5d-\x7e]*")
 
 
 class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
-    """The person who signed in in this browser. The id reveals nothing and opens nothing.
+    """The person who signed in in this browser. The session's `id` is random and opens nothing.
 
-    `claims` are the issuer's statements at the sign-in that approvers are matched by.
+    `claims` are the issuer's claims at the sign-in that are compared with the approvers' claims.
     """
 
     id: str
@@ -99,7 +99,7 @@ class Sessions:
         session = self._read(cookies, self.cookie_name, Purpose.SESSION, BrowserSession)
         if session is None or session.issuer != self._issuer:
             return None
-        # The token's own end was computed from the limits at that time.
+        # The limits may have changed since the expiry in the token was computed.
         if self._clock() >= session.expires_at:
             return None
         return None if await self._store.read(SERVICE, ENDED, session.id) else session
@@ -107,8 +107,8 @@ class Sessions:
     def named(self, cookies: Mapping[str, str]) -> str | None:
         """Return a name that identifies the browser's session, without reading the store.
 
-        An ended session still has its name. A browser that has left for a sign-in has a name until
-        it is back.
+        A session keeps its name after it has ended. A browser without a session has a name while
+        its person signs in at the issuer.
         """
         session = self._read(cookies, self.cookie_name, Purpose.SESSION, BrowserSession)
         if session is not None:
@@ -150,7 +150,7 @@ class Sessions:
         return self._cookie(self.cookie_name, "", life=timedelta())
 
     def leave(self, kept: Json, *, back: str) -> str:
-        """Return the Set-Cookie header before the redirect to the issuer.
+        """Return the Set-Cookie header with the sign-in's state, before the redirect to the issuer.
 
         `back` is a path of this server; any other value becomes the home page.
         """

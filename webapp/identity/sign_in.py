@@ -1,8 +1,8 @@
 """Signing in: the redirect to the issuer and back, and the resulting session.
 
 Risks: a sign-in that somebody else began (login CSRF). The browser's state is therefore sealed in
-its own cookie, which works once and for ten minutes. Or an answer that belongs to another request;
-such an answer is ignored (flows.oauth.sign_in).
+its own cookie, which works once and for ten minutes. Another risk is an answer to another request,
+which is ignored (flows.oauth.sign_in).
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ CALLBACK_PATH = "/signin/callback"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone:
-    """The address to which the browser is redirected, and the cookie with its state."""
+    """The address to which the browser is redirected, and the cookie with the sign-in's state."""
 
     url: str
     cookie: str
@@ -30,7 +30,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Back:
-    """The path where the browser continues, its cookies, and the new session."""
+    """The path where the browser continues, the cookies to set, and the new session."""
 
     path: str
     cookies: tuple[str, ...]

@@ -1,8 +1,8 @@
 """User codes: one-time codes that a person copies from the page to the chat.
 
-A code is stored with its elicitation. Risks: guessing, and two browsers. Each wrong code is
-therefore stored before the result is returned, and a confirmed code counts for one browser only
-(flows.elicitation.user_code).
+A code is stored with its elicitation. Risks: an attacker guesses codes, or a second browser uses
+the link. Each wrong code is therefore counted in the store before the result is returned, and a
+confirmed code admits one browser only (flows.elicitation.user_code).
 """
 
 from enum import StrEnum
@@ -37,7 +37,7 @@ class UserCodes:
         self._codes = codes
 
     async def bind(self, id: str, *, browser: str) -> Elicitation:
-        """Give a browser a code.
+        """Assign a code to a browser, and return the elicitation.
 
         Raises NotAllowed if another browser was confirmed, NotPossible if the question has ended.
         """
@@ -53,7 +53,7 @@ class UserCodes:
         return self._codes.user_code(elicitation.id, code)
 
     async def confirm(self, id: str, typed: str) -> TypedCode:
-        """Check the typed code.
+        """Check the typed code and return the result.
 
         Raises TooManyAttempts, or NotPossible if the question has ended.
         """
@@ -78,9 +78,9 @@ class UserCodes:
         return told
 
     async def typed(self, asked: Elicitation, typed: str) -> TypedCode:
-        """Check a typed code. After too many wrong codes the question fails.
+        """Check a typed code and return the result. After too many wrong codes the question fails.
 
-        Raises NotPossible, TooManyAttempts.
+        Raises TooManyAttempts, or NotPossible if the question has ended.
         """
         try:
             return await self.confirm(asked.id, typed)
@@ -90,9 +90,9 @@ class UserCodes:
             raise
 
     async def wrong(self, asked: Elicitation, typed: str) -> str | None:
-        """Check a typed code; return the sentence for a wrong one, or None if no more is needed.
+        """Check a typed code. Return a sentence for the chat if the code can be typed again.
 
-        None means that the code was right, or that the question has ended.
+        Return None if the code was right, or if the question has ended.
         """
         try:
             told = await self.typed(asked, typed)

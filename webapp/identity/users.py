@@ -2,8 +2,8 @@
 
 Risks: `who` returns the wrong person. It is therefore called for each request that needs it, with
 that request. An exception, and a result that is no user id, count as an anonymous caller and are
-only logged. Ids are compared exactly: the same text is another person for another application on
-the same store, for an issuer, and for this machine.
+only logged. Ids are compared exactly. The same text names another person in another application on
+the same store, at an issuer, or on this machine.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from webapp.http.root_path import rooted
 
 USER_ID_CHARACTERS = 256
 ANSWERS_WITHIN = timedelta(seconds=5)
-# The request as it arrived: our own framework adds data for its own routes to it.
+# Scope key of the request as it arrived, without the data that our own framework adds.
 _AS_IT_CAME = "elicit.as_it_came"
 Who: TypeAlias = Callable[[Request], Awaitable[str | None] | str | None]
 _log = logging.getLogger(__name__)
@@ -49,13 +49,13 @@ def must_be_sign_in_url(url: str) -> None:
 
 
 def note_request(scope: MutableMapping[str, Any]) -> None:
-    """Store the request as the author's own application passed it on."""
+    """Store a copy of the request's scope as the author's own application passed it on."""
     scope[_AS_IT_CAME] = dict(rooted(scope))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Users:
-    """The users of one application, whose name distinguishes them from another one's.
+    """The users of one application, kept apart from another one's by the application's name.
 
     Without `who`, no browser is identified. `sign_in_url` is where users sign in.
     """

@@ -3,7 +3,8 @@
 A record's extra fields are written as key=value. The events never contain a token, a code, a cookie
 or a body. Secrets that people gave to the tool in this call are masked in its exceptions.
 
-Risks: a page shows an error number that no log has, or an author's exception contains a secret.
+Risks: a page shows an error number that no log has, so `show_events` writes events even if the
+author configured no logging. An author's exception contains a secret, so `mask_secrets` masks it.
 """
 
 import json
@@ -153,7 +154,7 @@ def _shown(value: object) -> str:
 
 
 def mask_secrets(record: logging.LogRecord) -> bool:
-    """Mask the secrets of the running call in a record. A logging filter that drops no record."""
+    """Mask the running call's secrets in a record. Return True: this filter drops no record."""
     try:
         hidden = {str(word) for word in getattr(current_asker(), "hidden", ())}
     except NoAsker:
@@ -163,7 +164,7 @@ def mask_secrets(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     said = record.getMessage()
     if error is not None:
-        # Put the traceback in the message: some handlers format their own from the exception.
+        # Put the traceback in the message: handlers would format the exception with its secrets.
         said += "\n" + "".join(traceback.format_exception(error)).rstrip()
     masked = masked_in_short(said, hidden, at_most=MASKED_LETTERS_AT_MOST)
     if masked != said:
@@ -186,7 +187,7 @@ def mask_access_logs() -> None:
 def mask_addresses(record: logging.LogRecord) -> bool:
     """Mask tokens, codes and states in a record's addresses.
 
-    A logging filter that drops no record.
+    Return True: this filter drops no record.
     """
     if isinstance(record.args, tuple):
         record.args = tuple(

@@ -30,7 +30,7 @@ _CLOSING_SECONDS = 5.0
 _SOUGHT = {"error_id": "error_ids", "id": "ids"}
 # Fields that differ between two occurrences of the same problem.
 _OCCURRENCES = frozenset({"id", "error_id", "leg", "event", "call", "hidden", "trace_id"})
-# Exceptions of the web frameworks if a client disconnects while it sends, which is not our error.
+# Exceptions of the web frameworks for a client that disconnects while it sends: not our errors.
 _LEFT = frozenset({"ClientDisconnect", "ClientDisconnectException"})
 
 
@@ -148,7 +148,7 @@ class Counted:
         for key, each in over:
             del self._kept[key]
             if each.last is not None and now != float("inf"):
-                self._kept[key] = _Trouble(now)  # it continues: write the next line later
+                self._kept[key] = _Trouble(now)  # the problem continues: write the next line later
         return [line for _, each in over if (line := each.summary()) is not None]
 
 
@@ -170,7 +170,7 @@ class _Trouble:
                 self._letters += len(value) + 1
 
     def is_due(self, now: float) -> bool:
-        """Return True if its minute has passed, or if it holds ids that are due to be written."""
+        """Return True if the problem's minute has passed, or if its ids are due to be written."""
         waits = SOUGHT_SECONDS if self._letters else WINDOW_SECONDS
         return now - self._since >= waits or self._letters >= SOUGHT_LETTERS
 

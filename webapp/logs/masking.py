@@ -36,15 +36,16 @@ _KEYS = _OF_WORDS | {
 
 
 def mask(text: str, hidden: Collection[str]) -> str:
-    """Replace each secret in a text, also in quoted form, and each beginning or end of one."""
+    """Replace each secret in a text, quoted or not, and each beginning or end of a secret."""
     return _masker(hidden, is_quoting=True)(text)
 
 
 def masked_in_short(text: str, hidden: Collection[str], *, at_most: int) -> str:
     """Mask a text, and shorten it to `at_most` characters from its beginning and its end.
 
-    The text is cut before it is masked, so that a long text costs no more than a short one. The cut
-    pieces include the length of the longest secret, or a part of a secret could remain at the cut.
+    The text is cut before it is masked, so that a long text costs no more than a short one. Each
+    piece that is masked is longer than the piece that is shown by the length of the longest secret:
+    otherwise a part of a secret could remain at the cut.
     """
     half = at_most // 2
     near = half + max(map(len, _words(hidden)), default=0)
@@ -53,7 +54,7 @@ def masked_in_short(text: str, hidden: Collection[str], *, at_most: int) -> str:
         if len(whole) <= at_most:
             return whole
         return f"{whole[:half]}{_more(len(whole) - 2 * half)}{whole[-half:]}"
-    # Masking shortens a piece. The cut mark makes a partial secret at the cut masked as well.
+    # Masking can move the cut into view. A partial secret before an ellipsis is masked as well.
     first = mask(text[:near] + _CUT_OFF, hidden).removesuffix(_CUT_OFF)
     last = mask(_CUT_OFF + text[-near:], hidden).removeprefix(_CUT_OFF)
     return f"{first[:half]}{_more(len(text) - 2 * half)}{last[-half:]}"
@@ -95,7 +96,7 @@ def _masker(hidden: Collection[str], *, is_quoting: bool) -> Callable[[str], str
     backwards = [word[::-1] for word in words]
     forth = _beginnings(words, before=_ELLIPSES if is_quoting else ())
     back = _beginnings(backwards, before=_ELLIPSES_BACKWARDS if is_quoting else ())
-    # Every part to find contains one of these, and few texts do.
+    # Every part of a secret that is masked contains one of these ends. Few texts contain one.
     ends = {end for word in words for end in (word[:HIDDEN_AT_LEAST], word[-HIDDEN_AT_LEAST:])}
 
     def mask(text: str) -> str:

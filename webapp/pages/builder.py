@@ -135,7 +135,7 @@ class PageBuilder:
                 return self.start_typed()
 
     def start_typed(self, form: PageForm | None = None) -> View:
-        """Return the page with our own form. `form` has what was typed before."""
+        """Return the page with our own form. `form` has the values that were typed before."""
         common = {**self._common(), "continue_action": self._here}
         return start_view(self._elicitation, self._service.kinds, common, form=form)
 
@@ -345,7 +345,7 @@ class PageBuilder:
         return self._service.kinds.label(self._elicitation)
 
     def _manage(self) -> str | None:
-        """Return the provider's page of connected apps: we may be on it after an interruption."""
+        """Return the provider's page of connected apps, which may list us after an interruption."""
         if self._page != "account":
             return None
         client = self._service.kinds.accounts.client_for(self._elicitation)

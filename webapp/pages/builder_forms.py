@@ -27,7 +27,7 @@ from webapp.pages.views_forms import (
 def start_view(
     elicitation: Elicitation, kinds: Kinds, common: Mapping[str, Any], *, form: PageForm | None
 ) -> View:
-    """Return the page with the form. `form` has what was typed before and what is wrong with it.
+    """Return the page with the form. `form` has the values typed before, and their faults.
 
     `common` has the fields of every page that asks.
     """

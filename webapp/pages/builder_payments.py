@@ -25,7 +25,7 @@ OVER: Mapping[str, Over] = {
 def view_of(payment: Payment, *, server: str, is_late: bool, locale: Locale | None) -> View:
     """Return the view of a payment at its link.
 
-    `is_late`: the question had ended before it arrived.
+    `is_late`: the question had ended before the payment arrived.
     """
     price, is_test = price_in(locale, payment.price), not payment.is_live
     receipt = payment.id[OWNER_TAG_CHARACTERS:]

@@ -19,7 +19,7 @@ _LINES_HELP = "This field does not hide what you type: check that nobody else se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormChoice:
-    """A choice of a list. The form sends its number."""
+    """A choice of a list. The form sends the choice's number."""
 
     value: str
     label: str
@@ -80,7 +80,7 @@ def form_of(
     values: Mapping[str, Sequence[str]] | None = None,
     faults: Sequence[Fault] = (),
 ) -> PageForm:
-    """Return the form of a schema. `values` are the submitted strings, by default the defaults."""
+    """Return the form of a schema with the submitted `values`, or with the schema's defaults."""
     if values is None:
         defaults = {f.name: f.default for f in schema.fields if f.default is not None}
         values = strings_of(schema, defaults)

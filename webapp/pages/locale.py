@@ -56,7 +56,7 @@ def price_in(locale: Locale | None, price: Money) -> str:
 class Locales:
     """A finder of locales.
 
-    It limits how many are loaded, because a loaded locale stays in memory.
+    Only MOST_LOCALES locales are loaded, because a loaded locale stays in memory.
     """
 
     def __init__(self) -> None:

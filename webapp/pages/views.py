@@ -30,7 +30,7 @@ class View:
 class Asking(View):
     """The fields of every page that asks: who, where, since when, how long, and how to decline.
 
-    `client` is the name that the client gives itself, `client_id` the one in its access token.
+    `client` is the name that the client gives itself, `client_id` the id in its access token.
     """
 
     host: str
@@ -46,7 +46,7 @@ class Asking(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartUrl(Asking):
-    """The page before a tool's own address. `message` is the tool's."""
+    """The page before the person goes to a tool's own URL. `message` is the tool's text."""
 
     template: ClassVar[str] = "start_url.html"
     message: str
@@ -67,8 +67,8 @@ class AccountName:
     """The person of an account: the provider's label and their own name.
 
     There is no URL of a picture: the browser would request it from a third party, which then learns
-    who looks at which page. The page shows the first letter instead; /connections shows our own
-    copy.
+    who looks at which page. The page shows the label's first letter. Only /connections shows a
+    picture, from the server's own copy.
     """
 
     label: str
@@ -77,7 +77,7 @@ class AccountName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartAccount(Asking):
-    """The page that asks for an account. `place` is the next origin, `reason` the tool's.
+    """The page that asks for an account. `place` is the next origin, `reason` the tool's text.
 
     `provider` is a label such as GitHub. Without scopes, the tool learns only who the person is.
     `account` is the name of the account if the tool wants one in particular.
@@ -125,9 +125,9 @@ class UseAccount(Asking):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartPayment(Asking):
-    """The page before a payment at the origin `place`. `price` is formatted, `what` the tool's.
+    """The page before a payment at the origin `place`. `what` is the tool's text.
 
-    `seller` is the label of the payment service, such as Stripe.
+    `price` is formatted. `seller` is the label of the payment service, such as Stripe.
     """
 
     template: ClassVar[str] = "start_payment.html"
@@ -198,7 +198,7 @@ class Done(View):
 class SwitchBack:
     """A notice that another account was connected than before, with a way back to `former`.
 
-    `action` is None if going back is not possible, or `is_done` already.
+    `is_done`: the account `former` is in use again. `action` is None if it cannot be used again.
     """
 
     former: AccountName
@@ -229,7 +229,7 @@ class DoneAccount(View):
 class DonePayment(View):
     """The page of a payment that arrived.
 
-    `receipt` is its id, `returned` a part that was refunded.
+    `receipt` is the receipt's id, `returned` a part that was refunded.
     """
 
     template: ClassVar[str] = "done_payment.html"
@@ -253,7 +253,7 @@ class PaymentPending(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late(View):
-    """The page of an answer that arrived after the question ended. A payment has its price."""
+    """The page of an answer that arrived after the question ended. A payment has a `price`."""
 
     template: ClassVar[str] = "late.html"
     kind: PageName = "url"
@@ -294,7 +294,7 @@ class Used(View):
 class Unknown(View):
     """The page of a damaged or unknown link.
 
-    `is_ours`: the link is ours, its question is not stored.
+    `is_ours`: this server made the link, but the question is not stored any more.
     """
 
     template: ClassVar[str] = "unknown.html"
@@ -329,8 +329,8 @@ class Trouble(View):
 class ProviderTrouble(View):
     """The page of a provider that did not respond, responded with nonsense, or was not reached.
 
-    To try again there is `again_action` with its `csrf`, or `again_url`, a GET. `error_id` is set
-    the first time.
+    The person tries again with `again_action` and its `csrf`, or with `again_url`, a GET.
+    `error_id` is set when the error occurs, and not when the page is loaded again.
     """
 
     template: ClassVar[str] = "provider_trouble.html"

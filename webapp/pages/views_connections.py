@@ -41,12 +41,13 @@ class Assistant:
 class Connected:
     """A connected account. In `shared`, the tool that used it last comes first.
 
-    `id` is its anchor on the page, `provider` a label. `scopes` is None if the provider has none
-    and the person chose on its page. `is_in_use` is None if there is no other account.
+    `id` is its anchor on the page, `provider` a label. `scopes` is None if the provider has no
+    scopes and the person chose permissions on the provider's page. `is_in_use` is None if the
+    person has no other account.
     `switch_action` is set if the account could be in use but is not, `reconnect_action` if we have
     a client at its provider. `clients` are the known clients of the account. `is_kept_to_some`:
-    only some of these may use it, or none. `manage` is the page where the person can remove our
-    access at the provider.
+    only some of these clients may use the account, or none. `manage` is the page where the person
+    can remove our access at the provider.
     """
 
     id: str

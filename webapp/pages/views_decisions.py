@@ -18,8 +18,8 @@ class InboxEntry:
     """A question for an approver: its text, who asked, with which tool, and its state.
 
     `asker` is the verified identity of the asker and `decided_by` that of the approver, as people
-    read them. `is_own`: the viewer asked it, or may have, and so cannot decide it. In a list,
-    `arguments` is filled only if the request is short; otherwise `has_more` is set.
+    read them. `is_own`: the viewer is the asker, or may be, and so cannot decide. In a list,
+    `arguments` is filled only if the arguments are short; otherwise `has_more` is set.
     """
 
     url: str
@@ -64,8 +64,8 @@ class StandingYes:
 class InboxPage(OwnPage):
     """The page of questions that the viewer may decide, and of their own approvals.
 
-    `hidden` says why it shows no questions: the viewer signed in too long ago, or the browser is
-    not paired.
+    `hidden` says why the page shows no questions: the viewer signed in too long ago, or the browser
+    is not paired.
     """
 
     template: ClassVar[str] = "inbox.html"

@@ -14,7 +14,7 @@ Decision = Literal["waiting", "approved", "declined", "withdrawn", "expired"]
 class StartSecret(Asking):
     """The page that asks for a secret.
 
-    With a `name` it is stored for the person, else used once.
+    With a `name`, the secret is stored for the person. Without a name, it is used once.
     """
 
     template: ClassVar[str] = "start_secret.html"
@@ -46,14 +46,14 @@ class StartConfirm(Asking):
     message: str
     arguments: tuple[Argument, ...]
     continue_action: str
-    form: PageForm  # without fields: what is wrong with the approval that was sent
+    form: PageForm  # has no fields, only the faults of the approval that was sent
     is_gate: bool = False
     can_be_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoneSecret(View):
-    """The page of a secret that has arrived. `kept`: it is stored beyond this use."""
+    """The page of a secret that has arrived. `kept`: the secret is stored for later use."""
 
     template: ClassVar[str] = "done_secret.html"
     kept: bool
@@ -61,7 +61,7 @@ class DoneSecret(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoneForm(View):
-    """The page of an answer that has arrived. `is_approved`: it was an approval without fields."""
+    """The page of an answer that has arrived. `is_approved`: an approval without fields."""
 
     template: ClassVar[str] = "done_form.html"
     is_approved: bool

@@ -54,7 +54,7 @@ class BeforeOpener(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodePage(Live):
-    """The page of the code to type into the chat, as BCDF-GHJK. `words` are its warning."""
+    """The page of the code to type into the chat, as BCDF-GHJK. `words` warn about the code."""
 
     template: ClassVar[str] = "code.html"
     kind: PageName

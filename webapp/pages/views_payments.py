@@ -11,7 +11,7 @@ from webapp.pages.views import View
 from webapp.pages.views_openers import OwnPage
 
 # "stuck": the refund failed, and the operator must check it. "made": a result was made for the
-# payment, and it is unknown whether it arrived.
+# payment, and it is unknown whether the result arrived.
 Stays = Literal["taken", "made", "spent", "disputed", "by_hand", "under_way", "trouble"]
 Over = Literal[
     "refunding",
@@ -78,7 +78,7 @@ class NotGivenBack(View):
 class PaymentOver(View):
     """The page of a payment that is refunded, being refunded, owed, or disputed by a bank.
 
-    `receipt` is the id of the receipt. `price` is the owed part if a refund failed, else all of it.
+    `receipt` is the id of the receipt. `price` is the owed part if a refund failed, else all.
     """
 
     template: ClassVar[str] = "payment_over.html"

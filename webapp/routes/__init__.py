@@ -7,7 +7,7 @@ what they decide for others. `signin` and `openers` identify the viewer. A page'
 `PageRequest`, calls the service, and returns a view of `webapp.pages`. `router` lists all routes. A
 NotShown error carries the page for a viewer who may not continue.
 
-Guarantees: a GET changes nothing except on the return from a provider. A POST needs a token of its
-page. A webhook is answered with 2xx only after it is stored. Never imports `webapp.mcp` or a
-concrete store, and does not name any provider.
+Guarantees: a GET changes nothing except on the return from a provider. A form needs the CSRF token
+of its page. A webhook is answered with 2xx only after it is stored. The package never imports
+`webapp.mcp` or a concrete store, and names no provider.
 """

@@ -40,7 +40,7 @@ class Answers:
     """A renderer of responses for one server."""
 
     def __init__(self, *, pages: Renderer, server: str, has_tools: bool = True) -> None:
-        """Create the renderer. Without tools, every viewer is a user of the application."""
+        """Create the renderer. Without `has_tools`, every viewer is a user of the application."""
         self._pages = pages
         self._has_tools = has_tools
         self.server = server
@@ -125,7 +125,7 @@ class Answers:
         return told
 
     def for_error(self, request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-        """Return a page for browsers and problem details for other clients, outside all routes."""
+        """Return the response to an error outside all routes: a page only for browsers."""
         if "text/html" in request.headers.get("accept", ""):
             return self.page_for_error(request, error)
         return self.problem_for_error(request, error)

@@ -1,7 +1,7 @@
 """The callback routes: the browser returns from a provider, with the provider's response.
 
-They change something on a GET, as every return from a provider must. Three checks before the
-exchange keep out scanners, forwarded addresses and other people's browsers:
+These routes change a question on a GET, because providers redirect browsers back with a GET. Three
+checks before the exchange keep out scanners, forwarded addresses and other people's browsers:
 
 - The state can be used once.
 - The browser must have the cookie of the browser that pressed Continue.
@@ -49,7 +49,7 @@ async def provider_answers(
     await _must_be_bound(page, elicitation)
     here = service.links.of(elicitation, now=page.now)
     if attempt is None or attempt.state != state:
-        # a double click: the page shows the progress
+        # a double click: the page of the link shows the progress
         is_at_it = elicitation.status is Status.EXCHANGING
         shown = PageBuilder(service, elicitation, here=here, csrf="")
         if is_at_it or await shown.ended() is not None:
@@ -63,7 +63,7 @@ async def provider_answers(
         _log.warning("callback.mixed", extra={"id": elicitation.id, "why": error.reason})
         mixed = BadRequest(server=server, problem=str(error))
         return answers.page(mixed, status=HTTPStatus.BAD_REQUEST, for_user=elicitation.is_for_user)
-    # only the configuration of this server lacks it: the question stays open
+    # this server's configuration lacks the provider; the question stays open
     except NotConfigured as error:
         error_id = secrets.token_hex(6)
         _log.warning("provider.unknown", exc_info=error, extra={"error_id": error_id})
@@ -74,7 +74,7 @@ async def provider_answers(
     except (Denied, Failed) as error:
         await accounts.code_exchange.callback_refused(elicitation, error)
         return see_other(here)
-    # pressed twice: the first request works on it, and the page shows the progress
+    # NotPossible: another request exchanges the code already, and the page shows the progress
     with suppress(NotPossible):
         await accounts.code_exchange.connect(elicitation, state=state, code=code)
     return see_other(here)
@@ -93,20 +93,20 @@ async def provider_returns(
     try:
         await _must_be_bound(page, elicitation)
     except NotShown:
-        await payments.checkouts.ask_once(elicitation)  # it may be paid, even if not by the viewer
+        await payments.checkouts.ask_once(elicitation)  # somebody else may have paid
         raise
     try:
         if arrival.all("cancelled"):
             await payments.checkouts.leave(elicitation, number=back.number)
         else:
             statuses = await payments.checkouts.ask_provider(elicitation)
-            # The first status is of the latest session. The page shows what it says.
+            # The first status belongs to the latest session. The page of the link shows the result.
             if statuses[:1] == [SessionStatus.OPEN]:
                 await service.elicitations.change(
                     elicitation.id, lambda e: attempts.come_back_unpaid(e, number=back.number)
                 )
     except (Failed, Mismatch) as error:
-        # The webhook will have the result; until then the page waits.
+        # The provider's webhook brings the result; until then the page of the link waits.
         _log.warning("return.unanswered", exc_info=error, extra={"id": elicitation.id})
     return see_other(service.links.of(elicitation, now=page.now))
 
@@ -121,7 +121,7 @@ async def _must_be_bound(page: PageRequest, elicitation: Elicitation) -> None:
     if is_same and access is Access.OPEN:
         return
     if is_same and access in (Access.SIGN_IN, Access.APPLICATION):
-        # The person signed out in the meantime: the link itself leads on.
+        # The person is not signed in any more: must_be_opener raises the page to sign in again.
         here = page.service.links.of(elicitation, now=page.now)
         await must_be_opener(page, elicitation, here=here.removeprefix(page.service.public_url))
     _log.warning("callback.refused", extra={"id": elicitation.id, "way": access.value})

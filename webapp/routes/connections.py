@@ -65,7 +65,7 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
 
 @post(HERE + "/{id:str}/disconnect", status_code=HTTPStatus.OK)
 async def disconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
-    """Revoke an account's access and delete it. Pressed again, show the same result."""
+    """Revoke an account's access and delete the account. A second press shows the same result."""
     found = await _pressed(page, id)
     try:
         done = await page.service.kinds.accounts.keys.disconnect(found.owner, found.id)
@@ -85,7 +85,7 @@ async def disconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> R
 
 @post(HERE + "/{id:str}/unshare", status_code=HTTPStatus.SEE_OTHER)
 async def unshare(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
-    """Stop sharing an account with a tool, which must then ask again."""
+    """Stop sharing an account with a tool. The tool must then ask for the account again."""
     found = await _pressed(page, id)
     await page.service.kinds.accounts.connections.unshare(found.owner, found.id, page.last("tool"))
     return _to(found)
@@ -93,7 +93,7 @@ async def unshare(page: NamedDependency[PageRequest], id: FromPath[str]) -> Resp
 
 @post(HERE + "/{id:str}/keep", status_code=HTTPStatus.SEE_OTHER)
 async def keep(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
-    """Let only the ticked assistants of the person use an account, or all of them."""
+    """Save which of the person's assistants may use an account: only the ticked ones, or all."""
     found = await _pressed(page, id)
     clients = None if page.last("all") == "1" else page.form.get("client", [])
     await page.service.kinds.accounts.connections.keep_to(found.owner, found.id, clients)
@@ -102,10 +102,10 @@ async def keep(page: NamedDependency[PageRequest], id: FromPath[str]) -> Respons
 
 @post(HERE + "/{id:str}/switch", status_code=HTTPStatus.SEE_OTHER)
 async def switch(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
-    """Put this account in use instead of the person's others at its provider.
+    """Select this account among the person's accounts at one provider.
 
-    The next call uses this account, even if the person allowed another one. A tool that may not
-    use this account asks first.
+    The next call uses this account, even if the person allowed another account for the tool. A tool
+    that may not use this account asks first.
     """
     found = await _pressed(page, id)
     await page.service.kinds.accounts.connections.switch(found.owner, found.id)
@@ -127,7 +127,7 @@ async def reconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> Re
 
 
 async def _pressed(page: PageRequest, id: str, *, viewer: Viewer | None = None) -> Connection:
-    """Return the account that a form is about, also one whose access has ended.
+    """Return the account that a form is about, even if the account's access has ended.
 
     Raises:
         NotShown: The viewer may not send this form.
@@ -159,7 +159,7 @@ def _trouble(
 
 
 def _to(connection: Connection) -> Response[Any]:
-    """Redirect to the account's place on the page."""
+    """Redirect to the account's section of the accounts page."""
     return see_other(f"{HERE}#{_tail(connection)}")
 
 
@@ -209,14 +209,14 @@ def _connected(page: PageRequest, connection: Connection, among: Sequence[Connec
 
 
 def _shared(connection: Connection, *, action: str) -> tuple[Sharing, ...]:
-    """Return the tools of an account, the last user first."""
+    """Return the tools that may use an account, the most recently used tool first."""
     used = connection.used
     tools = sorted(connection.tools, key=lambda tool: used.get(tool, _NEVER), reverse=True)
     return tuple(
         Sharing(
             tool=tool,
             used_at=used.get(tool),
-            # Quoted, so that the exact name comes back with any characters.
+            # Quote the name: it can contain any characters.
             stop_action=f"{action}/unshare?tool={quote(tool, safe='')}",
         )
         for tool in tools

@@ -1,8 +1,8 @@
 """The server's own token in a browser's request, which identifies the browser for rate limits.
 
-Risks: a limit on an address holds people back for what others do at the same address, for example
-in an office or behind a proxy. A valid sealed token distinguishes its bearer. A request
-with an invalid token, or without one, is counted by its address.
+Risks: a rate limit on an address blocks people for the requests of others at the same address, for
+example in an office or behind a proxy. A request with a valid sealed token is therefore counted by
+its token. A request with an invalid token, or without one, is counted by its address.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class _Request:
 
 
 def credential_of(service: Service, scope: Scope) -> str | None:
-    """Return what identifies this request's link, return token or session, or None."""
+    """Return the name of this request's valid link, return token or session, or None."""
     request, path = _Request(scope=scope), scope["path"]
     tried = [
         (path.removeprefix(begins).partition("/")[0], purpose)

@@ -1,8 +1,8 @@
 """The inbox: questions that wait for an approver's decision, and the person's own approvals.
 
 Risks: an unauthorized person answers. The viewer is checked against the settings at each request,
-and again with the answer. A name that is not theirs has no inbox, and its questions count
-as not found. A GET changes nothing.
+and again with the answer. Under a name that is not theirs, viewers have no inbox and all questions
+count as not found. A GET changes nothing.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,8 @@ _LISTED_BYTES: Final = 400  # arguments up to this size are shown in the list
 async def inbox(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Show the questions that wait for the viewer.
 
-    With `of`, one of their names, show only that inbox; with `after`, an id, show older entries.
+    The query parameter `of` selects one of the viewer's names and its inbox. `after` is the id of
+    the last entry that was shown; the inbox then shows older entries.
     """
     viewer = await known_viewer(page, of="inbox")
     decisions = page.service.kinds.decisions
@@ -82,7 +83,7 @@ async def look(
 async def approve_request(
     page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
 ) -> Response[Any]:
-    """Approve a request, once."""
+    """Approve a request. The page says so if the request has already ended otherwise."""
     return await _decide(page, approver, id, accepts=True)
 
 
@@ -90,7 +91,7 @@ async def approve_request(
 async def decline_request(
     page: NamedDependency[PageRequest], approver: FromPath[str], id: FromPath[str]
 ) -> Response[Any]:
-    """Decline a request, with or without a reason."""
+    """Decline a request, with an optional reason."""
     return await _decide(page, approver, id, accepts=False)
 
 
@@ -167,7 +168,7 @@ async def _shown(
 
 
 async def _list(page: PageRequest, person: Deciding, name: str) -> InboxList:
-    """Return both halves of a name's inbox, or a further page of one of them."""
+    """Return the waiting and the decided entries of an inbox, or a further page of one list."""
     decisions = page.service.kinds.decisions
     after, of_decided = page.last("after")[:ID_CHARACTERS] or None, page.last("decided") == "1"
     found: dict[bool, tuple[InboxEntry, ...]] = {True: (), False: ()}

@@ -18,7 +18,7 @@ from webapp.service import Service
 
 _STATIC = Path(__file__).resolve().parents[1] / "pages" / "static"
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-# Read once: three small files, so no path of a request reaches the disk.
+# Three small files, read at import: the path of a request never reaches the disk.
 _ASSETS = {
     path.name: (path.read_bytes(), _TYPES[path.suffix])
     for path in _STATIC.iterdir()
@@ -77,12 +77,12 @@ async def ready(
     service: NamedDependency[Service],
     served: NamedDependency[HostedApplication],
 ) -> Response[dict[str, str]]:
-    """Return 200 if the store accepts writes and has room. Otherwise, or while ending, return 503.
+    """Return 200 if the store accepts writes and has room, and 503 otherwise or while ending.
 
     This is the readiness check of a load balancer.
 
-    With a nonce, return a proof that this server uses the caller's store, with the server's name as
-    its pages show it. The store is then not tried.
+    With the query parameter `nonce`, the response also contains the server's name and a proof that
+    this server uses the caller's store. A request with a nonce does not check the store.
     """
     nonce = next(iter(query_of(request).get("nonce", [])), None)
     is_ready = nonce is not None or await service.readiness.is_ready()

@@ -58,9 +58,9 @@ async def show(page: NamedDependency[PageRequest], token: FromPath[str]) -> Resp
 
 @post("/e/{token:str}", status_code=HTTPStatus.SEE_OTHER)
 async def go_on(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
-    """Start an attempt in this browser and redirect it, or accept the typed answer."""
+    """Start an attempt and redirect the browser, or accept the typed answer."""
     elicitation = await _pressed(page, token)
-    if traits_of(elicitation.kind).is_anothers:  # the person has nothing to continue with
+    if traits_of(elicitation.kind).is_anothers:  # another person decides
         return see_other(f"/e/{token}")
     typed = page.service.kinds.on_page(elicitation.kind)
     if typed is not None:
@@ -99,7 +99,7 @@ async def decline(page: NamedDependency[PageRequest], token: FromPath[str]) -> R
 
 @post("/e/{token:str}/code", status_code=HTTPStatus.SEE_OTHER)
 async def show_user_code(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
-    """Bind this browser, so that the page shows it a code from now on."""
+    """Bind this browser to the question, so that the page shows this browser a code."""
     service, elicitation = page.service, await elicitation_of(page, token)
     page.must_be_form_about(elicitation.id)
     pace(elicitation, page.request, service, is_open=False)
@@ -181,7 +181,7 @@ async def _take_answer(
         except InvalidAnswer as refused:
             faults = [Fault(**detail) for detail in refused.details]
         else:
-            # A plugin may have changed the answer, and a delivered answer is deleted.
+            # The stored answer is comparable unless a plugin changed it or delivery deleted it.
             is_known = ended.content is not None and not page.service.kinds.plugins.hear_answers
             return await pressed(ended, answer=parsed.content if is_known else None)
     view = shown.start_typed(form_of(schema, values=page.form, faults=faults))
@@ -198,10 +198,10 @@ async def _became_of(
     accepts: bool,
     answer: Mapping[str, Json] | None = None,
 ) -> Response[Any]:
-    """Show the result of the question, and say if the person pressed too late to count.
+    """Show the result of the question, and say so if the person pressed too late.
 
-    `elicitation` is the state before the press if the press can end the question, and the current
-    state otherwise.
+    `elicitation` is the question as this route last read or wrote it. `answer` is the typed answer,
+    to compare with the stored one.
     """
     locale = page.answers.locale(page.request)
     view = await _shown(page, elicitation, token=token, locale=locale).ended()
@@ -228,7 +228,7 @@ def _shown(
 def _form_targets(elicitation: Elicitation) -> list[str]:
     """Return the sources for `form-action`, which browsers apply to every redirect after a form.
 
-    That includes the redirects of the author's service.
+    The redirects of the author's service are therefore included.
     """
     if not elicitation.asked.origins:  # our own page handles the answer
         return []

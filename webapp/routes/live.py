@@ -30,7 +30,7 @@ async def live(page: NamedDependency[PageRequest], token: FromPath[str]) -> Resp
     pace(elicitation, page.request, service, is_open=decision.is_open)
 
     async def status(current: Elicitation) -> str | None:
-        """Return the status, or None if the viewer may not see it (any more)."""
+        """Return the status, or None if the viewer may not see the question (any more)."""
         code = service.identity.code(current, page.cookies)
         if code is None and not (await page.access(current)).is_open:
             return None
@@ -53,9 +53,9 @@ async def _statuses(
     elicitations = service.elicitations
     with elicitations.waiters.waiter(elicitation.id, sees_all=True) as waiter:
         current, last = await elicitations.get(elicitation.id), ""
-        # or signed out in the meantime
+        # status() also returns None if the viewer signed out in the meantime
         while current is not None and (told := await status(current)):
-            if told != last:  # a request that takes over the wait does not change the status
+            if told != last:  # not every change of the record changes the status
                 yield f"data: {told}\n\n"
             last = told
             if current.status.is_final or service.is_draining:  # the browser asks again

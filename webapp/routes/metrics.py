@@ -1,7 +1,7 @@
 """The route `/metrics`, for requests with the token of ELICIT_METRICS.
 
-Without a token there is no such page, and the path belongs to the author. The page comes before all
-other routes, because those may be the slow ones.
+Without ELICIT_METRICS, this server has no metrics page, and the author's application can use the
+path. The metrics page runs before all other routes, so that it responds when they are slow.
 """
 
 import secrets
@@ -19,7 +19,7 @@ _NOT_KEPT = {"cache-control": "no-store"}
 
 
 def with_metrics(app: ASGIApp, *, collector: Collector, token: str) -> ASGIApp:
-    """Wrap the application with the metrics page if there is a token."""
+    """Return the application with the metrics page, or unchanged without a token."""
     return MetricsPage(app, collector=collector, token=token) if token else app
 
 

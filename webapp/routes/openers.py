@@ -28,7 +28,7 @@ from webapp.routes.answers import NotShown
 from webapp.routes.page_request import PageRequest
 from webapp.service import Service
 
-SIGN_IN = "signin"  # the subject of the CSRF field of those forms
+SIGN_IN = "signin"  # the subject of the CSRF field of sign-in forms
 _log = logging.getLogger(__name__)
 
 _HERE_ONLY = (
@@ -81,10 +81,9 @@ async def must_be_opener(page: PageRequest, elicitation: Elicitation, *, here: s
 
 
 def pace(elicitation: Elicitation, request: AnyRequest, service: Service, *, is_open: bool) -> None:
-    """Apply the rate limit of this link.
+    """Apply the rate limit of this link. `is_open`: the viewer is the asker.
 
-    Strangers are counted by their address. They must not use up the limit of the asker, who is not
-    known yet when the link is opened.
+    Other viewers are counted by their address, so that they cannot use up the asker's limit.
 
     Raises:
         TooOften: The link was requested too often.
@@ -94,7 +93,7 @@ def pace(elicitation: Elicitation, request: AnyRequest, service: Service, *, is_
 
 
 def unconfirmed(code: Code) -> str:
-    """Return the live status of a page that shows a code. It differs for each code."""
+    """Return the live status of a page that shows a code. Each code has its own status."""
     return f"unconfirmed {code.number}"
 
 

@@ -1,4 +1,4 @@
-"""The pages of what belongs to a person, and the page for anonymous callers."""
+"""The pages of a person's own data, and the page that anonymous callers get for them."""
 
 from datetime import datetime
 from http import HTTPStatus
@@ -23,9 +23,9 @@ class _About(TypedDict):
 
 
 async def known_viewer(page: PageRequest, *, of: Theirs, is_too_long_ago: bool = False) -> Viewer:
-    """Return the viewer of one of these pages. The page `of` has the path of the same name.
+    """Return the viewer of a person's own page. `of` names the page, and its path is /`of`.
 
-    `is_too_long_ago`: their sign-in is too old for this page.
+    `is_too_long_ago`: the viewer's sign-in is too old for this page.
 
     Raises:
         NotShown: The viewer is not known, or signed in too long ago.
@@ -51,7 +51,7 @@ async def known_viewer(page: PageRequest, *, of: Theirs, is_too_long_ago: bool =
 
 
 def about(page: PageRequest, viewer: Viewer, *, back: str) -> _About:
-    """Return the fields of these pages about the viewer. `back` is the page's own path."""
+    """Return the fields about the viewer for such a page. `back` is the page's own path."""
     has_session = viewer.session is not None
     return {
         "server": page.answers.server,

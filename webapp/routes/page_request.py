@@ -1,4 +1,4 @@
-"""A request of a browser: its cookies, its form, its time, and the parts that handle it.
+"""A request of a browser: its cookies, form and time, and the server's parts that handle it.
 
 Risks: a form from another site or another browser. So call `must_be_form_about` before a form
 changes anything.
@@ -27,7 +27,7 @@ _service, _answers = part("service"), part("answers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """A request of a browser. `cookie` binds the browser, and is new if the browser has none."""
+    """A request of a browser. `cookie` is its binding cookie, or a new one if it sent none."""
 
     service: Service
     answers: Answers
@@ -90,11 +90,11 @@ class PageRequest:
         return await self.service.identity.viewer(self.scope, self.cookies)
 
     async def access(self, elicitation: Elicitation) -> AccessDecision:
-        """Return whether this browser may open the elicitation, and why not."""
+        """Return the decision whether this browser may open the elicitation, with the reason."""
         return await self.service.identity.access(elicitation, self.scope, self.cookies)
 
     def is_bound(self, elicitation: Elicitation) -> bool:
-        """Return True if this browser began the latest attempt."""
+        """Return True if this browser began the elicitation's latest attempt."""
         attempt, browser = elicitation.attempt, self.service.browser
         return attempt is not None and browser.is_same(attempt.browser, self.cookies)
 

@@ -51,7 +51,7 @@ async def payments(page: NamedDependency[PageRequest]) -> Response[Any]:
 
 @post(HERE + "/{id:str}/refund", status_code=HTTPStatus.SEE_OTHER)
 async def request_refund(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
-    """Refund a payment. Pressed again, only redirect: it is already refunded."""
+    """Refund a payment. If the payment is already refunded, only redirect."""
     viewer = await known_viewer(page, of="payments")
     owner = viewer.owner
     payment = await page.service.kinds.payments.ledger.read(owner, owner + id)

@@ -17,7 +17,7 @@ from webapp.oauth.clients import place_of
 from webapp.routes.connections import HERE
 from webapp.routes.page_request import PageRequest
 
-# Browsers must not store the picture, so that none is left after signing out. We cache it.
+# Browsers must not store the picture: it would remain after signing out. The server caches it.
 _HEADERS = {
     **page_headers(),
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
@@ -27,7 +27,7 @@ _HEADERS = {
 
 @get(HERE + "/{id:str}/picture")
 async def picture(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
-    """Return the picture, or 204 if there is none. The page then shows the letter beneath.
+    """Return the picture, or 204 if there is none: the page then shows the account's letter.
 
     Raises:
         NotFoundException: The account does not exist, is somebody else's, or the caller is

@@ -1,9 +1,9 @@
-"""The question that connects an account again, asked by its person on the page and by no tool.
+"""The question that reconnects an account. The account's person asks it on the page, not a tool.
 
-Risks: reconnecting shares an account. The question names no tool, so the account keeps the tools
-that it had. It asks for the account's person by id and shows the name, so another account can
-neither answer the question nor replace this one. Pressing again while the question is open leads to
-the same question.
+Risks: reconnecting shares an account with another tool, or connects another person's account. The
+question names no tool, so the account keeps its tools. The question requires the id that the
+account's person has at the provider, so no other account can answer it. Pressing again while the
+question is open returns the same question.
 """
 
 from datetime import timedelta
@@ -27,7 +27,7 @@ OPEN_FOR = timedelta(minutes=10)
 async def reconnect(
     service: Service, connection: Connection, *, is_for_user: bool = False
 ) -> Elicitation | None:
-    """Return the question, or None if the account was disconnected or has no client here.
+    """Return the open question, or None if the account was disconnected or has no client here.
 
     `is_for_user`: the person is a user of the application.
     """

@@ -70,9 +70,9 @@ async def depart(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Press:
-    """A press of Continue in one `browser`, a hash.
+    """A press of Continue. `browser` is the hash of the browser's cookie.
 
-    `rest` is the random part of its state token.
+    `rest` is the random part of the attempt's state token.
     """
 
     service: Service
@@ -104,8 +104,8 @@ class _Press:
                 if await checkouts.can_be_made_again(id, error):
                     return await self.depart(id, tries=tries - 1)
             if kind.holds_open and isinstance(error, Failed) and error.is_permanent:
-                # Pressed again, the provider would refuse again, so the waiting call receives the
-                # reason.
+                # The provider would refuse every further press, so the question ends and the
+                # waiting call receives the reason.
                 _log.warning("payment.refused", extra={"id": id, "why": str(error)})
                 why = str(error).rstrip(".")
                 ended = await elicitations.end(opened, Status.FAILED, why=why)
@@ -116,8 +116,8 @@ class _Press:
             opened = await elicitations.change(
                 id, lambda e: attempts.keep(e, number=number, kept=kept)
             )
-            # The question ended in the meantime, or another process superseded this page: the
-            # person must not pay on it any more.
+            # The question ended in the meantime, or another process superseded this checkout: the
+            # person must not pay there any more.
             if opened.status.is_final or (kind.holds_open and _is_superseded(opened, kept)):
                 raise _has_ended_error(opened)
         if not opened.asked.waits:
@@ -130,8 +130,8 @@ class _Press:
         context = self._redirect(current, number=attempts.next_attempt(current))
         kept, browser = self.flow.prepare(current, context), self.browser
         if self.kind.holds_open and stands_in_the_way(current, browser=browser, now=context.now):
-            # Another process handled a press at the same moment. The page says so and can be used
-            # again.
+            # Another process handles a press at this moment. The page says so, and the person can
+            # press again.
             raise NotPossible(status=current.status, wanted="gone on with beside another page")
         state = state_hash(self.rest)
         opened = attempts.open_attempt(
@@ -167,18 +167,18 @@ def trouble_of(error: Failed | NotConfigured) -> Trouble:
     """Return the reason of a failed press of Continue, for the attempt's record."""
     if isinstance(error, NotConfigured) or is_operators_fault(error):
         return "not set up"
-    # A used key means that an earlier page exists, whose state is not known yet.
+    # KeyUsed means that the provider has an earlier checkout, whose state is not known yet.
     return "refused" if error.is_refusal and not isinstance(error, KeyUsed) else "silent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """A return with a state token. `attempt` is set if it is still the latest."""
+    """A browser's return with a state token. `attempt` is None if a newer attempt exists."""
 
     elicitation: Elicitation
     number: int
     attempt: Attempt | None
-    state: str  # its hash
+    state: str  # the hash of the token's random part
 
 
 async def returned(service: Service, states: list[str], *, now: datetime) -> Returned:
@@ -204,6 +204,6 @@ async def returned(service: Service, states: list[str], *, now: datetime) -> Ret
 
 
 def _is_superseded(elicitation: Elicitation, kept: Json) -> bool:
-    """Return True if the latest attempt now leads to another page than this one."""
+    """Return True if the latest attempt has another checkout than `kept`, or none."""
     mine, latest = msgspec.convert(kept, StoredCheckout), kept_of(elicitation.attempt)
     return latest is None or latest.url is None or latest.session != mine.session

@@ -23,9 +23,9 @@ from webapp.service import Service
 
 @get("/return")
 async def come_back(page: NamedDependency[PageRequest]) -> Response[Any]:
-    """Complete the visit when the bound browser comes back.
+    """Complete the question when the browser that pressed Continue comes back.
 
-    This changes something on a GET, as every redirect back must. A scanner lacks the cookie.
+    This GET changes the question, because a redirect is a GET. Scanners lack the browser's cookie.
     """
     service = page.service
     tokens = query_of(page.request).get(RETURN_PARAMETER, [])

@@ -39,7 +39,7 @@ BODY_BYTES_AT_MOST = 64 * 1024
 
 @cache
 def routes() -> Litestar:
-    """Return our routes. Each request carries the parts of the server that it came to."""
+    """Return our routes. They read the server's parts from the scope of each request."""
     answers_of: Callable[[AnyRequest], Answers] = part("answers")
 
     def page(request: AnyRequest, error: Exception) -> Response[Any]:
@@ -51,7 +51,7 @@ def routes() -> Litestar:
     def either(request: AnyRequest, error: Exception) -> Response[Any]:
         return answers_of(request).for_error(request, error)
 
-    # Handlers by type. Those for HTTPException cover what the framework itself refuses.
+    # Error handlers by type. HTTPException is what the framework itself raises.
     for_people = Router(
         "/",
         route_handlers=[
@@ -115,14 +115,14 @@ class Ours:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         note_request(scope)
         bring(scope, self._parts)
-        # Websocket requests are refused inside.
+        # The framework refuses websocket requests.
         name = f"{scope.get('method', 'GET')} /{scope['path'].split('/')[1]}"
         with working(name, tracer=self._tracer):
             await self._app(scope, receive, under(self._root_path, send))
 
 
 def why_unknown(path: str, *, url: str) -> str | None:
-    """Return a hint for the operator if only the path's first segment makes it unknown."""
+    """Return a hint for the operator if the path without its first segment is ours, else None."""
     prefix, _, rest = path[1:].partition("/")
     if not (rest and PLAIN_PATH.fullmatch(f"/{prefix}") and is_ours(f"/{rest}")):
         return None

@@ -1,7 +1,7 @@
 """Signing in and out on our pages, and pairing a browser with the operator.
 
-Risks: somebody else signs this browser in. So each of these needs a press in this browser, the
-sign-in's state is in a cookie of its own, and a new sign-in always replaces the session.
+Risks: somebody else signs this browser in. So each sign-in or pairing begins with a press in this
+browser, the sign-in's state is in its own cookie, and a new sign-in always replaces the session.
 """
 
 import logging
@@ -25,7 +25,7 @@ from webapp.routes.openers import SIGN_IN, sign_in_button
 from webapp.routes.page_request import PageRequest
 from webapp.service import Service
 
-PAIR = "pair"  # the subject of the CSRF field of that form
+PAIR = "pair"  # the subject of the CSRF field of the pairing form
 _WHY: Mapping[type[Exception], tuple[Literal["refused", "trouble", "mixed"], HTTPStatus]] = {
     Denied: ("refused", HTTPStatus.FORBIDDEN),
     Failed: ("trouble", HTTPStatus.BAD_GATEWAY),
@@ -49,7 +49,7 @@ async def sign_in(page: NamedDependency[PageRequest]) -> Response[Any]:
 
 @get("/signin/callback")
 async def signed_in(page: NamedDependency[PageRequest]) -> Response[Any]:
-    """Handle the issuer's response, which changes something on a GET, as every return must."""
+    """Handle the issuer's response and start a session, on a GET because it is a redirect."""
     signing_in = _signing_in(page)
     try:
         back = await signing_in.finish(page.callback_params(), page.cookies)
@@ -101,7 +101,7 @@ def _pair_used(page: PageRequest) -> Response[Any]:
 
 
 def _tell(event: str, session: BrowserSession, service: Service) -> None:
-    """Log the event with the owner's tag, with which their questions begin, and without a name."""
+    """Log the event without a name, but with the owner's tag, the prefix of their question ids."""
     owner = service.elicitations.owners.tag(issuer=session.issuer, subject=session.subject)
     _log.info(event, extra={"owner": owner})
 
@@ -128,7 +128,7 @@ def _failed(
     )
     cookies = page.new_cookies
     if not isinstance(error, Mixed):
-        # A response to this sign-in uses up its cookie. A stranger's request does not.
+        # A response to this sign-in uses up the sign-in's cookie; another request (Mixed) does not.
         cookies += (page.service.sessions.forget_leaving(),)
     targets = signing_in.form_targets
     return page.answers.page(view, status=status, form_targets=targets, cookies=cookies)

@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class Switch:
-    """Sends a request to our routes, or to the served library's application for paths we lack."""
+    """Sends each request to our routes, or to the served application if only it has the path."""
 
     def __init__(
         self,
@@ -40,12 +40,12 @@ class Switch:
             await nothing_to_begin(receive, send)
             return
         if not (is_own := is_ours(scope["path"])) and self._served.has_route(scope):
-            # A route of the author's may complete questions, in trusted code or with a return
+            # The author's own routes may complete questions: in trusted code, or with a return
             # token.
             with asking(self._service.completing):
                 await self._served(scope, receive, send)
             return
-        if scope["path"] == f"{MCP_PATH}/" and scope["type"] == "http":  # as the libraries do
+        if scope["path"] == f"{MCP_PATH}/" and scope["type"] == "http":  # as the MCP libraries do
             to = {"location": MCP_PATH}
             await send_answer(under(self._root_path, send), HTTPStatus.TEMPORARY_REDIRECT, b"", to)
             return

@@ -1,8 +1,8 @@
 """The webhook route: what payment providers send to us without a browser.
 
 Risks: a forged delivery ends a question, or an authentic one is lost. A signature is verified over
-the exact bytes before they are read, and the response is 2xx only after the write. Anybody can send
-a hint, so a hint only makes us ask its provider, with a rate limit for each sender, and the
+the exact bytes before they are parsed, and the response is 2xx only after the write. Anybody can
+send a hint, so a hint only makes us ask its provider, with a rate limit for each sender, and the
 response reveals nothing. Rejected deliveries are counted, but this module does not store them. If
 the store cannot be written, the provider is asked to send again.
 """
@@ -41,7 +41,7 @@ async def hooked(
     body: RawBody,
     service: NamedDependency[Service],
 ) -> ASGIResponse:
-    """Handle an event of a payment provider, or a hint to ask the provider for one."""
+    """Handle a payment provider's event, or a hint that makes us ask the provider."""
     gateways = service.kinds.payments.flow
     signing, unsigned = gateways.signing.get(seller), gateways.unsigned.get(seller)
     try:
@@ -81,7 +81,7 @@ async def _signed(
 def _deliveries(
     gateway: Signs, body: bytes, *, headers: Sequence[tuple[str, str]], service: Service
 ) -> Sequence[Delivery | Unverified]:
-    """Return what was delivered, split if each event has its own signature."""
+    """Return the request's deliveries, several if each event has its own signature."""
     try:
         return gateway.scheme.deliveries(
             body=body,
@@ -109,21 +109,21 @@ async def _hinted(
         hint = gateway.read_unsigned(body, query=request.scope["query_string"].decode("latin-1"))
         became = None if hint is None else await service.webhooks.hinted(name, hint)
     except (Unverified, Malformed) as error:
-        # only rejected deliveries count, so that unsigned ones do not hold back signed ones
+        # with certificates, only rejected deliveries count: they must not delay authentic ones
         service.hint_limit.require(sender)
         _turned_away(error, name, service)
         raise
-    # a session of the provider that differs from what was asked, permanently
+    # the provider's session differs from the request, which asking again would not change
     except Mismatch as error:
         became = f"other_{error.what}"
-    except Failed as error:  # the provider sends it again
+    except Failed as error:  # the provider sends the hint again
         service.telemetry.observer.webhook_came(name, "not_asked")
         _log.warning("webhook.not_asked", extra={"seller": name, "why": str(error)})
         raise ServiceUnavailableException from error
     _taken(became or "ignored", name, service)
     if became not in (None, "asked"):
         service.webhook_log.turned_away(name, str(became))
-    # The same for all, so that a sender does not learn which ids exist.
+    # Every hint gets the same response, so that a sender does not learn which ids exist.
     return _received("hint")
 
 
@@ -133,7 +133,7 @@ def _received(became: str) -> ASGIResponse:
 
 @lru_cache(64)
 def _answer(text: str, media_type: str) -> ASGIResponse:
-    """Return a cached response: creating one costs as much as verifying a signature."""
+    """Return a response from a cache: creating one costs as much as verifying a signature."""
     return ASGIResponse(
         body=text.encode(),
         media_type=media_type,
