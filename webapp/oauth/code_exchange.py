@@ -229,7 +229,7 @@ def why_not(
 ) -> str:
     """Return why this person's account is not the one asked for, without a period."""
     label, account = shows(person.label), shows(terms.account or "")
-    # The account was asked for by its id, and this person's account now has the name in question.
+    # The terms have the id of the requested account, and another account has its name now.
     if terms.account is not None and person.is_called(terms.account):
         return f"Another account is called {account} now than the one that was connected"
     return f"{label} was connected, and {account} was asked for"
