@@ -11,9 +11,9 @@ The path of a question: `Verbs.ask` -> the question's place in its run -> join o
 -> wait -> claim -> the tool's `await` returns -> `finish` stores the result -> `delivery` records
 that the result arrived.
 
-Guarantees: one outcome moves one run. Work in `once` is not repeated. After an outcome is claimed,
-a broken connection ends nothing. A refused caller reaches no side effect.
+Guarantees: one outcome is used by one run. Work in `once` is not repeated. After an outcome is
+claimed, a broken connection does not stop the body. A refused caller causes no side effect.
 
-This package knows presenters only as a protocol, and no protocol revision. Code of an application
-(`webapp.coroutines`) also makes calls; they have no tool.
+This package knows presenters only through the protocol in `presenter`, and depends on no MCP
+revision. An application's own code (`webapp.coroutines`) also makes calls, which have no tool.
 """

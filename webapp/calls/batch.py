@@ -10,8 +10,8 @@ from typing import Generic, Protocol, TypeVar
 
 from webapp.elicitations.waiters import Waiter
 
-# The ways in which a presenter ends a request, in order of precedence. "Nobody was asked" is
-# reported at once. A form in the client is answered before the model receives a link.
+# The ways in which a presenter ends a request, in order of precedence. NOBODY comes first, so that
+# an automatic answer is reported at once. A form in the client comes before a link for the model.
 NOBODY = "nobody"
 RETRY = "retry"
 REQUIRED = "required"
@@ -51,7 +51,7 @@ class Batch(Generic[PartT]):
 
     @property
     def has_nobodys(self) -> bool:
-        """True if the client answers automatically: the person gets the other questions too."""
+        """True if the client answered a question automatically: the person gets all links."""
         return any(one.way == NOBODY for one in self._standing)
 
     def join(self, waiter: Waiter) -> None:

@@ -4,7 +4,8 @@ The methods that the tool uses to ask questions are in `verbs`.
 
 Risks: two requests of a run, or two identical calls, both act on one answer. The outcome is
 therefore *claimed* by compare-and-set before the tool's `await` returns. A request that cannot
-claim the outcome waits, takes the wait over, or gets a "busy" result.
+claim the outcome waits for the request that has claimed it, takes over from an older request that
+waits for a later question, or gets a "busy" result.
 """
 
 import asyncio
@@ -102,11 +103,11 @@ class Call:
         self.is_of_task = is_of_task  # the result is stored for polling
         # The questions sent to a client whose engine replays the call. See `AskedStep.after`.
         self.rounds: tuple[str, ...] = ()
-        self.faults: dict[str, Sequence[Fault]] = {}  # in the client's answers, by elicitation
+        self.faults: dict[str, Sequence[Fault]] = {}  # of the client's answers, by elicitation id
         self.answer: object = None  # the result that the presenter returns instead of the body's
         self.on_notice: Callable[[str], Awaitable[object]] | None = None
-        self.steps = 0.0  # number of the last progress step; it only grows
-        self.repeats_until: datetime | None = None  # until then the stored result is repeated
+        self.steps = 0.0  # the number of the last progress step, which must not decrease
+        self.repeats_until: datetime | None = None  # identical calls get the result until then
         self.task: asyncio.Task[object] | None = None  # the task that runs the body
         self.waiters: set[Waiter] = set()
         self.leaves_to_come: set[str] = set()  # payments that the tool does not wait for
@@ -124,12 +125,12 @@ class Call:
 
     @property
     def has_taken(self) -> bool:
-        """True once a claim exists. After that, a disconnect (2025-11-25) does not end the body."""
+        """True if this request has claimed an outcome: a disconnect (2025-11-25) ends no body."""
         return bool(self.leases)
 
     @property
     def is_draining(self) -> bool:
-        """True if the process is shutting down: open requests are asked to call again."""
+        """True if the process is shutting down. Waiting requests then tell the client to retry."""
         return self.elicitations.waiters.is_draining
 
     @property
@@ -165,7 +166,7 @@ class Call:
             raise CallOver
 
     async def notify(self, message: str) -> None:
-        """Send a progress message to the client, if it listens.
+        """Send a progress message to the client, if the client asked for progress.
 
         Raises CallOver if the call has ended.
         """
@@ -174,9 +175,10 @@ class Call:
             await self.on_notice(masked(message, self.used.hidden, is_quoting=False))
 
     async def the_run(self) -> Run:
-        """Return the run of this request, or end the body if the run already has a result.
+        """Return the run of this request.
 
-        If the payment for that result was refunded, start a new run instead.
+        If the run already has a result, end the body here and return the stored result to the
+        client. If the payment for that result was refunded, start and return a new run.
         """
         await self.must_be_going_on()
         run = await self.run.load()
@@ -188,7 +190,7 @@ class Call:
         return run
 
     async def repeat(self, run: Run, result: str) -> NoReturn:
-        """End the body here and return the stored result."""
+        """End the body here. The stored result becomes the result of this request."""
         await self.give_again(run, result)
         self.interrupt(json.loads(result))
 
@@ -231,7 +233,8 @@ class Call:
     ) -> Elicitation:
         while self.is_waiting_for(current):
             now = self.now
-            # An exchange with a provider may end later. The sweeper ends a broken exchange.
+            # An exchange with a provider may finish after the question's end. If the exchange was
+            # interrupted, the sweeper ends the question.
             is_exchanging = current.status is Status.EXCHANGING
             if now >= current.expires_at and not is_exchanging:
                 return await self.elicitations.end(current, Status.EXPIRED)
@@ -248,7 +251,7 @@ class Call:
         return current
 
     async def wait_for(self, others: Collection[asyncio.Future[Any]]) -> None:
-        """Wait for work of other calls, for as long as the presenter may hold this request."""
+        """Wait for work of other calls. If the work takes too long, end with a "busy" result."""
         now = self.now
         until = self.presenter.limit("once", now=now, timeout=_NO_TIMEOUT)
         _, late = await asyncio.wait(others, timeout=(until - now).total_seconds())
@@ -260,11 +263,11 @@ class Call:
         return not is_done and (current.waiter == self.leg or self._waits_beside(current))
 
     def _waits_beside(self, current: Elicitation) -> bool:
-        """Return True if this call joined another call's question about a product: both wait."""
+        """Return True if this call waits next to another call for one permanent purchase."""
         return current.is_shared and current.run != self.run.value.id
 
     def is_left_to_come(self, current: Elicitation) -> bool:
-        """Return True if the tool does not wait: the payment needs time or an operator."""
+        """Return True if the tool does not wait: the money is on its way, or an operator checks."""
         if current.status.is_final:
             return False
         is_on_its_way = current.progress == ON_ITS_WAY and current.id in self.leaves_to_come
@@ -301,7 +304,7 @@ class Call:
                 await self._in_vain()
 
     async def keep(self, result: str) -> None:
-        """Store the result in every case, so that a client that polls does not start a new run."""
+        """Store the result even if no answer was used, so that polling starts no new run."""
         self._is_finished = True
         await self.run.change(lambda run: self._finished(run, result))
 
@@ -333,7 +336,7 @@ class Call:
             )
 
     async def go_on(self) -> None:
-        """End the request with the tool's own input request: used answers stay used in this run."""
+        """End the request with the tool's own input request. Used answers stay used by this run."""
         self._end()
         await self.leases.release_unused()
         if self.leases.used or (self.used.again is not None and self.run.is_loaded):
@@ -365,7 +368,7 @@ class Call:
         )
 
     async def lost(self) -> None:
-        """Remove the payment marks of a result of which no byte was sent."""
+        """Remove the marks from the payments: no byte of the result that used them was sent."""
         ledger = self.kinds.payments.ledger
         for one in self.marked:
             if (made_at := one.made_at) is not None:
@@ -385,8 +388,8 @@ class Call:
     async def _in_vain(self) -> None:
         """Handle a body that finished after its client had cancelled the task.
 
-        The result is discarded. An identical call may use the same answers. Payments are not
-        refunded automatically, because the work may be done.
+        The result is discarded. An identical call may use the same answers. If the tool succeeded,
+        its payments are not refunded automatically, because the work may be done.
         """
         if not self._is_error:
             await self.elicitations.write_afresh(self._made)
@@ -394,7 +397,7 @@ class Call:
         await self.leases.release_used()
 
     async def _made(self) -> list[Payment]:
-        """Return the payments that the result uses, with a mark that the result is being sent."""
+        """Return the payments that the result uses, marked as perhaps delivered."""
         self.marked = await made(
             self.elicitations, self.kinds, self.run.value, unused=self._unused, now=self.now
         )
@@ -406,7 +409,7 @@ class Call:
 
     @property
     def _unused(self) -> set[str]:
-        """The ids of the run's questions that were not accepted for the body with this result."""
+        """The ids of the run's questions whose acceptances were not used for this result."""
         run = self.run.value
         if self.is_repeated:
             return {asking.elicitation_id for asking in run.asked if asking.is_unused}
@@ -420,7 +423,7 @@ class Call:
 
     @property
     def _is_wish_granted(self) -> bool:
-        """True if this request's result used an answer or `once`, or needed none."""
+        """True if the body used an answer or `once`, or if the run asked no question."""
         asked = self.run.value.asked if self.run.is_loaded else ()
         is_used = self.used.has_known or self.leases.used or self.used.again is not None
         is_used = is_used or any(asking.is_used for asking in asked)

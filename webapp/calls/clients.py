@@ -35,7 +35,7 @@ FORM: Final = "form"
 LINK: Final = "url"
 # Forms without fields are remembered separately: some clients show one that cannot be submitted.
 CONFIRM: Final = "confirm"
-UNANSWERED_AT_MOST: Final = 2  # consecutive questions, for a client that lets its person answer
+UNANSWERED_AT_MOST: Final = 2  # consecutive; after that a client is no longer seen as ANSWERED
 _ATTRIBUTES: Final = {FORM: "forms", LINK: "links", CONFIRM: "confirms"}
 K = TypeVar("K")
 V = TypeVar("V")
@@ -49,7 +49,10 @@ _log = logging.getLogger(__name__)
 
 
 class Deed(StrEnum):
-    """A client's reaction to a question. All but ANSWERED show that the client drew nothing."""
+    """A client's reaction to a question. All except ANSWERED mean that it showed no person a form.
+
+    Stored records contain these texts.
+    """
 
     ANSWERED = "answered"
     AT_ONCE = "answered at once"
@@ -80,9 +83,9 @@ class PutState(Enum):
 
 
 class Put(NamedTuple):
-    """A question that was sent to a client, and the time when it was first sent.
+    """A question that was sent to a client. `at` is the time when the question was first sent.
 
-    `is_overdue`: the question was sent again after the time of silence, which happens once.
+    `is_overdue`: the question was sent once more, after `McpClients.silence` without an answer.
     """
 
     state: PutState
@@ -105,7 +108,7 @@ class McpClients:
         self._listed = {one.name: one for one in settings.clients}
         self._known: OrderedDict[str, ClientRecord | None] = OrderedDict()
         self.patience = Patience(patient_clients=settings.patient_clients, clock=elicitations.clock)
-        self.puts: OrderedDict[str, Put] = OrderedDict()  # by elicitation; this process only
+        self.puts: OrderedDict[str, Put] = OrderedDict()  # by elicitation id, of this process
         self.silence = silence
         self.min_answer = settings.min_answer
         elicitations.subscribers.append(self._hear)
@@ -181,7 +184,7 @@ class McpClients:
     def _next(
         self, before: ClientDeed | None, what: Deed, *, about: str | None
     ) -> ClientDeed | None:
-        """Return the deed to remember after `what`; `before` itself if `what` changes nothing."""
+        """Return the reaction to remember after `what`, or `before` if `what` changes nothing."""
         fresh = ClientDeed(what=what, at=self.now, until=self.now + REMEMBERED)
         if before is None or before.what not in (what, Deed.ANSWERED):
             return fresh
@@ -231,9 +234,9 @@ class AskedClient:
     """The client of one call, to which the call sends questions.
 
     `has_page` returns True if a person can answer this kind on our page. Otherwise the client
-    is the only way to ask. `is_proxy`: the client behind the proxy perhaps cannot be asked, and
-    then its call fails without a reply to this server, so an identical next call gets the link.
-    `apart` distinguishes the client from others with the same library name.
+    is the only way to ask. `is_proxy`: if the client behind the proxy does not support questions,
+    its call fails without a reply to this server, so the next identical call gets the link.
+    `apart` distinguishes the client from other clients with the same library name.
     """
 
     def __init__(
@@ -248,7 +251,7 @@ class AskedClient:
         apart: str | None = None,
     ) -> None:
         self._clients = clients
-        # A program behaves differently from others with the same library name.
+        # Programs that use the same library, and so have the same name, can behave differently.
         mark = _PROXY if is_proxy else "" if apart is None else f" ({apart})"
         known_as = f"{name or ''}{mark}"
         # An anonymous caller has no stored record.
@@ -272,7 +275,7 @@ class AskedClient:
             return False
         if action != "accept":
             return not self._may_answer(asked, mode)
-        # Agreeing to open a link settles the question if its tool waits for no more than that.
+        # For a link, "accept" settles the question only if the tool does not wait for the outcome.
         is_yes = not asked.asked.waits
         if mode == FORM:
             is_yes = traits_of(asked.kind).page == "confirm" or not content
@@ -293,9 +296,9 @@ class AskedClient:
     async def needs_link(self, asked: Elicitation, mode: Mode) -> bool:
         """Return True if the person gets the link, and the client is not asked this question.
 
-        A repeated call proves nothing: an engine that replays its steps repeats the call and then
-        brings the person's answer. The client is therefore asked again until `silence` has passed,
-        and once more after that.
+        A repeated call without an answer does not mean that the client showed nothing: an engine
+        that replays its steps repeats the call first and sends the person's answer later. The
+        client is therefore asked again until `silence` has passed, and once more after that.
         """
         if asked.is_for_page or await self.draws_nothing(asked, mode):
             return True
@@ -337,14 +340,14 @@ class AskedClient:
         return self.is_too_soon((self._clients.now - put.at).total_seconds())
 
     def put_at(self, asked: Elicitation, *, is_again: bool, now: datetime) -> datetime:
-        """Return when the client was first asked, or `now` if no earlier request asked."""
+        """Return when the client was first asked, or `now` if no earlier request asked it."""
         put = self._clients.puts.get(asked.id)
         if put is not None:
             return put.at
         return asked.created_at if is_again else now
 
     def sent(self, asked: Elicitation, *, is_again: bool = False, now: datetime) -> None:
-        """Record that the client is asked now. `is_again`: an earlier request asked it too."""
+        """Record that the client is asked now. `is_again`: an earlier request asked the same."""
         at = self.put_at(asked, is_again=is_again, now=now)
         self._put(asked, PutState.OUT, at=at, is_overdue=now - at >= self.silence)
 
@@ -364,7 +367,7 @@ class AskedClient:
     ) -> None:
         """Record the client's answer, `after` seconds after the client was asked.
 
-        An answer that is not valid does not show that the client lets a person answer.
+        An invalid answer is no evidence that the client lets a person answer.
         """
         self._put(asked, PutState.ANSWERED if is_valid else PutState.UNFIT)
         if is_valid and not self.is_too_soon(after):
@@ -408,7 +411,7 @@ class AskedClient:
             return None
         kept = _remembered(asked, mode)
         did = await self._clients.did(self._client, kept)
-        if did is None and kept == CONFIRM:  # a client without forms has no empty forms either
+        if did is None and kept == CONFIRM:  # a client that shows no forms shows no CONFIRM either
             did = await self._clients.did(self._client, FORM)
             return None if did == Deed.ANSWERED else did
         return did

@@ -32,9 +32,9 @@ async def used_up(
 ) -> list[Value]:
     """Return the rows to write together with the run's delivery.
 
-    `unused` are the ids of questions that were not accepted for the body with this result. If such
-    a question has been accepted since, another request may be using the answer right now. That
-    answer is neither used up nor released here.
+    `unused` are the ids of questions whose acceptances were not used for this result. If such a
+    question has been accepted in the meantime, another request may be using its answer right now,
+    so that answer is neither used up nor released here.
     """
     written: list[Value] = []
     for id in [asking.elicitation_id for asking in run.asked]:
@@ -58,10 +58,10 @@ async def used_up(
 async def made(
     elicitations: Elicitations, kinds: Kinds, run: Run, *, unused: Collection[str], now: datetime
 ) -> list[Payment]:
-    """Return the payments that a result uses which is about to be sent, with a mark of that.
+    """Return the payments that a result uses, marked as perhaps delivered, before it is sent.
 
-    The arrival of the result may never be recorded. The operator decides about payments that may
-    have been delivered.
+    The arrival of the result may never be recorded. A marked payment is not refunded automatically;
+    the operator decides about it.
     """
     marked: list[Payment] = []
     for asking in run.asked:
@@ -81,9 +81,10 @@ async def _gave_back(elicitation: Elicitation, kinds: Kinds, *, run: str) -> boo
 
 
 async def is_taken_back(elicitations: Elicitations, kinds: Kinds, run: Run) -> bool:
-    """Return True if the money for a result was refunded, so that the result is not given again.
+    """Return True if the payment for a result was refunded, so that the result is not repeated.
 
-    A refund by the result's own body counts only after delivery, because the result reports it.
+    If the body itself made the refund, its result reports the refund and has to be delivered. That
+    refund therefore counts only after the delivery.
     """
     for asking in run.asked:
         asked = await elicitations.get(asking.elicitation_id)

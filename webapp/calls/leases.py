@@ -18,7 +18,7 @@ class Leases:
     def __init__(self, elicitations: Elicitations, *, leg: str, is_shared: bool = False) -> None:
         """Create the claims of a request.
 
-        `is_shared`: several HTTP requests share `leg`, and none releases a claim of another.
+        `is_shared`: several HTTP requests share `leg`, and none releases another one's claim.
         """
         self._elicitations = elicitations
         self._leg = leg
@@ -29,7 +29,7 @@ class Leases:
         self._yeses: set[str] = set()
         self._under_way: set[asyncio.Task[Elicitation]] = set()
         self.on_first: Callable[[], None] = _nothing
-        self.has_ended = False  # the request: no more outcomes are delivered to it
+        self.has_ended = False  # True after the end of the request, which gets no more outcomes
 
     def __bool__(self) -> bool:
         return bool(self._is_used)
@@ -39,15 +39,15 @@ class Leases:
         return [id for id, is_used in self._is_used.items() if is_used]
 
     def unused_of(self, run: Run) -> set[str]:
-        """Return the ids of questions that were not accepted for the body of this result."""
+        """Return the ids of the run's questions whose acceptances this request has not used."""
         asked = {asking.elicitation_id for asking in run.asked if not asking.is_used}
         return asked - self._yeses
 
     def was_prefetched(self, settled: Elicitation) -> bool:
-        """Return True if the write that settled the elicitation claimed it for this request.
+        """Record that the write that settled the elicitation also claimed it for this request.
 
-        Return False if the request ended without the outcome. The request may have read that write
-        from the store, used the outcome and ended before this method is called.
+        Return False if the request has ended without using the outcome. (Before this method is
+        called, the request may have read the write from the store, used the outcome and ended.)
         """
         if self.has_ended:
             return settled.id in self._is_used
@@ -92,13 +92,16 @@ class Leases:
         await self._release([id for id, is_used in self._is_used.items() if not is_used])
 
     async def release_used(self) -> None:
-        """Release the used outcomes of a request without a result. The next one may use them."""
+        """Release the outcomes that the body has used, so that the next request may use them.
+
+        Call this for a request that ends without a result.
+        """
         await self._release(self.used)
 
     async def ended(self) -> list[Elicitation]:
-        """Return the used outcomes, not yet written, with their leases ended.
+        """Return the used outcomes with their leases ended, for the caller to write.
 
-        Another request continues the run.
+        Another request then continues the run.
         """
         return await self._elicitations.possible(
             self.used, lambda e: states.end_lease(e, leg=self._leg)
@@ -122,7 +125,7 @@ class Leases:
     def _released(self, current: Elicitation) -> Elicitation:
         take = current.take
         if self._is_shared and take is not None and take.until != self._until.get(current.id):
-            return current  # another request with this id has claimed it since
+            return current  # another request with the same id has claimed the outcome since then
         return states.release(current, leg=self._leg)
 
 

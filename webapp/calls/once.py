@@ -2,16 +2,16 @@
 
 Risks: the process dies between the work and its record. The work is then repeated with the same
 idempotency key; this module cannot prevent that. The same happens if the store loses its last
-seconds, and the run with them. A key is therefore derived from the client's call and the name of
-the work, not from a stored id.
+seconds, and the run with them. The idempotency key must not change when that happens, so it is
+derived from the client's call and the name of the work, not from a stored id.
 
 Two identical calls are two requests for work, and the second must not reuse the first one's key.
 The identical calls of a day are therefore numbered. After the store lost data, the same call gets
 the lost number again.
 
-Work that takes longer than a moment is claimed in the store, and an identical call in another
-process waits for its end. If two calls begin within that moment, both do the work, with one key. A
-program over HTTP does its work outside this process, so it always claims the work first.
+Work that takes longer than half a second is claimed in the store, and an identical call in another
+process waits until the work ends. If two calls begin within that half second, both do the work,
+with the same key. A program over HTTP works outside this process, so it always claims first.
 
 If a result is not JSON or too long, the work is still recorded as done and not repeated. A client
 that cancels its call does not stop the work half way.
@@ -52,17 +52,17 @@ _FAULT_AT_MOST = 500
 # Quick work has no claim in the store. A claim before the work would cost one more durable write in
 # addition to the one that stores the result: on PostgreSQL and Valkey a single `once` would wait
 # 1.8 to 2.5 times as long for the store. The claim would not prevent a repetition, because a
-# process can die between the work and its record. The idempotency key does that, and both of two
-# calls get the same key.
+# process can die between the work and its record. The idempotency key makes a repetition harmless:
+# identical calls at the same time get the same key.
 _CLAIMED_AFTER_SECONDS = 0.5
 _RENEWED_AFTER_SECONDS = 10.0
 _LOOK_SECONDS = 0.25
 CLAIMED = timedelta(seconds=30)
 DOING = "doing"
 KEPT = timedelta(days=1)
-# Numbers are stored beyond the end of their day. After the day, new numbers are used.
+# Call numbers begin at 1 each day (UTC), so they are stored a little longer than their day.
 NUMBERS_KEPT = timedelta(days=2)
-# Longer than any call can still receive the receipt (flows.elicitation.states.RECORD_KEPT).
+# Longer than the time in which calls get the receipt (flows.elicitation.states.RECORD_KEPT).
 KEPT_UNDER_A_RECEIPT = timedelta(days=60)
 
 
@@ -142,7 +142,7 @@ async def do_once(
 class OncePlace:
     """The place of one piece of work: its owner, its run or receipt, and its name.
 
-    `wish` identifies the call by its number, see `numbered`.
+    `wish` is the number of the call, see `numbered`; the idempotency key is derived from it.
     """
 
     owner: str
@@ -185,10 +185,10 @@ async def numbered(
 
 
 async def claim(elicitations: Elicitations, once: OncePlace, *, by: str) -> DoneOnce:
-    """Claim the work for `by` and return its row: done, claimed by another, or claimed by `by`.
+    """Claim the work for the worker `by`, unless it is done or claimed. Return the work's row.
 
-    A second claim by the same `by` renews the first. If two workers did the work, the first result
-    wins.
+    The row is done, claimed by another worker, or claimed by `by`. A second claim by the same
+    worker renews the first. If two workers do the work, the first result is stored.
     """
     id, now = once.id(elicitations), elicitations.clock()
     row = DoneOnce(id=id, owner=once.owner, result="", erase_at=now + KEPT_UNDER_A_RECEIPT)
@@ -260,7 +260,7 @@ async def result_of(elicitations: Elicitations, done: DoneOnce, *, name: str) ->
 
 
 class _Claim:
-    """The claim of this process on work that takes longer than a moment."""
+    """The claim of this process on its work, written after `_CLAIMED_AFTER_SECONDS`."""
 
     def __init__(self, elicitations: Elicitations, row: DoneOnce) -> None:
         self._elicitations = elicitations
@@ -299,13 +299,13 @@ class _Claim:
             claimed = replace(self.row, claimed_until=until, status=DOING)
             try:
                 await self._elicitations.write(claimed)
-            except (Conflict, ElicitError):  # another process was first, or the store is away
+            except (Conflict, ElicitError):  # claimed by another process, or the store is down
                 return
             self.row = replace(claimed, version=claimed.version + 1)
 
 
 async def _end_if_cancelled() -> None:
-    """End a call that was cancelled during its work, so that the body does not continue."""
+    """Let a cancellation that came during the work end the body here."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         await asyncio.sleep(0)
@@ -321,7 +321,7 @@ def _is_claimed(done: DoneOnce | None, now: datetime) -> bool:
 async def _elsewhere(
     elicitations: Elicitations, *, owner: str, id: str, wait: Wait
 ) -> DoneOnce | None:
-    """Wait until no other process holds the claim and return the row. `wait` may give up before."""
+    """Wait until no other process holds the claim, and return the row. `wait` may end the call."""
 
     async def over() -> None:
         while _is_claimed(  # noqa: ASYNC110 - the change is made by another process
@@ -350,7 +350,7 @@ async def do_unkept(name: str, work: Callable[[str], Awaitable[Json]], *, workin
 
 
 async def _done(work: Callable[[str], Awaitable[Json]], key: str) -> Json:
-    """Run the work and return its result. A plain function has run before its type is known."""
+    """Run the work and return its result. The work may be a plain function or a coroutine."""
     given: Any = work(key)
     result: Json = await given if inspect.isawaitable(given) else given
     return result

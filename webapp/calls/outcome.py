@@ -61,7 +61,10 @@ def cancelled(question: Question[T], current: Elicitation) -> Outcome[T]:
 
 
 def processing(question: Question[T], current: Elicitation) -> Outcome[T]:
-    """Return the outcome of a payment that needs time or an operator, so the tool does not wait."""
+    """Return the outcome of a payment that the tool does not wait for.
+
+    The payment needs time, or the operator has to check it.
+    """
     if current.progress == PAID_OTHERWISE:
         error: NotAccepted = paid_otherwise(question, elicitation_id=current.id)
         return Outcome(status=current.status, error=error)

@@ -2,8 +2,8 @@
 
 Most clients allow a call 60 s, some ignore progress reports, a few allow only 5 s, and none
 declares its limit. A call is therefore held for less than 60 s, unless its client was seen to wait
-longer or the operator says that it does. If a client gave a call up sooner, its next call is held
-for less than that time.
+longer or the operator's settings say that the client waits longer. If a client gave a call up
+sooner, its next call is held for less than the time after which the client gave up.
 """
 
 from collections import OrderedDict
@@ -19,13 +19,14 @@ MOST_ALLOW: Final = timedelta(seconds=60)
 REMEMBERED: Final = timedelta(days=1)
 # The share of a client's patience for which its next call is held.
 _SHARE_OF_PATIENCE: Final = 0.8
-_GIVEN_UP_AT_LEAST: Final = timedelta(seconds=1)  # sooner: a broken connection or a person's cancel
+# A call that ends sooner was not given up: the connection broke or the person cancelled.
+_GIVEN_UP_AT_LEAST: Final = timedelta(seconds=1)
 _CLIENTS_AT_MOST: Final = 10_000
 V = TypeVar("V")
 
 
 class Patience:
-    """The patience of clients, as far as this process has seen it."""
+    """The time that each client waits for a call, as far as this process has seen."""
 
     def __init__(self, *, patient_clients: frozenset[str], clock: Callable[[], datetime]) -> None:
         self._patient_clients = patient_clients
@@ -36,7 +37,7 @@ class Patience:
         self._gave_up: OrderedDict[tuple[str, str], tuple[timedelta, datetime]] = OrderedDict()
 
     def is_patient(self, caller: Caller, *, name: str | None) -> bool:
-        """Return True if the client waits as long as needed. `name` is the name it declares."""
+        """Return True if the client waits as long as needed. The client declares `name`."""
         is_named = name in self._patient_clients
         return is_named or (caller.owner or "", caller.client) in self._patient
 
@@ -81,7 +82,7 @@ class WatchedCall:
         self.connection: ClientConnection | None = None
 
     def has_result(self) -> None:
-        """Record the client's wait when its connection ends, if the result arrives."""
+        """Note that the call has a result: if it arrives, record how long the client waited."""
         if self.connection is not None:
             self.connection.on_end(self._end)
 

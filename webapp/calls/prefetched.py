@@ -1,7 +1,7 @@
 """Prefetched answers, collected before a tool's body runs until the body awaits them.
 
-Risks: an answer is used twice. Each answer goes to the first await of an equal question, once. The
-next await asks a question of its own. `needed` only reads the answers.
+Risks: an answer is used twice. The first await of an equal question gets the answer, and the next
+await asks a question of its own. `needed` only reads answers and can read each one repeatedly.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ Fact: TypeAlias = tuple[str, str]  # kind and digest, which distinguish question
 class Prefetched:
     """The prefetched answers of one request.
 
-    Each request asks the needs again and finds answers.
+    They are not stored: each request of a call asks for the tool's needs again before its body.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Prefetched:
     def see(self, fact: Fact, question: Question[T]) -> T:
         """Return the latest answer, even if it was awaited before.
 
-        Raises InvalidQuestion if none.
+        Raises InvalidQuestion if no such question was asked before the body.
         """
         outcome = self._brought.get((fact, question.key))
         if outcome is None:

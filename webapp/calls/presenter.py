@@ -33,7 +33,7 @@ class PresentedQuestion:
     group: "Batch[Prompt]" = field(
         default_factory=lambda: Batch[Prompt](1)
     )  # the questions that are asked together with this one
-    replaces: str | None = None  # the other elicitation that an earlier request asked at this place
+    replaces: str | None = None  # id of the elicitation that an earlier request asked here
     arguments: str = field(default="{}", repr=False)  # the client's arguments as canonical JSON
 
     @property
@@ -56,7 +56,7 @@ class Prompt:
     """A question of a batch. `user_code` is the text to show about its user code."""
 
     shown: PresentedQuestion
-    is_out: bool = False  # an earlier request showed it to the client
+    is_out: bool = False  # an earlier request sent the question to the client
     is_nobodys: bool = False  # the client's answer came sooner than a person can answer
     user_code: str | None = None
 
@@ -131,7 +131,10 @@ class Presenter(Protocol):
         ...
 
     async def apply_client_answers(self, call: Leg) -> None:
-        """Apply the client's answers to the other questions when one question ends the request."""
+        """Apply the client's answers to all questions of the run when the request ends early.
+
+        One question ended the request while other questions were pending.
+        """
         ...
 
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:

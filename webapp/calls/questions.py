@@ -3,8 +3,8 @@
 A repeated question joins the existing elicitation, and a new question starts one. The elicitation
 is stored and the waiter is registered before anything leaves the process and before the author's
 own function runs, because a reply may come back at once. The address that the author's function
-returns is stored before the link is shown. If the process dies between the two, the next identical
-call runs the function again.
+returns is stored before the link is shown. If the process dies after the question was stored and
+before the address was, the next identical call runs the function again.
 """
 
 import asyncio
@@ -86,11 +86,14 @@ class Questions:
     async def start_or_join(
         self, question: Question[Any], step: Step, waiter: Waiter, *, is_ordered: bool
     ) -> Elicitation:
-        """Find, join or start the elicitation at this place, and wait for it in this request."""
+        """Find, join or start the elicitation at this place, and return it.
+
+        `waiter` is registered first, so that it receives the elicitation's changes.
+        """
         if question.elicitation_id is not None:
             must_be_alias(question.elicitation_id)
         async with self._lock, self._kinds.quotas.turn(self._run.value.owner):
-            if self._has_ended():  # another question ended the request: this one would not be shown
+            if self._has_ended():  # another question ended the request: do not start a new one
                 raise CallOver
             current = await self._start_or_join(question, step, waiter, is_ordered=is_ordered)
             note(current)
@@ -108,7 +111,7 @@ class Questions:
     def shown(
         self, current: Elicitation, step: Step, *, before: AskedStep | None, group: Prompts
     ) -> PresentedQuestion:
-        """Return what a presenter shows. `before` was at this place when the request began."""
+        """Return the question for a presenter. `before` is the run's earlier step at this place."""
         asked = self._run.value.asked
         known = None if before is None else before.elicitation_id
         return PresentedQuestion(
@@ -122,7 +125,10 @@ class Questions:
         )
 
     async def take_over(self) -> None:
-        """End an older request that claimed the outcome but waits for a later question."""
+        """Move the wait for all questions of the run to this request.
+
+        An older request of the run that claimed an outcome and waits for a later question ends.
+        """
         await self._run.reload()
         await self._elicitations.each(
             [asking.elicitation_id for asking in self._run.value.asked],
@@ -212,12 +218,12 @@ class Questions:
             raise
 
     async def _addressed(self, visit: Visit, current: Elicitation) -> Elicitation:
-        """Return the elicitation with the address that the author's function makes, if it has none.
+        """Call the author's function for the visit's address, if the elicitation has no address.
 
-        The elicitation may have ended when the function returns, because a reply to the function's
-        own request can come at once. Exceptions of the function propagate. The question then ends
-        as cancelled and an identical call asks again, unless a late answer has come in the
-        meantime.
+        Return the elicitation with the address. The elicitation may have ended when the function
+        returns, because a reply to the function's own request can come at once. If the function
+        raises, end the question as cancelled and propagate the exception; an identical call then
+        asks again.
         """
         if current.asked.url is not None or current.status.is_final:
             return current
@@ -236,7 +242,7 @@ class Questions:
     async def _look(
         self, run: Run, known: AskedStep | None, join: str
     ) -> tuple[Elicitation | None, Sequence[Elicitation]]:
-        """Return the elicitation to join, or else the ended ones that own the question's key."""
+        """Return the elicitation to join, or None and the ended ones that own its key."""
         current = None if known is None else await self._elicitations.get(known.elicitation_id)
         if current is not None and not self._is_still_asked(current):
             current = None
@@ -244,7 +250,8 @@ class Questions:
         if current is not None and (current.holds_key or not is_answered):
             return current, ()
         held = await self._elicitations.find(owner=run.owner, join=join)
-        # An answer that came late, when another question had one, does not count.
+        # An elicitation that was accepted late does not count if another accepted elicitation
+        # owns the key.
         if current is not None and (held is None or held.status is not Status.ACCEPTED):
             return current, ()
         if held is None:
@@ -266,7 +273,7 @@ class Questions:
         if not (self._run.is_continued or current.status.is_final):
             return self._elicitations.clock() < current.expires_at
         if current.status is Status.ACCEPTED:
-            # In the other cases the content is wiped.
+            # In all other cases the content of the accepted question is already erased.
             return holds(current, self._elicitations) or self._is_kept(current, Status.ACCEPTED)
         return (
             self._run.is_continued
@@ -284,7 +291,7 @@ class Questions:
     def _join_key(self, question: Question[Any], step: Step) -> str:
         pepper, tool = self._elicitations.owners.pepper, self._tool
         if is_for_good(question.request):
-            # A product has one question, whichever call of whichever client asks.
+            # All calls of all clients share one question about a permanent purchase.
             parts = ("for good", tool.tool, step.kind, step.digest)
             return pepper.tag("join", tool.server, *parts, size=18)
         about = (

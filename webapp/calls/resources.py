@@ -1,7 +1,7 @@
 """The actions of accounts and receipts for their owner once a tool has received them.
 
-Risks: a tool keeps an account and uses it after its call, or after the person stopped sharing it.
-Such a tool keeps its old access token and gets no newer one.
+Risks: a tool keeps an account's access token and uses it after its call, or after the person
+stopped sharing the account. The old token cannot be taken back, but the tool gets no newer token.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The run that a request belongs to, found by its token or by an identical call, or created.
 
-Risks: another owner's token, a token of another tool, another version of the tool, other arguments,
-or an old run. None of these runs is continued. The request then starts a run of its own.
+Risks: the token names the run of another owner, another tool, another version of the tool or other
+arguments, or the run is too old. Such a run is not continued: the request starts a new run.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ def run_of(
     named: str | None,
     named_key: str | None = None,
 ) -> "CurrentRun":
-    """Return the run holder for a caller's request.
+    """Return the CurrentRun of a caller's request.
 
-    `named` is the run id in the client's token. `named_key` is the run key in that token: the run
-    itself is not stored if no question was asked in it.
+    `named` is the run id in the client's token. `named_key` is the run key in the same token, for a
+    run that is not stored because it asked no question.
     """
     pepper = elicitations.owners.pepper
     call = "nobody's call" if caller.owner is None else "call"
@@ -116,9 +116,9 @@ class CurrentRun:
         return called is not None and called.arguments is not None
 
     async def load(self) -> Run:
-        """Return the run.
+        """Return the run: the one in the token, an identical call's, or a new one.
 
-        If it has a `result`, the run has ended and the result is to be repeated.
+        If the run has a `result`, it has ended, and the request repeats the result.
         """
         async with self._lock:
             if self._value is None:
@@ -128,8 +128,8 @@ class CurrentRun:
     async def reload(self, *, writes_again: bool = False) -> None:
         """Reload the run after a lost race, or load the run that owns the call's key now.
 
-        If neither is stored, the next change stores the run as new if `writes_again`. Raises Erased
-        otherwise.
+        If neither is stored: with `writes_again`, let the next change store the run as new.
+        Otherwise raise Erased if this run was stored before.
         """
         stored = await self._elicitations.run(owner=self._owner, id=self.value.id)
         if stored is None:
@@ -183,8 +183,8 @@ class CurrentRun:
     ) -> None:
         """Change the run and write the rows that `also` returns in the same transaction.
 
-        A run that is not stored yet is stored. With `is_sure=False`, write the run even if `change`
-        returns it unchanged.
+        A run that is not stored yet is stored. With `is_sure=False`, this copy of the run may be
+        old: write the run even if `change` returns it unchanged.
         """
         for number in range(TRIES_AT_MOST):
             changed = change(self.value)
@@ -204,10 +204,10 @@ class CurrentRun:
     async def name(self, taken: Elicitation, place: Step) -> None:
         """Record the claimed elicitation at a place of the run, so that its result uses it up.
 
-        Another request may have found a refusal at this place and asked again before the late
-        acceptance came. The run as loaded here does not show that. The run is therefore written
-        even if it looks unchanged, so that a request with an older copy gets a conflict and
-        reloads.
+        Only a late acceptance needs this. Before it came, another request may have found a refusal
+        at this place and asked a new question there, which this copy of the run does not show. The
+        run is therefore written even if it looks unchanged: if this copy is old, the write
+        conflicts, and the run is reloaded and changed.
         """
         if taken.is_late:
             await self.change(lambda run: runs.put(run, place, taken.id), is_sure=False)
@@ -215,7 +215,7 @@ class CurrentRun:
     async def end_unasked(self) -> None:
         """Store that a run in which no question was asked has ended.
 
-        A token that names the run then continues nothing, and brings none of its accounts.
+        A token that names the run then continues no run, and its accounts are not used again.
         """
         ended = replace(runs.wipe(self.value), finished_at=self._elicitations.clock())
         with suppress(Conflict):  # another request with the same token ended the run too
@@ -230,7 +230,7 @@ class CurrentRun:
     async def _find(self) -> Run | None:
         named = await self._find_named()
         if named is not None and not named.version:
-            if await self._landed(named.id):  # the response that ends the run was just arriving
+            if await self._landed(named.id):  # the response has arrived and ended the run
                 named = await self._find_named()
             if named is not None and not named.version:
                 self.is_continued = True
@@ -260,8 +260,8 @@ class CurrentRun:
             return replace(self._new(), id=named)
         if run is None or run.key != self._key:
             return None
-        # An anonymous caller's run is joined by its token alone. The key keeps out identified
-        # callers.
+        # An anonymous caller joins a run by the token alone. The run's key differs from the keys of
+        # identified callers, so these cannot join it.
         self._owner = run.owner
         return run
 

@@ -6,9 +6,9 @@ that. On 2025-11-25 a broken connection ends nothing. On 2026-07-28 over HTTP a 
 "cancel" but can also be a broken connection. A body that claimed a payment or began `once` then
 runs to completion as an orphan. A cancel reaches a body at its next await outside `once`.
 
-An identical call waits for the orphan and gets its result, or is asked to call again. An orphan has
-a time limit. So has a body that is cancelled inside `once`, and a process that shuts down: work
-inside `once` then gets the grace period and no more.
+An identical call waits for the orphan and gets its result, or is told to call again. An orphan has
+a time limit, and so has a body that is cancelled inside `once`. After that limit, or when the
+process shuts down, work inside `once` gets the grace period and no more.
 """
 
 import asyncio
@@ -73,7 +73,8 @@ class RunningTools:
         """Run a body and return its result.
 
         Cancelling this coroutine means that the client cancelled the call. With `is_cut_told=False`
-        it can also mean that the connection broke.
+        the protocol does not tell a broken connection from a cancelled call, so a cancellation can
+        mean either.
         """
         self._unanswered.add(call)
         self._is_idle.clear()
@@ -96,7 +97,7 @@ class RunningTools:
                     await self._cancelled(task, call)
             raise
         finally:
-            if not task.done():  # no client gets the result, but a shutdown waits
+            if not task.done():  # no client gets the result, but a shutdown waits for the body
                 task.add_done_callback(lambda _: self._answered(call))
             elif task.cancelled() or task.exception() is not None:
                 self._answered(call)
@@ -141,7 +142,7 @@ class RunningTools:
             self._answered(call)
 
     async def ended(self, call: Call, end: Callable[[], Awaitable[None]]) -> None:
-        """Write how a coroutine ended. Raises StoreUnavailable, and writes again later."""
+        """Write how a coroutine ended. After StoreUnavailable, retry later and raise the error."""
         try:
             await end()
         except StoreUnavailable:
@@ -170,8 +171,8 @@ class RunningTools:
     ) -> None:
         """After the response was sent, store that it arrived. Identical calls wait for that.
 
-        `later` registers a callback for another connection that brings the result if this one did
-        not.
+        `later` registers a callback for the next connection that sends the result, in case the
+        result did not arrive through `connection`.
         """
         if connection is None:
             self._answered(call)
@@ -202,9 +203,9 @@ class RunningTools:
     async def landed(self, run_id: str, *, wait: Wait | None = None) -> bool:
         """Wait until the run's response, if one is being sent, has arrived or has failed.
 
-        Return False if there was nothing to wait for. Also wait for an orphan of the run with
-        `wait`, which may give up. Skip orphans that have claimed an outcome: the caller waits for
-        that outcome.
+        Also wait for the run's orphans, with `wait` if given, which may give up. Skip orphans that
+        have claimed an outcome, because the caller waits for the outcome itself. Return False if
+        there was neither a response nor an orphan.
         """
         orphans = [task for task, call in self._orphans.items() if _only_works(call, run_id)]
         if orphans:
@@ -272,7 +273,7 @@ class RunningTools:
     async def _cancelled(self, task: asyncio.Task[Any], call: Call) -> None:
         """Cancel the body at its next await outside `once`.
 
-        Return when it ended or is inside `once`.
+        Return when the body has ended. If the body is inside `once`, return at once.
         """
         task.add_done_callback(_retrieve)
         call.used.working.when_out(task.cancel)
@@ -300,9 +301,9 @@ class RunningTools:
             self._note(call, call.lost)
 
     async def _noted(self, call: Call, note: Callable[[], Awaitable[None]]) -> None:
-        """Store what happened to a call, and retry with each lease renewal until that succeeds.
+        """Call `note`, which stores what happened to a call.
 
-        Only StoreUnavailable is retried.
+        After StoreUnavailable, retry with each lease renewal. Other errors are only logged.
         """
         has_failed = False
         while not await self._is_noted(call, note, has_failed=has_failed):

@@ -10,8 +10,8 @@ from typing import TypeAlias
 class ShownLink:
     """A link to one question, meant only for the person whom the question is about.
 
-    With `needs_code` the page shows an eight-character code, and your own page asks its user for
-    the code, because only your page knows whom you asked. Pass the typed code to `confirm`.
+    With `needs_code` the link's page shows an eight-character code. Your own page must ask its user
+    for the code, because only your page knows whom you asked. Pass the typed code to `confirm`.
     """
 
     url: str = field(repr=False)

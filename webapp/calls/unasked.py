@@ -1,9 +1,9 @@
 """Checks for questions that a tool created and did not ask.
 
-The checks run before each later step and when the body returns.
+The checks run before each later step of the body and when the body returns.
 
-Risks: a question's task was created a moment ago and has not started. Each check therefore first
-lets the tasks that are ready run.
+Risks: a check reports a question that is about to be asked, because the question's task was created
+a moment ago and has not started. Each check therefore lets the ready tasks run first.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The things that the body of a call received and used: accounts, payments, secrets, `once`.
 
-Risks: a result carries a secret to the model, or a call that used a payment counts as one that used
-nothing.
+Risks: a result carries a secret to the model, or a call that used a payment is treated as if it had
+used nothing. So every answer is recorded here when the body receives it.
 """
 
 import json
@@ -21,18 +21,18 @@ from webapp.logs.masking import masked
 
 
 class CallUse:
-    """The use of one request. `accounts` are from earlier requests, by question digest."""
+    """The things one request used. `accounts`: earlier requests' accounts, by question digest."""
 
     def __init__(self, accounts: Mapping[str, str]) -> None:
-        self.accounts = dict(accounts)  # also those of this request
+        self.accounts = dict(accounts)  # with the accounts of this request
         self.of_earlier_legs = frozenset(accounts)
         self.hidden: set[str] = set()  # texts that no result or question may carry to the model
         self.working = Working()
         self.has_paid = False  # True once the body has seen a payment
         self.has_known = False  # True if an answer was used without a question
-        self.again: bool | None = None  # set by `note_use`; None: nothing was used yet
+        self.again: bool | None = None  # set by `note_use`; None: no payment or `once` was used
         self.payments: list[str] = []  # ids of payments that the body has seen
-        self.receipt: str | None = None  # id of the last payment in this request for this call
+        self.receipt: str | None = None  # id of the latest payment; None for a permanent purchase
 
     @property
     def must_finish(self) -> bool:
@@ -40,7 +40,7 @@ class CallUse:
         return self.has_paid or self.working.has_begun
 
     def drop_accounts(self) -> None:
-        """Drop the accounts of an ended run: this call uses the accounts that are active now."""
+        """Drop the accounts of earlier requests: this call uses the accounts in use now."""
         for digest in self.of_earlier_legs:
             self.accounts.pop(digest, None)
         self.of_earlier_legs = frozenset[str]()
@@ -59,14 +59,14 @@ class CallUse:
         elif traits.gives == "receipt" and isinstance(content, Mapping):
             self.has_paid = True
             self.payments.append(str(content.get("id")))
-            # Many calls use a permanent purchase, and each call does its own work.
+            # Many calls use one permanent purchase, so `once` results are not stored under it.
             is_for_good = bool(content.get("once"))
             self.receipt = None if is_for_good else str(content.get("id"))
             if not is_for_good:
                 self.note_use(again=False)
 
     def must_hold_nothing_hidden(self, question: Json) -> None:
-        """Check that clients and models may read what the question says. Raises InvalidQuestion."""
+        """Check that the question contains no secret text. Raises InvalidQuestion."""
         plain = json.loads(json.dumps(question)) if self.hidden else None
         if masked(plain, self.hidden, is_quoting=False) != plain:
             raise InvalidQuestion(

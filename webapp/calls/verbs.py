@@ -1,8 +1,8 @@
 """The methods with which a running tool asks questions, for one request of its call.
 
-Risks: a method acts for a call that has ended, or without its run. Of several questions that are
-asked together, one ends the request while the others are pending. The call's state then decides,
-and no task outlives the await.
+Risks: a method acts for a call that has ended, because one of several questions that are asked
+together ends the request while the others are pending. Each method therefore checks the call's
+state before it acts, and no task of a question outlives the tool's `await`.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Verbs:
             has_ended=lambda: call.has_ended,
         )
         self._counts: Counter[Fact] = Counter()
-        self._seen: dict[Step, bool] = {}  # True if the step's order is checked
+        self._seen: dict[Step, bool] = {}  # this request's steps; True: their order is checked
 
     @property
     def leg(self) -> str:
@@ -144,10 +144,10 @@ class Verbs:
         """Do the work once and return its stored result.
 
         The result is stored under the run, so an identical call continues after a crash. After a
-        payment it is stored under the receipt: every call that gets this receipt again shares the
-        result. `again` is None for work that is not the tool's own and is named by the code that
-        does it. Raises NotAllowed for a refused caller, because nothing could be stored and the
-        work would be repeated.
+        payment, the result is stored under the receipt: every call that gets the same receipt again
+        shares the result. `again` is None if the work is not the tool's own; such work is found by
+        its name alone. Raises NotAllowed for a refused caller, because nothing could be stored and
+        the work would be repeated.
         """
         body = current_body()
         try:
@@ -164,7 +164,7 @@ class Verbs:
             raise
 
     def needed(self, question: Question[T]) -> T:
-        """Return a prefetched answer. Implements NeedsHolder, also in a `def` tool's thread."""
+        """Return a prefetched answer. Implements NeedsHolder. A `def` tool's thread may call it."""
         if self.call.has_ended:
             raise CallOver
         return self.prefetched.see(self.fact(question.request), question)
@@ -297,9 +297,9 @@ class Verbs:
         return Outcome(status=Status.ACCEPTED, content=question.answer(known))
 
     async def _a_gates_run(self) -> Run:
-        """Return the run for a gate, even if its result was delivered.
+        """Return the run for a gate, even if the run's result was delivered.
 
-        A new call passes its gate before the delivered result is returned again.
+        A new call has to pass its gate before the delivered result is repeated.
         """
         await self.call.must_be_going_on()
         run = await self.call.run.load()
@@ -313,9 +313,10 @@ class Verbs:
         return latest if latest.nth > step.nth else None
 
     async def _is_got(self, asking: AskedStep | None) -> bool:
-        """Return True if the request that asked again already had an answer from this place.
+        """Return True if the body already received an answer at this place before it asked again.
 
-        The answer was known without a question, or it is an accepted account.
+        The answer was known without a question, or the question at this place is an accepted
+        account.
         """
         if asking is None:
             return True
@@ -402,7 +403,10 @@ class Verbs:
     async def _presented(
         self, question: Question[Any], shown: PresentedQuestion, waiter: Waiter
     ) -> Elicitation | None:
-        """Show the question and wait for its answer, unless the tool does not wait for money."""
+        """Show the question and wait for its answer. Return None if the client cancelled the wait.
+
+        If the tool must not wait for this payment (`Call.is_left_to_come`), return immediately.
+        """
         if not question.waits_for_money:
             self.call.leaves_to_come.add(shown.elicitation.id)
         waiter.sees_all = traits_of(shown.elicitation.kind).gives == "receipt"
@@ -412,7 +416,10 @@ class Verbs:
         return await self.call.presenter.wait(self.call, shown, waiter)
 
     async def _has_successor(self, taken: Elicitation, step: Step) -> bool:
-        """Return True if a newer elicitation superseded this one and has to be claimed instead."""
+        """Return True if a newer elicitation superseded `taken`: the caller has to claim that one.
+
+        The newer elicitation then takes the place of `taken` in the run.
+        """
         if taken.status is not Status.SUPERSEDED:
             return False
         held = await self.call.elicitations.find(owner=taken.owner, join=taken.join)
@@ -425,8 +432,8 @@ class Verbs:
     async def _wait_for_the_other(self, waiter: Waiter, *, limit: Deadline) -> None:
         """Wait briefly for the request that claimed the outcome.
 
-        If that request has stored its result and the result did not arrive there, end this body
-        with the same result.
+        If that request has stored its result, and the result can be repeated, end this body with
+        the same result. If this request may not wait longer, end it with a "busy" result.
         """
         call = self.call
         now = call.now
@@ -478,6 +485,6 @@ class Verbs:
 
 
 def _raise_first(asking: Sequence[asyncio.Task[Any]]) -> NoReturn:
-    """Raise the first error itself instead of a group, as a single question would."""
+    """Raise the first task's error itself, without the exception group of the TaskGroup."""
     errors = [task.exception() for task in asking if not task.cancelled()]
     raise next(error for error in errors if error is not None) from None

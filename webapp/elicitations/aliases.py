@@ -2,12 +2,12 @@
 
 Risks: an order completes the question of another person with the same id. So an id belongs to the
 asker (an API program, or a tool or block of one server) and to the person who was asked. A
-completion that does not name both finds a question only if one tool asked one person under the id,
-whether open or ended: a late or repeated completion must not complete another question. Questions
-of API programs are found only by the name of the program.
+completion that does not name both finds a question only if just one tool asked just one person
+under the id. Ended questions count too: a late or repeated completion must not complete another
+question. Questions of API programs are found only by the name of the program.
 
-Each question under an id has one row, `name::home:owner:tool`. `home` is a tag of the API program,
-or of the server whose tools and blocks ask. Rows of an earlier version are `name:owner`.
+Each question under an id has one row with the id `name::home:owner:tool`. `home` is a tag of the
+API program, or of the server whose tools and blocks ask. Earlier versions used `name:owner`.
 """
 
 import logging
@@ -25,9 +25,9 @@ from webapp.records.rows import ROWS_AT_ONCE
 from webapp.records.values import Alias
 
 _SEPARATOR = ":"  # occurs in no author's id and in no tag
-_BEHIND = ";"  # the character after the separator
-_OWN, _PROGRAM = "s", "p"  # the first character of a home
-_LAST_YEAR = 2200  # our ids contain their time; other texts of their length have a later one
+_BEHIND = ";"  # sorts directly after the separator
+_OWN, _PROGRAM = "s", "p"  # the first character of a home: of a server, or of an API program
+_LAST_YEAR = 2200  # a text of the same length that is not our id nearly always has a later time
 _log = logging.getLogger(__name__)
 
 
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 class AskingParty:
     """The asker that gave an id: an API program or a tool. None for both: any tool or block.
 
-    Without `server`, any server of the store matches.
+    If `server` is None, the asker may belong to any server of the store.
     """
 
     server: str | None = None
@@ -50,17 +50,17 @@ class AskingParty:
         return program_of(asked.tool) is None and self.tool in (None, asked.tool)
 
     def excludes(self, asked: Asked) -> bool:
-        """Return True if this names a program or a tool, and another one asked."""
+        """Return True if a program or tool is named here and another program or tool asked."""
         return (self.program, self.tool) != (None, None) and not self.has_asked(asked)
 
 
 def must_be_alias(name: str) -> None:
     """Check that an author's own id of a question is not in the format of our ids.
 
-    Trusted code that completes by such a name would reach the question that has it as its id.
+    If `name` were another question's real id, trusted code would complete that question.
 
     Raises:
-        InvalidQuestion: It is in that format.
+        InvalidQuestion: `name` is in the format of our ids.
     """
     made = made_at(name)
     if made is not None and made.year <= _LAST_YEAR:
@@ -100,9 +100,10 @@ async def give_alias(elicitations: Elicitations, name: str, elicitation: Elicita
 async def aliased(
     elicitations: Elicitations, name: str, *, owner: str | None, by: AskingParty
 ) -> Elicitation | None:
-    """Return the elicitation with this id from `by`, for this owner or for the only one.
+    """Return the latest elicitation to which `by` gave this id, or None.
 
-    Raises OwnerNeeded if several people, or several tools, have a question with this id.
+    With `owner`, consider only this owner's questions. Raises OwnerNeeded if several people, or
+    several tools, have a question with this id.
     """
     found: dict[tuple[str, str, str], Elicitation] = {}
     if not is_elicitation_id(name):
@@ -131,7 +132,7 @@ async def _rows(
         old = await elicitations.read(Alias, owner=SERVICE, id=start + owner)
         if old is not None:
             yield old
-    else:  # rows of an earlier version sort before and after the current ones
+    else:  # in the order of ids, rows of earlier versions are before and after the current rows
         async for alias in _beginning(elicitations, start, without=_SEPARATOR):
             yield alias
     async for home in _homes(elicitations, name, by):
@@ -140,7 +141,7 @@ async def _rows(
 
 
 async def _homes(elicitations: Elicitations, name: str, by: AskingParty) -> AsyncIterator[str]:
-    """Yield the homes where the id may have been given."""
+    """Yield the homes (tags of servers or programs) whose rows may have this id."""
     if by.server is not None:
         yield _home(elicitations, server=by.server, program=by.program)
         return
@@ -158,7 +159,7 @@ async def _homes(elicitations: Elicitations, name: str, by: AskingParty) -> Asyn
 async def _beginning(
     elicitations: Elicitations, start: str, *, without: str | None = None
 ) -> AsyncIterator[Alias]:
-    """Yield the rows whose id starts with `start`, but not with `start` and `without`."""
+    """Yield the rows whose id starts with `start`, except those that start with start + without."""
     after = start
     while True:
         page = await elicitations.store.list("alias", after=after, limit=ROWS_AT_ONCE)

@@ -1,4 +1,4 @@
-"""A cache of the elicitations that this process wrote last and that a call can still use.
+"""A cache of the elicitations that this process wrote last and whose answer a call can still use.
 
 A change may be decided on a cached copy, because the compare-and-set checks the version. Code that
 needs the current value reads the store.

@@ -1,7 +1,8 @@
 """Changes of data that outlives a call: accounts, purchases and named secrets.
 
-Risks: a change goes unnoticed. So this process's writes and the writes it sees of other processes
-are reported here. If a write may have been missed, the data of every owner counts as changed.
+Risks: a change goes unnoticed. So the writes of this process, and the writes of other processes
+that this process sees, are reported here. If a write may have been missed, the data of every owner
+counts as changed.
 """
 
 import asyncio
@@ -16,10 +17,10 @@ KEPT: Final = (Connection, Payment, KeptSecret)
 
 
 class Changes:
-    """The owners whose accounts, purchases or named secrets changed since the last call."""
+    """The owners whose accounts, purchases or named secrets changed since `owners` was called."""
 
     def __init__(self) -> None:
-        self._owners: set[str | None] = set()  # None: any owner
+        self._owners: set[str | None] = set()  # None: the data of any owner may have changed
         self._arrived = asyncio.Event()
         self._is_wanted = False
 
@@ -30,7 +31,7 @@ class Changes:
             self._arrived.set()
 
     def want(self) -> None:
-        """Start recording changes."""
+        """Start recording changes. Before the first call, `report` does nothing."""
         self._is_wanted = True
 
     async def owners(self) -> Collection[str | None]:

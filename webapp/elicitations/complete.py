@@ -1,9 +1,9 @@
 """`complete_elicitation`: the only function that accepts an answer, in time or late.
 
-OAuth and payment callbacks, webhooks, pages, client forms and trusted code all call it, each with
-the proof of what it verified. Risks: an answer is lost, or answers two questions. So a late answer
-is stored for the same question. If that question is open again, the newer elicitation is
-superseded, and its waiter gets the answer.
+OAuth and payment callbacks, webhooks, pages, client forms and trusted code all call this function,
+each with the proof of what it verified. Risks: an answer is lost, or answers two questions. So a
+late answer is stored in its own elicitation. If the same question has been asked again in the
+meantime, the newer elicitation is superseded, and its waiter gets the late answer.
 """
 
 from collections.abc import Sequence
@@ -32,10 +32,10 @@ async def complete_elicitation(
 ) -> Completion:
     """Accept an answer, and store the values of `also` in the same write.
 
-    Cancelling the caller does not stop the work. If the answer is in time, the values `first` are
-    tried before `also` is called. `answers_others` is the id of a thing that answers every question
-    about the same thing. With `answers_others`, a late answer also answers an open question instead
-    of superseding it.
+    Cancelling the caller does not stop the work. If the answer is in time, the first attempt writes
+    the values `first`, and `also` is called only after a conflict. `answers_others` is the id of a
+    permanent purchase, which answers every question about the same product: a late answer then
+    answers the open question, which is otherwise superseded.
     """
     work = _complete(
         elicitations,
@@ -84,9 +84,9 @@ async def _keep_late(
     also: Also,
     answers_others: str | None,
 ) -> Completion:
-    """Store an answer that arrived after the question ended.
+    """Store an answer that arrived after its elicitation ended.
 
-    Supersede a newer elicitation of the same question.
+    Supersede a newer elicitation of the same question, or answer it too with `answers_others`.
     """
     moved: list[Elicitation] = []
 
@@ -122,7 +122,10 @@ async def _keep_late(
 
 
 def _superseded(holder: Elicitation, *, now: datetime) -> list[Elicitation]:
-    """Return the holder of the question without its hold; empty if it must not be superseded."""
+    """Return the newer elicitation, superseded and without the question's key.
+
+    The list is empty if the newer elicitation must not be superseded.
+    """
     if holder.status is Status.ACCEPTED:
         return []
     if holder.status.is_final:
@@ -136,7 +139,10 @@ def _superseded(holder: Elicitation, *, now: datetime) -> list[Elicitation]:
 def _answered(
     holder: Elicitation, answer: Json, proof: Proof, *, by: str, now: datetime
 ) -> list[Elicitation]:
-    """Return the open question, ended with the same answer; empty if the question has expired."""
+    """Return the newer elicitation, accepted with the same answer.
+
+    The list is empty if the newer elicitation has ended or expired.
+    """
     if holder.status.is_final:
         return []
     ended = states.accept(holder, proof, now=now, content=answer)

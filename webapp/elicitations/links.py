@@ -12,13 +12,13 @@ from webapp.records.ids import owner_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-# The pages of a link outlive the elicitation, to show its outcome.
+# A link is valid for this long after its elicitation expires, so that its page shows the outcome.
 LINK_OUTLIVES = timedelta(days=1)
 _PAGE_LASTS = timedelta(days=1)
 
 
 async def _is_always_ours() -> None:
-    """Do nothing: this process owns the port."""
+    """Do nothing, because this process always owns the public URL: the default of `prove`."""
 
 
 class Links:
@@ -33,7 +33,7 @@ class Links:
         self.public_url = public_url.rstrip("/")
 
     def of(self, elicitation: Elicitation, *, now: datetime) -> str:
-        """Return the link that the person opens first."""
+        """Return the link to the elicitation's page on this server."""
         return f"{self.public_url}/e/{self._mint(Purpose.LINK, elicitation, now=now)}"
 
     def for_author(self, *, elicitation_id: str, expires_at: datetime, now: datetime) -> Link:
@@ -74,7 +74,8 @@ class Links:
     def page(self, *, last: str, rest: str, now: datetime) -> str:
         """Return the position where a page of a list ended, as a token only this server can read.
 
-        The last row that was read may be another program's, and its id names its owner.
+        The token is sealed because the last row may belong to another program, and the row's id
+        contains its owner's tag.
         """
         claims = Claims(purpose=Purpose.PAGE, id=last, expires_at=now + _PAGE_LASTS, rest=rest)
         return self._tokens.mint(claims, now=now)

@@ -1,13 +1,14 @@
 """Plugins: the operator's own objects, whose hooks run as questions are asked and settled.
 
-A hook before a write can refuse it: if the hook raises or takes too long, nothing is written. Hooks
-that run after a write cannot undo it: their exceptions are logged and ignored. They run at most
-once, and not at all if the process dies after the write.
+A hook that runs before a write can refuse the write: if the hook raises or takes too long, nothing
+is written. Hooks that run after a write cannot undo it: their exceptions are logged and ignored.
+They run at most once, and not at all if the process dies after the write.
 
-Risks: an `around` hook hides an error of the stage that it wraps (for example, of the check of an
-answer), skips the stage, or runs the stage twice. So this module records what the stage did,
-whatever the hook returns. A hook could change a value in place, so each hook gets a copy, and the
-value that it returns is copied and checked.
+A *stage* is a step that hooks can run before, around or after, such as the check of an answer.
+
+Risks: an `around` hook hides an error of its stage, skips the stage, or runs the stage twice. So
+this module records what the stage did, whatever the hook returns. A hook could change a value in
+place, so each hook gets a copy, and the value that the hook returns is copied and checked.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ from webapp.importing import imported
 T = TypeVar("T")
 ValueT = TypeVar("ValueT", bound=HookFacts)
 PATIENCE: Final = timedelta(seconds=5)
-TOLD_AT_ONCE: Final = 1000  # settled questions whose hooks are running
+TOLD_AT_ONCE: Final = 1000  # the maximum of settled questions whose hooks run at the same time
 NOT_ASKED: Final = (
     "Nobody was asked: a rule of the server's operator failed. Call this tool again once the "
     "operator has fixed it; the server's log has the reason."
@@ -103,7 +104,7 @@ class Plugins:
     ) -> tuple[Question[Any], T]:
         """Run the hooks for a question. Return the question to ask, and the result of `admit`.
 
-        `admit` is the check that the question may be asked.
+        `admit` checks the quotas for another question.
 
         Raises:
             HookRefused: A hook refused the question, or failed.
@@ -259,7 +260,10 @@ class Plugins:
     async def _hand(
         self, hook: PluginHook[ValueT], value: ValueT, check: _Checks[ValueT] | None = None
     ) -> ValueT:
-        """Call the hook with a copy of the value. Return the next value. Raises HookRefused."""
+        """Call the hook with a copy of the value. Return the value that the hook passes on.
+
+        Raises HookRefused if the hook refuses, fails or takes too long.
+        """
         with _blamed(hook):
             if not hook.is_for(deepcopy(value)):
                 return value
@@ -276,7 +280,7 @@ class Plugins:
 
 
 class _Onward(Generic[ValueT]):
-    """The implementation of flows.hooks.CallOn. It records what the stage did."""
+    """The implementation of flows.hooks.CallOn, which records what the stage did."""
 
     def __init__(
         self,
@@ -305,7 +309,10 @@ class _Onward(Generic[ValueT]):
         return deepcopy(came_to)
 
     def passed(self) -> ValueT:
-        """Return the result of the stage. Raises the stage's error, or HookMisused."""
+        """Return the result of the stage.
+
+        Raises the error of the stage, or HookMisused if the hook did not run the stage just once.
+        """
         if self.failed is not None:
             raise self.failed
         self._must_be_once()
@@ -330,7 +337,7 @@ class _Onward(Generic[ValueT]):
         try:
             yield
         finally:
-            with suppress(RuntimeError):  # the hook did not await the stage, and has returned
+            with suppress(RuntimeError):  # the hook returned without awaiting the stage
                 limit.reschedule(loop.time() + left)
 
 
@@ -410,7 +417,7 @@ def _facts_of(elicitation: Elicitation) -> dict[str, Any]:
 
 @contextmanager
 def _blamed(hook: PluginHook[Any], onward: _Onward[Any] | None = None) -> Generator[None]:
-    """Convert errors in the block to HookRefused, except errors of the stage inside the hook."""
+    """Convert errors of the hook in the block to HookRefused. Errors of the stage propagate."""
     try:
         yield
     except (Exception, SystemExit) as error:  # a hook must not end the server

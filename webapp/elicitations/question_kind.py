@@ -12,9 +12,9 @@ from webapp.records.values import Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedBy:
-    """The asker: the owner, and the tool of the server that asks for the owner.
+    """The asker: the owner, and the server's tool that asks in the owner's call.
 
-    `client` is the client that called the tool. It is None for an owner on a page, or if unknown.
+    `client` is the client that called the tool. None: an owner on a page asks, or it is unknown.
     """
 
     owner: str
@@ -24,18 +24,18 @@ class AskedBy:
     client: CallingClient | None = None
     asker: str | None = None  # verified identity of the owner, for an approver
     account: str | None = None  # the account that this call already received for the question
-    is_later_leg: bool = False  # whether an earlier request of the call received the account
+    is_later_leg: bool = False  # True if an earlier request of the call received the account
 
 
 class QuestionKind(Protocol):
     @property
     def flow(self) -> Flow | None:
-        """The flow that leads to another site; None if this server's page accepts the answer."""
+        """The flow through another site, or None if this server's own page accepts the answer."""
         ...
 
     @property
     def holds_open(self) -> bool:
-        """True if an attempt leaves something open at the provider that must be closed."""
+        """True if an attempt opens something at the provider that has to be closed later."""
         ...
 
     @property
@@ -45,13 +45,13 @@ class QuestionKind(Protocol):
 
     @property
     def outlives_errors(self) -> bool:
-        """True if the answer stays available to the same call after the tool fails."""
+        """True if an identical call can use the answer again after the tool failed."""
         ...
 
     def facts(self, request: Any) -> Json:
-        """Return the facts that identify equal questions, including the server's own settings.
+        """Return the facts by which equal questions are recognised, with the server's settings.
 
-        Raises NotConfigured.
+        Raises NotConfigured if this server has no settings for the question.
         """
         ...
 
@@ -76,5 +76,5 @@ class QuestionKind(Protocol):
         ...
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
-        """Return more values to write when the result that used the answer was delivered."""
+        """Return the values to write after a result that used the answer was delivered."""
         ...

@@ -6,8 +6,8 @@ write is recent, and `/ready` responds within two seconds, before the probe itse
 store that refuses at once (full disk, fenced, deleted file, connection refused) makes the instance
 unready at once.
 
-Risks: a store that can read but not write looks healthy, and probes keep the disk busy. So a check
-writes, only one check runs at a time, and at most one per second writes.
+Risks: a store that can read but not write looks healthy. So a check writes. Or probes keep the disk
+busy. So only one check runs at a time, and at most one check per second writes.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from flows.errors import StoreUnavailable
 from webapp.records.owners import SERVICE
 from webapp.stores import Store
 
-ANSWER_SECONDS = 2.0  # a check that fails later than this means a slow or silent store
+ANSWER_SECONDS = 2.0  # a store that does not reply by then is slow, but not yet unavailable
 PATIENCE_SECONDS = 20.0
 GONE_SECONDS = 30.0
 _FRESH_SECONDS = 1.0
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Readiness:
-    """The readiness of one store; `now` returns seconds of a monotonic clock."""
+    """The readiness of one store. `now` returns the seconds of a monotonic clock."""
 
     def __init__(self, store: Store, *, now: Callable[[], float] | None = None) -> None:
         self._store = store
@@ -37,12 +37,12 @@ class Readiness:
         self._is_ready = False
 
     async def is_ready(self) -> bool:
-        """Return True if the store accepts writes and has space. The reason for False is logged."""
+        """Return True if the store accepts writes. If not, the reason is logged."""
         if self._check is None or self._check.done():
             is_fresh = self._now() - self._checked_at < _FRESH_SECONDS
             if is_fresh and not self._is_ready:
                 return False
-            # A read notices a deleted file or a fence at once.
+            # After a recent write check, only read: a read notices a deleted file or a fence.
             self._check = asyncio.create_task(self._look(writes=not is_fresh))
         check = self._check
         done, _ = await asyncio.wait([check], timeout=ANSWER_SECONDS)

@@ -1,4 +1,4 @@
-"""Retries: a change of a row that another process has changed is decided again.
+"""Retries: if another process has changed a row, the change is decided again on the new row.
 
 Risks: fifty writers all retry at once, and a slow process never wins. So a writer that has lost
 several times waits before the next attempt, longer each time.
@@ -16,7 +16,7 @@ LONGEST_SECONDS = 0.05
 
 
 class Contended(StoreUnavailable):
-    """A hundred other writers in a row were first, which points to an error and not to load."""
+    """A writer lost a hundred times in a row. The reason is rather an error than load."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{TRIES_AT_MOST} writers in a row changed {what} first")
@@ -45,7 +45,7 @@ class Erased(ElicitError, KeyError):
 
 
 async def pause(number: int) -> None:
-    """Wait before the next attempt; `number` is the number of lost attempts before the last one."""
+    """Wait before the next attempt. `number` counts the lost attempts, from 0 for the first."""
     if number < AT_ONCE:
         return
     longest = min(LONGER_SECONDS * number, LONGEST_SECONDS)

@@ -1,8 +1,8 @@
 """The elicitation service: every change of an elicitation or a run is made and stored here.
 
-The operations are start, open, settle, claim, deliver and complete. `change` is the only retry loop
-around Store.write. Functions in `flows` decide what a change does to a value. If another process
-wrote first, the change is decided again on the new value.
+The operations are start, open, settle, claim, deliver and complete. Functions in `flows` decide
+what a change does to a value. `change` and `write_afresh` write the changed value: if another
+process wrote first, they decide the change again on the new value.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from webapp.telemetry.telemetry import NONE, Telemetry
 from webapp.telemetry.work import note
 
 T = TypeVar("T")
-# Values to write together with a changed elicitation. They are read again for each attempt.
+# Returns values to write together with a changed elicitation. It is called for each attempt.
 Also: TypeAlias = Callable[[Elicitation], Awaitable[Sequence[Value]]]
 _log = logging.getLogger(__name__)
 
@@ -88,9 +88,9 @@ class Elicitations:
         return found
 
     async def as_remembered(self, id: str) -> Elicitation | None:
-        """Return an open elicitation as this process last wrote it, else read it from the store.
+        """Return an open elicitation from this process's cache, or else read it from the store.
 
-        The cached version may be stale, so use it only before a write, which checks the version.
+        The cached copy may be stale. Use it only to decide a write, which checks the version.
         """
         known = self.recent.get(id)
         if known is None or known.status.is_final:
@@ -107,7 +107,7 @@ class Elicitations:
 
     async def open_of(self, owner: str | None = None) -> list[Elicitation]:
         """Return the unanswered questions of this owner, or of everyone, newest first."""
-        found = {  # by id, because one that is opened in the meantime is found twice
+        found = {  # by id: a question that is opened between the two reads is found twice
             one.id: one
             for status in (Status.PENDING, Status.OPENED)
             for one in await self.all(
@@ -172,9 +172,10 @@ class Elicitations:
         also: Also | None = None,
         known: Elicitation | None = None,
     ) -> Elicitation:
-        """Change one elicitation: read, decide, compare-and-set; repeat if another write was first.
+        """Apply `change` to one elicitation and write it by compare-and-set. Return the result.
 
-        `known` is a copy that was already read. Errors of `change` and `also` are raised unchanged.
+        If another write was first, read the elicitation and apply `change` again. `known` is a copy
+        that the caller has already read. Errors of `change` and `also` propagate.
 
         Raises:
             Erased: The elicitation does not exist.
@@ -193,7 +194,7 @@ class Elicitations:
             except ElicitError:
                 if is_read:
                     raise
-                is_read = True  # refused based on the cached copy: decide on the stored one
+                is_read = True  # the cached copy may be stale: read the stored one and try again
                 continue
             if changed == current:
                 return current
@@ -209,7 +210,7 @@ class Elicitations:
         raise Contended(id)
 
     def have_moved(self, *changed: Elicitation) -> None:
-        """Log and report the elicitations, whose new status has been written."""
+        """Log and report elicitations whose new status was written by `write_afresh`."""
         for each in changed:
             self._moved(each)
 
@@ -229,12 +230,12 @@ class Elicitations:
         proof: Proof | None = None,
         also: Also | None = None,
     ) -> Elicitation:
-        """End the elicitation without an answer. The first end wins.
+        """End the elicitation without an answer. Raises NotPossible if it has already ended.
 
         If a request of the waiting call is in this process, the same write claims the outcome for
         that request. Cancelling the caller does not stop the work, because waiters must be woken
-        after a write. `by` is the name for the audit log, and `proof` the proof of a refusal by
-        another person. Raises NotPossible if the elicitation has already ended.
+        after a write. `by` is the name for the audit log. `proof` is the proof of a refusal by
+        another person, such as an approver.
         """
         assert status is not Status.ACCEPTED, "an answer goes through complete_elicitation"
         return await self.run_to_completion(
@@ -254,7 +255,10 @@ class Elicitations:
         also: Also,
         first: Sequence[Value] | None = None,
     ) -> Elicitation:
-        """End the elicitation with an answer, or as expired. Only for `complete_elicitation`."""
+        """End the elicitation with an answer, or as expired if its time has run out.
+
+        Only `complete_elicitation` may call this method.
+        """
 
         async def rows(ended: Elicitation) -> Sequence[Value]:
             nonlocal first
@@ -268,7 +272,7 @@ class Elicitations:
     async def end(
         self, current: Elicitation, status: Status, *, why: str | None = None
     ) -> Elicitation:
-        """End the elicitation, or return it as another write ended it first."""
+        """End the elicitation and return it. If another write ended it first, return that one."""
         try:
             return await self.settle(current.id, status, why=why)
         except NotPossible:
@@ -277,7 +281,7 @@ class Elicitations:
     async def newest(self, current: Elicitation, changes: list[Changed]) -> Elicitation:
         """Return the newest version of the elicitation.
 
-        Read the store if a wake came without a value. Raises Erased.
+        If `changes` contains None, a change may have been missed: read the store. Raises Erased.
         """
         if None in changes:
             if (found := await self.get(current.id)) is None:
@@ -316,22 +320,22 @@ class Elicitations:
         return taken
 
     def is_held(self, current: Elicitation) -> bool:
-        """Return True while the lease on the outcome lasts, by the time of day alone."""
+        """Return True while the lease on the outcome lasts, according to this process's clock."""
         return current.take is not None and self.clock() < current.take.until
 
     def is_taken(self, current: Elicitation) -> bool:
         """Return True if a tool may be using the outcome.
 
-        This includes a lease that only looks expired because the clock changed recently.
+        If the clock was changed recently, an expired lease may still be valid, so return True.
         """
         is_doubtful = current.take is not None and self._is_unsure(current.take)
         return self.is_held(current) or is_doubtful
 
     async def is_in_hand(self, current: Elicitation) -> bool:
-        """Return True if a run uses the outcome, for callers that want to revoke the outcome.
+        """Return True if a run uses the outcome. Callers want to revoke the outcome.
 
         A process that has just started cannot tell an expired lease from one that is about to be
-        renewed, so it waits until it can. The process of a command has always just started.
+        renewed, so this method waits until it can. A command's process has always just started.
         """
         while self.is_taken(current):
             if self.is_held(current):
@@ -377,7 +381,7 @@ class Elicitations:
     async def run_to_completion(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the work to completion, even if the caller is cancelled in the meantime."""
         if asyncio.current_task() in self._works:
-            return await work  # part of work that already runs to completion
+            return await work  # the current task itself already runs to completion
         task = asyncio.create_task(work)
         self._works.add(task)
         task.add_done_callback(self._forget)
@@ -386,8 +390,8 @@ class Elicitations:
     async def uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the work like `run_to_completion`, at less cost.
 
-        The work runs in the caller's task, which only the end of the process cancels: the server
-        continues a request whose client has disconnected.
+        The work runs in the caller's own task. Call this method only in a task that is cancelled at
+        the end of the process alone, such as a request's: a disconnect does not cancel it.
         """
         task = asyncio.current_task()
         assert task is not None

@@ -1,7 +1,7 @@
 """Tool lists that depend on the person's data: notify each client when its list changes.
 
-Risks: a client that cannot be notified delays the others. So each client is notified on its own,
-and errors are logged.
+Risks: a client that cannot be notified delays the others. So clients are notified concurrently, and
+errors are logged.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class Listing(Protocol):
 
 
 class ToolLists:
-    """The listings shown to clients, held weakly: each ends with its client's connection."""
+    """The listings shown to clients, in a weak set: each ends with its client's connection."""
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes

@@ -1,7 +1,7 @@
-"""Waiters: each has a future and a timer, and is woken with the changed value.
+"""Waiters: each waits for changes of one or more rows, and is woken with the changed value.
 
-A wake-up is a hint, and the store has the truth. Register a waiter, then read the store, then wait:
-a write between the read and the wait wakes the future that is already registered.
+A wake-up is only a hint: the store decides. Register a waiter, then read the store, then wait. A
+write between the read and the wait is not lost, because it reaches the registered waiter.
 """
 
 import asyncio
@@ -23,15 +23,18 @@ class Taker(Protocol):
     def has_ended(self) -> bool: ...
 
     def was_prefetched(self, settled: Elicitation) -> bool:
-        """Note the claim. Return False if the request ended before the claim was made."""
+        """Record that the settling write claimed the outcome for this request.
+
+        Return False if the request has ended without the outcome.
+        """
         ...
 
 
 class Waiter:
     """The wait of one request for one or more rows.
 
-    The waiter is registered until its `with` block ends. There are many at once, so it uses little
-    memory: tuples where sets would use four times as much, and no generator for `with`.
+    The waiter is registered until its `with` block ends. There are many waiters at once, so each
+    uses little memory: tuples and not sets, which need four times as much, and no generator.
     """
 
     __slots__ = ("_arrived", "_future", "_standing", "ids", "leg", "run", "sees_all", "taker")
@@ -71,7 +74,7 @@ class Waiter:
             self._future.set_result(None)
 
     async def changes(self, *, until: datetime, now: datetime) -> list[Changed]:
-        """Wait for changes since the last call. Return an empty list when the time is up.
+        """Wait for changes, and return those since the last call. Return [] when the time is up.
 
         None in the list means that a change may have been missed: read the store.
         """
@@ -134,7 +137,7 @@ class Waiters:
         return id in self._by_id
 
     def of_leg(self, id: str, leg: str | None) -> Waiter | None:
-        """Return the waiter of this `leg` if a settling write may claim the outcome for it."""
+        """Return the waiter of the request `leg`, if a settling write may claim the outcome."""
         for waiter in self._by_id.get(id, ()):
             if waiter.leg == leg and waiter.taker is not None and not waiter.taker.has_ended:
                 return waiter
@@ -146,7 +149,7 @@ class Waiters:
                 waiter.wake(changed)
 
     def drain(self) -> None:
-        """Wake all waiters and stop waiting, because the process ends. Clients call again."""
+        """Wake all waiters because the process ends. No call waits after this."""
         self.is_draining = True
         self.wake_all()
         for also in self.at_drain:
@@ -160,7 +163,8 @@ class Waiters:
 
 
 def _matters(changed: Elicitation | Run, waiter: Waiter) -> bool:
-    # `opened` wakes no waiter. Only an end does, or another request that took over the wait.
+    # A change to `opened` wakes no waiter. The end of the question or run does, and another request
+    # that takes over the wait.
     if isinstance(changed, Run):
         return changed.finished_at is not None
     return changed.status.is_final or changed.waiter != waiter.leg

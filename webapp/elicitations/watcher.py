@@ -41,8 +41,9 @@ async def listen(elicitations: Elicitations) -> None:
 def _is_wanted(elicitations: Elicitations, kind: str, id: str) -> bool:
     """Return True if this process needs writes of this row.
 
-    There are many writes to questions and runs, and most are of no use here. Audit records never
-    are. A caller that begins to wait for a row reads the row afterwards, and so misses nothing.
+    Other processes write many questions and runs, and this process needs few of them. It never
+    needs audit records. A caller that begins to wait for a row reads the row afterwards, so it
+    misses no earlier write.
     """
     if kind == AUDIT:
         return False
@@ -63,7 +64,7 @@ async def _hear(elicitations: Elicitations, record: Record | Look | None) -> Non
             elicitations.recent.clear()
             for tell in elicitations.on_gap:
                 tell()
-            with suppress(StoreUnavailable):  # then the sweeper compares the mark later
+            with suppress(StoreUnavailable):  # the sweeper compares the store's mark later
                 await elicitations.high_water.look()
         return
     if record.kind == MARK:

@@ -1,9 +1,9 @@
-"""Approvals: what a person has allowed a tool to do, and for how long it is not asked again.
+"""Approvals: what a person has allowed a tool to do, and for how long nobody is asked again.
 
 Risks: an approval covers more than the person intended. An approval belongs to one owner, client,
-server, tool version and digest of arguments, and lasts 15 minutes. Only a choice on our own page
-extends it to any arguments, for an hour. Only another choice extends it to the owner's other
-clients.
+server, tool version and digest of arguments, and lasts 15 minutes. The person can extend the
+approval on our own page only, with one box for any arguments (for an hour) and another box for all
+the owner's clients.
 """
 
 import json
@@ -88,11 +88,9 @@ class Approvals:
         return sorted(in_force, key=lambda approval: approval.given_at, reverse=True)
 
     async def revoke(self, id: str, *, owner: str | None = None, by: str | None = None) -> bool:
-        """Revoke an approval.
+        """Revoke an approval. Return False if no approval with this id is in force.
 
-        Return False if there is none in force.
-
-        `id` is the full id or the short id that lists show. `by` is recorded in the audit log.
+        `id` is the full id, or the short id that lists show. `by` is recorded in the audit log.
         """
         for approval in await self.all(owner=owner):
             if id in (approval.id, tail_of(approval)):
@@ -100,7 +98,7 @@ class Approvals:
         return False
 
     async def clear(self, *, owner: str | None = None) -> int:
-        """Revoke all approvals of one owner, or of everybody. Return how many."""
+        """Revoke all approvals of one owner, or of all owners. Return their number."""
         found = await self.all(owner=owner)
         return sum([await self._revoke([approval]) for approval in found])
 

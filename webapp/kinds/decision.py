@@ -1,16 +1,17 @@
 """Decisions (kind `decision`): another person, the approver, accepts or declines.
 
 The question belongs to the asker, as in every kind. An item in the inbox of the approver's name
-refers to it. The item belongs to another owner, so question and item are two writes.
+refers to the question. The item belongs to another owner, so question and item are two writes.
 
 Risks: one of the two rows is missing after a crash. The item is written first. If the process dies
-before the question is written, the item refers to nothing and is skipped. Only the question says
-whether it is open, decided or withdrawn, never the item. The item is marked afterwards so that it
-need not be read again, and if that write is lost, the sweeper marks it at the question's end.
+before the question is written, the item refers to nothing and is skipped. The question's row alone
+says whether the question is open, decided or withdrawn. After the decision the item is marked as
+decided, so that lists of open items skip it. If that write is lost, the sweeper marks the item at
+the question's end.
 
-Another risk is that a person who may not decide does: the asker, a former approver, a program or
-the model. The only proof that settles a decision is created in `decide`, after these checks. No
-page of the question, client or API key can create it.
+Another risk is that somebody decides who may not: the asker, a former approver, a program or the
+model. The only proof that settles a decision is created in `decide`, after it has checked the
+person. No page of the question, client or API key can create that proof.
 """
 
 import logging
@@ -163,9 +164,10 @@ class Decisions:
         accepts: bool,
         reason: str | None = None,
     ) -> Elicitation:
-        """Decide, and return the question, which another approver may have decided before.
+        """Decide the question and return it. Another approver may have decided it before.
 
-        `reason` is sent to the tool if declined. Raises NotAllowed if the person may not decide.
+        If the person declines, the tool receives `reason`. Raises NotAllowed if the person may not
+        decide.
         """
         asked = waiting.asked
         if waiting.approver not in self.approvers.names_of(person):
@@ -183,7 +185,7 @@ class Decisions:
         return ended
 
     def is_theirs(self, ended: Elicitation, person: Deciding, *, accepts: bool) -> bool:
-        """Return True if the question ended by this answer, or by the same answer sent twice."""
+        """Return True if this person ended the question with the same answer, now or before."""
         by = ended.decided_by
         is_same = (ended.status is Status.ACCEPTED) == accepts
         return by is not None and by.name == person.name and is_same
@@ -216,14 +218,14 @@ class Decisions:
                 await elicitations.settle(asked.id, Status.DECLINED, why=reason, proof=proof)
                 is_decided = True
             except NotPossible:
-                pass  # another approver was first, or it was withdrawn
+                pass  # another approver was first, or the question was withdrawn
         if is_decided:
             about = {"id": asked.id, "approver": proof.approver, "accepts": accepts}
             _log.info("approval.decided", extra=about)
         return await elicitations.get(asked.id) or asked
 
     async def _take_out(self, asked: Elicitation) -> None:
-        """Mark the item of a withdrawn question, because many of them would hide the open ones."""
+        """Mark the item of a withdrawn question, so that it takes no place among open items."""
         approver, elicitations = approver_of(asked), self._elicitations
         if approver is None:
             return

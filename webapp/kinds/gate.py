@@ -44,10 +44,10 @@ class Gates(PageKind):
         return {} if await self.approvals.covers(by, request.covers) else None
 
     async def still_stands(self, accepted: Elicitation, by: AskedBy) -> bool:
-        """Return True if this request may start under an approval of an earlier request.
+        """Return True if this request may start under the acceptance of an earlier request.
 
-        A revoked approval is marked as used, so the gate is asked again. If a body is already
-        running under it, this request waits for that body's result.
+        If its approval was revoked, mark the acceptance as used, so that the gate is asked again.
+        If a body already runs under the acceptance, this request waits for that body's result.
         """
         now, terms = self._elicitations.clock(), _terms(accepted)
         if not holds(accepted, self._elicitations):
@@ -86,9 +86,9 @@ class Gates(PageKind):
 
 
 def holds(current: Elicitation, elicitations: Elicitations) -> bool:
-    """Return True if an approval still applies to its call: for a while, and while its body runs.
+    """Return True if an accepted gate still applies to its call.
 
-    While the body runs, the same call waits for its result.
+    An acceptance applies for a limited time, and as long as the call's body runs.
     """
     if not traits_of(current.kind).is_gate or current.status is not Status.ACCEPTED:
         return False

@@ -1,9 +1,9 @@
 """The base class of all kinds that are answered on our own page.
 
-The answer is only stored in the elicitation, in the form of its schema, until it is erased.
+The elicitation is the only place where the answer is stored, in the form that its schema describes.
 
-Risks: an answer does not match the question. Callers must have checked the answer against the
-schema in the record.
+Risks: an answer does not match the question. Callers therefore have to check the answer against the
+schema in the stored question before they call `complete`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -51,10 +51,10 @@ class PageKind:
     async def complete(
         self, elicitation: Elicitation, answer: Json, proof: Proof, *, ticks: Collection[str] = ()
     ) -> Elicitation:
-        """Complete the question with the person's answer; `ticks` are the boxes ticked next to it.
+        """Complete the question with the person's answer, and return the ended question.
 
-        Returns the ended question, which another answer may have ended first. Only `Kinds.complete`
-        calls this method, after the plugins have seen the answer.
+        Another answer may have ended the question first. `ticks` are the boxes that the person
+        ticked on the page. Only `Kinds` calls this method, after the plugins have seen the answer.
         """
 
         async def also(accepted: Elicitation) -> Sequence[Value]:

@@ -2,13 +2,13 @@
 
 Risks: two processes each start a question where only one may be open. The open questions of an
 owner are therefore listed in one row, which is written together with each new question. If two
-processes read the same row, one write wins and the other process decides again. The row lists what
-was open when it was written; each question's own row has its current status.
+processes read the same row, one write wins and the other process decides again. The row lists the
+questions that were open when it was written. The current status is in each question's own row.
 
-The total of open questions is counted from these rows, at most every ten seconds and less often the
-more there are. Each process adds the questions that it starts in between. The total limit can
-therefore be exceeded by the questions that other processes start between two counts. The limit of
-one owner cannot be exceeded.
+The total of open questions is counted from the owners' rows, at most every ten seconds, and less
+often the more questions there are. Each process adds the questions that it starts in between. The
+total limit can therefore be exceeded by the questions that other processes start between two
+counts. The limit of one owner cannot be exceeded.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from webapp.settings.quotas import PolicySettings
 from webapp.stores import Record
 
 BETWEEN_COUNTS = timedelta(seconds=10)
-# A count of a hundred thousand rows is repeated ten seconds later than a count of few.
+# For each counted question, the next count is this much later: 10 s for a hundred thousand.
 LONGER_FOR_EACH = timedelta(milliseconds=0.1)
 NO_FORM = "the client has no form for it, and this server asks for it nowhere else"
 _ROWS_AT_ONCE = 1000
@@ -76,7 +76,7 @@ class Quotas:
         return self._settings.tasks
 
     def is_for_task(self, asked: Elicitation) -> bool:
-        """Return True if the question lives so long that no call should wait for it."""
+        """Return True if the question stays open so long that the call should become a task."""
         return asked.expires_at - asked.created_at >= self._settings.tasks_from
 
     def is_for_client_only(self, kind: str) -> bool:
@@ -90,12 +90,15 @@ class Quotas:
         return self._turns.setdefault(owner, asyncio.Lock())
 
     def must_have_form(self, kind: str, *, in_client: bool) -> None:
-        """Raise NotSupported if only the client could ask this kind, but cannot."""
+        """Raise NotSupported if only the client's form may ask this kind and it has no form."""
         if self.is_for_client_only(kind) and not in_client:
             raise NotSupported("form")
 
     def timeout(self, question: Question[Any], tool: ToolCall) -> timedelta:
-        """Return how long the question stays open, and log a reduced timeout once for each tool."""
+        """Return how long the question stays open: its timeout, or the operator's maximum.
+
+        A timeout that is cut to the maximum is logged once for each tool.
+        """
         longest = self._settings.timeout_at_most
         if question.timeout <= longest:
             return question.timeout
@@ -140,9 +143,9 @@ class Quotas:
     async def _superseded(
         self, there: Sequence[Open], run: Run, session: str, *, now: datetime
     ) -> list[Elicitation]:
-        """Return the open questions of the session's other runs, superseded.
+        """Return the open questions of the session's other runs with the status superseded.
 
-        Skip exchanging ones.
+        Nothing is written. Skip questions that exchange with a provider.
         """
         own = {asking.elicitation_id for asking in run.asked}
         ended: list[Elicitation] = []
@@ -177,8 +180,8 @@ class _Total:
             if self._again_at is None or now >= self._again_at:
                 self._count = await self._at_most()
                 self._again_at = now + BETWEEN_COUNTS + LONGER_FOR_EACH * self._count
-            # Answered questions stay in their owner's row for a while, so count exactly before
-            # refusing.
+            # The owners' rows still list some questions that have ended, so count the open
+            # questions themselves before refusing.
             exactly = self._exactly_again_at
             if self._count >= self._limit and (exactly is None or now >= exactly):
                 self._count = await self._exact(now)
@@ -189,7 +192,7 @@ class _Total:
             self._count += 1
 
     async def _at_most(self) -> int:
-        """Return the count from the owners' rows, whose status is their number of questions."""
+        """Return the sum of the owners' rows. The status of such a row is its question count."""
         total, after = 0, None
         while True:
             page = await self._page(KINDS[Standing], after=after)
@@ -200,7 +203,7 @@ class _Total:
             await asyncio.sleep(0)
 
     async def _exact(self, now: datetime) -> int:
-        """Return the count from the questions themselves, reading no more than the limit."""
+        """Return the number of open questions, counted up to about the limit."""
         total = 0
         for status in Status:
             after = None

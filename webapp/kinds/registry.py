@@ -54,8 +54,8 @@ class Kinds:
     ) -> Awaitable[Elicitation]:
         """Complete a question of our own page with an answer that matches its schema and rules.
 
-        Returns the ended question. Raises InvalidAnswer if a plugin refuses the answer; the
-        question then stays open.
+        Return the ended question. Raises InvalidAnswer if a plugin refuses the answer; the question
+        then stays open.
         """
         kind = self.on_page(asked.kind)
         assert kind is not None, asked.kind
@@ -120,6 +120,6 @@ class Kinds:
 
 
 class OwnKind(PageKind):
-    """The base class of an application's own kinds, which override what differs."""
+    """The base class of an application's own kinds. Override the methods that differ."""
 
     traits: ClassVar[Traits]

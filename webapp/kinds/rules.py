@@ -1,11 +1,11 @@
 """Rules: validation of an answer by the author's own model, before it is accepted.
 
-A validator is code and cannot be stored: only the process whose tool asked has it, and another
-process may serve the page. That process then asks through the store, and the process with the model
-answers.
+A validator is code and cannot be stored: only the process whose tool asked has the model. If
+another process serves the page, that process writes the answer to the store as a `Check`, and the
+process with the model replies with the faults.
 
-Risks: the process with the model is gone or busy. The answer is then not accepted, and the person
-is asked to try again.
+Risks: the process with the model has ended or is busy. After a few seconds without a reply, the
+answer is not accepted, and the page asks the person to try again.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class Rules:
             try:  # this write also erases the content
                 await self._elicitations.write(check.answered(faults))
             except Conflict:
-                return  # another process was first
+                return  # another process has replied first
 
 
 def _faults(typed: _Typed, content: Json) -> Sequence[Fault]:

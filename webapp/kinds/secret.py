@@ -1,8 +1,8 @@
 """Secrets (kind `secret`): typed on our page, passed to the tool, and stored only if named.
 
-Risks: a secret is stored longer than needed. Without a name it is only in the elicitation, whose
-content is erased on delivery or 10 minutes after the answer. With a name it is stored for the owner
-and the server.
+Risks: a secret is stored longer than needed. A secret without a name is stored only in the
+elicitation, whose content is erased on delivery or 10 minutes after the answer. A secret with a
+name is stored for the owner and the server until it is deleted.
 """
 
 from collections.abc import Collection, Sequence
@@ -25,7 +25,7 @@ class SecretPage(PageKind):
     may_know = True
 
     async def known(self, request: Secret, by: AskedBy) -> Json | None:
-        """Return the secret stored by this name, if it still matches the request."""
+        """Return the secret stored under the request's name, or None if it no longer matches."""
         if request.name is None:
             return None
         found = await self._kept(by.owner, by.server, request.name)
@@ -33,7 +33,7 @@ class SecretPage(PageKind):
             return None
         try:
             request.schema.typed(found.content)
-        except Failed:  # the author has changed the schema
+        except Failed:  # the author has changed the schema's type since the secret was stored
             return None
         return found.content
 

@@ -26,9 +26,9 @@ class Visits:
         return None
 
     async def asked(self, request: Visit, asked: Asked, *, link: Link, by: AskedBy) -> Asked:
-        """Return the question, without the address if a function builds it later.
+        """Return `asked` with the address to open, if the author gave an address.
 
-        The function is called after the question is stored.
+        If the author gave a function, it is called later, after the question is stored.
         """
         url = None if callable(request.url) else request.address(link)
         return replace(asked, url=url, origins=request.origins, waits=request.waits)

@@ -42,7 +42,7 @@ Asking: TypeAlias = asyncio.Task[ClientAnswer | None]
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """A request that is still open at the client. It ends with its question."""
+    """A request that is still open at the client. The request ends when its question ends."""
 
     asking: Asking
     end: asyncio.TimerHandle
@@ -57,7 +57,7 @@ class ClientAsks:
         self._open: dict[str, Asking] = {}
         self._accepted: set[str] = set()
         self._given_up: set[str] = set()
-        self._untold: set[str] = set()  # ids that a call left open
+        self._untold: set[str] = set()  # left open by a call: notify the client when they end
         self._works: set[asyncio.Task[None]] = set()
 
     def begin(self, id: str, ask: Callable[[], Coroutine[Any, Any, ClientAnswer | None]]) -> Asking:
@@ -74,7 +74,7 @@ class ClientAsks:
         return asking
 
     def is_open(self, id: str) -> bool:
-        """Return True if the client was asked this on this connection and has not answered."""
+        """Return True if the client was asked this question and has not answered."""
         return id in self._open
 
     def _closed(self, id: str, asking: Asking) -> None:
@@ -84,9 +84,10 @@ class ClientAsks:
     def leave(
         self, id: str, asking: Asking, *, life: timedelta, late: Late, is_to_newer: bool
     ) -> None:
-        """Leave the request open for the next call. `late` handles an answer that comes before.
+        """Leave the request open for the next call.
 
-        `is_to_newer`: a newer identical call waits for the answer already.
+        `late` handles an answer that comes before the next call. The request is cancelled after
+        `life`. `is_to_newer`: a newer identical call already waits for the answer.
         """
         if not is_to_newer:
             self.give_up(id)
@@ -106,7 +107,7 @@ class ClientAsks:
     def give_up(self, id: str) -> None:
         """Record that no call waits for the client's answer, although the client can still give it.
 
-        The next call that asks the client waits for it again.
+        The next call that asks this question waits for the answer again.
         """
         self._given_up.add(id)
 
@@ -119,7 +120,7 @@ class ClientAsks:
 
     def _received(self, id: str, late: Late, asking: Asking) -> None:
         if id not in self._left or asking.cancelled() or asking.exception() is not None:
-            return  # the question has ended or a newer call waits for it
+            return  # the question has ended or a newer call waits for the answer
         work = asyncio.create_task(_logged(late(asking.result())))
         self._works.add(work)
         work.add_done_callback(self._works.discard)

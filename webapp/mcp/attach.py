@@ -1,9 +1,9 @@
 """Attaching to an author's MCP server: one middleware, however the library was started.
 
-The middleware sees every tools/call. It picks how links are shown, by the protocol revision and by
-what the client declared. It makes the call the tool's Asker, and converts what the tool did to a
-result. Nothing else in the server or its tools is changed. A FastMCP server also gets a middleware
-for calls among its tools.
+The middleware sees every tools/call. It picks the presenter, by the protocol revision and by what
+the client declared, and makes the call the tool's Asker. Then it converts the tool's return value
+or error to a result. Nothing else in the server or its tools is changed. A FastMCP server also gets
+a middleware for calls among its tools.
 """
 
 import asyncio
@@ -76,8 +76,8 @@ def attach(
     """Let the tools of an MCPServer, a FastMCP server or a low-level Server await people.
 
     `issuer` names the issuer of the subjects of the server's own authentication, if its access
-    tokens do not name one. `connections` has the calls that come over stdio. Raises TypeError for
-    any other object, and ValueError for a server without a name of its own.
+    tokens do not name one. `connections` has the calls that come over stdio. Raises TypeError if
+    `server` is of another type, and ValueError if the author gave the server no name.
     """
     middleware = getattr(low_level_of(server), "middleware", None)
     if not isinstance(middleware, list):
@@ -178,7 +178,7 @@ class Middleware:
         )
         call = leg.call
         if going_on is not None and (await call.run.load()).id != going_on.run_id:
-            # The run ended just now, or another version of the tool is served since.
+            # The run has just ended, or the server now has another version of the tool.
             return self._result_tool.over(protocol_version=context.protocol_version)
         if task is not None and not declared.is_modern:
             return await self._tasks.create(leg)
@@ -395,9 +395,9 @@ class Middleware:
     ) -> bool:
         """Return True if this client gets the result tool.
 
-        A client does not get it if the author has a tool of this name. With user codes in the chat,
-        every client gets it: a client that shows nothing has no other way to pass a code on, and
-        clients do not declare that they show nothing.
+        No client gets the tool if the author has a tool of the same name. With user codes in the
+        chat, every client gets it: a client that shows nothing can pass a code on only with this
+        tool, and the server cannot know from the declaration which clients show nothing.
         """
         if declared.elicits and not self._service.identity.binds_by_code:
             return False  # checked first because it is cheap
@@ -408,7 +408,7 @@ class Middleware:
 
 
 def _own(accounts: Mapping[str, str], caller: Caller) -> dict[str, str]:
-    """Return the accounts of this caller, because a token of another owner proves nothing."""
+    """Return this caller's accounts among `accounts`, which come from a token of any owner."""
     owner = caller.owner
     return {of: id for of, id in accounts.items() if owner is not None and id.startswith(owner)}
 
@@ -431,6 +431,6 @@ def _text_of(params: Mapping[str, Any]) -> str:
 
 
 def _must_fit(tool: ServedTool | None, params: Mapping[str, Any], arguments: str) -> None:
-    """Check large arguments. Raises InvalidArguments. The library checks small ones itself."""
+    """Check large arguments; the library checks small ones itself. Raises InvalidArguments."""
     if tool is not None and len(arguments) > LARGE_LETTERS:
         must_fit(params["arguments"], tool=tool.name, schema=tool.schema, validate=tool.validate)

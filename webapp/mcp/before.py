@@ -21,12 +21,12 @@ async def ask_first(
     given: Mapping[str, Any] | None = None,
     is_inner: bool = False,
 ) -> None:
-    """Ask the questions that come before the body. `verbs` must be the Asker already.
+    """Ask the questions that come before the body. `verbs` must already be the current Asker.
 
-    `name` and `arguments` (canonical JSON) are the tool's own. `is_inner`: another tool calls this
-    tool within its own call; `given` are then the arguments as they were passed, not yet JSON.
-    Exceptions of the asking methods propagate, so the model is informed and the body does not
-    start.
+    `name` is the tool's name, and `arguments` are its arguments as canonical JSON. `is_inner`:
+    another tool calls this tool; `given` are then the arguments as that tool passed them.
+    Exceptions of the asking methods propagate, so the body does not start and the model gets the
+    error.
     """
     await _ask_gate(verbs, tool, name=name, arguments=arguments, given=given, is_inner=is_inner)
     await ask_needs(verbs, tool, name=name, arguments=arguments, is_inner=is_inner)
@@ -64,8 +64,8 @@ async def _ask_gate(
                     tool=one,
                     arguments=arguments,
                     shown=shown,
-                    # An acceptance would be stored for the outer tool and would hold for all that
-                    # it calls.
+                    # Do not remember the approval of an inner call: it would be stored for the
+                    # outer tool and approve all other calls that the outer tool makes.
                     can_be_kept=not (is_inner or verbs.call.caller.is_anonymous),
                 )
             except InvalidQuestion as refused:

@@ -15,7 +15,7 @@ def issuer_of(server: Any) -> str:
 
 
 def sender_of(scope: Mapping[str, Any], *, identity: Identity, issuer: str) -> Sender | None:
-    """Return the sender of this request. None if the sender cannot be known any more."""
+    """Return the sender of this request, or None if its connection has already ended."""
     user = scope.get("user")
     subject = None
     if isinstance(user, AuthenticatedUser):

@@ -1,7 +1,8 @@
 """The client's declaration: its name, and what it can show or ask within one call.
 
-Risks: a bridge passes on what the client behind it declares, but cannot do that itself. Or a bridge
-declares everything, and the client behind it can do none of it.
+Risks: a bridge (such as mcp-remote or FastMCP's proxy) passes on what the client behind it
+declares, but does not support it itself. Or a bridge declares everything, and the client behind it
+supports nothing. Such bridges are therefore recognised by their names and capabilities.
 """
 
 import re
@@ -28,7 +29,7 @@ LIBRARY_NAMES: Final = frozenset({"", "fastmcp", "mcp", "rmcp"})
 _CAPABILITIES: Final = frozenset(
     {*("roots", "sampling", "elicitation", "tasks", "experimental", "extensions"), *MODES}
 )
-_VERSION_CHARACTERS: Final = 64  # of the version that distinguishes programs of one library
+_VERSION_CHARACTERS: Final = 64  # the used part of the client's version, see `Declared.apart`
 # The suffix that a bridge adds to the name of the client behind it.
 _BRIDGED: Final = re.compile(r" \(via mcp-remote [^()]*\)\Z")
 
@@ -47,8 +48,8 @@ class Declared:
     modes: frozenset[str]
     is_modern: bool
     is_reached: bool
-    is_proxy: bool = False  # it declares things that the client behind it may not support
-    has_tasks: bool = False  # the protocol's tasks: it can poll long calls
+    is_proxy: bool = False  # a proxy may declare more than the client behind it supports
+    has_tasks: bool = False  # the client supports the protocol's tasks: it can poll long calls
     capabilities: frozenset[str] = frozenset()  # by their names in the protocol
 
     @property
@@ -63,7 +64,7 @@ class Declared:
 
     @property
     def told_by(self) -> str:
-        """The text that distinguishes this client's calls from other unverified clients' calls."""
+        """The text by which the calls of unverified clients are distinguished."""
         return self.name or "" if self.apart is None else f"{self.name or ''}\n{self.apart}"
 
     @property

@@ -1,8 +1,8 @@
 """Forms in the client: what is sent to the client, and what its answer does.
 
-Risks: a client, or the model behind it, answers something that was not asked. An answer is checked
-here before it settles anything. An invalid answer ends the question, and the tool learns which
-fields are invalid and why.
+Risks: a client, or the model behind it, sends an answer that does not match the question. Each
+answer is therefore checked here before it settles the question. An invalid answer ends the
+question as failed, and the tool learns which fields are invalid and why.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def may_be_asked(kind: str, *, with_gates: bool = True) -> bool:
 
 
 def fits(arguments: Json) -> bool:
-    """Return True if a client's form can show all arguments. Longer ones go to our page."""
+    """Return True if a client's form can show all arguments. If not, our page asks the question."""
     shown = arguments_of(arguments, in_a_line=True)
     return (
         len(shown) <= _ARGUMENTS_AT_MOST
@@ -58,7 +58,7 @@ def schema_of(call: HasKinds, asked: Elicitation) -> dict[str, Any]:
 
 
 async def acted(call: Leg, asked: Elicitation, action: str, content: object) -> Elicitation | None:
-    """Act on the client's answer. Return None if the person dismissed the form."""
+    """Act on the client's answer, and return the question. None: the person dismissed the form."""
     match action:
         case "accept":
             return await answered(call, asked, content)
@@ -71,8 +71,11 @@ async def acted(call: Leg, asked: Elicitation, action: str, content: object) -> 
 async def answered(
     call: Leg, asked: Elicitation, content: object, *, ends: bool = True
 ) -> Elicitation:
-    """Settle the question with the accepted form. An invalid form ends it if `ends`."""
-    if call.now >= asked.expires_at:  # the sweeper has not come to it yet
+    """Settle the question with the accepted form, and return the question.
+
+    An invalid form ends the question if `ends`, and otherwise changes nothing.
+    """
+    if call.now >= asked.expires_at:  # the sweeper has not ended the question yet
         return await call.elicitations.end(asked, Status.EXPIRED)
     given, faults = _read(call, asked, content)
     if not faults:
@@ -89,9 +92,10 @@ async def answered(
 
 
 async def acted_late(call: Leg, asked: Elicitation, action: str, content: object) -> bool:
-    """Act on a form's answer that came after its call had ended. Return False if not valid.
+    """Act on a form's answer that came after its call had ended. Return False if it is invalid.
 
-    The next identical call finds the question settled. An invalid answer does not end the question.
+    A valid answer settles the question for the next identical call. An invalid answer changes
+    nothing.
     """
     if action == "accept":
         return (await answered(call, asked, content, ends=False)).status.is_final

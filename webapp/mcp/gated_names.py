@@ -1,8 +1,8 @@
 """Checks of the operator's ELICIT_GATE and approvers against the served tools.
 
-Risks: a misspelled name gates nothing, and the intended tool runs without a question. If the
-server's own list is incomplete (tools of another server behind it, or a list made for each caller),
-an unknown name is only logged as a warning.
+Risks: a misspelled name gates nothing, and the intended tool runs without a question. So the server
+does not start with a name that matches no tool. If the server's own list is incomplete (tools of
+another server behind it, or a list made for each caller), an unknown name is only logged.
 """
 
 import difflib
@@ -26,7 +26,7 @@ class GateWithoutTool(ValueError):
 async def must_name_tools(policy: GatePolicy, server: Any) -> None:
     """Check the names in ELICIT_GATE. Raises GateWithoutTool for a name that matches no tool.
 
-    Patterns without a tool, and names that may match a tool later, are logged.
+    A pattern that matches no tool is only logged, and so is a name if the tool list is incomplete.
     """
     if not policy.patterns:
         return
@@ -44,8 +44,8 @@ async def must_name_tools(policy: GatePolicy, server: Any) -> None:
 async def warn_of_approvers(approvers: Collection[str], server: Any) -> None:
     """Log each gate of the server's own tools whose approver is not configured.
 
-    Skip servers with other servers behind or below them, whose authors may make the list for each
-    request.
+    Skip servers with mounted servers or other tool providers, because their list of tools may
+    differ for each request.
     """
     if len(servers_below(server)) > 1 or _changes_its_list(server):
         return

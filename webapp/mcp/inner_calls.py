@@ -2,17 +2,18 @@
 
 Risks: a model reaches a gated tool through a tool without a gate (FastMCP's search transforms serve
 a `call_tool`), or a person is asked twice for one call. The served FastMCP server and every server
-mounted below it have this middleware as the innermost of their own, before any tool of a call runs.
-The client's own call, and the tools on mounted servers that it delegates to, have been asked
-already. If an author's middleware changes the arguments, both the sent and the changed arguments
-are asked about, and each acceptance is stored. Not every middleware gets here, so the sent
-arguments are always asked about.
+mounted below it therefore have this middleware, as the innermost of their middlewares, before any
+tool of a call runs. For the client's own call, and for the tools on mounted servers to which that
+call delegates, `webapp.mcp.before` has asked already. If an author's middleware changes the
+arguments, the person is asked about both the sent and the changed arguments, and each acceptance is
+stored. Not every call reaches this middleware, so the sent arguments are always asked about.
 
 Not covered: calls of a body past the middleware (`run_middleware=False`, `Tool.run`), calls on a
 server that is neither served nor mounted or that a body mounts while it runs, changes by an
 extension's interceptor, and `MCPServer.call_tool`, which has no middleware. A server that only an
-author's own provider knows is covered from the first call of one of its tools. Resources and
-prompts have no Asker. If a tool calls itself, an acceptance is stored as for the client's call.
+author's own provider knows is covered after the first call of one of its tools. Resources and
+prompts cannot ask questions. If a tool calls itself, an acceptance is stored as for the client's
+call.
 """
 
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from webapp.mcp.tools import ServedTool, tool_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """A call that needs no further asking. If `arguments` is None, any arguments match."""
+    """A call whose gate and needs were asked. `arguments` None: for any arguments."""
 
     server: Any
     name: str
@@ -56,8 +57,8 @@ _asked: WeakKeyDictionary[Verbs, list[_Asked]] = WeakKeyDictionary()
 def watch(server: Any) -> None:
     """Add the middleware to a FastMCP server and the servers mounted below it.
 
-    Each call repeats this, because the author may have mounted a server or added a middleware
-    since.
+    This is repeated at each call, because the author may have mounted another server or added a
+    middleware in the meantime.
     """
     if not hasattr(server, "_mcp_server"):
         return
@@ -70,7 +71,7 @@ def watch(server: Any) -> None:
 
 
 def enter(verbs: Verbs, server: Any, tool: ServedTool | None) -> None:
-    """Register the client's own call, which is asked before its body starts."""
+    """Register the client's own call, so that its gate and needs are not asked twice."""
     watch(server)
     own = _Asked(
         server=server,
@@ -109,7 +110,10 @@ async def _ask(server: Any, message: Any) -> None:
 
 
 async def _run(context: Any, call_next: Any) -> Any:
-    """Run a nested call. Raises NotAsked, as the tool's own error, for questions not asked."""
+    """Run a nested call and return its result.
+
+    Raises NotAsked, as the tool's own error, if the tool created a question and did not ask it.
+    """
     from fastmcp.tools.base import InputRequiredToolResult, ToolResult  # noqa: PLC0415 - optional
 
     try:
@@ -148,12 +152,12 @@ def _enter_inside(
 
 
 def servers_below(server: Any) -> list[Any]:
-    """Return the server and the servers mounted below it, which list tools by their own names."""
+    """Return the server and the servers mounted below it. Each lists tools by its own names."""
     return _with_mounted(server) if hasattr(server, "_mcp_server") else [server]
 
 
 def _with_mounted(server: Any) -> list[Any]:
-    """Return the server and the FastMCP servers below it, by the library's ways to hold one."""
+    """Return the server and the FastMCP servers below it: mounted, proxied or wrapped."""
     from fastmcp.server.providers import Provider  # noqa: PLC0415 - an optional library
 
     found: list[Any] = []

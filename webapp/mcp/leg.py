@@ -1,7 +1,8 @@
 """A single request of a call: its body, and the result that its client gets.
 
-Risks: a tool continues although its request was interrupted, or catches the exception that ended
-it. The state of the call therefore decides, and not what the tool raised or returned.
+Risks: a tool continues although its request was interrupted, or catches the exception that
+interrupted the request. The result therefore depends on the state of the call, and not on what the
+tool raised or returned.
 """
 
 import logging
@@ -87,7 +88,7 @@ async def came_of(
     if error is None and _is_input_required(own):
         await call.go_on()
         state = call.presenter.carry(call, own.get("requestState"))
-        # The client and the model read what the tool asks with its library's own methods.
+        # The client and the model read the tool's own input requests, so remove secrets.
         own = {**own, "inputRequests": _cleared(own.get("inputRequests"), call)}
         return {**own, "requestState": state} if state is not None else own
     if error is None and own.get("isError") and escaped(verbs.last_error):
@@ -113,7 +114,7 @@ async def _interrupted(
 async def _finished(
     call: Call, own: Result, error: ElicitError | None, *, protocol_version: str
 ) -> HandlerResult:
-    """Return the result of a body that ended. An elicitation error replaces the body's result."""
+    """Return the result of a body that ended, or the result for `error` if it is not None."""
     if error is not None:
         own = error_result(error, protocol_version=protocol_version)
         if isinstance(error, Cancelled | StoreUnavailable | ResultNotKept):

@@ -2,8 +2,8 @@
 
 Risks: the library parses a message on the event loop, validates it there, and names each invalid
 value. One message of a few megabytes then blocks all callers for seconds. A message is therefore
-checked before it is parsed. Empty lists and objects are the worst case: three bytes each, and each
-one is an object to create and perhaps an error to report.
+checked before it is parsed. Empty lists and objects are the worst case: each has three bytes, but
+costs an object to create and perhaps an error to report.
 """
 
 import json
@@ -73,7 +73,7 @@ class BoundedMessages:
 
 
 def has_too_many_values(text: bytes) -> bool:
-    """Return True if JSON has more values than allowed. In invalid UTF-8 this is a guess."""
+    """Return True if JSON has more values than allowed. The count is exact for valid UTF-8 only."""
     if _marks(text) <= VALUES_AT_MOST:
         return False
     if b"\0" in text:
@@ -83,7 +83,10 @@ def has_too_many_values(text: bytes) -> bool:
 
 
 def is_nested_too_deep(text: bytes) -> bool:
-    """Return True if the JSON is nested deeper than the library reads on every revision."""
+    """Return True if the JSON is nested deeper than DEPTH_AT_MOST.
+
+    Up to that depth, the library reads the message in every protocol revision.
+    """
     if text.count(b"[") + text.count(b"{") <= DEPTH_AT_MOST:
         return False
     depth = 0
@@ -95,9 +98,9 @@ def is_nested_too_deep(text: bytes) -> bool:
 
 
 def _marks(text: bytes) -> int:
-    """Count the values except the outermost, and the empty lists and objects once more.
+    """Count the values except the outermost. Empty lists and objects count twice.
 
-    Each value follows a comma or is the first one of a list or an object.
+    Each value follows a comma or is the first value of a list or an object.
     """
     return sum(map(text.count, (b",", b"[", b"{")))
 

@@ -1,9 +1,9 @@
-"""The name of a served server, which separates its approvals and secrets from another's.
+"""The name of a served server, which separates its approvals and secrets from another server's.
 
-Risks: two servers without a name use one store, and an acceptance for a tool of one server runs a
-tool of the other. The libraries do not report whether an author gave a name, so generated names are
-recognised by their form. "mcp-server" is the same for each MCPServer. "FastMCP-1a2b" consists of
-the class and a suffix that differs in each process.
+Risks: two servers without a name use one store, and an approval of a tool of one server runs a tool
+of the other. A name is therefore required. The libraries do not report whether an author gave a
+name, so generated names are recognised by their form: "mcp-server" is the name of each MCPServer,
+and "FastMCP-1a2b" consists of the class and a suffix that differs in each process.
 """
 
 import re

@@ -1,7 +1,8 @@
 """The needs of a tool (`needs`): asked before its body, and passed to the body's awaits.
 
-Risks: a tool that runs again asks or acts twice. Each request asks the same questions at the same
-places, so that earlier answers are found. Functions that run on completion run in `once`.
+Risks: a tool that runs again asks or acts twice. Each request therefore asks the same questions at
+the same places in the run, where earlier answers are found. Functions that run on completion run in
+`once`.
 """
 
 import copy
@@ -40,13 +41,13 @@ async def ask_needs(
 
 async def _ask(verbs: Verbs, need: Need, arguments: Mapping[str, Json], *, place: str) -> None:
     facts = [verbs.fact(question.request) for question in need.questions]
-    # A need that was asked is asked again: a request that skipped it would not find its own places.
+    # A need that this call has asked is not skipped later: the places in the run would change.
     skip_if = need.skip_if if need.skip_if and not await _has_asked(verbs, facts) else None
     if skip_if is not None and await _author(verbs, skip_if, arguments):
         return
     outcomes = [await _yes(verbs, question, need.decline_message) for question in need.questions]
     pairs = list(zip(need.questions, outcomes, strict=True))
-    # Convert the answers here too: an answer that the author's type refuses is no answer.
+    # Convert the answers before the body: an answer that the author's type refuses does not count.
     answers = [question.answer(outcome.content) for question, outcome in pairs]
     if need.on_complete is not None and await _has_asked(verbs, facts):
         await _complete(verbs, need.on_complete, answers, name=f"needs:{place}:{facts}")
@@ -57,7 +58,7 @@ async def _ask(verbs: Verbs, need: Need, arguments: Mapping[str, Json], *, place
 async def _yes(verbs: Verbs, question: Question[Any], decline_message: str | None) -> Outcome[Json]:
     """Return the outcome with the unconverted answer. Raise the error for a refusal."""
     as_it_came: Question[Json] = replace(question, answer=_unchanged)
-    as_it_came.discard()  # asked outside its own await
+    as_it_came.discard()  # nobody awaits this copy: `ask` below asks the question
     outcome = await verbs.ask(as_it_came)
     if outcome.error is not None:
         verbs.last_error = _in_other_words(outcome.error, decline_message)
@@ -81,7 +82,7 @@ async def _complete(
 
 
 async def _author(verbs: Verbs, function: Callable[..., object], *given: object) -> object:
-    """Run an author's function. An exception that is not an ElicitError becomes one."""
+    """Run an author's function and return its result. Its exceptions become ElicitErrors."""
     try:
         result = function(*given)
         return await result if inspect.isawaitable(result) else result

@@ -2,8 +2,8 @@
 
 Risks: somebody else knows a session's id, and answers a tool's questions in the opener's name, ends
 the session, or reads its streams. The opener is therefore recorded before the id is sent, and every
-later request of any method is checked. The library compares access tokens only, and on a single
-machine there are none. For other senders the session does not exist.
+later request of any method is checked: for other senders the session does not exist. (The library
+compares only access tokens, and a server on a person's own machine has none.)
 """
 
 import json
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class OpenedSessions:
-    """Passes requests to the library that come from their session's opener or have no session."""
+    """An ASGI application that passes a session's requests on only if its opener sent them."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class OpenedSessions:
         room: SessionRoom | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create the layer. `clock` returns seconds.
+        """Wrap the library's application `app`. `clock` returns seconds.
 
         `sender` returns None if the connection ended before the sender was known.
         """
@@ -55,11 +55,11 @@ class OpenedSessions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sender = self._sender(scope)
-        if sender is None:  # nobody would read the answer, but a body could have effects
+        if sender is None:  # the connection has ended: do not start a body for it
             await refuse(send, HTTPStatus.FORBIDDEN, "It is not known who sent this.")
             return
         ids, versions = headers_of(scope, SESSION_HEADER), headers_of(scope, VERSION_HEADER)
-        if len(ids) > 1 or len(versions) > 1:  # two parsers could pick different ones
+        if len(ids) > 1 or len(versions) > 1:  # the library might read another one than this code
             await refuse(send, HTTPStatus.BAD_REQUEST, "A header came more than once.")
         elif versions and versions[0] not in HANDSHAKE_PROTOCOL_VERSIONS:
             await self._app(scope, receive, send)  # later revisions have no sessions

@@ -1,8 +1,9 @@
 """Validation of the parameters that a client sends with a request.
 
 Risks: a value of another type, a lone surrogate or a very long text reaches code that stores it.
-Then no question can be asked, and the log fills with tracebacks. The library validates against a
-tool's own schema, and text for a person is checked where it is shown.
+Then no question can be asked, and the log fills with tracebacks. So this module checks the
+parameters that this server reads. The library validates a tool's arguments against the tool's
+schema, and text for a person is checked where it is shown.
 """
 
 from collections.abc import Mapping

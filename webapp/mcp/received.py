@@ -7,8 +7,8 @@ validation would refuse. A model may add arguments of its own: arguments that th
 allow are refused. So are numbers that are not finite and lone surrogates, which no page shows
 correctly.
 
-Unknown here: what a tool of another machine (a proxy), or one made from another tool, does with its
-arguments. Such arguments are shown as sent, with the defaults of the schema.
+If a tool runs on another machine (behind a proxy), or is made from another tool, this module does
+not know what happens to its arguments. They are shown as sent, with the defaults of the schema.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ def received(
 ) -> dict[str, Json]:
     """Return the arguments to show, declared parameters first, in the schema's order.
 
-    Raises InvalidArguments if the call must not be made.
+    Raises InvalidArguments if the arguments are invalid or no page can show them.
     """
     properties = cast("Mapping[str, Any]", (schema or {}).get("properties", {}))
     try:
@@ -81,7 +81,7 @@ def must_fit(
     schema: Mapping[str, Any] | None,
     validate: Callable[[dict[str, Any]], Mapping[str, Any]] | None,
 ) -> None:
-    """Check many arguments at once, because the library's own error names every invalid value.
+    """Check large arguments before the library does, whose own error names every invalid value.
 
     Use this for calls with more than LARGE_LETTERS characters. The library validates smaller calls
     itself. Raises InvalidArguments.
@@ -238,9 +238,9 @@ _NONE: Final = object()
 
 
 def _shown(value: object, again: object, sent: object) -> Json:
-    """Return the body's value as JSON, or the sent value if only the author can read it.
+    """Return the body's value as JSON, or the sent value if the body's value cannot be shown.
 
-    `again` is the result of a second validation.
+    `again` is the result of a second validation, which has to be the same.
     """
     plain = _same(value, again)
     if plain is not None:
@@ -278,7 +278,7 @@ def _same(one: object, other: object) -> str | None:
 
 def _faults(error: ValidationError) -> str:
     """Describe the invalid values, without the values themselves, which may be secret."""
-    if (count := error.error_count()) > _READ_AT_MOST:  # pydantic builds all errors to name one
+    if (count := error.error_count()) > _READ_AT_MOST:  # reading one error makes pydantic build all
         return f"{count} of their values do not fit. Call it with arguments that fit its schema."
     faults = error.errors(include_url=False, include_input=False, include_context=False)
     told = [
@@ -289,13 +289,13 @@ def _faults(error: ValidationError) -> str:
 
 
 class _NotShownError(Exception):
-    """The value has a type that only its author can read."""
+    """The value has a type of the author's own that cannot be converted to JSON."""
 
 
 def as_json(value: Any) -> Json:
     """Return a value of the body as JSON, including fields that its type omits from dumps.
 
-    Raises _NotShownError if only the author can read the value.
+    Raises _NotShownError if the value has a type that cannot be converted.
     """
     if _keeps_more(value):
         raise _NotShownError

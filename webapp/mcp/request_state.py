@@ -1,7 +1,8 @@
 """The library's own requestState, sealed with keys that all our processes share.
 
-Risks: by default each process creates its own key, so a request that reaches another process is
-refused. And the default lifetime is ten minutes, while a person may take longer.
+Risks: by default each process creates its own key, so another process refuses the next request of a
+call. And the default lifetime is ten minutes, while a person may take longer. So the library gets
+shared keys and a longer lifetime.
 """
 
 from collections.abc import Callable
@@ -24,16 +25,16 @@ from flows.question import TIMEOUT_AT_MOST
 def share_request_state(
     server: Any, parts: list[object], keys: Callable[[], tuple[bytes, ...]]
 ) -> None:
-    """Give the library's own boundary a key that all processes share, and a longer lifetime.
+    """Give the library's RequestStateBoundary keys that all processes share, and a longer lifetime.
 
-    A boundary that the author configured stays. If it looks like the library's default, states that
-    were sealed with the author's keys can still be opened.
+    A boundary that the author configured stays. A boundary that looks like the library's default is
+    replaced, and the new one still opens states that the replaced one has sealed.
     """
     if getattr(server, "_request_state_security", None) is not None:
-        return  # FastMCP records that the author configured one
+        return  # FastMCP sets this attribute if the author configured a boundary
     if isinstance(server, Server) and not any(isinstance(p, RequestStateBoundary) for p in parts):
-        # A low-level server has no boundary by default. The state inside is bound to the call in
-        # any case. Spans show the sealed form, as with the other two kinds of servers.
+        # A low-level server has no boundary by default, so add one. It comes after the tracing
+        # middleware, so that spans show the sealed state, as with the other kinds of servers.
         at = sum(type(part).__name__ == "OpenTelemetryMiddleware" for part in parts[:1])
         default = RequestStateSecurity.ephemeral()
         parts.insert(at, RequestStateBoundary(default, default_audience=server.name))

@@ -2,10 +2,10 @@
 
 The tool continues the call that asked: the same tool with the same arguments, in the same run.
 
-Risks: the model answers for the person, or for another person. Only the client that asked is
-accepted, because knowing an id grants nothing, and an acceptance comes from the page. A user code
-that the person reads there may be passed on. A plain form may be answered if the operator allows
-that (ELICIT_MODEL_ANSWERS).
+Risks: the model answers for the person, or continues another client's call. Only the client that
+asked may use a question's id with this tool. The tool cannot accept a question; the person does
+that on the page. The model may pass on a user code that the person reads on the page. It may answer
+a plain form if the operator allows that (ELICIT_MODEL_ANSWERS).
 """
 
 import json
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoOn:
-    """The call to repeat in its run. `dismissed` is a question no longer waited for."""
+    """The call to repeat in its run. `dismissed` is the id of a question to stop waiting for."""
 
     tool: str
     version: str | None
@@ -48,7 +48,7 @@ class GoOn:
     dismissed: str | None = None
 
     def within(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters of a request that calls that tool."""
+        """Return the parameters `params`, changed so that they repeat this call."""
         own = {**params, "name": self.tool, "arguments": dict(self.arguments)}
         return with_version(own, self.version)
 
@@ -107,7 +107,7 @@ class ResultTool:
         }
 
     async def call(self, arguments: object, *, caller: Caller, protocol_version: str) -> Said:
-        """Return the result for the model, or the call that is to be made."""
+        """Return the result for the model, or the call that the middleware has to repeat."""
         given = cast("Mapping[str, object]", arguments if isinstance(arguments, Mapping) else {})
         try:
             found = await self._find(given.get("elicitId"), caller)
@@ -119,7 +119,7 @@ class ResultTool:
             return error_result(error, protocol_version=protocol_version)
 
     def over(self, *, protocol_version: str) -> Result:
-        """Return the result if there is nothing to continue, so that no body starts again."""
+        """Return the error result for a call that cannot be continued. No body starts again."""
         return error_result(NotAllowed(_UNKNOWN), protocol_version=protocol_version)
 
     async def _find(self, id: object, caller: Caller) -> _Found:
@@ -131,7 +131,7 @@ class ResultTool:
         asked = await self._service.elicitations.get(id)
         if asked is None or asked.run is None:
             raise NotAllowed(_UNKNOWN)
-        # A result that just arrives may end the run.
+        # Wait for a result that is being sent, because its arrival ends the run.
         await self._service.running_tools.landed(asked.run)
         run = await self._service.elicitations.run(owner=asked.owner, id=asked.run)
         called = None if run is None else run.called
@@ -143,7 +143,10 @@ class ResultTool:
         return _Found(asked=asked, run=run, called=called)
 
     async def _go_on(self, found: _Found, given: Mapping[str, object]) -> GoOn:
-        """Apply the model's action and return the call to repeat. Raises ElicitError."""
+        """Apply the model's action and return the call to repeat.
+
+        Raises ElicitError if the action is not possible or the call cannot be repeated here.
+        """
         asked = found.asked
         action = "wait" if given.get("action") is None else given["action"]
         if action not in ACTIONS:
@@ -154,7 +157,7 @@ class ResultTool:
             await self._service.kinds.decisions.give_up(asked)
         elif action == "wait" and given.get("content") is not None:
             await self._answer(asked, cast("Json", given["content"]))
-        if asked.is_shared:  # the id does not say which of several calls continues
+        if asked.is_shared:  # several calls wait for this question: which one to repeat is unknown
             raise NotAllowed(_CALL_AGAIN)
         if self._is_wiped(found.run):
             raise NotAllowed(_UNKNOWN)
@@ -175,7 +178,10 @@ class ResultTool:
         return run.result is None or self._service.clock() >= run.expires_at
 
     async def _pass_on(self, asked: Elicitation, typed: object) -> str:
-        """Check the user code that the person read. Raises NotAllowed if the code is not right."""
+        """Check the user code that the person read, and return the text for the model.
+
+        Raises NotAllowed if the code is wrong.
+        """
         if not isinstance(typed, str) or not asked.is_by_code:
             raise NotAllowed(_UNKNOWN)
         try:
@@ -189,8 +195,8 @@ class ResultTool:
     async def _answer(self, asked: Elicitation, content: Json) -> None:
         """Store the model's own answer to a plain form, if the model may answer.
 
-        Raises NotAllowed, or InvalidAnswer. An invalid answer does not end the question, because it
-        is not the person's.
+        Raises NotAllowed if the model may not answer, and InvalidAnswer if the answer is invalid.
+        The question then stays open, because the answer did not come from the person.
         """
         service = self._service
         kind = service.kinds.on_page(asked.kind)

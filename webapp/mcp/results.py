@@ -2,11 +2,11 @@
 
 Waiting for a person is not an error: agent frameworks count errors, and end the run after a few.
 
-Risks: a client checks each result against the tool's output schema, and a result that only carries
-a link does not match it. Therefore every listed output schema also allows such a result
-(`schema_with_pending`), and such a result has structured content that matches (`with_structure`).
-Both hold for every client, because any client can get a link, and because a gateway may list the
-tools for one client and call them for another.
+Risks: a client checks each result against the tool's output schema, and a *pending result*, which
+only carries a link, does not match the schema. Therefore every listed output schema also allows a
+pending result (`schema_with_pending`), and a pending result has structured content that matches
+(`with_structure`). Both apply to every client, because any client can get a link, and because a
+gateway may list the tools for one client and call them for another.
 """
 
 import json
@@ -38,7 +38,7 @@ _PENDING_SCHEMA: Mapping[str, Any] = {
     "required": [PENDING],
 }
 _WRAPPED = "x-fastmcp-wrap-result"
-# Keywords of an output schema that a pending result does not contradict.
+# Keywords of an output schema that describe the document and not the result.
 _OF_DOCUMENT = frozenset({"$schema", "$id", "$defs", "definitions"})
 _OF_ROOT = _OF_DOCUMENT | {"type", "properties", "title", "description", "$comment"}
 _ARGUMENTS_AT_MOST = 49
@@ -55,7 +55,7 @@ def text_result(
 ) -> Result:
     """Return a CallToolResult in its wire form.
 
-    A presenter needs no `protocol_version`: its result is converted where the request ends.
+    A presenter can omit `protocol_version`: `webapp.mcp.leg` converts its result later.
     """
     result: Result = {"content": [{"type": "text", "text": text}], "isError": is_error}
     if meta:
@@ -64,7 +64,7 @@ def text_result(
 
 
 def link_result(parts: Sequence[Prompt], *, has_result_tool: bool = False) -> Result:
-    """Return what the model gets when the person has one or more links to open."""
+    """Return the pending result for the model if the person has one or more links to open."""
     opening = f"{REQUIRES_INPUT}: the person has to do something in a browser."
     if all(part.is_out for part in parts):
         opening = "Still waiting for the person."
@@ -79,7 +79,7 @@ def link_result(parts: Sequence[Prompt], *, has_result_tool: bool = False) -> Re
     links = "\n".join(_link_text(part.shown) for part in parts)
     by_tool = f", or {RESULT_TOOL} with its elicitId" if has_result_tool else ""
     facts = [_facts(part.shown, has_result_tool=has_result_tool) for part in parts]
-    # Programs read the single entry. If there are several, it is the first one.
+    # Programs read this entry. If there are several questions, it is about the first one.
     meta: dict[str, Any] = {PENDING: facts[0], **_meta_of(nobody)}
     if len(facts) > 1:
         meta["elicitationsPending"] = facts
@@ -122,9 +122,9 @@ def _link_text(shown: PresentedQuestion) -> str:
 
 
 def form_result(part: Prompt) -> Result:
-    """Return what the model gets when only the client can ask the person, and has no answer yet.
+    """Return the result for the model if only the client can ask, and has no answer yet.
 
-    The result is an error only if the client answers automatically: then no person is being asked.
+    The result is an error only if the client answered automatically: then nobody is being asked.
     """
     asked, nobody = part.shown.elicitation, _nobody_asked([part])
     opening = "Nobody has answered this tool's question in the client yet."
@@ -188,7 +188,7 @@ def _called_with(shown: PresentedQuestion) -> Mapping[str, Json]:
 
 
 def _in_short(arguments: Mapping[str, Json]) -> dict[str, Json]:
-    """Return shortened arguments that tell the model which call this is. A person sees them all."""
+    """Return shortened arguments, by which the model recognises its call. The page shows all."""
     listed = [
         (_whole_characters(name)[:_VALUE_CHARACTERS], value) for name, value in arguments.items()
     ]
@@ -224,7 +224,7 @@ def _schema(elicitation: Elicitation) -> dict[str, Any] | None:
 
 
 def in_revision(result: Result, protocol_version: str) -> Result:
-    """Return the result in this revision's format. A stored result may have the other format."""
+    """Return the result in the format of this protocol revision."""
     if "content" not in result:
         return result
     plain = {name: value for name, value in result.items() if name != "resultType"}
@@ -253,7 +253,7 @@ def related_task(id: str) -> dict[str, Any]:
 
 
 def busy_result() -> Result:
-    """Return what a call gets when a newer identical call waits for the same person."""
+    """Return the result of a call if a newer identical call has taken over the wait."""
     text = (
         "Another call is waiting for this: the same tool was called again with the same arguments, "
         "and that call continues. Nothing is lost: if its result does not arrive, call again."
@@ -262,10 +262,10 @@ def busy_result() -> Result:
 
 
 def with_structure(result: Result) -> Result:
-    """Add structured content to a result that says that a person is being asked.
+    """Add structured content to a pending result.
 
-    The content matches the schema that `schema_with_pending` makes. Clients that show the model
-    the structured content instead of the text find the same instructions in it.
+    The content matches the schema that `schema_with_pending` makes. Some clients pass the model
+    only the structured content and not the text, so the content repeats the text's instructions.
     """
     if not is_whole(result) or "structuredContent" in result:
         return result
@@ -276,9 +276,9 @@ def with_structure(result: Result) -> Result:
 
 
 def schema_with_pending(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an output schema that allows what `schema` allows, and a pending result.
+    """Return an output schema that allows a pending result in addition to what `schema` allows.
 
-    The properties stay at the root, where client libraries read them to build a result's type.
+    The properties stay at the root of the schema, where client libraries look for them.
     """
     if schema.get("type") != "object":
         own = {name: value for name, value in schema.items() if name not in _OF_DOCUMENT}
@@ -286,7 +286,8 @@ def schema_with_pending(schema: Mapping[str, Any]) -> dict[str, Any]:
         return {**root, "anyOf": [own, _PENDING_SCHEMA]}
     kept = {name for name in schema if name in _OF_ROOT or name.startswith("x-")}
     left_out = {"unevaluatedProperties"}
-    if schema.get("properties"):  # both keywords see only the properties in the same schema object
+    # These two keywords apply to all properties that are not in the same schema object.
+    if schema.get("properties"):
         left_out |= {"additionalProperties", "patternProperties"}
     rest = {name: schema[name] for name in schema if name not in kept | left_out}
     widened: dict[str, Any] = {name: schema[name] for name in schema if name in kept}
@@ -327,7 +328,7 @@ def _meta_of(error: ElicitError | None) -> dict[str, Any]:
 
 
 def cut_off(result: Result, hidden: Collection[str]) -> Result:
-    """Mask and shorten the texts of an error result, which may quote everything that was sent."""
+    """Mask and shorten the texts of an error result, which may quote the call's arguments."""
     content = cast("object", result.get("content"))
     if not isinstance(content, list):
         return result
@@ -353,7 +354,7 @@ def is_whole(result: Result) -> bool:
 
 
 def without(raised: Exception, hidden: Collection[str]) -> Exception:
-    """Return the exception of a body without secrets of the person or the provider."""
+    """Return the exception of a body, or an MCPError without the `hidden` texts and shortened."""
     if isinstance(raised, MCPError):
         given = [raised.message, raised.data]
         said = masked_in_short(raised.message, hidden, at_most=ERROR_LETTERS_AT_MOST)
@@ -365,10 +366,9 @@ def without(raised: Exception, hidden: Collection[str]) -> Exception:
 
 
 def escaped(error: ElicitError | None) -> bool:
-    """Return True if the tool raised this error, judging by library frames in its traceback.
+    """Return True if this error left the tool: its traceback then has frames of the MCP library.
 
-    An error that the tool caught has no such frame, whether the tool continued or raised another
-    error.
+    An error that the tool caught has no such frames, even if the tool raised another error.
     """
     traceback = error.__traceback__ if error is not None else None
     while traceback is not None:

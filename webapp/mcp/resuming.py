@@ -3,14 +3,13 @@
 The library gives each event of a stream to a store, and replays the events after an id.
 
 Risks: the library's replay checks neither the owner of the events nor whether they are still
-stored, loses events that come during the replay, and never ends. The library is therefore asked
-only whether this caller may read the streams of this session. This module then sends the events
-itself: only events of that session, in order, until the call's response, which ends the stream.
-Nobody can guess an event's id. An id of another session, or of an event that is no longer stored,
-is refused.
+stored, loses events that come during the replay, and never ends. The library therefore only checks
+whether this caller may read the streams of this session. This module then sends the events itself:
+only events of that session, in order, until the call's response, which ends the stream. Event ids
+are random. An id of another session, or of an event that is no longer stored, is refused.
 
-Events live in this process's memory as long as their session. A stream is stored for five minutes
-after its response. All streams together are limited, and the oldest is dropped first.
+Events are in this process's memory, and end with their session. A stream is stored for five minutes
+after its response. The total size of all streams is limited, and the oldest is dropped first.
 """
 
 import asyncio
@@ -49,8 +48,8 @@ KEPT: Final = timedelta(minutes=5)
 EVENTS_AT_MOST: Final = 1000  # of a session
 BYTES_AT_MOST: Final = 2 * 1024 * 1024  # of a session
 BYTES_IN_ALL: Final = 64 * 1024 * 1024
-READ_AT_MOST: Final = timedelta(minutes=30)  # then the client may resume the stream again
-_EVENT_COSTS: Final = 300  # bytes, in addition to its text
+READ_AT_MOST: Final = timedelta(minutes=30)  # of one request; the client may resume afterwards
+_EVENT_COSTS: Final = 300  # bytes that an event counts in addition to its text
 _PING_SECONDS: Final = 15.0
 _CALLS_AT_MOST: Final = 64
 _SESSION, _LAST_EVENT = b"mcp-session-id", b"last-event-id"
@@ -63,8 +62,8 @@ _REFUSED: Final = (
 @dataclass(slots=True, kw_only=True)
 class _Event:
     id: str
-    text: bytes  # empty: it only marks the start of a stream
-    answers: RequestId | None  # the request that this response answers
+    text: bytes  # empty for an event that only marks the start of a stream
+    answers: RequestId | None  # id of the answered request, if the event is a response
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -122,7 +121,7 @@ class _Session:
 
 @dataclass(slots=True, kw_only=True)
 class _Here:
-    """The HTTP request that code runs for. A session's own tasks have the first request's."""
+    """The HTTP request that the current task serves. Tasks of a session have its first request."""
 
     session: _Session | None
     connection: ClientConnection | None
@@ -136,9 +135,10 @@ _here: ContextVar[_Here] = ContextVar("elicit_stream")
 
 
 def when_read_later(request_id: RequestId, callback: Callable[[ClientConnection], None]) -> None:
-    """Call `callback` once a client resumes the stream of this request, whose connection broke.
+    """Call `callback` when a client resumes this request's stream and gets the response.
 
-    The callback gets the connection that carries the response.
+    The request's own connection has broken. The callback gets the connection that carries the
+    response.
     """
     here = _here.get(None)
     session = here.session if here is not None else None
@@ -167,10 +167,10 @@ class Streams(EventStore):
         """Store an event. The library calls this for every message of a session."""
         id, now, shelf = secrets.token_urlsafe(16), self._clock(), self._shelf()
         if shelf is None:
-            return id  # served without this layer: no client resumes it
+            return id  # the application is not wrapped by `around`: nobody can resume
         stream = shelf.streams.get(stream_id)
         if stream is not None and (stream.over_at is not None or message is None):
-            self._drop(stream, shelf)  # the client reuses a request id
+            self._drop(stream, shelf)  # the client reuses a request id: this is a new stream
             stream = None
         if stream is None:
             stream = shelf.streams[stream_id] = _Stream(name=stream_id)
@@ -199,8 +199,8 @@ class Streams(EventStore):
     ) -> str | None:
         """Find the stream to replay, after the library has checked the caller.
 
-        This module then sends the events of most streams. The events of a session's own stream go
-        through the library's callback.
+        Events of a request's stream are sent later, by `_read`. Events of the session's own stream
+        are sent here through the library's callback, and the stream's name is returned.
         """
         here = _here.get(None)
         session = here.session if here is not None else None
@@ -244,7 +244,7 @@ class Streams(EventStore):
         return resuming
 
     def _noting(self, scope: Scope, send: Send, here: _Here, session_id: str) -> Send:
-        """Record the id that the library gives a session, and the end of a session."""
+        """Return `send`, wrapped to record the id of a new session and the end of a session."""
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start" and here.session is not None:
@@ -265,7 +265,7 @@ class Streams(EventStore):
         held: list[Message] = []
 
         async def hold(message: Message) -> None:
-            """Hold the response back, because the library starts it before it finds the events."""
+            """Hold the messages of the library's response until the stream to send is known."""
             is_begun = message["type"] == "http.response.start"
             if is_begun and message["status"] != 200:
                 here.is_the_librarys = True  # the library refused the caller
@@ -320,7 +320,7 @@ class Streams(EventStore):
 
 
 def _first(streams: Mapping[str, _Stream]) -> _Stream:
-    """Return the stream to drop first: an ended one if there is any, and the oldest of these."""
+    """Return the stream to drop first: the oldest ended stream, or else the oldest stream."""
     return next((one for one in streams.values() if one.over_at), next(iter(streams.values())))
 
 
@@ -333,7 +333,10 @@ async def _read(
     *,
     headers: Message,
 ) -> None:
-    """Send the events after the last id, and new ones, until the response or a disconnect."""
+    """Send the events after the client's last event id, and all new events of the stream.
+
+    Return after the response, at a disconnect, when a newer reader comes, or at the time limit.
+    """
     assert here.last_event_id is not None
     stream.reader = me = object()
     stream.wake()

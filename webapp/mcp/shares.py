@@ -1,8 +1,8 @@
 """Limits for sessions of 2025-11-25: how many may be open, and how long without use.
 
 Risks: anonymous callers open all sessions that the server can hold, and everybody else is refused.
-One address, one person and all anonymous callers together therefore have separate limits, this
-machine's own user has reserved sessions, and an unused session ends.
+Each address, each person and all anonymous callers together therefore have separate limits. Some
+sessions are reserved for this machine's own user, and an unused session ends.
 """
 
 from collections import Counter
@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 
 from webapp.identity.identity import Sender
 
-# Sweeping once a second is often enough for unused sessions, and cheap under load.
+# Look for unused sessions at most once a second, because each search reads all sessions.
 _SWEEP_EVERY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRoom:
-    """Limits for the number of sessions, and for seconds without a request in flight."""
+    """Limits: numbers of open sessions, and the seconds after which an unused session ends."""
 
     for_all: int = 10_000  # the library's own limit
-    for_own_user: int = 500  # reserved: others leave this many free
+    for_own_user: int = 500  # reserved for this machine's own user
     for_nameless: int = 2_000
     for_address: int = 100  # of anonymous callers
     for_person: int = 500
@@ -62,7 +62,7 @@ class Shares:
         return len(self._sessions) < room.for_all - kept_free
 
     def open(self, sender: Sender, *, user: object, now: float) -> ClientSession:
-        """Count a new session before it is open."""
+        """Count and return a new session, before the library opens it."""
         session = ClientSession(sender=sender, user=user, used_at=now)
         self._sessions[session] = None
         self._counts[sender.share] += 1
@@ -79,7 +79,10 @@ class Shares:
             self._nameless -= session.sender.is_nameless
 
     def unused(self, now: float) -> list[ClientSession]:
-        """Return the sessions that were unused for too long, at most once a second."""
+        """Return the sessions that were unused for too long.
+
+        If the last search was less than a second ago, return none.
+        """
         if now - self._swept_at < _SWEEP_EVERY_SECONDS:
             return []
         self._swept_at = now

@@ -1,9 +1,9 @@
 """The bodies of tasks that run in this process, and their results.
 
-Risks: the next poll repeats a body whose result was not stored. Every result is therefore stored
-under its run, including errors, except that the store was unavailable. A result that is too long
-for a record stays in this process, for a client that fetches it soon. Or a client starts more
-bodies than this process can bear.
+Risks: the next poll repeats a body whose result was not stored. Every result, including errors, is
+therefore stored in its run, except the error that the store was unavailable. A result that is too
+long for a record stays in this process's memory, for a client that fetches it soon. Or a client
+starts more bodies than this process can run: each owner has a limit.
 """
 
 import asyncio
@@ -45,7 +45,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLeg:
-    """The presenter of a task's request, and the id of the task whose result it waits for."""
+    """The way to present the questions of a request for a task.
+
+    `presents` gets the call's usual presenter and returns the one to use. `brings` is the id of the
+    task if the request waits for the task's result.
+    """
 
     presents: Callable[[Presenter], Presenter]
     brings: str | None = None
@@ -61,7 +65,7 @@ class Prepares(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtWork:
-    """A body that runs. `holds`: it waits for the person, as long as needed, for the result."""
+    """A running body. `holds`: a tasks/result request waits for it as long as the person needs."""
 
     task: "asyncio.Task[None]"
     call: Call
@@ -84,7 +88,7 @@ class TaskLegs:
         return self._at_work.get(run_id)
 
     def is_full(self, owner: str) -> bool:
-        """Return True if the owner has so many running bodies that no other one may start."""
+        """Return True if the owner has the maximum number of running bodies."""
         theirs = [id for id, one in self._at_work.items() if not one.holds]
         return sum(owner_of(id) == owner for id in theirs) >= AT_WORK_AT_MOST
 
@@ -110,7 +114,7 @@ class TaskLegs:
         result = _result_of(came_of_it)
         told = about(result).get("errorId")
         if told == StoreUnavailable.name:
-            return  # the next poll runs the body again
+            return  # store nothing: the next poll runs the body again
         if told == Cancelled.name:
             await call.run.change(lambda run: runs.cancel(run, now=call.now))
             return

@@ -1,9 +1,9 @@
-"""The offer of tasks: which clients get them, and how either revision declares them.
+"""The offer of tasks: which clients get tasks, and how each protocol revision declares them.
 
-Risks: a client without tasks sees a difference, or a client gets a task that shows its person
-nothing. A client therefore gets tasks only if it declares them, shows links and has an identity. A
-caller who needs user codes in the chat gets none, because the codes need an open call. A server
-with its own tasks (for example from an extension of its library) gets no tasks from here.
+Risks: a client without support for tasks sees a difference, or a client gets a task and shows its
+person nothing. So only a client that declares tasks, shows links and has an identity gets tasks. A
+caller who needs user codes in the chat gets no tasks, because the codes need an open call. If a
+server has its own tasks (for example from an extension of its library), this module offers none.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,16 +32,16 @@ class TaskOffer:
         return self._is_on and not has_own
 
     def is_for(self, declared: Declared, caller: Callable[[], Caller]) -> bool:
-        """Return True if this client gets tasks. The caller is looked up only if that matters."""
+        """Return True if this client gets tasks. `caller` is called only if the rest is true."""
         shows = declared.has_tasks and "url" in declared.modes
         return shows and self.is_ours and _has_name(caller())
 
     def promised(
         self, result: Result, params: Mapping[str, Any] | None, caller: Callable[[], Caller]
     ) -> Result:
-        """Return a result of `initialize` or `server/discover` that declares tasks if offered.
+        """Return the result of `initialize` or `server/discover`, and declare tasks if offered.
 
-        All that is known of the client so far is in `params`.
+        At this point the client's declaration is only in `params`.
         """
         params = params or {}
         meta = _mapping(params.get("_meta"))

@@ -1,4 +1,4 @@
-"""The state of a task, read from its run and questions, in the format of either revision."""
+"""The state of a task, read from its run and questions, in the format of each revision."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ TaskStatus: TypeAlias = Literal["working", "input_required", "completed", "faile
 LOOKS_AT_LEAST: Final = timedelta(seconds=5)
 LOOKS_AT_MOST: Final = timedelta(minutes=1)
 _OF_ITS_AGE: Final = 20
-# In `_meta` of the stored result of a call that ended without a result.
+# A key in `_meta` of the result that is stored for a call that ended with a JSON-RPC error.
 _FAULT: Final = "elicit.jsonrpcError"
 _CANCELLED = (
     "Cancelled by the client. What was asked stays open until its time is over: the same call made "
@@ -31,12 +31,12 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskState:
-    """A run and its questions, by their places in the run, at the time `now`."""
+    """A run at the time `now`, and its questions with their indexes in the run."""
 
     run: Run
     asked: Sequence[tuple[int, Elicitation]]
     now: datetime
-    long_result: str | None = None  # if the result is too long for the run's record
+    long_result: str | None = None  # a result that is too long for the run's record
 
     @property
     def result(self) -> str:
@@ -77,7 +77,7 @@ class TaskState:
             return "cancelled"
         if self.has_ended:
             fails = _FAULT in self.result and fault_of(json.loads(self.result)) is not None
-            if protocol_version < MODERN:  # there a tool's own error is a failure too
+            if protocol_version < MODERN:  # on 2025-11-25 a tool's own error is a failure too
                 fails = fails or is_error(self.result)
             return "failed" if fails else "completed"
         return "input_required" if self.open_here else "working"
@@ -107,8 +107,8 @@ class TaskState:
             (n, one)
             for n, one in self.asked
             if not one.status.is_final
-            and one.progress != PAID_OTHERWISE  # the body receives an error for it
-            # An exchange may end a little later than its question.
+            and one.progress != PAID_OTHERWISE  # the body does not wait and gets an error
+            # An exchange with a provider may finish a little after the question's end.
             and (self.now < one.expires_at or one.status is Status.EXCHANGING)
         ]
 
@@ -125,7 +125,7 @@ def of_fault(text: str, code: int, data: Any) -> dict[str, Any]:
 
 
 def fault_of(result: Result) -> dict[str, Any] | None:
-    """Return the JSON-RPC error that the result stands for, or None."""
+    """Return the JSON-RPC error for which the result was stored, or None."""
     fault: dict[str, Any] | None = about(result).get(_FAULT)
     return fault
 

@@ -1,18 +1,20 @@
 """Tasks: calls that may wait for days without an open request, while the client polls.
 
-A task is a run and has the run's id. There is no other record, and no state in addition to its
-questions. 2025-11-25: the client asks for a task, and `tasks/result` sends the question and waits.
-2026-07-28 (the extension `io.modelcontextprotocol/tasks`): a call that has to wait for a person
-becomes a task automatically. `tasks/get` returns the question, and `tasks/update` brings the
+A task is a run and has the run's id. A task has no other record, and no state except the run and
+its questions. 2025-11-25: the client asks for a task, and `tasks/result` sends the question and
+waits. 2026-07-28 (the extension `io.modelcontextprotocol/tasks`): a call that has to wait for a
+person becomes a task automatically. `tasks/get` returns the question, and `tasks/update` brings the
 client's answer.
 
-No process waits in between. Once every question has an answer, the next poll runs the body again,
-like a retry. A process may therefore die at any time, and any other process continues.
+No process waits between the client's requests. Once every question has an answer, the next poll
+runs the body again, like a retry. A process may therefore die at any time, and any other process
+continues.
 
 Risks: a client reads another owner's task. A task is looked up by owner and id, and belongs to the
-client that created it; an anonymous caller has no task. Or two polls come at the same time: one
-body runs per task in this process, and its claims are leased as anywhere. Cancelling and finishing
-a task are compare-and-set operations on the run, of which one wins.
+client that created it; an anonymous caller has no task. Or two polls come at the same time and both
+run the body: in each process one body runs per task, and between processes the claims on outcomes
+decide, as for any call. Cancelling and finishing a task are compare-and-set operations on the run,
+of which one wins.
 """
 
 import asyncio
@@ -53,10 +55,10 @@ from webapp.service import Service
 
 METHODS: Final = frozenset({"tasks/get", "tasks/result", "tasks/update", "tasks/cancel"})
 ID_LETTERS_AT_MOST: Final = 200
-LOOKS_AGAIN: Final = timedelta(seconds=5)  # at a task that another process may have finished
+LOOKS_AGAIN: Final = timedelta(seconds=5)  # the longest wait for another process's change
 AT_ONCE_SECONDS: Final = 1.0  # the time that a poll gives the body that it started
 _SHOWN_AT_MOST: Final = 20_000
-_PROGRESS: Final = "progressToken"  # of the polling request, which ends soon
+_PROGRESS: Final = "progressToken"  # belongs to the polling request, not to the tool's call
 _UNKNOWN = (
     "There is no such task of yours, or its time is over. Call the tool again: what was asked and "
     "is still open goes on."
@@ -72,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRequest:
-    """A request about a task: its caller, and how to prepare a request of the call for it."""
+    """A request about a task. `prepares` prepares a request of the task's call."""
 
     method: str
     params: Mapping[str, Any]
@@ -97,12 +99,12 @@ class Tasks:
         self._server = server
         self._legs = TaskLegs(service)
         self._first_shown = OrderedDict[str, datetime]()
-        self._on_its_way = OrderedDict[str, None]()  # payments that a body knows to be processing
+        self._on_its_way = OrderedDict[str, None]()  # payments that bodies saw as processing
 
     def leg_of(
         self, params: Mapping[str, Any], declared: Declared, caller: Caller
     ) -> TaskLeg | None:
-        """Return how a call's first request is presented if the call is or may become a task."""
+        """Return how to present a call's first request, or None if it cannot become a task."""
         if not self._offer.is_for(declared, lambda: caller):
             return None
         if not declared.is_modern:
@@ -110,7 +112,7 @@ class Tasks:
             presenter = self._presenter(declared, caller)
             return TaskLeg(presents=lambda _: presenter) if is_wanted else None
         if params.get("requestState") is not None:
-            return None  # the call continues by the tool's own requests
+            return None  # the client answers the tool's own input request, which no task can have
 
         def presents(usual: Presenter) -> Presenter:
             return in_task_of(
@@ -124,7 +126,7 @@ class Tasks:
         return TaskLeg(presents=presents)
 
     async def create(self, leg: PreparedLeg) -> Result:
-        """Answer a call that asks to be a task at once, and start its body (2025-11-25).
+        """Start the body of a call that asks to be a task, and return the task (2025-11-25).
 
         An identical call gets the same task while the task runs.
         """
@@ -142,7 +144,10 @@ class Tasks:
     async def answer(
         self, request: TaskRequest, otherwise: Callable[[], Awaitable[HandlerResult]]
     ) -> HandlerResult:
-        """Answer a request about a task. Raises MCPError, also for an unknown task id."""
+        """Answer a request about a task. Raises MCPError, for example for an unknown task id.
+
+        `otherwise` lets the library answer, if the server or the client has no tasks of ours.
+        """
         is_modern, method = request.is_modern, request.method
         of_other = "tasks/result" if is_modern else "tasks/update"
         if not self._offer.is_ours or method == of_other:
@@ -191,8 +196,8 @@ class Tasks:
         return told
 
     async def _result(self, request: TaskRequest) -> Result:
-        """Wait for the task's result. The client is sent the task's questions in the meantime."""
-        is_outrun = False  # a newer tasks/result request has the questions
+        """Send the client the task's questions, wait for the task's result, and return it."""
+        is_outrun = False  # True if a newer tasks/result request may ask the questions
         while not (state := await self._state(request)).has_ended:
             if self._service.is_draining:
                 raise MCPError(types.INTERNAL_ERROR, "The server restarts. Ask for this again.")
@@ -204,7 +209,7 @@ class Tasks:
                 await asyncio.wait({at_work.task})
                 is_outrun = False
             elif is_outrun or not state.open_here:
-                await self._changes(state.run.id)  # another process or an approver has it
+                await self._changes(state.run.id)  # another process or an approver is at work
                 is_outrun = False
             else:
                 answer = await self._held(state, request)
@@ -220,7 +225,7 @@ class Tasks:
         return _about(result, state.run.id)
 
     async def _held(self, state: TaskState, request: TaskRequest) -> Result | None:
-        """Run a request that asks the person. None means that the state has to be read again."""
+        """Run the body in a request that asks the person. None: read the task's state again."""
         leg = await self._leg(request, state.run, TaskLeg(presents=_as_usual, brings=state.run.id))
         if leg is None:
             return None
@@ -228,7 +233,7 @@ class Tasks:
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
-            if call.waiters:  # a body that has its answer continues
+            if call.waiters:  # cancel a body that waits; one that has its answer continues
                 task.cancel()
             raise
         answer = call.answer
@@ -270,7 +275,7 @@ class Tasks:
         return {"resultType": "complete"}
 
     async def _cancel(self, request: TaskRequest) -> Result:
-        """Cancel the task for its client. No body continues, and its questions stay open."""
+        """Cancel the task and its body for the client. The task's questions stay open."""
 
         async def ended() -> list[Run]:
             run, now = await self._run(request), self._service.clock()
@@ -288,7 +293,7 @@ class Tasks:
         return state.to_result(request.version, status="cancelled")
 
     async def _go_on(self, request: TaskRequest, state: TaskState) -> AtWork | None:
-        """Let the body continue if it can. Return the body that runs in this process, or None."""
+        """Start the body if it can continue. Return the body that runs in this process, or None."""
         at_work = self._legs.of(state.run.id)
         if at_work is not None or not self._may_go_on(state):
             return at_work
@@ -301,7 +306,7 @@ class Tasks:
         is_taken = any(e.delivered_at is None and elicitations.is_taken(e) for _, e in state.asked)
         if is_taken or self._service.is_draining:
             return False
-        # A tool that does not wait for money continues when a payment is processing.
+        # Run the body once for each payment that is processing: the tool may not wait for money.
         untold = [one.id for one in state.on_its_way if one.id not in self._on_its_way]
         for id in untold:
             _keep(self._on_its_way, id, None)
@@ -315,7 +320,7 @@ class Tasks:
         return self._legs.begin(leg)
 
     async def _leg(self, request: TaskRequest, run: Run, task: TaskLeg) -> PreparedLeg | None:
-        """Prepare another request of the task, or return None if the task has ended."""
+        """Prepare a request of the task's call. None: another tool version has ended the task."""
         called = run.called
         if called is None or called.arguments is None:
             raise _unknown()
@@ -337,7 +342,7 @@ class Tasks:
         return None
 
     async def _delivered(self, state: TaskState, request: TaskRequest) -> Result:
-        """Return the task's result, and store that it arrived, as for any call."""
+        """Return the task's result, and store its delivery once it has arrived."""
         run = state.run
         service = self._service
         if await is_taken_back(service.elicitations, service.kinds, run):
@@ -361,7 +366,7 @@ class Tasks:
         return asked
 
     def _message(self, state: TaskState, request: TaskRequest) -> str:
-        """Return the status message, with the link, because a client may show no question."""
+        """Return the status message with the links, for clients that show no questions."""
         presenter = self._presenter(request.declared, request.caller)
         waits: list[str] = []
         for _, one in state.open:
@@ -378,7 +383,7 @@ class Tasks:
         return self._service.links.of(asked, now=self._service.clock())
 
     async def _state(self, request: TaskRequest) -> TaskState:
-        """Return the task's state. Raises MCPError if the caller has no such task or it expired."""
+        """Return the task's state. Raises MCPError if the caller has no such task any more."""
         run = await self._run(request)
         elicitations = self._service.elicitations
         found = [await elicitations.get(asking.elicitation_id) for asking in run.asked]
@@ -403,7 +408,7 @@ class Tasks:
         return run
 
     async def _changes(self, run_id: str) -> None:
-        """Wait until the run changes, or for a few seconds."""
+        """Wait until the run changes, but only a few seconds."""
         waiters, now = self._service.elicitations.waiters, self._service.clock()
         with waiters.waiter(leg=run_id, taker=None) as waiter:
             waiters.add(waiter, run_id)

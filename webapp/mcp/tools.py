@@ -1,7 +1,8 @@
-"""The tools of a served server, of either library: their functions and their marks.
+"""The tools of a served server, of any supported library: their functions and their marks.
 
-Risks: marks are read from another tool than the one that runs. A tool is therefore looked up as the
-library does for a call, because a list may be filtered and has one of several versions.
+Risks: marks are read from another tool than the one that runs, because a list of tools may be
+filtered and has only one of several versions. A tool is therefore looked up in the same way in
+which the library looks it up for a call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +18,14 @@ from flows.kinds.needs import Need, needs_of
 from webapp.mcp.received import validated_by
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
-Server: type[Any] = LowLevelServer  # its own type has a parameter that is not needed here
+Server: type[Any] = LowLevelServer  # LowLevelServer is generic; the parameter is not needed
 _INSIDE_AT_MOST = 20
 _PAGES_AT_MOST = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """The tool of a mounted server that a tool delegates to: calling one calls the other."""
+    """The tool of a mounted server that another tool calls for each of its own calls."""
 
     server: Any
     name: str
@@ -34,17 +35,17 @@ class Inside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedTool:
-    """A served tool. `function` is the author's marked function, or None if unknown here."""
+    """A served tool. `function` is the author's innermost function, or None if not known."""
 
     name: str
-    version: str | None  # of the tool that runs, if it has several versions
+    version: str | None  # the version of the tool that runs, if the author gave it one
     function: Callable[..., Any] | None
-    is_destructive: bool | None  # its annotation `destructiveHint`, or None
-    has_output_schema: bool  # clients then refuse a plain text result, unless it is an error
-    functions: tuple[Callable[..., Any], ...] = ()  # `function` and those of tools made from it
+    is_destructive: bool | None  # the tool's annotation `destructiveHint`, or None
+    has_output_schema: bool  # True: clients refuse a plain text result that is no error
+    functions: tuple[Callable[..., Any], ...] = ()  # of all layers, the outermost first
     inside: tuple[Inside, ...] = ()
-    schema: Mapping[str, Any] | None = None  # of the tool's arguments
-    # The library's own validation, if the served tool is the one that runs. It runs no body.
+    schema: Mapping[str, Any] | None = None  # the schema of the tool's arguments
+    # The library's own validation of arguments, which runs no body. None if a layer changes them.
     validate: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None
 
     @property
@@ -55,7 +56,7 @@ class ServedTool:
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """The needs of every layer. A need copied by `functools.wraps` is listed once."""
+        """The needs of all functions. A need that `functools.wraps` copied is listed once."""
         needs = [need for function in self.functions for need in needs_of(function)]
         return tuple({id(need): need for need in needs}.values())
 
@@ -65,7 +66,7 @@ def is_fastmcp(server: Any) -> bool:
 
 
 def low_level_of(server: Any) -> Any:
-    """Return the library's own server, which both libraries store under different names."""
+    """Return the low-level server, which each library stores under a different name."""
     inner = getattr(server, "_mcp_server", None) or getattr(server, "_lowlevel_server", None)
     return inner or server
 
@@ -80,17 +81,17 @@ async def tool_of(
 ) -> ServedTool | None:
     """Return the tool that a call of this name runs, or None.
 
-    `meta` is the call's own `_meta`, which may name a version. A low-level server can be asked only
-    within a request, because its handler gets the request's `context`.
+    `meta` is the call's own `_meta`, which may name a version. A low-level server lists its tools
+    only within a request, because its handler gets the request's `context`.
     """
     if is_fastmcp(server):
         tool = await _found(server, name, version=_version_in(meta, has_ranges=is_inner))
         return None if tool is None else await _served(server, tool)
     manager = getattr(server, "_tool_manager", None)
     tool = manager.get_tool(name) if manager is not None else None
-    if tool is None:  # the author's own server class may call listed tools
+    if tool is None:  # an author's own server class may list tools that its manager lacks
         tool = next((one for one in await _listed(server, context) if one.name == name), None)
-    if tool is None and isinstance(server, Server):  # it may run unlisted tools
+    if tool is None and isinstance(server, Server):  # a low-level server may run unlisted tools
         tool = types.Tool(name=name, input_schema={})
     return None if tool is None else await _served(server, tool)
 
@@ -103,7 +104,7 @@ async def has_tool(server: Any, name: str, *, context: Context) -> bool:
 
 
 async def tools_of(server: Any, *, context: Context | None = None) -> list[ServedTool]:
-    """Return one listed tool of each name, before the author's middleware changes the list."""
+    """Return one listed tool of each name. The author's own middleware is not applied."""
     return [await _served(server, tool) for tool in await _listed(server, context)]
 
 
@@ -118,7 +119,7 @@ async def _listed(server: Any, context: Context | None) -> Sequence[Any]:
     )
 
     tools = await server.list_tools(run_middleware=False)
-    return dedupe_with_versions(tools, lambda tool: tool.name)  # the newest, as in its own list
+    return dedupe_with_versions(tools, lambda tool: tool.name)  # keeps the newest versions
 
 
 async def _listed_by_handler(server: Any, context: Context) -> list[types.Tool]:
@@ -163,7 +164,10 @@ def _schema_of(tool: Any) -> Mapping[str, Any] | None:
 
 
 def _validation_of(server: Any, tool: Any) -> Callable[[dict[str, Any]], Mapping[str, Any]] | None:
-    """Return the validation of a tool whose own function runs with its result, or None."""
+    """Return the library's validation of the tool's arguments, or None.
+
+    None: the tool's function may get other arguments than those that the validation returns.
+    """
     if (metadata := getattr(tool, "fn_metadata", None)) is not None:
         return cast("Callable[[dict[str, Any]], Mapping[str, Any]]", metadata.validate_arguments)
     if tool is None or not is_fastmcp(server):
@@ -183,8 +187,8 @@ async def _layers_of(tool: Any) -> tuple[list[Callable[..., Any]], list[Inside],
     """Return a tool's functions in all layers, the mounted tools, and the innermost tool.
 
     A tool may be made from another tool, or belong to a mounted server. A tool that only delegates
-    has no marks, so without the inner layers its gate would be open. The innermost tool is None if
-    a layer changes the arguments.
+    has no marks of its own, so the marks of the tool that it delegates to must be read too. The
+    innermost tool is None if a layer changes the arguments.
     """
     functions: list[Callable[..., Any]] = []
     inside: list[Inside] = []
@@ -243,7 +247,7 @@ async def _found(server: Any, name: str, *, version: Mapping[str, str] | None) -
 
 
 def _function_of(server: Any, name: str) -> Callable[..., Any] | None:
-    if isinstance(server, Server):  # one handler runs all tools: its marks hold for each
+    if isinstance(server, Server):  # one handler runs all tools: its marks apply to each tool
         entry = server.get_request_handler("tools/call")
         return None if entry is None else entry.handler
     # MCPServer lists its tools in wire format and stores their functions here.

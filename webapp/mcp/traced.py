@@ -1,7 +1,7 @@
 """The trace of an HTTP request, for the span that the MCP library starts for each message.
 
-The library reads the trace from the message itself (`_meta`) and ignores headers. A caller whose
-trace is only in the headers, like a gateway's, would lose it.
+The library reads the trace from the message itself (`_meta`) and ignores headers. A gateway may put
+its trace only into the headers, and its spans would not be connected with this server's.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,10 @@ _W3C = TraceContextTextMapPropagator()
 
 
 class InTraceOfRequest:
-    """Middleware before the library's own: a trace in the message takes precedence."""
+    """Middleware that uses the trace in the headers, unless the message has a trace.
+
+    It must come before the library's own tracing middleware.
+    """
 
     async def __call__(
         self, context: ServerRequestContext[Any, Any], call_next: CallNext

@@ -1,7 +1,8 @@
 """The version of a tool that a call is for: FastMCP can have several of one name.
 
-Risks: an acceptance for one version lets another version run. The version is therefore the one that
-is found to run, even if the client named none. If no tool is found, the requested version is used.
+Risks: an acceptance for one version lets another version run. A call therefore has the version of
+the tool that runs, even if the client named none. If no tool is found, the requested version is
+used.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ _META, _OWN, _VERSION = "_meta", "fastmcp", "version"
 
 
 def version_of(tool: ServedTool | None, params: Mapping[str, Any]) -> str | None:
-    """Return the version that a call with these parameters runs. None if there is only one."""
+    """Return the version that a call with these parameters runs, or None without versions."""
     if tool is not None:
         return tool.version
     asked = _own(params).get(_VERSION)
@@ -21,7 +22,7 @@ def version_of(tool: ServedTool | None, params: Mapping[str, Any]) -> str | None
 
 
 def with_version(params: Mapping[str, Any], version: str | None) -> dict[str, Any]:
-    """Return the parameters of a call for that version, replacing any version they name."""
+    """Return the parameters with this version in place of any version that they name."""
     own = {name: value for name, value in _own(params).items() if name != _VERSION}
     if version is not None:
         own[_VERSION] = version

@@ -1,8 +1,8 @@
 """Tools that are hidden until the caller has what they need (`needs(..., hide=True)`).
 
-Risks: what one person has shows a tool to another person, or a check changes something. Each check
-is for the caller's own owner, and a check spends, renews and asks nothing. Hiding protects nothing:
-a tool that is called asks.
+Risks: a tool is shown to a person because another person has what it needs, or a check changes
+something. Each check reads only data of the caller's own owner, and spends, renews and asks
+nothing. Hiding does not protect a tool: if a client calls a hidden tool, its needs are asked.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Visibility:
         self._server = server
         self._kinds = service.kinds
         self._lists = service.tool_lists
-        # By connection, while it lives: the caller and the tools that were shown there.
+        # By connection, for as long as the connection lives.
         self._shown: WeakKeyDictionary[object, _ListedTools] = WeakKeyDictionary()
 
     async def listed(
@@ -57,7 +57,7 @@ class Visibility:
         return {**result, "tools": tools, **_as_private(result)}
 
     async def promised(self, context: ServerRequestContext[Any, Any], result: Result) -> Result:
-        """Return the result of `initialize`, which declares that the list may change if it may."""
+        """Return the result of `initialize`. If tools may be hidden, declare `listChanged`."""
         capabilities = _mapping(result.get("capabilities"))
         tools = _mapping(capabilities.get("tools"))
         if "tools" not in capabilities or tools.get("listChanged"):
@@ -73,7 +73,7 @@ class Visibility:
         call_next: CallNext,
         caller: Callable[[], Caller],
     ) -> HandlerResult:
-        """Serve a client's stream of changes (2026-07-28) and send changes of its own list."""
+        """Serve `subscriptions/listen` (2026-07-28): notify the client when its list changes."""
         wanted = _mapping(_mapping(context.params).get("notifications"))
         if not wanted.get("toolsListChanged") or not (hiding := await self._hiding(context)):
             return await call_next(context)
@@ -112,7 +112,7 @@ class Visibility:
                     return False
         except StoreUnavailable:
             raise
-        except ElicitError:  # not configured: no person can have it
+        except ElicitError:  # for example not configured: no person can have what the tool needs
             return False
         return True
 
@@ -122,7 +122,10 @@ class Visibility:
         caller: Caller,
         hiding: Sequence[ServedTool],
     ) -> "_ListedTools | None":
-        """Record where to notify this client later (2025-11-25: on its session's own stream)."""
+        """Remember the list shown to this client, to notify it on its session's own stream.
+
+        Return None on later revisions, whose clients use `listening`, and for anonymous callers.
+        """
         # The library has a session for each request, and no public name for the shared connection.
         connection: Any = getattr(context.session, "_connection", None)
         if connection is None or context.protocol_version >= MODERN:
@@ -153,7 +156,7 @@ class _ListedTools:
         self.caller = caller
         self.owner: str = caller.owner
         self.hidden: frozenset[str] | None = None  # None: not known yet
-        self.tools = tools  # that may be hidden; without a request they cannot be looked up
+        self.tools = tools  # the tools that may be hidden, because they cannot be looked up later
         self._hiding = hiding
         self._send = send
 
@@ -161,7 +164,7 @@ class _ListedTools:
         hidden = await self._hiding.hidden(self.caller, self.tools)
         if hidden != self.hidden:
             self.hidden = hidden
-            with suppress(TimeoutError):  # a client that does not read must not block
+            with suppress(TimeoutError):  # do not wait long for a client that does not read
                 async with asyncio.timeout(SENDING_SECONDS):
                     await self._send()
 
@@ -181,7 +184,7 @@ def _needed(tool: ServedTool) -> list[Request]:
 
 
 async def _is_there(kinds: Kinds, request: Request, by: AskedBy) -> bool:
-    """Return True if the caller has it already. The check does not use it up."""
+    """Return True if the caller already has what `request` asks for. Use nothing up."""
     match request:
         case AccountRequest():
             return await kinds.accounts.is_connected(request, by)

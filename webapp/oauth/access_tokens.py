@@ -1,15 +1,16 @@
 """Access tokens of connected accounts: refreshed by one process at a time, and revoked.
 
 Risks: two processes refresh at once, and a provider that rotates tokens treats the second request
-as an attack. So a process claims the row before it asks the provider, and stores the new pair of
-tokens before it is used. One gap remains: a process that dies between the reply and the write loses
-the pair. Its claim expires, the next process learns that the old pair has ended, and the person has
-to connect again once.
+as an attack. So a process claims the account's row before it asks the provider, and stores the new
+pair of tokens before any tool gets them. One gap remains: a process that dies between the reply and
+the write loses the new pair. Its claim then expires, the provider refuses the old pair to the next
+process, and the person has to connect the account once more.
 
-Or a valid account is ended because its provider is out of order, or an ended one is tried forever.
-A refusal ends an account if the standard or the provider's declaration says so. Any other refusal
-needs a proof: the provider's API refuses the access token too, or the provider refuses again, two
-minutes later (an hour later if its reply is a page or a redirect instead of an error).
+Or a valid account is ended because its provider is out of order, or an account that has ended is
+refreshed forever. A refusal ends an account if the standard or the provider's declaration says so.
+Any other refusal ends it only with a proof: the provider's API refuses the access token too, or the
+provider refuses a second refresh two minutes later (an hour later if the first reply was a page or
+a redirect and not an error).
 """
 
 import asyncio
@@ -48,9 +49,9 @@ LOOK_FIRST = timedelta(milliseconds=50)
 LOOK_AT_MOST = timedelta(seconds=1)
 BACK_OFF = timedelta(seconds=10)
 REFUSED_AGAIN_AFTER = timedelta(minutes=2)
-# A page in place of a token may be from a provider that is out of order for some minutes.
+# A provider that is out of order for some minutes may reply with a page instead of a token.
 PAGE_AGAIN_AFTER = timedelta(hours=1)
-# An access token that was issued this recently is refused for another reason than its age.
+# If the API refuses an access token this soon after it was issued, a refresh does not help.
 FRESH = timedelta(seconds=30)
 _log = logging.getLogger(__name__)
 
@@ -59,9 +60,9 @@ _log = logging.getLogger(__name__)
 class Disconnection:
     """The result of disconnecting an account, whose label stays stored for a day.
 
-    `revoked` is True if the provider confirmed the revocation, and None if it has no endpoint for
-    that or if there was no account. `manage` is the provider's page where the person can remove
-    the grant. `provider` is a label.
+    `revoked` is True if the provider confirmed the revocation, and None if the provider has no
+    revocation endpoint or if there was no account. `manage` is the provider's page where the person
+    can remove the grant. `provider` is the provider's label.
     """
 
     revoked: bool | None
@@ -93,7 +94,7 @@ class AccessTokens:
     async def working(self, found: Connection) -> Connection | None:
         """Return the account with a valid access token; None if it must be connected again.
 
-        Raises Failed if the token has expired and the provider does not refresh it now.
+        Raises Failed if the token has expired and cannot be refreshed now.
         """
         now = self._now
         if not found.is_usable(now=now):
@@ -105,9 +106,9 @@ class AccessTokens:
     async def instead_of(
         self, owner: str, id: str, *, refused: str, tool: str, client: CallingClient
     ) -> str | None:
-        """Return a newer token for one that the provider's API refused, or None.
+        """Return a newer access token than `refused`, which the provider's API refused, or None.
 
-        `tool`, called by `client`, gets it only while the account is shared with both.
+        Return None unless the account is shared with `tool` and with `client`, which calls it.
         """
         found = await self._connections.read(owner, id)
         if found is None or not found.is_connected or not found.is_shared(tool, client):
@@ -127,7 +128,7 @@ class AccessTokens:
 
     async def fall_due(self, found: Connection) -> None:
         """Ask the provider a second time after a refusal that proved nothing by itself."""
-        with suppress(Failed):  # already logged; the row has the time of the next try
+        with suppress(Failed):  # the failure is logged, and the row has the time of the next try
             await self._renewed(found, refused=found.access_token)
 
     async def disconnect(self, owner: str, id: str, *, by: str | None = None) -> Disconnection:
@@ -159,12 +160,15 @@ class AccessTokens:
             except TokenRefused as error:
                 return _as_it_is(current, refused=refused, now=now, error=error)
             claimed = await self._claimed(current)
-            # After its claim has expired, this process must not ask: another one may do so.
+            # If the write took so long that the claim has expired, another process may ask.
             if claimed is not None and claimed.is_claimed(now=self._now):
                 return await self._ask(client, claimed, refused=refused)
 
     async def _free(self, found: Connection, *, deadline: Deadline) -> Connection | None:
-        """Wait for an unclaimed row and return it; None if the account was disconnected."""
+        """Wait until no other process claims the row, and return the row.
+
+        Return None if the account was disconnected. Raises Failed after `deadline`.
+        """
         pause, claim, until = LOOK_FIRST, None, deadline
         with self._elicitations.waiters.waiter(found.id) as waiter:
             while True:
@@ -173,7 +177,7 @@ class AccessTokens:
                 if current is None or not current.is_claimed(now=now):
                     return current
                 if current.claim != claim:
-                    # Measure here: the claim's own end may come from another clock.
+                    # Measure with this process's clock: the claim's end is from another clock.
                     claim, until = current.claim, self._from_now(CLAIM)
                 if until.has_ended:
                     return current
@@ -186,7 +190,7 @@ class AccessTokens:
         return Deadline(after, ticks=self._elicitations.ticks)
 
     async def _claimed(self, current: Connection) -> Connection | None:
-        """Claim the row and return it; None if another process was first."""
+        """Claim the row and return it; None if another process wrote the row first."""
         until = self._now + CLAIM
         claimed = replace(current, claim=Claim(by=secrets.token_urlsafe(12), until=until))
         try:
@@ -198,7 +202,11 @@ class AccessTokens:
     async def _ask(
         self, client: Client, claimed: Connection, *, refused: str | None
     ) -> Connection | None:
-        """Ask the provider once, and store the new tokens before they are used."""
+        """Refresh the tokens at the provider, and store the new ones. Return the account or None.
+
+        An account without a refresh token is only checked. Raises Failed if the old access token
+        cannot be used and the account may still be valid.
+        """
         now = self._now
         if claimed.refresh_token is None:
             await self._prove(client, claimed)
@@ -216,16 +224,16 @@ class AccessTokens:
         else:
             current = await self._put(claimed, lambda c: _with(c, renewed, now=now))
             await self._failures.clear(client, owner=claimed.owner, refreshes=True)
-        # It may have been connected again, or disconnected, in the meantime.
+        # The account may have been connected again, or disconnected, in the meantime.
         now = self._now
         return None if current is None or not current.is_usable(now=now) else current
 
     async def _after_failure(
         self, client: Client, claimed: Connection, error: Exception
     ) -> Connection | None:
-        """Store the result of a failed refresh, and return the account as it is then."""
+        """Store the result of a failed refresh, and return the changed account."""
         refusal = error.refusal if isinstance(error, TokenRefused) else None
-        if refusal is not None and refusal.means == "client":  # which puts all accounts off
+        if refusal is not None and refusal.means == "client":  # no account can be refreshed now
             return await self._put(claimed, lambda c: replace(c, claim=None))
         if refusal is None or refusal.means != "unsure":
             return await self._put(claimed, self._later)
@@ -235,7 +243,8 @@ class AccessTokens:
         wait = PAGE_AGAIN_AFTER if refusal.is_page else REFUSED_AGAIN_AFTER
         if now - first >= wait:
             return await self._lapse(claimed, reason=refusal.error, proof="refused twice")
-        # With an expired access token, a firewall's page proves nothing: the API refuses it anyway.
+        # The API refuses an expired access token in any case, so after a page that check would
+        # prove nothing.
         counts = refusal.is_readable or claimed.works(now=now)
         if counts and await self._is_refused_by_api(client, claimed):
             return await self._lapse(claimed, reason=refusal.error, proof="the provider's API")
@@ -253,7 +262,7 @@ class AccessTokens:
         return await self._put(claimed, lambda c: lapse(c, now=now))
 
     async def _prove(self, client: Client, claimed: Connection) -> None:
-        """Find out whether an access token that nothing can refresh has ended."""
+        """End an account without a refresh token if the provider's API refuses its access token."""
         if await self._is_refused_by_api(client, claimed):
             await self._lapse(claimed, reason=None, proof="the provider's API")
         else:
@@ -312,7 +321,7 @@ class AccessTokens:
         async def ended() -> list[Value]:
             current = await self._connections.read(owner, id)
             if current is None or current.lapsed_at is None:
-                return []  # connected again in the meantime
+                return []  # the person has connected the account again in the meantime
             return [disconnect(current, now=self._now, was_revoked=was_revoked, by=by)]
 
         await self._elicitations.write_afresh(ended)
@@ -330,8 +339,8 @@ class AccessTokens:
                 return None
             now = self._now
             if way != "form" and not claimed.works(now=now) and claimed.refresh_token is not None:
-                # Revoking with an expired access token proves nothing, and the refresh token
-                # would stay valid.
+                # A revocation with an expired access token may revoke nothing, and the refresh
+                # token would stay valid: refresh first.
                 renewed = await self._outbound.run(refresh(client, claimed, now=now), to=client)
                 claimed = refreshed(claimed, renewed, now=now)
                 await self._put(claimed, lambda c: refreshed(c, renewed, now=now))
@@ -359,7 +368,7 @@ def _is_due(current: Connection, *, refused: str | None, now: datetime) -> bool:
 def _is_put_off(current: Connection, *, now: datetime) -> bool:
     """Return True if the last refresh failed a moment ago.
 
-    A later `retry_at` was stored before the clock was set back, and is ignored.
+    Ignore a `retry_at` too far in the future: it was stored before the clock was set back.
     """
     return current.retry_at is not None and now < current.retry_at <= now + REFUSED_AGAIN_AFTER
 
@@ -367,9 +376,10 @@ def _is_put_off(current: Connection, *, now: datetime) -> bool:
 def _as_it_is(
     current: Connection, *, refused: str | None, now: datetime, error: Exception | None = None
 ) -> Connection | None:
-    """Return the account with its old access token while that is valid; raise Failed after that.
+    """Return the account with its old access token, or None if it must be connected again.
 
-    `error` is the reason why it could not be refreshed now.
+    Raises Failed if the old token has expired or was `refused`. `error` is the reason why the token
+    could not be refreshed now.
     """
     if not current.is_usable(now=now):
         return None

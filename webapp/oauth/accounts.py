@@ -77,12 +77,13 @@ class Accounts:
     async def known(self, request: AccountRequest, by: AskedBy) -> Json | None:
         """Return the content of the account in use, or None if the person must be asked.
 
-        If a body of this call already received an account, return that one, whichever is in use
-        now.
+        If the tool's body already received an account in this call, return the same account, even
+        if another account is in use now.
 
         Raises:
-            Failed: The provider could not renew an expired token now, or the call already received
-                an account and would now get another one or (in a later request) none.
+            Failed: The provider could not renew an expired token now. Or the account that the call
+                already received cannot be used, so that the call would get another one, or none
+                in a later request.
         """
         client = self._clients.of(request.provider)
         key = self.connections.key(client, server=by.server)
@@ -103,7 +104,7 @@ class Accounts:
         if not self.connections.is_enough(found, request.scopes, client):
             return None
         working = await self.keys.working(found)
-        # The renewed token may allow less, and the person may have stopped sharing since.
+        # During the renewal, scopes may be lost and the person may stop sharing the account.
         if working is None or not working.is_shared(by.tool, by.client):
             return None
         if not self.connections.is_enough(working, request.scopes, client):
@@ -112,7 +113,7 @@ class Accounts:
         return self.connections.content(working)
 
     async def is_connected(self, request: AccountRequest, by: AskedBy) -> bool:
-        """Return True if any tool has the account with enough scopes. Renews nothing."""
+        """Return True if an account with enough scopes is connected, even if not for this tool."""
         client = self._clients.of(request.provider)
         key = self.connections.key(client, server=by.server)
         found = await self.connections.find(by.owner, key, account=request.account)
@@ -123,8 +124,8 @@ class Accounts:
     ) -> Asked:
         """Return `asked` with the terms of the account request.
 
-        Raises TokenRefused while the provider refuses this server's registration: the person is
-        then not asked.
+        Raises TokenRefused while the provider refuses this server's registration, so that the
+        person is not asked in vain.
         """
         client = self._clients.of(request.provider)
         await self.failures.check(client, owner=by.owner)
@@ -149,9 +150,9 @@ class Accounts:
         )
 
     async def answer(self, taken: Elicitation) -> Json:
-        """Return the account's current content, with changes the person made after accepting.
+        """Return the account's current data, which the person may have changed since accepting.
 
-        Raises Failed if no account is left for the tool; the next call asks again.
+        Raises Failed if the tool can no longer use an account; the next call then asks again.
         """
         asked, found = taken.asked, await self._answered_with(taken)
         tool, client = asked.tool, asked.calling_client
@@ -161,7 +162,8 @@ class Accounts:
             raise Failed(why, elicitation_id=taken.id)
         if not working.is_shared(tool, client):
             raise Failed(NOT_SHARED, elicitation_id=taken.id)
-        # The person may have granted less than requested, and the renewed token even less.
+        # The person may have granted fewer scopes than requested, and the renewed token may have
+        # even fewer.
         if self._is_enough(found, taken) and not self._is_enough(working, taken):
             why = "The account may do less by now; call again to ask for more."
             raise Failed(why, elicitation_id=taken.id)
@@ -198,7 +200,7 @@ class Accounts:
         account = self.terms(elicitation).account
         found = await self.connections.find(elicitation.owner, key, account=account)
         if found is None or found.connected_at > settled_at:
-            return None  # connected later, perhaps with another person's account
+            return None  # a later question connected this account, perhaps another person's
         return found
 
     async def former(self, elicitation: Elicitation, connected: Connection) -> Connection | None:
@@ -214,7 +216,7 @@ class Accounts:
         so listing the accounts changes nothing.
         """
         terms, client = self.terms(elicitation), self.client_for(elicitation)
-        if client is None or not elicitation.asked.tool:  # the person asks on a page, not a tool
+        if client is None or not elicitation.asked.tool:  # no tool: the person began on a page
             return ()
         key = self.connections.key(client, server=elicitation.asked.server)
         return tuple(
@@ -243,10 +245,10 @@ class Accounts:
         """Let the tool that asks use an account that is already connected.
 
         `account` is the end of the id of the account shown on the page. Do nothing if that account
-        no longer exists or the question has ended. Pressing the button is no provider's proof, so
-        it is never accepted late. After an exchange that connected another person's account, this
-        switches back to the earlier account. Raises Failed if the provider could not renew an
-        expired token now.
+        no longer exists or the question has ended. Unlike a provider's reply, a press of the button
+        is not accepted after the question has expired. If the question has already connected
+        another person's account, put the earlier account in use again. Raises Failed if the
+        provider could not renew an expired token now.
         """
         if elicitation.status is Status.ACCEPTED:
             await self._switch_back(elicitation, account=account)
@@ -271,10 +273,10 @@ class Accounts:
         await complete_elicitation(self._elicitations, elicitation.id, answer, proof, also=also)
 
     async def _answered_with(self, taken: Elicitation) -> Connection:
-        """Return the account that the person allowed, or the one they put in use since then.
+        """Return the account that the person allowed, or the account that they put in use later.
 
-        A call that already received an account continues with that one, because its tool may have
-        acted there.
+        If the call already received an account, return the same account, because the tool may have
+        made changes there.
         """
         begun = begun_with(taken)
         id = begun or str(_mapping(taken.content).get("account"))

@@ -2,8 +2,8 @@
 
 Risks: a URL leads into the server's own network, a response never ends, or a page or drawing runs
 scripts. The provider could also receive a request whenever a person opens a page. So Outbound
-checks each URL, the bytes must be those of a picture, and the picture, or the fact that there is
-none, is cached for a while in this process's memory, which has a limit.
+checks each URL, and the bytes must be those of a picture. The picture, or the fact that the URL has
+none, is cached for a while in this process's memory, up to a size limit.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ REQUESTS_AT_MOST = 3  # for one picture, so two redirects
 KEPT_FOR = timedelta(hours=1)
 NOT_ASKED_AGAIN_FOR = timedelta(minutes=10)
 KEPT_BYTES_AT_MOST = 16 * 1024 * 1024
-# The cost of an entry without its picture, which limits the cache to 4096 entries.
+# The size that each cache entry counts in addition to its picture: at most 4096 entries fit.
 ENTRY_BYTES = 4096
 FETCHES_AT_ONCE = 16
 # Per owner: a page of connected accounts fetches all its pictures at once.
@@ -75,8 +75,8 @@ class Avatars:
         self._clock = clock
         self._kept: OrderedDict[_Place, _Kept] = OrderedDict()
         self._kept_bytes = 0
-        # Concurrent requests for one picture wait for its lock, which disappears with the last of
-        # them.
+        # Concurrent requests for one picture wait for its lock. The entry disappears after the
+        # last request.
         self._under_way: WeakValueDictionary[_Place, asyncio.Lock] = WeakValueDictionary()
         self._at_once = asyncio.Semaphore(FETCHES_AT_ONCE)
         self._paces = Rates(burst=PICTURES_AT_ONCE, every=BETWEEN_PICTURES, clock=clock)

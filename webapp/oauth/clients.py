@@ -31,7 +31,7 @@ class Clients:
         self._providers = providers
         self._credentials = credentials
         self.clients: dict[str, Client] = {}
-        self._learned: set[str] = set()  # maybe outdated: a running tool may replace them
+        self._learned: set[str] = set()  # registered by `learn`; a running tool may replace them
         for provider in providers.values():
             with suppress(NotConfigured):
                 self._register(provider)

@@ -101,8 +101,8 @@ class CodeExchange:
     ) -> bool:
         """Store the granted account, and settle the question.
 
-        Return False if the account is not the one that was asked for. `token` is the token endpoint
-        of the exchange, and `client_auth` how this server authenticated there.
+        Return False if the granted account is not the one that was asked for. `token` is the URL
+        of the token endpoint, and `client_auth` how this server authenticated there.
         """
         terms = self._terms(current)
         connection = self._connection(current, grant, token=token, client_auth=client_auth)
@@ -118,7 +118,7 @@ class CodeExchange:
         stored = connection
 
         async def placed() -> Sequence[Value]:
-            nonlocal stored  # the stored row also allows the account's earlier tools
+            nonlocal stored  # unlike `connection`, the stored row also has the earlier tools
             is_named = terms.account is not None
             *others, stored = await self._connections.placed(connection, is_named=is_named)
             return (*others, stored)
@@ -155,7 +155,9 @@ class CodeExchange:
 
     async def _revoke(self, refused: Connection) -> None:
         if await self._connections.read(refused.owner, refused.id) is not None:
-            return  # already connected: many providers revoke all grants of the person together
+            # The account is already connected, and many providers revoke all grants of a person
+            # together.
+            return
         with suppress(Failed):
             client = self._clients.clients[refused.provider]
             await self._outbound.run(revoke(client, refused), to=client)
@@ -227,7 +229,7 @@ def why_not(
 ) -> str:
     """Return why this person's account is not the one asked for, without a period."""
     label, account = shows(person.label), shows(terms.account or "")
-    # The account was asked for by its id, and another account has its name now.
+    # The terms have the id of the requested account, and another account has its name now.
     if terms.account is not None and person.is_called(terms.account):
         return f"Another account is called {account} now than the one that was connected"
     return f"{label} was connected, and {account} was asked for"

@@ -65,7 +65,10 @@ class Connections:
         return None if found is None or found.ended_at is not None else found
 
     async def still_of(self, id: str, by: AskedBy) -> Connection:
-        """Return the account that the tool already received. Raises Failed if it was taken away."""
+        """Return the account that the tool already received.
+
+        Raises Failed if the account was disconnected or is no longer shared with the tool.
+        """
         found = await self.read(by.owner, id)
         if found is None:
             raise Failed("The account was disconnected meanwhile; call again to connect one.")
@@ -85,7 +88,10 @@ class Connections:
         return tuple([one for one in await self.all_of(owner) if one.key == key])
 
     async def find(self, owner: str, key: str, *, account: str | None) -> Connection | None:
-        """Return the account in use; with a name, the account of that name, in use or not."""
+        """Return the account in use, or None. With `account`, return the account of that name.
+
+        An account that is found by its name need not be in use.
+        """
         held = await self._elicitations.holder(Connection, owner=owner, key=key)
         if account is None or (held is not None and held.is_wanted(account)):
             return held
@@ -145,11 +151,14 @@ class Connections:
         return [allowed] if is_named else await self._in_use(allowed)
 
     async def unshare(self, owner: str, id: str, tool: str) -> None:
-        """Stop sharing the account with the tool, which must ask again."""
+        """Stop sharing the account with the tool. The tool has to ask for the account again."""
         await self._change(owner, id, lambda current: forbid(current, tool))
 
     async def keep_to(self, owner: str, id: str, clients: Collection[str] | None) -> None:
-        """Let only clients with these keys use the account (None: any client). Others must ask."""
+        """Let only clients with these keys use the account (None: any client).
+
+        The tools of other clients have to ask for the account.
+        """
         await self._change(owner, id, lambda current: keep_to(current, clients))
 
     async def _change(
@@ -170,8 +179,8 @@ class Connections:
             if current is None or current.holds_key:
                 return []
             now, kept = self._elicitations.clock(), await self.of_key(owner, current.key)
-            # Also accounts not in use before: an acceptance of one of them may not be delivered
-            # yet.
+            # Put all other accounts aside, in use or not: a question may have been answered with
+            # one of them and not be delivered yet.
             aside = [put_aside(one, now=now) for one in kept if one.id != id]
             return [*aside, put_in_use(current)]
 
@@ -188,10 +197,10 @@ class Connections:
                 await self._elicitations.write(noted)
 
     async def note_begun(self, taken: Elicitation, given: Connection) -> Elicitation:
-        """Record that the call received this account, unless it already received another one.
+        """Record that the call receives this account, unless it already received another account.
 
-        The record is stored before the tool gets the account, so that after a crash the next
-        requests of the call get the same account.
+        Return the changed question. The record is stored before the tool gets the account, so that
+        after a crash the next requests of the call get the same account.
         """
 
         def note(current: Elicitation) -> Elicitation:

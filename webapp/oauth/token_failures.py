@@ -5,12 +5,12 @@ again and again although only the operator can correct the mistake. So each fail
 refusal of this server's registration is stored too. While it is valid, nobody is sent to the
 provider: for ten minutes, or until the client id or secret changes.
 
-Or one person blocks all others. Only the operator can cause a token endpoint to refuse the client
-id or secret, so that refusal applies to everyone. A refused redirect address can be provoked with a
-foreign code, and errors in a callback can be made up, so they apply to that person alone.
-`unauthorized_client` means that the client lacks a permission, but providers also send it for an
-ended account. It counts once a second person's account gets it within a day and no request
-succeeded in between.
+Or one person blocks all others. A token endpoint refuses the client id or secret only because of
+the operator's settings, so that refusal applies to everyone. A person can cause a refused redirect
+address with a foreign code, and can make up errors in a callback, so these apply to that person
+alone. `unauthorized_client` means that the client lacks a permission, but providers also send it
+for an account that has ended. It counts as a refusal of the client once the accounts of two people
+get it within a day and no request succeeded in between.
 """
 
 import dataclasses
@@ -38,7 +38,8 @@ STANDS: Final = timedelta(minutes=10)
 SUSPECTED: Final = timedelta(days=1)
 KEPT: Final = timedelta(days=30)
 DESCRIPTION_AT_MOST: Final = 200
-# A client that may not refresh may still exchange codes, so people can go on connecting accounts.
+# Errors that forbid only refreshing: the client may still exchange codes, so people can go on
+# connecting accounts.
 _NO_REFRESH: Final = frozenset({"unsupported_grant_type", UNAUTHORIZED_CLIENT})
 # Parts of a provider's text to mask: e-mail addresses, query parameters, and possible tokens.
 _NO_WORD: Final = re.compile(r"\S*(?:[@=&%]|\?\S)\S*|[\w.~+/-]{24,}")
@@ -69,8 +70,8 @@ class TokenFailures:
     ) -> Exception:
         """Log and count the failure of a question or account; mask `hidden` in the log.
 
-        Return the error. If this failure is the proof that the client is refused, return that
-        error instead.
+        Return the error. If this failure proves that the provider refuses the client, return a
+        TokenRefused that says so.
         """
         refusal = error.refusal if isinstance(error, TokenRefused) else None
         about: dict[str, object] = {"id": id}
@@ -108,7 +109,7 @@ class TokenFailures:
         now = self._elicitations.clock()
         for id in self._ids(client, owner=owner, refreshes=refreshes):
             found = await self._read(id)
-            # A row with a later end was stored before the clock was set back.
+            # Ignore a row that ends later than now + STANDS: the clock was set back since.
             if found is not None and found.is_refused and now < found.until <= now + STANDS:
                 refusal = Refusal(
                     status=found.http_status,
@@ -131,7 +132,7 @@ class TokenFailures:
         return [row for row in rows if row.registration in known]
 
     async def _remember(self, client: Client, refusal: Refusal, *, step: Step, owner: str) -> bool:
-        """Store the refusal. Return False if it may be about this owner's account alone."""
+        """Store the refusal. Return False while it may be about this owner's account alone."""
         fault = "redirect" if refusal.means == "redirect" else "client"
         if step == "refresh" and refusal.error in _NO_REFRESH:
             fault = "refresh"
@@ -193,7 +194,8 @@ class TokenFailures:
     def _ids(self, client: Client, *, owner: str, refreshes: bool) -> tuple[str, str]:
         """Return the ids of the rows that apply: one for everyone, and one for this owner.
 
-        For a refresh both are for everyone: the client's, and that of its permission to refresh.
+        For a refresh, both rows are for everyone: one about the client, and one about the client's
+        permission to refresh.
         """
         tag = self._tag(client)
         return SERVICE + tag, (f"{SERVICE}{tag}.refresh" if refreshes else owner + tag)
@@ -204,7 +206,10 @@ def _owner_in(id: str) -> str:
 
 
 def _told(refusal: Refusal, *, step: Step, hidden: Collection[str]) -> dict[str, object]:
-    """Return a refusal's facts for the log, without a callback's text, which can be made up."""
+    """Return a refusal's facts for the log.
+
+    The text of a callback is left out, because anyone can make it up.
+    """
     told: dict[str, object] = {"means": refusal.means}
     if refusal.error is not None:
         told["error"] = refusal.error

@@ -2,9 +2,10 @@
 
 Risks: the sender of a webhook names the certificate's address and so makes this server fetch it.
 Certificates are fetched only from the provider's own host, with a rate limit for each sender and
-one for all. Neither limit delays a certificate that was valid before: it is stored, and its
-address has a limit of its own, which made-up addresses cannot use up. A sandbox of this project is
-its own authority: its root is trusted for its own webhooks only, and no other root is.
+one for all senders. A certificate that was valid before is stored, and the address of a stored
+certificate has a rate limit of its own, which made-up addresses cannot use up. A sandbox of this
+project signs with its own root certificate. For the sandbox's webhooks, that root is the only
+trusted one; for other webhooks, it is not trusted.
 """
 
 import hashlib
@@ -37,7 +38,7 @@ from webapp.records.owners import SERVICE
 from webapp.records.values import KINDS, KeptCertificate
 from webapp.stores import Conflict
 
-FETCHES_OF_ONE = 5  # for one sender; the real one needs a single fetch for a new certificate
+FETCHES_OF_ONE = 5  # for one sender; the provider needs only one fetch per new certificate
 BETWEEN_FETCHES_OF_ONE = timedelta(minutes=1)
 FETCHES_AT_ONCE = 60  # for all senders, and for each address of a certificate that was valid
 BETWEEN_FETCHES = timedelta(seconds=10)
@@ -60,7 +61,7 @@ def trusted_roots(scheme: CertificateScheme) -> Store:
 
 
 class Shelf:
-    """The certificates in the store by their addresses. Stored ones are verified like others."""
+    """The stored certificates by address. The caller verifies them like fetched certificates."""
 
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
@@ -69,7 +70,7 @@ class Shelf:
         try:
             found = await self._elicitations.read(KeptCertificate, owner=SERVICE, id=_id(url))
         except Unreadable:
-            return None  # it is fetched again and replaced
+            return None  # the caller fetches the certificate again and replaces the row
         return None if found is None else found.pem
 
     async def put(self, url: str, certificate: bytes) -> None:
@@ -82,7 +83,7 @@ class Shelf:
             erase_at=self._elicitations.clock() + KEPT,
             version=0 if former is None else former.version,
         )
-        with suppress(Conflict):  # another process has just stored it
+        with suppress(Conflict):  # another process has just stored this certificate
             await self._elicitations.write(kept)
 
 
@@ -143,7 +144,8 @@ class Certificates:
                 return verified(known)
             except Unverified as error:
                 if error.reason != "bad_certificate":
-                    raise  # a bad certificate may have expired and been replaced
+                    raise
+                # The stored certificate may have expired and been replaced: fetch the new one.
         self._of_one.require(sender)
         self._of_all.require(scheme.name if known is None else url)
         certificate = await self._fetched(url)

@@ -131,7 +131,7 @@ class Checkouts:
         is_theirs = latest.url is not None and not self._is_in_the_way(elicitation, browser)
         for session in sessions_of(elicitation):
             if session == latest.session:
-                if not is_theirs:  # their own page, whose reply was lost, stays open
+                if not is_theirs:  # the page of this browser, whose reply was lost, stays open
                     await self._close_session(elicitation, session)
             elif session not in known:
                 await self._close_session(elicitation, session)
@@ -139,14 +139,15 @@ class Checkouts:
     async def _close_session(self, elicitation: Elicitation, session: str) -> None:
         """Close a session, so that another one can be created.
 
-        Raises NotPossible if the session is paid, Failed if the provider does not report it.
+        Raises NotPossible if the session cannot be closed because it is paid, and Failed if the
+        provider does not report the session's status.
         """
         try:
             is_closed = await self._talk(self._flow.close(elicitation, session))
         except Failed as error:
             if not error.is_refusal:
                 raise
-            is_closed = True  # it expires by itself, and a second payment there is refunded
+            is_closed = True  # the session expires by itself; a second payment is refunded
         if not is_closed:
             found = await self._ask(elicitation, session, collects=True)
             with suppress(Mismatch):
@@ -157,8 +158,8 @@ class Checkouts:
     async def can_be_made_again(self, elicitation_id: str, refused: Failed) -> bool:
         """Return True if a refused page can be requested again with another idempotency key.
 
-        The store may have lost an earlier page of this question, which used the key. That page is
-        then looked up at the provider and closed.
+        The key may belong to an earlier page of this question that the store has lost. In that
+        case, look up the earlier page at the provider and close it.
 
         Raises:
             NotPossible: The earlier page is paid, or the provider lists no pages.
@@ -190,7 +191,8 @@ class Checkouts:
     async def find_lost(self, elicitation: Elicitation) -> Elicitation:
         """Add the question's sessions that the provider lists and the store has lost.
 
-        Use it only for a provider that lists sessions. Raises Failed if it cannot be asked.
+        Call this method only for a provider that lists its sessions. Raises Failed if the provider
+        does not answer, or if it lists too many sessions.
         """
         gateway = self._flow.listing[terms_of(elicitation).seller]
         since, after = elicitation.created_at - CLOCKS_DIFFER, None
@@ -209,7 +211,7 @@ class Checkouts:
         now, until = self._elicitations.clock(), found.closes_at or elicitation.expires_at
         seller = self._flow.of(elicitation).seller
         kept = StoredCheckout(request="", expires_at=int(until.timestamp()), session=found.id)
-        with suppress(Failed):  # its terms differ: no browser is sent there
+        with suppress(Failed):  # the page's terms differ: store no URL for the browser
             kept = learned(kept, elicitation, found, seller)
         _log.warning("payment.lost_page_found", extra={"id": elicitation.id})
         return await self._elicitations.change(
@@ -227,10 +229,10 @@ class Checkouts:
         return is_going_on and stands_in_the_way(elicitation, browser=browser, now=now)
 
     async def ask_once(self, elicitation: Elicitation) -> Elicitation:
-        """Poll the elicitation's sessions, unless that was done a moment ago, and return it.
+        """Poll the elicitation's sessions, unless they were polled a moment ago.
 
-        There is a rate limit for each merchant account. A poll that the limit prevents is made up
-        by a webhook or a later poll.
+        Return the current elicitation. Each merchant account has a rate limit. If the limit
+        prevents this poll, a webhook or a later poll reports the status.
         """
         await self._ask_unless_held_back(elicitation)
         return await self._elicitations.get(elicitation.id) or elicitation
@@ -251,7 +253,7 @@ class Checkouts:
     async def _ask_unless_held_back(self, elicitation: Elicitation) -> bool | None:
         """Return True if the sessions were polled now or a moment ago, False if that failed.
 
-        None means that the rate limit of the merchant account prevented it.
+        None means that the rate limit of the merchant account prevented the poll.
         """
         if elicitation.status.is_final or not sessions_of(elicitation):
             return True
@@ -302,7 +304,8 @@ class Checkouts:
             elicitation = await self.reconcile(elicitation)
         except Failed as error:
             elicitation = await self._elicitations.get(elicitation.id) or elicitation
-            # A refusal means that the session was never created. An unreachable provider does not.
+            # A refusal means that the session was never created. If the provider did not answer,
+            # the session may exist.
             failure = None if error.is_refusal else error
             if failure is not None and is_past:
                 now = self._elicitations.clock()
@@ -344,7 +347,7 @@ class Checkouts:
             has_ended = False
         now = await self._unresolved.read(payment)
         if now is not None and now.status is UnresolvedStatus.OTHERWISE:
-            return  # just reported as paid differently: the operator has to check it
+            return  # just reported as paid differently: the operator has to check the payment
         if has_ended:
             await self._unresolved.end(elicitation, payment.session)
         else:
@@ -385,7 +388,11 @@ class Checkouts:
     async def _looked_up(
         self, elicitation: Elicitation, refused: Failed
     ) -> tuple[Elicitation, Failed]:
-        """Search for an earlier session of a refused request: the provider may forget keys."""
+        """Search for an earlier session if the provider refused the repeated request.
+
+        A provider that has forgotten the idempotency key may refuse although a session exists.
+        Return the elicitation with the sessions found, and the error that remains.
+        """
         if refused.is_refusal and self._flow.lists(elicitation):
             try:
                 return await self.find_lost(elicitation), refused
@@ -394,9 +401,9 @@ class Checkouts:
         return elicitation, refused
 
     async def _end(self, elicitation: Elicitation, session: str) -> bool:
-        """Close a session and return True if its status is final.
+        """Close a session. Return True if its status is final.
 
-        Raises Failed if it may still be paid and the provider does not report it.
+        Raises Failed if the session may still be paid and the provider does not report its status.
         """
         try:
             if await self._talk(self._flow.close(elicitation, session)):

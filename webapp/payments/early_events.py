@@ -1,9 +1,10 @@
 """Early events: refunds and disputes of a payment that arrive before the payment itself.
 
 Risks: the money is gone, and a tool still gets a receipt because the event came first. So these
-events are stored by the payment that they name, and the code that records a payment applies them
-before it writes the row. The owner of the question may be unknown then, so the rows belong to the
-service. A separate write marks them as applied; applying them twice changes nothing.
+events are stored by the payment that they name, and the code that records a payment applies its
+early events before it writes the payment's row. When an early event arrives, the owner of the
+question may be unknown, so the rows of early events belong to the service. A separate write marks
+the events as applied. If that write is lost, they are applied twice, which changes nothing.
 """
 
 from collections.abc import Sequence
@@ -80,7 +81,7 @@ class EarlyEvents:
         """Mark the webhooks as applied, after the payment's row was written."""
         for hook in hooks:
             if hook.status != "applied":
-                with suppress(Conflict):  # the sweeper is handling it
+                with suppress(Conflict):  # the sweeper is handling this webhook
                     done = replace(hook, status="applied", why=None, transition=None)
                     await self._elicitations.write(done)
 

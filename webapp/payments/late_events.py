@@ -1,8 +1,9 @@
 """Late events: refunds and disputes after a payment, including those that arrive before it.
 
-Risks: the money is gone and a receipt still counts because the event came first. Such an event
-waits while its question exists and is unpaid. The code that records the payment applies it
-(`webapp.payments.early_events`), and until then the sweeper asks the provider, less and less often.
+Risks: the money is gone and a receipt still counts because the event came first. An event that
+comes first is stored while its question exists and is unpaid. The code that records the payment
+applies the event (`webapp.payments.early_events`). Until the payment is recorded, the sweeper polls
+the provider, less and less often.
 """
 
 import logging
@@ -96,7 +97,7 @@ class LateEvents:
         """Ask the provider about the question's sessions if they may be paid. Raises Mismatch."""
         checkouts = self._payments.checkouts
         if elicitation.is_open_there or not elicitation.status.is_final:
-            with suppress(Failed):  # the sweeper asks again
+            with suppress(Failed):  # the sweeper polls the provider later
                 elicitation = await checkouts.reconcile(elicitation)
                 await checkouts.ask_provider(elicitation)
         return await self._elicitations.get(elicitation.id) or elicitation
@@ -122,9 +123,10 @@ class LateEvents:
         )
 
     async def _asked_about_claims(self, payment: Payment, event: Notice) -> bool:
-        """Ask the provider for the claims' current stages, which override those of any event.
+        """Store the current stages of the payment's claims, as the provider reports them.
 
-        Return False if the provider does not report the claim in the event.
+        They override the stage in the event. Return False if the provider does not report the
+        event's claim: the caller then applies the event itself.
         """
         gateway = self._payments.flow.claim_tellers.get(payment.seller)
         if gateway is None:
@@ -153,8 +155,8 @@ class LateEvents:
 def may_be_ours(event: Notice, change: PaymentChange) -> bool:
     """Return True if the event may be about a payment of this server.
 
-    A charge has a reference to its question. A bank's claim, or a refund made at the provider's
-    dashboard, names only the payment.
+    An event about a charge names its question. An event about a bank's claim, or about a refund
+    made at the provider's dashboard, names only the payment.
     """
     names_payment = change.dispute is not None or change.refund is not None
     return (event.reference is not None or names_payment) and event.payment is not None

@@ -9,9 +9,9 @@ A payment that becomes usable answers the open question for the same thing in th
 (`usable_again`). A payment for something that another payment has paid is a surplus: it is
 refunded at once, and it answers no question.
 
-Or something delivered is refunded: a store that lost its latest writes may have lost that a
-payment was used. Payments that could have been used then are not refunded automatically; the
-operator has to check them.
+Or a payment whose result was delivered is refunded, because the store lost the write that marked
+the payment as used. Payments that may have been used in the lost writes are not refunded
+automatically; the operator has to check them.
 """
 
 import hashlib
@@ -49,9 +49,10 @@ _log = logging.getLogger(__name__)
 
 
 class Ledger:
-    """The rows of all payments. `places` are the API addresses of the providers by name.
+    """The rows of all payments. `places` maps each provider's name to its API address.
 
-    Unused payments are refunded after `refund_unused`; None means never.
+    Unused payments of the providers in `refundable` are refunded after `refund_unused`, or never
+    if it is None.
     """
 
     def __init__(
@@ -85,7 +86,8 @@ class Ledger:
     async def id_for(self, elicitation: Elicitation, session: ProviderSession) -> str:
         """Return the id of the session's row, or of another row for its second payment.
 
-        A page that is identified by this server's own key can be paid twice, as one session.
+        Some providers identify a page by this server's own key. Such a page can be paid twice, and
+        both payments have the same session id.
         """
         first = self.id_of(elicitation, session.id)
         is_by_our_key = session.id.rpartition(":")[0] == elicitation.id
@@ -110,10 +112,10 @@ class Ledger:
         return await self._elicitations.holder(Payment, owner=payment.owner, key=key)
 
     async def unwritten(self, elicitation: Elicitation, payment: Payment) -> Payment:
-        """Return the new row of a payment as it has to be written.
+        """Return the new row of a payment, completed with the product's key or as a surplus.
 
         The first payment for a product owns the product's key. A payment for something that
-        another payment has paid already is a surplus.
+        another payment has already paid for is a surplus.
         """
         back = await self._elicitations.high_water.step_back()
         if back is not None and began_before(elicitation, payment.session, back.unsure_until):
@@ -147,7 +149,7 @@ class Ledger:
         return None
 
     async def mark_perhaps_used(self, back: StepBack) -> None:
-        """Mark the payments that a call may have used in what the store lost."""
+        """Mark the payments that a call may have used in the writes that the store lost."""
         for payment in await self.all():
             marked = self._perhaps_used(payment, back)
             if marked != payment:
@@ -156,7 +158,7 @@ class Ledger:
                     await self.change(payment.owner, payment.id, change)
 
     def _perhaps_used(self, payment: Payment, back: StepBack) -> Payment:
-        """Return the payment as marked if it could be used before the loss was noticed."""
+        """Return the payment, marked if a call could use it before the loss was noticed."""
         is_later = payment.paid_at > back.unsure_until
         return payment if is_later else receipts.perhaps_used(payment, back.noticed_at)
 
@@ -167,7 +169,7 @@ class Ledger:
     def bought(self, terms: CheckoutTerms, *, server: str, tool: str) -> str:
         """Return the key of a permanent purchase, from its terms, tool and provider's address."""
         text = hashlib.sha256(msgspec.json.encode(terms)).hexdigest()
-        # A payment at the sandbox is not one at the real provider of the same name.
+        # A purchase at the sandbox does not count at the real provider of the same name.
         at = self._places.get(terms.seller, "")
         return self._elicitations.owners.pepper.tag("bought", server, tool, at, text, size=18)
 
@@ -200,13 +202,13 @@ class Ledger:
     async def spend(
         self, owner: str, id: str, *, run: str | None, leg: str | None = None
     ) -> Payment:
-        """Spend the payment. A run that executes again can spend it again.
+        """Spend the payment, and return it. The same run can spend the payment again.
 
         Every run can spend a permanent purchase.
 
         Raises:
             NotPossible: The payment was refunded, another run has spent it, or another request of
-                the call has claimed it because this one was too slow to renew its claim.
+                the call has claimed the payment because this request renewed its claim too late.
         """
         spent: Payment | None = None
 
@@ -223,7 +225,7 @@ class Ledger:
             if asked is None or asked.take is None:
                 return changed
             if asked.take.leg != leg:
-                if current.once:  # a product is used by many calls
+                if current.once:  # many calls can use a permanent purchase
                     return changed
                 raise NotPossible(status=ReceiptStatus.TAKEN, wanted=ReceiptStatus.SPENT)
             return [*changed, states.renew(asked, leg=asked.take.leg, now=now)]
@@ -244,10 +246,10 @@ class Ledger:
         only_due: bool = False,
         by: str | None = None,
     ) -> Payment:
-        """Start a refund: from now on no call can use the payment.
+        """Start a refund: from now on no call can use the payment. Return the payment.
 
-        `run` is the run that refunds the payment it has claimed. A refund that was started or done
-        before is returned unchanged.
+        `run` is the run that refunds the payment it has claimed. If a refund was started or done
+        before, return the payment unchanged.
 
         Raises:
             NotPossible: The payment was spent, a call uses it, or with `only_due`, the automatic
@@ -275,7 +277,8 @@ class Ledger:
             )
             refunds.must_be_quiet(current, now)
             asked = await self._not_in_hand(current, run=run)
-            is_let_go = asked is not None and run is None  # a run still has to finish its claim
+            # A run that refunds its own payment ends its claim itself.
+            is_let_go = asked is not None and run is None
             return [begun, states.let_go(asked)] if asked and is_let_go else [begun]
 
         await self._elicitations.write_afresh(values)
@@ -327,9 +330,9 @@ class Ledger:
         return asked is not None and self._elicitations.is_held(asked)
 
     async def _not_in_hand(self, payment: Payment, *, run: str | None) -> Elicitation | None:
-        """Return the question that leads to the payment.
+        """Return the question whose next call would get the payment, or None.
 
-        Raises NotPossible while another run than `run` has claimed it.
+        Raises NotPossible while another run than `run` has claimed the question.
         """
         asked = await self.leading_to(payment)
         is_its_own = asked is not None and asked.take is not None and asked.take.run == run
@@ -351,7 +354,7 @@ class Ledger:
     ) -> None:
         """Record that the provider has refunded the payment, whatever happened in the meantime.
 
-        If it `is_pending`, the provider is polled for its final status.
+        If the refund `is_pending`, the provider is polled for its final status.
         """
         now = self._elicitations.clock()
 
@@ -375,9 +378,10 @@ class Ledger:
     async def of_session(
         self, reference: str, session: str, *, seller: str, payment: str | None = None
     ) -> Payment | None:
-        """Return the payment of a provider's session for a question, which may be erased.
+        """Return the payment of a provider's session, or None. Its question may be erased.
 
-        `payment` is its id at the provider, for a session with several payments.
+        `reference` is the question's id. `payment` is the payment's id at the provider, for a
+        session with several payments.
         """
         for filed in (session, f"{session} {payment}"):
             id = self._ids.payment(reference, seller=seller, session=filed)
@@ -393,9 +397,10 @@ class Ledger:
         return await self._elicitations.all(Payment, owner=owner)
 
     async def unless_there(self, row: Payment | StoredWebhook) -> Payment | StoredWebhook | None:
-        """Return a row to write, or None if it exists.
+        """Return the row to write, or None if the row is already stored.
 
-        An event whose `transition` another event has applied becomes `repeated`.
+        If another event has already applied the `transition` of an event, the event's row gets the
+        status `repeated`.
         """
         if isinstance(row, Payment):
             return row if await self.read(row.owner, row.id) is None else None
@@ -415,10 +420,11 @@ class Ledger:
         *,
         hook: StoredWebhook | None = None,
     ) -> Payment:
-        """Change one row: read, decide, compare-and-set. Raises what `change` raises.
+        """Read one row, apply `change`, and write it by compare-and-set. Return the changed row.
 
         `hook` is the event that causes the change, and is stored in the same write. If the change
-        makes the payment usable, the question that it answers is stored too.
+        makes the payment usable, the question that the payment answers is stored too. Raises what
+        `change` raises.
         """
         changed: Payment | None = None
         result: ChangedPayment | None = None
@@ -469,5 +475,5 @@ class Ledger:
 
 
 def in_hand(payment: Payment) -> Payment:
-    """Return the payment with the status that the tool sees: the elicitation's claim is on it."""
+    """Return the payment as the tool sees it: claimed, although only the elicitation is claimed."""
     return receipts.claim(payment) if payment.status is ReceiptStatus.OPEN else payment

@@ -43,7 +43,7 @@ class OrphanedEvents:
     async def reconcile(
         self, hook: StoredWebhook, event: Notice, *, seller: MerchantAccount
     ) -> StoredWebhook:
-        """Apply a stored event like `hear`. Return the webhook's row to write."""
+        """Apply a stored event as `apply` does. Return the webhook's row to write."""
         payment = await self._of_session(event, seller=seller)
         done = await self._verified(hook, event, payment, seller=seller)
         if payment is not None and done.status != "refused":

@@ -1,8 +1,9 @@
 """The kind `payment`: its questions, and how a tool gets, spends and refunds a payment.
 
 Risks: another program's payment is accepted, one payment is counted twice, or money belongs to no
-question. Only a verified webhook or a fetch settles a question, only for a session that this
-server began, and each paid session has exactly one row in the ledger, even if its question ended.
+question. Only a verified webhook or a fetched status settles a question, and only for a session
+that this server began. Each paid session has exactly one row in the ledger, even if its question
+ended.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -138,17 +139,18 @@ class Payments:
         return None if found is None else _json(found)
 
     async def is_bought(self, request: PaymentRequest, by: AskedBy) -> bool:
-        """Return True if the permanent purchase was paid. Unlike `known`, do not spend it."""
+        """Return True if the permanent purchase was paid. Unlike `known`, spend no payment."""
         key = self.ledger.bought(self._terms(request), server=by.server, tool=by.tool)
         return await self._elicitations.holder(Payment, owner=by.owner, key=key) is not None
 
     async def asked(
         self, request: PaymentRequest, asked: Asked, *, link: Link, by: AskedBy
     ) -> Asked:
-        """Return the question with its payment terms, after checking that it is not paid already.
+        """Return `asked` with its payment terms.
 
         Raises:
-            Failed: A payment for the same thing is on its way, or the operator has to check it.
+            Failed: Another payment for the same thing is on its way, or the operator has to check
+                that payment.
         """
         seller, terms = self._chosen(request), self._terms(request)
         self.flow.named(seller.name).check(request.price)
@@ -196,7 +198,10 @@ class Payments:
         return _changed(found, lambda one: receipts.made(one, now, by_once=True))
 
     async def in_vain(self, used: Elicitation) -> list[Payment]:
-        """Record that the tool failed: the same call can use the payment, or it is refunded."""
+        """Record that the tool failed. The same call can use the payment later.
+
+        If no call uses the payment, it is refunded automatically.
+        """
         return _changed(await self._of(used), receipts.in_vain)
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
@@ -305,16 +310,16 @@ def _became(payment: Payment) -> str:
 
 
 def _payment_in(elicitation: Elicitation) -> str | None:
-    """Return the id of the payment that the question leads to."""
+    """Return the id of the payment in the question's answer, or None."""
     content = elicitation.content
     id = content.get("payment") if isinstance(content, Mapping) else None
     return id if isinstance(id, str) else None
 
 
 def _is_of_itself(payment: Payment, taken: Elicitation) -> bool:
-    """Return True if this run itself spent the payment or began its refund, and now runs again.
+    """Return True if this run itself spent the payment or began its refund before.
 
-    A refunded payment is never passed to a tool.
+    Such a run is executed again and gets the same payment. Once the refund is done, return False.
     """
     run = None if taken.take is None else taken.take.run
     match payment.status:

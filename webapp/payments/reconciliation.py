@@ -2,9 +2,9 @@
 
 Risks: a store lost its latest writes in a restore or a failover, and a payment is missing. The
 provider's sessions have the id of their question. A session that the store does not know is added
-to its question, which is then settled as usual. A paid session whose question is lost too, or that
-this server did not begin, goes on the operator's list. Then the unused payments are polled, because
-a refund may be lost too.
+to its question, which is then settled as usual. A paid session whose question is also lost, or that
+this server did not begin, is put on the operator's list. After the sessions, the unused payments
+are polled, because the store may have lost a refund.
 
 The progress is stored in one row for each provider, page by page. The sweeper continues it in one
 process at a time, also after a restart. A repeated comparison changes nothing.
@@ -36,7 +36,7 @@ from webapp.stores import Conflict
 KEPT = timedelta(days=30)
 PAGES_AT_ONCE = 20  # of a list, before the sweeper goes on to another row
 RECEIPTS_AT_ONCE = 50
-AGAIN_AFTER = timedelta(seconds=30)  # the first time; then twice as long each time
+AGAIN_AFTER = timedelta(seconds=30)  # the pause after the first failure; it doubles each time
 AGAIN_AT_MOST = timedelta(hours=1)
 TRIES_THAT_COUNT = 8
 _log = logging.getLogger(__name__)
@@ -70,8 +70,8 @@ class Reconciling:
     async def reconcile(self, since: datetime) -> Sequence[Reconciliation]:
         """Start comparing the providers' sessions since `since` with this store.
 
-        The sweeper does the work. If it is called again, or in several processes, there is still
-        one comparison for each provider, from the earliest time.
+        The sweeper does the work. If several processes call this method, or one calls it twice,
+        there is still one comparison for each provider, which starts at the earliest `since`.
         """
         return [await self._begin(name, since) for name in self._flow.listing]
 
@@ -178,7 +178,7 @@ class Reconciling:
             elicitation = await self._checkouts.adopt(elicitation, session)
             row = replace(row, found=row.found + 1)
         if await self._is_news(elicitation, session):
-            with suppress(Mismatch):  # paid differently than requested, which is listed
+            with suppress(Mismatch):  # paid differently than requested: already on the list
                 await self._checkouts.ask_provider(elicitation, collects=False)
         return row
 
@@ -191,7 +191,11 @@ class Reconciling:
         return session.state in (SessionStatus.PAID, SessionStatus.PENDING, SessionStatus.FAILED)
 
     async def _list(self, session: ProviderSession, seller: MerchantAccount, *, why: str) -> bool:
-        """Put a paid session on the operator's list. Return False if it has no money."""
+        """Put a paid session on the operator's list, and return True.
+
+        Return False without listing the session if no money is left in it, or if its mode (test or
+        live) is not the merchant account's mode.
+        """
         if session.state is not SessionStatus.PAID or session.total_returned >= (
             session.amount or 1
         ):
@@ -205,7 +209,7 @@ class Reconciling:
     async def _kept(
         self, row: Reconciliation, *, next_at: datetime, tries: int = 0
     ) -> Reconciliation:
-        """Store the row's progress. Raises Conflict if another process has continued."""
+        """Store the row's progress, and return the row. Raises Conflict after another's write."""
         changed = replace(row, next_at=next_at, tries=tries)
         await self._elicitations.write(changed)
         return replace(changed, version=changed.version + 1)

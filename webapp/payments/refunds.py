@@ -1,9 +1,9 @@
 """Refunds, requested by a tool or an operator, or made automatically for unused payments.
 
 Risks: a payment is refunded twice, or while a call uses it. So the ledger first records that no
-call can use the payment. Then one process at a time asks the provider, with the payment's own
-idempotency key, which some providers do not support. A refund without a confirmed result is
-requested again, with longer pauses each time.
+call can use the payment. Then the provider is asked, with the payment's own idempotency key. If
+the provider supports no such keys, only one process at a time asks. A refund without a confirmed
+result is requested again, with longer pauses each time.
 """
 
 import asyncio
@@ -96,11 +96,11 @@ class Refunds:
                 `also_made`), or a run has claimed it.
             UnderWay: Another process is refunding it at the moment.
             NoRefunds: No provider can be asked to refund it. Nothing was started.
-            Failed: The provider did not answer, and is asked again automatically.
+            Failed: The provider did not answer. The request is repeated automatically.
         """
         found = await self._ledger.read(owner, id)
         why_not = None
-        if found is not None:  # a started refund is repeated at the same provider only
+        if found is not None:  # a refund that was started can only be repeated at its provider
             why_not = self._elsewhere(found) if _is_begun(found) else self._why_not(found)
         if why_not is not None:
             raise NoRefunds(why_not)
@@ -133,7 +133,8 @@ class Refunds:
             return
         asked_at = None if payment.pending is None else payment.pending.ask_at
         if asked_at is not None and asked_at <= now:
-            await self.ask_about(payment)  # first, as a failed refund needs another key
+            # Poll before a retry: if the last refund failed, the retry needs another key.
+            await self.ask_about(payment)
             return
         if not self.is_possible(payment):
             await self._postpone(payment, pause=REFUND_AGAIN_AT_MOST)
@@ -163,9 +164,9 @@ class Refunds:
             _log.info("payment.refunded", extra={"id": id})
 
     async def ask_about(self, payment: Payment) -> bool:
-        """Poll the status of a payment's refunds, and again in a day while one is pending.
+        """Poll the status of a payment's refunds. Return False if the provider reports no status.
 
-        After a failure the next poll is in a day too. Return False if the provider reported none.
+        The next poll is a day later if this poll failed or a refund is still pending.
         """
         gateway, clock = self._flow.refund_tellers.get(payment.seller), self._elicitations.clock
         told: Sequence[RefundChange] | None = None
@@ -185,7 +186,10 @@ class Refunds:
         return told is not None
 
     async def _is_surplus(self, payment: Payment) -> bool:
-        """Return True if the payment is a surplus; False if not, or if it cannot be checked now."""
+        """Return True if the provider's charges show that the payment is a surplus.
+
+        If the provider cannot be asked now, postpone the refund and return False.
+        """
         owner, id = payment.owner, payment.id
         try:
             is_twice = await self._is_paid_twice(payment)
@@ -201,7 +205,7 @@ class Refunds:
     async def _is_paid_twice(self, payment: Payment) -> bool:
         """Return True if the provider shows two charges for one thing, and this is the second.
 
-        If the question of the first charge is erased, the ledger's row counts as the charge.
+        If the question of the first charge is erased, the ledger's row counts as the first charge.
         Raises Failed if the provider cannot be asked.
         """
         other = await self._ledger.read(payment.owner, payment.surplus_to or "")
@@ -224,7 +228,7 @@ class Refunds:
         return len(charges) == len((other, payment))
 
     async def _finish_part(self, owner: str, id: str) -> None:
-        """Finish the part refund that another process left. Raises UnderWay, Failed."""
+        """Finish a part refund that another process started, if any. Raises UnderWay, Failed."""
         now = self._elicitations.clock()
         resumed = await self._ledger.change(owner, id, lambda one: refunds.resume_part(one, now))
         if resumed.part is not None:
@@ -280,7 +284,7 @@ class Refunds:
         return f"{seller.label} gives nothing back when asked by us.{by_hand}"
 
     def _elsewhere(self, payment: Payment) -> str | None:
-        """Return where it was paid, if the provider of that name here has another address."""
+        """Return where the payment was made, if not at the configured provider of that name."""
         seller = self._sellers.get(payment.seller)
         if not payment.at or (seller is not None and seller.api == payment.at):
             return None
@@ -299,7 +303,7 @@ class Refunds:
     async def _ask(self, begun: Payment, *, then: Callable[[Payment], Payment]) -> Refund:
         """Ask the provider for the refund. If that fails, restore the due time and apply `then`.
 
-        Both are one write, so that the due time stays if another process has changed it.
+        If another process has changed the due time in the meantime, leave the payment unchanged.
         """
         mine = await self._ledger.change(begun.owner, begun.id, self._leased)
 
@@ -325,10 +329,10 @@ class Refunds:
         return refund.status is RefundStatus.PENDING and payment.seller in self._flow.refund_tellers
 
     def _leased(self, payment: Payment) -> Payment:
-        """Reserve the request for this process, if the provider supports no idempotency keys.
+        """Reserve the refund for this process if the provider supports no idempotency keys.
 
         Raises:
-            UnderWay: Another process has reserved it, or an automatic try is about to start.
+            UnderWay: Another process has reserved the refund, or an automatic try starts soon.
             NotPossible: A bank has claimed the payment in the meantime.
         """
         if payment.status is ReceiptStatus.DISPUTED:
@@ -343,7 +347,7 @@ class Refunds:
         return refunds.postpone(payment, now + ASKING_AT_MOST)
 
     async def _postpone(self, payment: Payment, *, pause: timedelta) -> None:
-        """Postpone the automatic refund, unless another process has planned it in the meantime."""
+        """Postpone the automatic refund, unless another process has changed its due time."""
         until = self._elicitations.clock() + pause
 
         def postponed(current: Payment) -> Payment:

@@ -1,10 +1,10 @@
 """Turns: the schedule for polling a provider about an open payment page.
 
 Providers whose webhooks do not reach this server are polled from Continue until the link expires,
-at the provider's own pace. The next turn is stored in the elicitation as its due time, so one
-process of all on the store takes it, and another one does if that process ends. This module also
-remembers the turns that this process planned, so that it does not wait for the sweeper's next
-round.
+at the provider's own pace. The next turn is stored in the elicitation as its due time, so one of
+the processes on the store does the poll, and another process does it if the first one ends. This
+module also remembers the turns that this process planned, so that the process polls on time and
+does not wait for the sweeper's next round.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ class Turns:
         self._is_news = asyncio.Event()
 
     def plan(self, elicitation: Elicitation, *, is_troubled: bool = False) -> Elicitation:
-        """Return the elicitation with its next turn, after Continue or a poll."""
+        """Return the elicitation with its next turn. Call this after Continue or a poll."""
         return replace(elicitation, ask_at=self._next(elicitation, is_troubled=is_troubled))
 
     def expect(self, elicitation: Elicitation) -> None:
-        """Wake this process at the elicitation's turn, after the turn was stored."""
+        """Let `come` return at the elicitation's turn. Call this after the turn was stored."""
         if elicitation.ask_at is not None and not elicitation.status.is_final:
             heappush(self._planned, elicitation.ask_at)
             self._is_news.set()

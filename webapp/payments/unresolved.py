@@ -47,7 +47,7 @@ class UnresolvedPayments:
         self._elicitations = elicitations
 
     async def wait(self, elicitation: Elicitation, session: str) -> None:
-        """Poll a session again whose question has ended and that may still be paid."""
+        """Store a session to poll later: its question has ended, but it may still be paid."""
         now = self._elicitations.clock()
         fresh = self._fresh(elicitation, session)
 
@@ -107,7 +107,7 @@ class UnresolvedPayments:
         try:
             Money.from_minor_units(amount, currency)
         except InvalidQuestion:
-            return  # not a valid price: only the webhook stays stored
+            return  # the amount is no valid price: only the webhook stays stored
         now = self._elicitations.clock()
         fresh = UnresolvedPayment(
             id=self._elicitations.rows.ids.unresolved(

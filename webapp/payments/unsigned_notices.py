@@ -1,8 +1,8 @@
 """Unsigned notices about a payment, which only make this server ask the provider.
 
 Risks: anyone can send a notice and so cause requests to the provider. The provider is asked only
-about questions of this server. A notice that names only a payment causes a look-up, with one rate
-limit for all such notices.
+about questions and payments that this server has stored. For a notice that names only a payment,
+the provider is first asked for the payment's question; one rate limit covers all such requests.
 """
 
 from datetime import timedelta
@@ -67,7 +67,7 @@ class UnsignedNotices:
         return "asked"
 
     async def _trace(self, seller: str, payment: str) -> str | None:
-        """Return the id of the question that the provider has for a payment, or None."""
+        """Return the question's id that the provider has stored with the payment, or None."""
         gateway = self._payments.flow.named(seller)
         if not isinstance(gateway, Traces):
             return None
@@ -75,7 +75,10 @@ class UnsignedNotices:
         return await self._outbound.run(gateway.trace(payment))
 
     async def _revisit(self, seller: str, payment: Payment | None) -> str:
-        """Poll the session of a payment whose question is erased: banks may claim after months."""
+        """Poll the session of a payment whose question is erased. Return "asked" or "unknown".
+
+        A bank may claim a payment months later, when its question is no longer stored.
+        """
         gateway = self._payments.flow.named(seller)
         if payment is None or not isinstance(gateway, Traces):
             return "unknown"

@@ -2,7 +2,7 @@
 
 Risks: a bank withdraws its claim, and the person, who was asked to pay again in the meantime, pays
 twice. So the open question for the same thing is answered in the write that changes the payment.
-If no question is open, the payment becomes the answer of the question that it was made for again,
+If no question is open, the payment is restored as the answer of the question that it was made for,
 and the next call receives the payment. If another payment has paid for the same thing in the
 meantime, the payment that becomes usable again is a surplus.
 """
@@ -73,8 +73,8 @@ class UsableAgain:
         """Return the rows to write if the change from `before` makes the payment usable.
 
         An open question for the same thing is answered with the payment. If no question is open,
-        the payment becomes the answer of the question that it was made for again, so that the next
-        call receives the payment.
+        the payment is restored as the answer of the question that it was made for, so that the
+        next call receives the payment.
         """
         if before.is_usable or not payment.is_usable:
             return ChangedPayment(payment)
@@ -94,7 +94,7 @@ class UsableAgain:
             if ended[0].status is Status.ACCEPTED:
                 kept = replace(self._kept_again(payment), answers=asked.id)
                 return ChangedPayment(kept, questions=ended, ended=ended)
-            asked = None  # it had expired
+            asked = None  # the open question had expired, so it is not the holder below
         if payment.once:
             return ChangedPayment(self._kept_again(payment), questions=ended, ended=ended)
         result = await self._left_for_the_next_call(payment, former, asked)
@@ -103,7 +103,7 @@ class UsableAgain:
     async def _left_for_the_next_call(
         self, payment: Payment, former: Elicitation | None, holder: Elicitation | None
     ) -> ChangedPayment:
-        """Make the payment the answer of `former` again, for the next call.
+        """Return the rows that restore the payment as the answer of `former`, for the next call.
 
         `former` is the question that the payment was made for. `holder` is the ended question that
         owns the question's key now, if any.
@@ -133,18 +133,18 @@ class UsableAgain:
             return []
         content = {"payment": payment.id}
         if asked.holds_key and asked.content == content and asked.delivered_at is None:
-            return []  # the payment is still its answer
+            return []  # the payment is still the question's answer
         return [replace(asked, holds_key=True, content=content, delivered_at=None, take=None)]
 
     def _bought_again(self, payment: Payment, other: Payment) -> Payment:
         """Return the payment as a surplus: `other` has paid for the same thing in the meantime.
 
-        A payment that was used before is no surplus, but it does not get the key of the permanent
-        purchase back.
+        A payment that was used before is no surplus and is returned as it is, except that it does
+        not get the key of the permanent purchase back.
         """
         if payment.status is ReceiptStatus.OPEN:
             return receipts.as_surplus(payment, self._elicitations.clock(), to=other.id)
-        return replace(payment, join=payment.id)  # it was used before
+        return replace(payment, join=payment.id)  # the payment was used before
 
     def _kept_again(self, payment: Payment) -> Payment:
         """Return the payment with a new period in which it can be used."""

@@ -1,9 +1,10 @@
 """Verification: applying a provider's status of a session that this server began.
 
 Risks: another program's payment is accepted, one session is counted twice, or a payment is not
-noticed. Only the result of a fetch or of a verified webhook gets here. Each paid session has one
-complete row in the ledger, in the same write as the question that it answers. A payment that
-differs from what was requested settles nothing and is listed for the operator.
+noticed. Callers pass only a status that was fetched or came in a verified webhook. Each paid
+session has one complete row in the ledger, written together with the question that the session
+answers. A payment that differs from what was requested settles nothing and is listed for the
+operator.
 """
 
 import logging
@@ -40,7 +41,7 @@ from webapp.records.values import StoredWebhook, Value
 _log = logging.getLogger(__name__)
 ON_ITS_WAY = "a payment is on its way: call again later, and nobody pays twice"
 _OTHERWISE = ("amount", "currency", "mode")
-# The words in replies to webhooks that differ from the status names, for compatibility.
+# Replies to webhooks name some statuses differently, for compatibility with older versions.
 _ANSWERS = {SessionStatus.CLOSED: "expired"}
 
 
@@ -60,7 +61,10 @@ class Verification:
         self.early = EarlyEvents(elicitations=elicitations, flow=flow)
 
     async def apply(self, elicitation: Elicitation, found: ProviderSession) -> SessionStatus:
-        """Apply a fetched session. Raises Mismatch if it differs from what was requested."""
+        """Apply a fetched session, and return its verified status.
+
+        Raises Mismatch if the session differs from what was requested.
+        """
         seller, payment = self._flow.of(elicitation).seller, None
         try:
             verified = verify_session(elicitation, found, seller=seller)
@@ -88,7 +92,8 @@ class Verification:
     ) -> str:
         """Apply a signed notice, store it in the same write, and return the resulting status.
 
-        `payment_id` is the session's id in the ledger. Call it in work that runs to completion.
+        `payment_id` is the session's id in the ledger. A cancelled request must not stop this
+        method: call it through `run_to_completion` or `uncancelled`.
 
         Raises:
             Mismatch: The session differs from what was requested.
@@ -96,15 +101,15 @@ class Verification:
         verified = verify_notice(elicitation, event, seller=seller)
         session, payment = event.session, None
         assert session is not None
-        if session.state is SessionStatus.PAID:  # even if refunded since, it needs its row
-            if ":" in session.id:  # possibly this server's own key, and paid twice
+        if session.state is SessionStatus.PAID:  # a refunded payment needs its row too
+            if ":" in session.id:  # the id may be this server's own key, and paid twice
                 payment_id = await self._ledger.id_for(elicitation, session)
             now, unused = hook.received_at, self._ledger.unused.get(seller.name)
             payment = paid_row(
                 elicitation, session, id=payment_id, at=seller.api, now=now, unused=unused
             )
         done = await self._act(elicitation, session, verified, payment, hook=hook)
-        if session.refunded or session.charged_back:  # a 0 in an old notice proves nothing
+        if session.refunded or session.charged_back:  # an old notice has 0 despite a later refund
             await self._hear(elicitation, session)
         return str(done or _ANSWERS.get(verified, verified))
 
@@ -112,7 +117,7 @@ class Verification:
         """Check that no payment has bought the product already.
 
         Raises:
-            NotPossible: The product is paid. The question was answered with that payment.
+            NotPossible: The product is paid. The question is now answered with that payment.
         """
         payment = await self._ledger.bought_for_good(elicitation)
         if payment is not None and not elicitation.status.is_final:
@@ -124,7 +129,7 @@ class Verification:
     ) -> None:
         """Handle an authentic session that differs from what was requested; it settles nothing.
 
-        If it was paid, it is listed for the operator, and its page and its tool say so.
+        If the session was paid, list it for the operator. Its page and its tool say so.
         """
         if mismatch.what not in _OTHERWISE or session.id not in sessions_of(elicitation):
             return
@@ -151,7 +156,11 @@ class Verification:
         *,
         hook: StoredWebhook | None = None,
     ) -> Completion | None:
-        """Write what follows from the status. `payment` is the session's new row if it was paid."""
+        """Write the rows that the verified status requires.
+
+        `payment` is the new row of a paid session. Return the result for the question, or None if
+        the session is not paid.
+        """
         told_before: Sequence[StoredWebhook] = ()
         if session.unknown_word is not None:
             about = {"id": elicitation.id, "session": session.id, "why": session.unknown_word}
@@ -201,7 +210,7 @@ class Verification:
             await self._unresolved.end(elicitation, session.id)
 
     async def _of_ended(self, elicitation: Elicitation, rows: Also) -> Sequence[Value]:
-        """Return the rows for the question as it is now: another write may have ended it."""
+        """Return the rows for the current question, which another write may have ended."""
         return await rows(await self._elicitations.get(elicitation.id) or elicitation)
 
     async def _with_early_events(
@@ -241,8 +250,8 @@ class Verification:
         *,
         also: Also,
     ) -> bool:
-        """Apply a status without a payment. Return True if `also` was written with the question."""
-        # An earlier session says nothing about the current one, unless it is paid.
+        """Apply the status of an unpaid session. Return True if the rows of `also` were written."""
+        # The status of an earlier session, which is not paid, says nothing about the current one.
         is_latest = session.id == next(iter(sessions_of(elicitation)), None)
         if verified is SessionStatus.FAILED and is_latest:
             with suppress(NotPossible):

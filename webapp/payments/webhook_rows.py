@@ -24,7 +24,7 @@ from webapp.stores import Conflict
 
 KEPT = timedelta(days=30)
 REMEMBERED_AT_MOST = 10_000
-BODY_BYTES_KEPT = 16 * 1024  # a row has 64 KiB, and half a letter takes three bytes
+BODY_BYTES_KEPT = 16 * 1024  # a row has 64 KiB; an invalid byte becomes a three-byte character
 _log = logging.getLogger(__name__)
 
 
@@ -58,7 +58,7 @@ class WebhookRows:
         self._elicitations = elicitations
         # Events that this process has applied: a duplicate, which often follows, needs no read.
         self._applied: OrderedDict[str, None] = OrderedDict()
-        elicitations.on_gap.append(self._applied.clear)  # the store may have lost them
+        elicitations.on_gap.append(self._applied.clear)  # the store may have lost these events
 
     def of(
         self, owner: str, seller: MerchantAccount, event: Notice, body: WebhookBody
@@ -66,7 +66,7 @@ class WebhookRows:
         """Return the row of an event with the status `applied`, without writing it."""
         now = self._elicitations.clock()
         reference = event.reference or ""
-        # A paid session has its row in the ledger, and needs no `transition`.
+        # A paid session has a row in the ledger, so its event needs no `transition`.
         pepper = self._elicitations.owners.pepper
         is_paid = event.session is not None and event.session.state is SessionStatus.PAID
         says = None if is_paid else event.transition
@@ -89,7 +89,10 @@ class WebhookRows:
         )
 
     def is_applied(self, hook: StoredWebhook) -> bool:
-        """Return True if this process has applied the event. False: only the store knows."""
+        """Return True if this process has applied the event.
+
+        After False, read the store: another process may have applied the event.
+        """
         return hook.id in self._applied
 
     def note_applied(self, hook: StoredWebhook) -> None:
@@ -103,7 +106,10 @@ class WebhookRows:
         self._applied.pop(id, None)
 
     async def keep(self, hook: StoredWebhook, *, status: str, why: str | None = None) -> str:
-        """Store an authentic event that is not applied now. Return its status, or "duplicate"."""
+        """Store an authentic event that is not applied now.
+
+        Return its status, or "duplicate" if the event was stored before.
+        """
         try:
             await self._elicitations.write(replace(hook, status=status, why=why))
         except Conflict:
@@ -114,7 +120,7 @@ class WebhookRows:
 
 
 def heard_events(payment: Payment, event: Notice, *, now: datetime) -> Payment:
-    """Apply a refund or dispute event to a payment. A repeated event changes nothing."""
+    """Return the payment after a refund or dispute event. A repeated event changes nothing."""
     change = event.news
     assert change is not None
     if change.refund is not None:
@@ -130,7 +136,7 @@ def heard_events(payment: Payment, event: Notice, *, now: datetime) -> Payment:
 def contradicts(
     payment: Payment, event: Notice, currency: str | None, *, seller: MerchantAccount
 ) -> str | None:
-    """Return what contradicts that the event is about this payment, or None."""
+    """Return the first difference between the event and the payment, or None if they match."""
     if event.account != seller.account:
         return "account"
     if not event.is_live == seller.is_live == payment.is_live:

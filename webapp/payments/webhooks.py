@@ -3,8 +3,8 @@
 Risks: an acknowledged event is lost, or an event settles the wrong question. So the reply is 2xx
 only after the write is durable. An authentic event that names an elicitation but an unknown session
 is stored and reconciled. Other events that contradict the request are stored with the reason and
-settle nothing. Events arrive twice and in any order: each is a snapshot of its time, and the result
-does not depend on the order.
+settle nothing. Events arrive twice and in any order. Each event is a snapshot of the time when it
+was sent, and the result does not depend on the order.
 """
 
 import logging
@@ -55,9 +55,9 @@ class Webhooks:
         )
 
     async def receive(self, gateway: Signs, delivery: Delivery) -> str:
-        """Process an event and return its resulting status, which is durable then.
+        """Process an event and return its resulting status, after the result is durable.
 
-        Call it in the request's own task.
+        Call this method in the request's own task.
 
         Raises:
             Malformed: The body is not an event.
@@ -94,15 +94,15 @@ class Webhooks:
         return stored
 
     async def forget_body(self, hook: StoredWebhook) -> bool:
-        """Erase the body of a processed webhook, with the payer's data, but not the parsed event.
+        """Erase the body of a processed webhook, which has the payer's data. Keep the parsed event.
 
-        Return False for a waiting webhook, which is not compared with its payment yet.
+        Return False for a waiting webhook: its body stays until it is compared with its payment.
         """
         if hook.status == "waiting":
             return False
         if hook.body:
             said = hook.said
-            with suppress(NotConfigured):  # then it cannot be replayed either
+            with suppress(NotConfigured):  # without its provider, no event can be parsed
                 said = without_address(event_of(hook, self._signing(hook)))
             await self._elicitations.write(replace(hook, body="", is_whole=False, said=said))
         return True
@@ -131,7 +131,7 @@ class Webhooks:
         await self._elicitations.write(replace(done, transition=None))
 
     async def hinted(self, seller: str, hint: UnsignedNotice) -> str:
-        """Process an unsigned notice and return its status. Raises as `UnsignedNotices.take`."""
+        """Process an unsigned notice and return its status; see `UnsignedNotices.receive`."""
         return await self._unsigned_notices.receive(seller, hint)
 
     def _signing(self, hook: StoredWebhook) -> Signs:
@@ -143,7 +143,10 @@ class Webhooks:
     async def _receive(
         self, gateway: Signs, event: Notice, body: WebhookBody, elicitation: Elicitation | None
     ) -> str:
-        """Process an event. `elicitation` is the one that the event's session names, if any."""
+        """Process an event and return its status.
+
+        `elicitation` is the question that the event's session names, if any.
+        """
         seller = gateway.seller
         if event.session is not None and event.reference is not None:
             if elicitation is None:
@@ -180,7 +183,7 @@ class Webhooks:
             try:
                 became = await tell(elicitation)
             except Mismatch:
-                # Another process may have begun the session.
+                # Another process may have begun the session: compare with the stored question.
                 elicitation = await self._elicitations.get(elicitation.id) or elicitation
                 became = await tell(elicitation)
         except Mismatch as error:
@@ -196,7 +199,10 @@ class Webhooks:
         return became
 
     async def _ask(self, seller: MerchantAccount, event: Notice, body: WebhookBody) -> str:
-        """Store an event that names a session without its status, and poll the provider."""
+        """Store an event that names a session without its status, and poll the provider.
+
+        Return "asked", or the status of the stored webhook.
+        """
         elicitation = await self._elicitations.get(event.reference or "")
         if elicitation is None:
             return await self._orphaned_events.apply(seller, event, body)
@@ -209,7 +215,7 @@ class Webhooks:
             stored = await self._elicitations.read(StoredWebhook, owner=hook.owner, id=hook.id)
             try:
                 await self.reconcile(stored or hook)
-            except Failed as error:  # the sweeper asks again
+            except Failed as error:  # the sweeper polls the provider later
                 _log.warning("webhook.not_asked", extra={"seller": seller.name, "why": str(error)})
                 return word
             word = "asked"

@@ -1,4 +1,4 @@
-"""Records: the only access to a store. Values are written at the version that was read.
+"""Records: the only access to a store. A write succeeds only at the version that was read.
 
 `values` defines stored values, next to those of `flows`. `rows` has the only `write`, and the
 reads. `owners` makes the tag that a person's rows start with, and the key that seals them. `ids`
@@ -7,8 +7,9 @@ changes in its owner's `chain`; `entries` defines what is recorded. `heads` sign
 all chains, and `verification` compares the chains with heads. `high_water` detects a store that has
 lost acknowledged writes.
 
-The sequence: `Rows.write` -> the owner's data key -> sealed -> with an entry of the chain -> the
-store's compare-and-set -> the values with their new versions, or Conflict.
+The sequence of `Rows.write`: get the owner's data key -> seal the values -> add an entry to the
+owner's chain -> the store's compare-and-set -> return the values with their new versions, or raise
+Conflict.
 
 Guarantees: every look-up is by owner and id; an owner's tag cannot be enumerated; a record's table,
 id, owner, kind and version are sealed with it, so no row can replace another.

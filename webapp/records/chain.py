@@ -12,10 +12,11 @@ with its own rows unchanged. Within a process there is no such race: writes for 
 during a write of that owner are combined in the next one. A hundred answers at once are two or
 three commits, with two or three more rows.
 
-Risks: one of the combined writes has lost a race, and the others fail with it. So only that one
-gets the error, and the others are written without it. An attacker with write access to the store
-can remove the end of a chain unnoticed; heads stored elsewhere show it (`heads`). If the newest
-block is missing and earlier ones exist, the chain continues, and an entry records the gap.
+Risks: one of the combined writes has lost a race, and the other writes fail with it. So only the
+write that lost gets the error, and the others are repeated without it. An attacker with write
+access to the store can remove the end of a chain, and the chain alone does not show that; heads
+stored elsewhere do (`heads`). If the newest block is missing and earlier blocks exist, the chain
+continues, and an entry records the gap.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ HASH_BYTES: Final = 32
 COUNT_DIGITS: Final = 12
 AUDIT_KEPT: Final = timedelta(days=365)
 _FULL: Final = "full"
-_FULL_FROM: Final = 16  # entries; a single write may still fill the block up to the limit
+_FULL_FROM: Final = 16  # entries; then a new write begins a new block
 _ENTRIES_AT_MOST: Final = 32
 _FULL_BYTES: Final = 32 * 1024  # leaves room for one more entry below the store's limit
 _DAY_SECONDS: Final = 24 * 60 * 60
@@ -55,7 +56,7 @@ _WRITES_AT_ONCE: Final = 100
 _RECORDS_AT_ONCE: Final = 400  # without the blocks; a write holds 500 records
 _OWNERS_AT_MOST: Final = 5_000
 _PAGE: Final = 100
-_TRIES_AT_MOST: Final = 1_000  # losing that often means an error
+_TRIES_AT_MOST: Final = 1_000  # attempts of one write; only a bug can lose so many races
 _log = logging.getLogger(__name__)
 _Until: TypeAlias = Annotated[int, Meta(ge=0, lt=2**37)]  # the range of a datetime
 
@@ -82,7 +83,7 @@ class Block(Struct, frozen=True, array_like=True):
 class _Job(Struct, eq=False):
     records: tuple[Record, ...]
     entries: tuple[Entry, ...]
-    done: "asyncio.Future[None] | None" = None  # None if the caller writes the job itself
+    done: "asyncio.Future[None] | None" = None  # None if the caller writes without the queue
     error: BaseException | None = None
 
 
@@ -161,13 +162,16 @@ class AuditChain:
         if chain is None:
             chain = self._of[owner] = _OwnersChain(self, owner)
             if len(self._of) > _OWNERS_AT_MOST:
-                self._of.popitem(last=False)  # it still finishes its running writes
+                self._of.popitem(last=False)  # the removed chain still finishes its writes
         else:
             self._of.move_to_end(owner)
         await chain.write(records, entries)
 
     def forget(self) -> None:
-        """Read the end of each chain again, because a store that stepped back has an older end."""
+        """Forget the end of each chain, so that the next write reads it from the store.
+
+        After a step back, the ends in the store are older than those in memory.
+        """
         self._of.clear()
 
 
@@ -185,7 +189,7 @@ class _OwnersChain:
         self._end = self._block.before
         self._is_known = False  # whether the head's state is known
         self._mends: str | None = None  # the fault of the chain's end
-        self._is_busy = False  # several writes came at once, so more are expected
+        self._is_busy = False  # True after several writes came at once: queue the next one too
         self._lanes: Lanes[_Job] = Lanes(self._write, fit=_fit)
 
     async def write(self, records: tuple[Record, ...], entries: tuple[Entry, ...]) -> None:
@@ -195,7 +199,7 @@ class _OwnersChain:
             self._lanes.put(job)
             await job.done
             return
-        self._lanes.hold()  # a single write needs no task
+        self._lanes.hold()  # write here: a single write needs no task of its own
         try:
             await self._write_all([job])
         except BaseException:
@@ -218,7 +222,7 @@ class _OwnersChain:
                 raise
 
     async def _write_all(self, jobs: list[_Job]) -> None:
-        """Write the jobs together. A job that loses a race of its own gets the error."""
+        """Write the jobs together. A job whose own rows were changed by others gets the error."""
         left = _TRIES_AT_MOST
         while jobs:
             if not left:
@@ -254,7 +258,7 @@ class _OwnersChain:
             return []
         if found is not None:
             return [job for job in jobs if _is_about(found, job)]
-        # A row is gone: a row of one of the jobs, or the head itself, because it expired.
+        # A row no longer exists: a row of one of the jobs, or the head, which may have expired.
         former = self._head
         await self._find_head()
         return [] if self._head != former else await self._gone(jobs)
@@ -270,7 +274,11 @@ class _OwnersChain:
         ][:1]
 
     async def _find_head(self, *, is_in_the_way: bool = False) -> None:
-        """Read the head, or find where to continue without one or behind a block in the way."""
+        """Read the head, and find the block after which to continue.
+
+        That is the last block if the head is missing, or if another block `is_in_the_way`, because
+        it already has the id of the next block.
+        """
         store = self._chain.owners.store
         head = await store.find(self._owner, AUDIT, HEAD)
         last = head
@@ -297,7 +305,7 @@ class _OwnersChain:
                 self._go_on_after(head)
 
     def _go_on_after(self, damaged: Record) -> None:
-        """Continue in a new block, after all entries that the damaged block can have held."""
+        """Continue in a new block, after the highest number that a damaged entry can have."""
         count = begins_after(damaged) + _ENTRIES_AT_MOST
         until = 0 if damaged.erase_at is None else int(damaged.erase_at.timestamp())
         parts = (b"audit damaged", damaged.id.encode(), damaged.sealed)
@@ -339,7 +347,7 @@ class _OwnersChain:
 
 
 def _expiry(until: datetime) -> int:
-    """Round up to the end of the day, so that most writes leave the time and its index alone."""
+    """Round up to the end of the day, so that most writes do not change the expiry's index."""
     return ceil(until.timestamp() / _DAY_SECONDS) * _DAY_SECONDS
 
 
@@ -405,5 +413,5 @@ def _fit(jobs: Sequence[_Job]) -> tuple[list[_Job], list[_Job]]:
             behind.append(job)
         else:
             batch.append(job)
-        touched |= names  # also for the rest, to preserve the order
+        touched |= names  # also the names of the rest: later jobs must not overtake them
     return batch, behind

@@ -1,7 +1,7 @@
 """Audit entries: the short record of each change of a row, without the answer.
 
-Risks: a change is recorded twice or not at all. So each row has a state word, and an entry is made
-when a write changes the word. Leases, token refreshes and notes do not change the word.
+Risks: a change is recorded twice or not at all. So each row has a state word (`word_of`), and an
+entry is made when a write changes the word. Leases and token refreshes do not change the word.
 """
 
 from collections import OrderedDict
@@ -23,7 +23,7 @@ _CHARACTERS_AT_MOST: Final = 100  # of each text that other people chose
 AUDITED: Final = frozenset({"elicitation", "payment", "account", "approval", "secret"})
 _OF_SERVICE: Final = "registration"  # reported only as events
 _ASKED = "asked"
-# An exchange belongs to the opened link, so it has the same word.
+# An elicitation that exchanges with a provider has the word of an opened one: no entry is made.
 _WORDS: Final[Mapping[str, str]] = {
     Status.PENDING: _ASKED,
     Status.EXCHANGING: Status.OPENED.value,
@@ -34,14 +34,15 @@ class Entry(Struct, frozen=True, array_like=True):
     """A change of one row of an owner. `about` is the row's id without the owner's tag.
 
     `proof` is the proof of the answer, and `digest` the hash of everything the person was shown.
-    `by` is the operator whose command made the change, or the person who decided for the owner.
+    `by` is who made the change: `operator` for a command, `service`, an API key or a person over
+    the API, or the person who decided for the owner.
     """
 
     kind: str
     what: str
     about: str
     at: datetime | None = None  # the time of the write
-    by: str | None = None  # an API key or a person over the API, else `operator` or `service`
+    by: str | None = None
     proof: str | None = None
     why: str | None = None
     server: str | None = None
@@ -67,7 +68,7 @@ AuditedT = TypeVar("AuditedT", bound=Audited)
 
 
 class Move(NamedTuple, Generic[AuditedT]):
-    """A change of a row's word, from `former`, by a write of this value."""
+    """A change of a row's state word. `former` is the word before the write of `value`."""
 
     value: AuditedT
     former: str | None
@@ -75,7 +76,7 @@ class Move(NamedTuple, Generic[AuditedT]):
 
 
 class Words(Generic[AuditedT]):
-    """The last known word and version of each row, in this process."""
+    """The last known state word and version of each row that this process wrote or read."""
 
     def __init__(
         self,
@@ -83,13 +84,13 @@ class Words(Generic[AuditedT]):
         *,
         stored: Callable[[AuditedT], Awaitable[AuditedT | None]],
     ) -> None:
-        """Create the log. `stored` reads a row that this process does not remember."""
+        """Create the memory. `stored` reads a row that this process does not remember."""
         self._kinds = kinds
         self._stored = stored
         self._known: OrderedDict[tuple[str, str], tuple[int, str]] = OrderedDict()
 
     async def moved(self, values: Sequence[AuditedT]) -> list[Move[AuditedT]]:
-        """Return the changes for the values whose word differs from the stored row's word."""
+        """Return the changes of the values whose state word differs from that of the stored row."""
         found = list[Move[AuditedT]]()
         for value in values:
             kind = self._kinds[cast("type[Struct]", type(value))]
@@ -166,7 +167,7 @@ def _entry(value: object, entry: Entry) -> Entry:
             digest=asked.digest,
         )
     if isinstance(value, Payment):
-        refund = entry.what.startswith("refund")  # otherwise a bank made the change, or no one
+        refund = entry.what.startswith("refund")  # only refunds are made by a person or program
         return replace(
             entry,
             by=value.refund_asked_by if refund else None,

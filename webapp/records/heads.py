@@ -1,10 +1,10 @@
 """Heads: signed documents that record the length and hash of every owner's audit chain.
 
 A chain alone cannot show that its end was removed, that an owner's chain was deleted, or that the
-store was reset to an older state. A head that is stored elsewhere shows it. Once a day, the first
-process to write the next number makes a head. Heads are in the store, and each contains the hash of
-the one before. Only the newest heads still have their list of owners. The signature is Ed25519 (RFC
-8032) with a key derived from the ring, so anyone with the public key can verify it.
+store was reset to an older state. A head that is stored elsewhere shows all three. Once a day, the
+first process to write the next number makes a head. Heads are in the store, and each head contains
+the hash of the previous head. Only the newest heads still have their list of owners. The signature
+is Ed25519 (RFC 8032) with a key derived from the ring, so anyone with the public key can verify it.
 
 Risks: someone forges a document. So a document is accepted only if its list has the signed hash,
 and if its signature is by a key of this ring or by a key that the operator names.
@@ -111,7 +111,7 @@ class Heads:
     async def make_in_time(self) -> None:
         """Make today's head if there is none, and write its document to each folder.
 
-        Retries an hour after an error.
+        After an error, calls within the next hour do nothing, and a later call tries again.
 
         Raises:
             BadHead: The stored head is damaged.
@@ -147,7 +147,8 @@ class Heads:
         signer = Ed25519PrivateKey.from_private_bytes(self._ring.derive_all("audit head")[0])
         signed = replace(unsigned, signature=signer.sign(_encode(unsigned)))
         for start in range(0, len(chains), _OWNERS_A_ROW):
-            with suppress(Conflict):  # left by an interrupted attempt; the signed hash decides
+            # An interrupted attempt may have left rows; the signed hash shows if they differ.
+            with suppress(Conflict):
                 await self._store.write(
                     _record(
                         OWNERS_KIND,
@@ -201,7 +202,7 @@ class Heads:
         return StoredHeads(heads=tuple(found), documents=tuple(documents), faults=tuple(wrong))
 
     def _between(self, earlier: SignedHead, later: SignedHead) -> Sequence[str]:
-        """Return the faults between two heads. Expired heads may be missing between them."""
+        """Return the faults between two stored heads. Heads between them may have expired."""
         if later.number == earlier.number + 1:
             if later.former == hashlib.sha256(_encode(earlier)).digest():
                 return ()
@@ -217,10 +218,10 @@ class Heads:
     def compare(
         self, document: HeadDocument, stored: "StoredHeads", *, key: bytes | None = None
     ) -> Sequence[str]:
-        """Return the faults of the store, according to a head from elsewhere. Raises BadHead.
+        """Return the faults of the store, according to a head that was stored elsewhere.
 
-        The head is genuine if its signature is valid, or if the store has the same head and no
-        faults.
+        Raises BadHead if the head is not genuine: the store does not have the same head without
+        faults, and the head's signature is not valid.
         """
         signed = document.elicit_audit_head
         same = [head for head in stored.heads if head.number == signed.number]
@@ -260,7 +261,7 @@ class Heads:
             await asyncio.to_thread(_put_in, folder, document)
 
     def must_be_signed(self, document: HeadDocument, *, key: bytes | None = None) -> None:
-        """Verify the signature with one of this ring's keys, or with `key`. Raises BadHead."""
+        """Verify the signature with `key`, or without `key` with this ring's. Raises BadHead."""
         signers = self.public_keys if key is None else (key,)
         _must_be_signed(document.elicit_audit_head, signers)
         _must_have_its_list(document)
@@ -271,7 +272,7 @@ class Heads:
             for record in page:
                 try:
                     end = Linking(self._owners.pepper, record.owner).end_of(block_of(record))
-                except Unreadable:  # verification reports the fault, and so do the earlier heads
+                except Unreadable:  # verification and earlier heads report the damaged block
                     _log.exception("record.unreadable", extra={"kind": record.kind})
                     continue
                 found.append(
@@ -317,7 +318,7 @@ def _documents_in(folder: Path) -> list[HeadDocument | BadHead]:
 
 
 def read_document(text: bytes) -> HeadDocument:
-    """Parse a document. Raises BadHead, also if the document has more content than was signed."""
+    """Parse a document. Raises BadHead if it is invalid or has content that was not signed."""
     with suppress(msgspec.MsgspecError):
         found = msgspec.json.decode(text, type=HeadDocument)
         if msgspec.json.decode(text) == msgspec.json.decode(written_document(found)):

@@ -8,11 +8,11 @@ nonces of the marks before it. A process compares that list with the last mark t
 lost connection, the process also compares the versions of the records that it wrote or read last. A
 new process compares the mark with a copy outside the store, in a folder of this machine.
 
-Risks: another process makes marks in a store that has stepped back, until their number is as high
-as before; but their nonces differ. A record can be missing because it expired or its owner was
-purged. An expired record is no evidence. A purge in the seconds before a lost connection can be
-mistaken for a step back. That only causes a comparison with the payment providers, which changes
-nothing.
+Risks: another process makes marks in a store that has stepped back, until the number of marks is as
+high as before. The nonces of the new marks differ, so the step back is still noticed. A record can
+be missing because it expired or its owner was purged. An expired record is therefore no evidence. A
+purge in the seconds before a lost connection can be mistaken for a step back. Such a mistake only
+causes a comparison with the payment providers, which changes nothing.
 """
 
 import asyncio
@@ -36,7 +36,8 @@ from webapp.stores import Conflict, Record, Store
 MARK: Final = "store mark"
 STEP_BACK: Final = "step back"
 MARKED_EVERY: Final = timedelta(seconds=5)
-# Compare a record for this long, also after the next mark: parts of a cluster fail separately.
+# Compare a record for this long, even if a newer mark exists: in a cluster, the node with the
+# record can lose data while the node with the mark does not.
 _COMPARED_SECONDS: Final = 15.0
 _RECORDS_AT_MOST: Final = 64
 _MARKS_LISTED: Final = 32
@@ -56,7 +57,7 @@ class MadeMark(Struct, frozen=True, array_like=True):
 
 
 class Mark(Struct, frozen=True, kw_only=True):
-    """The newest marks of a store, the newest last. The number is the record's version.
+    """The newest marks of a store, the newest last. `number` is the version of the mark's record.
 
     `store` is a random name, which copies of the store share.
     """
@@ -70,7 +71,7 @@ class Mark(Struct, frozen=True, kw_only=True):
         return self.made[-1].at
 
     def has_lost(self, before: "Mark") -> bool:
-        """Return True if `before` is older and is not among the marks that this mark follows."""
+        """Return True if the store has lost `before`: this mark's list does not continue it."""
         back = self.number - before.number
         if back < 0:
             return True
@@ -83,10 +84,10 @@ class Mark(Struct, frozen=True, kw_only=True):
 
 
 class StepBack(Struct, frozen=True, kw_only=True):
-    """The last time that the store was found to have stepped back, and since when data is missing.
+    """The last time that a process noticed that the store has stepped back.
 
-    `survived` is the time up to which nothing was lost. A restored backup is recorded in the same
-    way. `is_handled` means that the necessary checks were done.
+    Nothing was lost that was written before `survived`. A restored backup is recorded in the same
+    way. `is_handled` means that the checks of payments after the step back were done.
     """
 
     noticed_at: datetime
@@ -97,7 +98,7 @@ class StepBack(Struct, frozen=True, kw_only=True):
 
     @property
     def unsure_until(self) -> datetime:
-        """The time until which something may be from before, as clocks of processes differ."""
+        """The time until which a record may be from before the step back: clocks may differ."""
         return self.noticed_at + STEP
 
 
@@ -105,7 +106,7 @@ class HighWater:
     """The store's marks as one process knows them, and the marks that it makes."""
 
     def __init__(self, store: Store, *, clock: Clock, folder: Path | None = None) -> None:
-        """`folder` gets a copy of each mark, and has the copies of earlier processes."""
+        """`folder` gets a copy of each mark. It also has the copies of earlier processes."""
         self._store = store
         self._clock = clock
         self._ticks = ticks_of(clock)
@@ -134,7 +135,7 @@ class HighWater:
             self._known = found
 
     def reconnected(self) -> None:
-        """Compare the records too at the next check, because the connection was lost."""
+        """Let the next check compare the records too, because the connection was lost."""
         self._has_reconnected = True
 
     async def look(self) -> bool:
@@ -162,7 +163,8 @@ class HighWater:
                 return False
             await self._note(why, survived=survived, known=known)
             self._has_reconnected = False
-            await self._copy_outside()  # else the doctor finds the copy newer than the store
+            # Copy the new mark: `why_older` must not report the same step back again.
+            await self._copy_outside()
             return True
 
     async def make_mark(self) -> None:
@@ -192,7 +194,7 @@ class HighWater:
         await self._store.write(_step_back_record(done, version=record.version))
 
     async def why_older(self) -> str | None:
-        """Return why the store is older than the copy of its mark, or None. Changes nothing."""
+        """Return why the store is older than the copy of its mark, or None. Write nothing."""
         found = await self._found()
         before = await self._outside(found)
         has_lost = before is not None and found is not None and found.has_lost(before)
@@ -281,9 +283,10 @@ def next_mark(record: Record | None, *, at: datetime) -> Record:
 
 
 def restored(record: Record | None, *, made_at: datetime, now: datetime) -> tuple[Record, Record]:
-    """Return the records to load after restoring a backup, so that a process checks for lost data.
+    """Return the mark and the StepBack to write after restoring a backup.
 
-    `record` is the mark in the backup, and `made_at` the time of the backup.
+    They make a process check for lost data. `record` is the mark in the backup, and `made_at` the
+    time of the backup.
     """
     mark = next_mark(record, at=now)
     before = mark_of(record)

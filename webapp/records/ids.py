@@ -1,7 +1,7 @@
 """Row ids: they start with the owner's tag, and ids of the same time sort together.
 
-Risks: ids can be guessed, or rows are spread over all pages of the store, and each commit rewrites
-many pages.
+Risks: somebody guesses an id, so ids contain random bytes or a keyed hash. Or new rows are spread
+over all pages of the store and each commit rewrites many pages, so ids contain the time.
 """
 
 import base64
@@ -13,7 +13,7 @@ OWNER_TAG_CHARACTERS: Final = 20
 RANDOM_BYTES: Final = 12
 _TIME_BYTES = 6
 _TIME_CHARACTERS = 8
-_TIME_END = 1 << 47  # in milliseconds; has twelve hexadecimal digits until then
+_TIME_END = 1 << 47  # in milliseconds; times before it have at most twelve hexadecimal digits
 
 
 class Owned(Protocol):
@@ -66,13 +66,13 @@ class Pepper:
     def tag(self, purpose: str, *parts: str, size: int = 15) -> str:
         """Return a keyed hash (BLAKE2b, RFC 7693) of the parts, `size` bytes as base64url.
 
-        A multiple of 3 needs no padding.
+        A `size` that is a multiple of 3 gives a text without padding.
         """
         encoded = [part.encode("utf-8", "surrogatepass") for part in (purpose, *parts)]
         return base64.urlsafe_b64encode(self.mac(*encoded, size=size)).decode()
 
     def mac(self, *parts: bytes, size: int) -> bytes:
-        """Return the raw keyed hash. The first part names its purpose."""
+        """Return the raw keyed hash of the parts. The first part names the hash's purpose."""
         return self.hashing(*parts, size=size).digest()
 
     def hashing(self, *parts: bytes, size: int) -> "hashlib.blake2b":
@@ -84,7 +84,7 @@ class Pepper:
 
 
 class RowIds:
-    """The ids of rows that are derived from the row's subject."""
+    """The ids of rows that are derived from what the row is about, such as a payment."""
 
     def __init__(self, pepper: Pepper) -> None:
         self._tag = pepper.tag

@@ -3,9 +3,9 @@
 An owner is a keyed hash of issuer and subject, so owners cannot be enumerated. The hash key (the
 pepper) and each owner's data key are random, made once, and stored wrapped under the ring.
 
-Risks: a data key is lost together with the secret that wraps it, and with it all of the owner's
-data. So a rotation wraps each key again by compare-and-set, and a key that cannot be unwrapped is
-never replaced by a new one.
+Risks: a secret that wraps a data key is lost, and with it the key and all of the owner's data. So a
+rotation wraps each key again under the newest secret, by compare-and-set. A key that cannot be
+unwrapped is never replaced by a new key.
 """
 
 import asyncio
@@ -38,16 +38,16 @@ _PAGE = 100
 class DataKeys(Struct, frozen=True, kw_only=True):
     """An owner's data keys, newest first. Older keys only open rows.
 
-    `made_under` names a secret that was the newest when the keys were made. Since `since`, the
-    older keys seal nothing, except in a process that does not know the new key yet. `is_purged`:
-    the rows sealed under the older keys are being erased.
+    `made_under` names the secret that was the newest when the keys were made. Since `since`, no
+    process seals with the older keys, except a process that has not read the new key yet.
+    `is_purged`: the rows sealed under the older keys are being erased.
     """
 
     keys: tuple[bytes, ...]
     made_under: bytes = b""
     since: datetime | None = None
     is_purged: bool = False
-    former: tuple[bytes, ...] = ()  # seal the audit from before, which is not sealed again
+    former: tuple[bytes, ...] = ()  # open older audit entries, which are never sealed again
 
     def __repr__(self) -> str:
         return f"DataKeys({len(self.keys)} ***)"
@@ -112,7 +112,10 @@ class Owners:
         return found
 
     async def reader(self, owner: str) -> Locker | None:
-        """Return the locker for the owner's audit, with keys from before a leak; None if erased."""
+        """Return the locker for the owner's audit log, or None if the owner's keys are erased.
+
+        The locker also has the keys from before a leak, which seal only old audit entries.
+        """
         found = await self.store.read(owner, DATA_KEY, owner)
         if found is None:
             return None
@@ -120,7 +123,10 @@ class Owners:
         return Locker(*data_keys.keys, *data_keys.former)
 
     def forget(self, owner: str | None) -> None:
-        """Forget cached data keys, because others may have made new ones. None: of all owners."""
+        """Forget the owner's cached data keys, or those of all owners if `owner` is None.
+
+        Call this when another process may have made new keys.
+        """
         self._forgotten += 1
         if owner is None:
             self._lockers.clear()
@@ -179,7 +185,7 @@ async def rewrap(*, store: Store, ring: Ring) -> Rewrapped:
 
 
 async def must_be_opened(pages: AsyncIterator[Sequence[Record]], ring: Ring) -> None:
-    """Check that the ring opens these records. Raises Unreadable if they have other secrets."""
+    """Check that the ring opens the pepper in these records. Raises Unreadable if it does not."""
     async for page in pages:
         for record in page:
             if record.kind == _PEPPER:
@@ -204,7 +210,7 @@ async def must_be_servable(store: Store, ring: Ring) -> None:
     if (why := await store.fenced()) is not None:
         raise StoreUnavailable(why)
     for fingerprint in set(await count_wrapped(store)) - set(ring.fingerprints):
-        if await was_served(store, fingerprint):  # otherwise the record is damaged beyond repair
+        if await was_served(store, fingerprint):  # an unknown secret means a damaged record
             raise Unreadable
 
 
@@ -245,7 +251,7 @@ async def last_backup(store: Store) -> datetime | None:
 async def _note_served(store: Store, ring: Ring) -> None:
     """Record the ring's secrets as served, if there are several.
 
-    A single secret is known from the wrapped pepper.
+    If the ring has a single secret, the pepper is wrapped under it, so no record is needed.
     """
     if len(ring.fingerprints) == 1:
         return
@@ -303,7 +309,7 @@ def _encode(data_keys: DataKeys) -> bytes:
 
 
 def _decoded(plain: bytes) -> DataKeys:
-    if len(plain) == _DATA_KEY_BYTES:  # the format from before there could be several keys
+    if len(plain) == _DATA_KEY_BYTES:  # an older format, with a single key
         return DataKeys(keys=(plain,))
     return msgspec.msgpack.decode(plain, type=DataKeys)
 

@@ -35,12 +35,12 @@ class Outbox(Protocol):
         ...
 
     def wrote(self, values: Sequence[Value]) -> None:
-        """Note the written values, with their new versions."""
+        """Receive the written values, with their new versions."""
         ...
 
 
 ROWS_AT_ONCE = 100
-_AT_MOST = 400  # records per write with events; chain blocks come on top, and a store allows 500
+_AT_MOST = 400  # records per write with events; a store allows 500, including chain blocks
 _log = logging.getLogger(__name__)
 
 
@@ -77,8 +77,8 @@ class Rows:
     async def write(self, *values: Value) -> Sequence[Value]:
         """Write values of one owner, all or none. Return the values with their new versions.
 
-        Each value has the version that was read. Version 0 means that neither the id nor the key
-        may exist. Raises Conflict.
+        Each value has the version that was read. A value with version 0 is new: its id and its key
+        must not exist in the store. Raises Conflict if another write was first.
         """
         moved = await self._words.moved(values) if self._is_told else ()
         asked = len(values)
@@ -118,7 +118,7 @@ class Rows:
         longer = self.retention_overrides.get(type(value))
         if longer is None or value.erase_at is None:
             return value.erase_at
-        if isinstance(value, Elicitation):  # stored for a late answer, if the kind accepts one
+        if isinstance(value, Elicitation):  # some kinds store a question longer, for late answers
             longer = max(longer, traits_of(value.kind).stored_for - RECORD_KEPT)
         return value.erase_at + longer
 
@@ -141,8 +141,8 @@ class Rows:
     ) -> list[ValueT]:
         """Return all rows of this kind, of one owner or of all, in the order of their ids.
 
-        An unreadable row is added to `unreadable` if that is a list, or logged with
-        `skips_unreadable`. Otherwise Unreadable is raised.
+        If `unreadable` is a list, an unreadable row is added to it. Otherwise the row is logged
+        and skipped with `skips_unreadable`; without, Unreadable is raised.
         """
         found, after = list[ValueT](), None
         while True:
@@ -182,7 +182,7 @@ class Rows:
         return replace(value, version=record.version)
 
     def forget(self) -> None:
-        """Forget cached rows and chains, because the store may have changed unnoticed."""
+        """Forget remembered state words and chain ends: the store may have changed unnoticed."""
         self._words.forget()
         if self.chain is not None:
             self.chain.forget()

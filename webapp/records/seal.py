@@ -2,9 +2,9 @@
 
 Risks: bytes are copied from one row to another, from one owner to another, or from an older version
 to a newer one. Row, owner and version are associated data, so such bytes do not open. An attacker
-who can write the store's file can still restore a complete row with its old version; that opens,
-because nothing outside the row records its version. A nonce must not repeat either. A forked child
-would repeat its parent's nonces, so it starts with a new pool.
+who can write the store's file can still restore a complete old row together with its old version.
+The old row opens, because its version is recorded nowhere else. A nonce repeats. A forked child
+would repeat its parent's nonces, so the child starts with a new pool.
 """
 
 import os
@@ -37,7 +37,7 @@ class Row(Struct, frozen=True, kw_only=True):
 class Locker:
     """A cipher for one owner's records. It seals with the newest data key and opens with any.
 
-    There are several keys only while all rows are sealed again, because a key may have leaked.
+    There are several keys only after a key may have leaked, while all rows are sealed again.
     """
 
     __slots__ = ("_ciphers", "_random")
@@ -56,7 +56,10 @@ class Locker:
         return self._open(row, sealed)[0]
 
     def sealed_anew(self, row: Row, sealed: bytes) -> bytes | None:
-        """Return the bytes sealed for the row's next version; None if the newest key opens them."""
+        """Return the bytes sealed with the newest key, for the row's next version.
+
+        Return None if `sealed` is already sealed with the newest key.
+        """
         plain, is_newest = self._open(row, sealed)
         return None if is_newest else self.seal(replace(row, version=row.version + 1), plain)
 
@@ -71,9 +74,10 @@ class Locker:
 
 
 class Randomness:
-    """`secrets.token_bytes` from a pool; for one thread.
+    """Random bytes like `secrets.token_bytes`, from a pool. Use it in one thread only.
 
-    A system call lets other threads run, and the event loop would then wait for them at every seal.
+    Without the pool, each seal would make a system call, during which other threads run and the
+    event loop waits for them.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """The types of stored rows, in addition to those of `flows`. Each row belongs to one owner.
 
-Risks: a field is renamed, and existing stores can no longer be read. So new fields have a default,
-and no field changes its meaning.
+Risks: a field changes, and rows in existing stores can no longer be read. So new fields have a
+default, and no field changes its name or its meaning.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class DoneOnce(Struct, frozen=True, kw_only=True):
     owner: str
     result: str
     erase_at: datetime
-    pieces: tuple[str, ...] = ()  # their ids
+    pieces: tuple[str, ...] = ()  # ids of the rows with the rest of the result
     fault: str | None = None
     claimed_until: datetime | None = None
     claimed_by: str | None = None  # the API program's process; None: this server
@@ -47,7 +47,7 @@ class DoneOnce(Struct, frozen=True, kw_only=True):
 class CallNumber(Struct, frozen=True, kw_only=True):
     """The number of a call among the identical calls of a day, from 1, for idempotency keys.
 
-    There is a row for each run or receipt with a number, and one for the last assigned number.
+    Each run or receipt with a number has a row. One more row per call and day has the last number.
     """
 
     id: str
@@ -89,7 +89,7 @@ class KeptSecret(Struct, frozen=True, kw_only=True):
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """A typed answer for the process that can validate it, which replies with `faults`."""
+    """A typed answer to validate. The process with the validator replies with `faults`."""
 
     id: str
     owner: str
@@ -112,9 +112,9 @@ class Check(Struct, frozen=True, kw_only=True):
 class Approval(Struct, frozen=True, kw_only=True):
     """A person's permission for a tool to run without asking again, valid until `until`.
 
-    `covers` is the digest of the arguments; None means any arguments. `about` describes it to the
-    person. It is valid for calls by `client`, or by all clients of the owner if it `is_for_all`. A
-    row with neither is from an older version and is valid for no client.
+    `covers` is the digest of the arguments; None means any arguments. `about` describes the
+    approval to the person. The approval is valid for calls by `client`, or by all clients of the
+    owner if it `is_for_all`. A row with neither is from an older version and valid for no client.
     """
 
     id: str
@@ -163,8 +163,8 @@ class StoredWebhook(Struct, frozen=True, kw_only=True):
     The status is `applied`, `waiting` (to be reconciled), `repeated` (a known change), `refused`
     (for the reason `why`), `unknown` (not about this server's payments) or `ignored` (an event type
     without consequences). `transition` identifies the payment change. A second webhook of this
-    owner with the same `transition` is not applied. `said` is the parsed event if only the
-    beginning of the body is stored.
+    owner with the same `transition` is not applied. `said` is the parsed event if the body is not
+    stored completely.
     """
 
     id: str
@@ -289,7 +289,7 @@ class KnownServer(Struct, frozen=True, kw_only=True):
 class ApiKey(Struct, frozen=True, kw_only=True):
     """An API key. Its id is a keyed hash of its text, which is not stored.
 
-    `owners` are the users that it is valid for; empty means all users of its program.
+    `owners` are the users for whom the key is valid; empty means all users of the key's program.
     """
 
     id: str
@@ -309,14 +309,14 @@ class ApiKey(Struct, frozen=True, kw_only=True):
 class OutgoingEvent(Struct, frozen=True, kw_only=True):
     """An outgoing event for one address, with `facts` about a question, payment or account.
 
-    Ids sort the events of one record for one address in order (`webapp.events.outbox`), and
-    `webhook_id` is the id that the receiver sees. While a process sends the event, that process's
-    claim expires at `next_at`.
+    The ids of one record's events for one address sort in the order of the events
+    (`webapp.events.outbox`). `webhook_id` is the id that the receiver sees. While a process sends
+    the event, `next_at` is the end of that process's claim.
     """
 
     id: str
     owner: str
-    address: str  # its name in the settings
+    address: str  # the address's name in the settings
     webhook_id: str
     type: str
     facts: Mapping[str, str | bool]
@@ -339,7 +339,7 @@ class OutgoingEvent(Struct, frozen=True, kw_only=True):
 
 
 class EventAddressState(Struct, frozen=True, kw_only=True):
-    """The state of an address for outgoing events; `ended` means that it replied 410 Gone.
+    """The state of an address for outgoing events. Status `ended`: the address replied 410 Gone.
 
     `not_kept` is the number of events that were not stored because too many were waiting.
     """
@@ -362,10 +362,10 @@ class RefusedRegistration(Struct, frozen=True, kw_only=True):
     """A provider's refusal of this server's client id or secret, or of its redirect address.
 
     `registration` is a hash of the provider, its address, and the client id and secret. `fault` is
-    `client`, `refresh` (the grant type is not allowed) or `redirect`. Nobody is sent to the
-    provider before `until`. `status` is `accepted` once the provider has accepted the registration
-    again, and `suspected` if the provider may have meant the account of `by` alone (a hash of its
-    owner).
+    `client`, `refresh` (the grant type is not allowed) or `redirect`. Nobody to whom the row
+    applies is sent to the provider before `until`. `status` is `accepted` once the provider has
+    accepted the registration again. It is `suspected` while the refusal may be about one person's
+    account alone; `by` is a hash of that person's owner tag.
     """
 
     id: str
@@ -390,12 +390,12 @@ class RefusedRegistration(Struct, frozen=True, kw_only=True):
 
 
 class ClientDeed(Struct, frozen=True, kw_only=True):
-    """A client's latest reaction to questions of one mode, which counts until `until`."""
+    """A client's latest reaction to questions of one mode. It is remembered until `until`."""
 
     what: str
     at: datetime
     until: datetime
-    unanswered: tuple[str, ...] = ()  # the questions without an answer since the last answered one
+    unanswered: tuple[str, ...] = ()  # ids of questions left unanswered since the last answer
 
 
 class ClientRecord(Struct, frozen=True, kw_only=True):
@@ -427,7 +427,7 @@ class Open(Struct, frozen=True, kw_only=True):
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """An owner's open questions in one row, written with each new question; status is a count."""
+    """An owner's open questions, written with each new question. The status is their number."""
 
     id: str
     owner: str

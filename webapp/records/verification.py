@@ -2,8 +2,9 @@
 
 Chains whose entries can no longer be decrypted are verified as well.
 
-Risks: expired entries are reported as removed, or removed entries as expired. So each link says
-until when the entries before it are stored, and only expired entries may be missing.
+Risks: expired entries are reported as removed, or removed entries as expired. So each link has the
+time until which the entries before it are stored. Entries that are missing before that time were
+removed.
 """
 
 from collections import defaultdict
@@ -39,7 +40,10 @@ class VerifiedChains(Struct, frozen=True, kw_only=True):
 async def verify(
     owners: Owners, *, now: datetime, against: Iterable[OwnersHead] = ()
 ) -> VerifiedChains:
-    """Check every chain, and compare the chains with heads. Holds one block at a time in memory."""
+    """Check every chain, and compare the chains with the heads `against`.
+
+    Memory: one page of blocks at a time.
+    """
     seconds = int(now.timestamp())
     heads = defaultdict[str, list[OwnersHead]](list)
     # Several heads often describe the same state of a chain.
@@ -66,7 +70,7 @@ async def verify(
 
 
 class _Walk:
-    """The walk through one chain, from its first stored entry."""
+    """The verification of one chain, block by block, from its first stored entry."""
 
     def __init__(
         self, owners: Owners, owner: str, *, seconds: int, heads: Sequence[OwnersHead]
@@ -84,7 +88,7 @@ class _Walk:
         self._faults = list[ChainFault]()
 
     def on(self, record: Record) -> int:
-        """Check the next block. Return its number of entries."""
+        """Check the next block. Return the number of its entries."""
         self._has_newest = record.key == HEAD
         is_first, self._is_first = self._is_first, False
         try:
@@ -106,7 +110,7 @@ class _Walk:
         return len(block.entries)
 
     def over(self) -> list[ChainFault]:
-        """End the walk and return all faults."""
+        """End the verification and return all faults."""
         if not self._has_newest:
             self._find("its newest block is missing")
         self._end(self._link)

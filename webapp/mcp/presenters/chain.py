@@ -1,9 +1,10 @@
-"""A chain: what a request of 2026-07-28 brings from the requests before it, in a sealed token.
+"""A chain: the state that a request of 2026-07-28 brings from earlier requests, in a sealed token.
 
 An engine that replays its steps repeats the call from its first request whenever it continues,
-without requestState. It then gives the answers that it has, in the order of the questions. Such an
-engine is recognised because it does what no person can do: it answers a repeated question within
-moments. From then on the token counts the rounds, so that the next replay gets the same rounds.
+without requestState. The engine then gives the answers that it has, in the order of the questions.
+Such an engine is recognised because it answers a repeated question within moments, which no person
+can do. From then on the token counts the rounds (the questions that one result sends together), so
+that the next replay gets the same rounds.
 
 This server's part of requestState is sealed, so that no client can change it. The rest of
 requestState belongs to the tool.
@@ -24,7 +25,7 @@ from webapp.elicitations.links import Links
 KEY: Final = "elicit-url-"
 MARK: Final = "elicit-url:"
 BY_LINK, BY_FORM = _MODES = "uf"  # the ways in which a question was shown
-# An answer to a repeated question that comes within this time existed before.
+# If an answer to a repeated question comes this soon, the client already had the answer.
 REPLAYED_WITHIN: Final = timedelta(seconds=5)
 _AT = "@"  # precedes the time when the following questions were sent
 _MILLISECOND = timedelta(milliseconds=1)
@@ -32,25 +33,25 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Out(NamedTuple):
-    """The way in which a question was sent, and when first, while it has no answer."""
+    """The way a question was sent: by link or form. `at`: first sent then, not yet answered."""
 
     mode: str
     at: datetime | None = None
 
 
 class Chain:
-    """The run, the rounds used and the client's answers that a request brings.
+    """The run, the number of rounds and the client's answers that a request brings.
 
-    `shown` has the run's questions that the client has, by index, with the way and the time in
-    which each was sent. What was shown decides what an answer means, whatever this request
-    declares. `dismissed` has the names of questions that the client dismissed earlier. A name
-    belongs to one question, not to a place, so a dismissal never applies to another question at the
-    same place.
+    `shown` has the run's questions that were sent to the client, by index, with how and when each
+    was sent. The meaning of an answer depends on how its question was sent, and not on what this
+    request declares. `dismissed` has the names of questions that the client dismissed earlier. A
+    name belongs to one question, not to a place, so a dismissal never applies to another question
+    at the same place.
 
     `accounts` are the accounts that the body received, by question digest. `run_key` is the key of
-    the call that received them; its run may not be stored yet. `began_again_at` is when this chain
-    began, if its call had been made before. `replayed` are the rounds of an engine that replays,
-    see `AskedStep.after`.
+    the call that received the accounts; the call's run may not be stored yet. `began_again_at` is
+    when this chain began, if the same call had been made before. `replayed` are the rounds of an
+    engine that replays, see `AskedStep.after`.
     """
 
     __slots__ = (
@@ -97,7 +98,7 @@ class Chain:
 def read_chain(
     state: str | None, responses: Mapping[str, Any], *, links: Links, now: datetime
 ) -> Chain:
-    """Read this server's token from requestState. Without a token, the state is the tool's own."""
+    """Read this server's token from requestState. A state without a token is the tool's own."""
     if state is None or not state.startswith(MARK):
         return Chain(responses=responses, foreign=state)
     token, _, foreign = state.removeprefix(MARK).partition(":")
@@ -164,7 +165,10 @@ async def settled_round(
 
 
 async def _given_up_rounds(call: Leg, first: int, client: AskedClient) -> tuple[str, ...]:
-    """Return the earlier rounds of questions that the client left open and others settled."""
+    """Return the rounds before the question `first` that the client never answered.
+
+    Their questions were settled in another way, for example on the page.
+    """
     rounds: dict[datetime, list[int]] = {}
     for index in range(first):
         id = call.run.value.asked[index].elicitation_id
@@ -185,13 +189,13 @@ def _read_shown(listed: Sequence[str]) -> dict[int, Out]:
     for each in listed:
         if each.startswith(_AT):
             at = _EPOCH + int(each[1:], 16) * _MILLISECOND
-        elif each[-1] in _MODES:  # entries sealed by a version without modes are shown again
+        elif each[-1] in _MODES:  # an older version's entries have no mode: ask these again
             shown[int(each[:-1])] = Out(each[-1], at)
     return shown
 
 
 def write_shown(shown: Mapping[int, Out]) -> list[str]:
-    """Return the questions grouped by time, because most were sent together."""
+    """Return `shown` in the token's format, grouped by time because most were sent together."""
     written = [f"{n}{out.mode}" for n, out in sorted(shown.items()) if out.at is None]
     for at in sorted({out.at for out in shown.values() if out.at is not None}):
         written.append(f"{_AT}{in_hex(at)}")

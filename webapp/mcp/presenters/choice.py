@@ -41,9 +41,9 @@ def presenter_of(
     asks: ClientAsks,
     task_id: str | None = None,
 ) -> Presenter:
-    """Return the presenter of a call. `dismissed` is a question no longer waited for.
+    """Return the presenter of a call. `dismissed` is the id of a question to stop waiting for.
 
-    `task_id` is the task whose result this request brings, however long that takes.
+    `task_id` is the id of a task if this request waits for the task's result.
     """
     patience = service.clients.patience
     limits, user_codes, modes = service.limits, service.user_codes, declared.modes
@@ -55,7 +55,8 @@ def presenter_of(
     in_result = LinkInResult(
         client=client,
         modes=modes,
-        # A retry follows a form: its links are new to the client, even if the run says otherwise.
+        # A request with requestState follows an answered form, and its links are new to the
+        # client: do not hold it.
         held=patience.holds(caller, limits.link) if chain.run_id is None else timedelta(),
         held_until=held_until,
         has_result_tool=has_result_tool,
@@ -115,7 +116,7 @@ def in_task_of(
     created: Callable[[Leg], Result],
     otherwise: Presenter | None = None,
 ) -> InTask:
-    """Return the presenter of a request for a task, for which no client waits."""
+    """Return the presenter for a call that is or may become a task, which no client waits for."""
     return InTask(
         modes=declared.modes,
         client=_client(declared, caller=caller, service=service),
@@ -129,8 +130,8 @@ def in_task_of(
 class ByKind:
     """A presenter that shows some questions in a form and the others as links.
 
-    Questions for an approver are not put to the person in the client. The call waits for a while,
-    and its result says who decides.
+    Questions for an approver are not sent to the client, whose person may not decide them. The call
+    waits for a while, and its result says who decides.
     """
 
     def __init__(
@@ -190,14 +191,16 @@ def _client(declared: Declared, *, caller: Caller, service: Service) -> AskedCli
 
 
 def _in_form(service: Service, caller: Caller) -> Callable[[str], bool]:
-    # With a paired browser, gates are answered on our page only: a client is a program too.
+    # If the owner has to use a paired browser, a client's form may not accept gates: any program
+    # could fill it in.
     return partial(may_be_asked, with_gates=not service.identity.pairs_for_yes(caller.owner))
 
 
 def _has_page(kind: str, *, service: Service, caller: Caller) -> bool:
     """Return True if a person can answer this kind on our page.
 
-    An anonymous caller cannot, because no other call would bring the user code for the page.
+    The person of an anonymous caller cannot: the page needs a user code, which a later call of the
+    same caller would have to bring.
     """
     is_found = caller.refusal is None and not caller.is_anonymous
     return is_found and not service.kinds.quotas.is_for_client_only(kind)

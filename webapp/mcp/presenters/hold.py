@@ -1,7 +1,7 @@
 """hold: the call stays open while the person answers (2025-11-25 with URL mode).
 
-The presenter waits for the client's answer and the store together. An accept only means that the
-person opens the link; it never means that the person is done.
+The presenter waits for the client's answer and for a change in the store at the same time. If the
+client accepts, the person only agrees to open the link; the answer comes from the page.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ from webapp.mcp.presenters.link import LinkInResult
 from webapp.mcp.presenters.on_stream import OnStream
 from webapp.mcp.user_code import LETTERS_SCHEMA, user_code_in
 
-UNFIT = "unfit"  # the client accepted the form for a user code without a code
-FORMS_AT_MOST = 60  # a client that fills forms automatically must not do so forever
+UNFIT = "unfit"  # the action of a client that accepted the form for a user code without a code
+FORMS_AT_MOST = 60  # forms for one user code: stops a client that fills them automatically
 
 
 class Hold(OnStream):
@@ -51,7 +51,11 @@ class Hold(OnStream):
         progress: timedelta,
         user_codes: UserCodes,
     ) -> None:
-        """Create the presenter. `unread_until` limits the wait for a link accepted too soon."""
+        """Create the presenter.
+
+        `unread_until` limits the wait after the client accepted a link sooner than a person can
+        read.
+        """
         super().__init__(
             context,
             modes=modes,
@@ -134,7 +138,7 @@ class Hold(OnStream):
     async def _must_be_usable(
         self, call: Leg, shown: PresentedQuestion, answer: ClientAnswer
     ) -> None:
-        """Record the answer. End the call with the link if the answer is automatic or invalid."""
+        """Record the client's answer. If it is automatic or invalid, end the call with the link."""
         await self._must_be_somebodys(call, shown, answer)
         is_valid = answer.action != UNFIT
         await self._note(shown.elicitation, answer, is_valid=is_valid)
@@ -153,7 +157,7 @@ class Hold(OnStream):
         return answer.action != UNFIT
 
     async def _ask(self, call: Leg, shown: PresentedQuestion) -> ClientAnswer:
-        """Return the client's answer. An accept comes after the user code, if there is one."""
+        """Return the client's answer: an accept only after the user code, if the link needs one."""
         asked = shown.elicitation
         if self._asks.has_accepted(asked.id):
             return ClientAnswer(action="accept")
@@ -188,7 +192,7 @@ class Hold(OnStream):
 
 
 def _required(parts: Sequence[Prompt]) -> UrlElicitationRequiredError:
-    """Return error -32042: the client opens the links and calls again."""
+    """Return error -32042, after which the client opens the links and calls the tool again."""
     return UrlElicitationRequiredError([_link_to(part.shown) for part in parts])
 
 

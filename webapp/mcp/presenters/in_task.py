@@ -1,7 +1,7 @@
 """in_task: no request is held. The task shows the question, and its client polls.
 
-Risks: a client does not show the link to anybody. A client that was seen to show nothing gets no
-task for the question; its person gets the link, as in any other call.
+Risks: a client does not show the link to anybody. If a client was seen to show nothing, its call
+does not become a task for the question, and the result has the link, as for any other call.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,9 +22,9 @@ from webapp.mcp.results import Result
 class InTask:
     """Presents questions for polling: the request ends at the first unanswered question.
 
-    `otherwise` presents questions until the call becomes a task. If it is None, the call already is
-    a task. A call becomes a task for a question that may take long. For other questions the call
-    waits and can be repeated.
+    `otherwise` presents questions until the call becomes a task. If `otherwise` is None, the call
+    already is a task. A call becomes a task for a question that may take long. For other questions
+    the call waits, and the client can repeat the call.
     """
 
     def __init__(
@@ -93,7 +93,8 @@ class InTask:
     ) -> bool:
         """Act on the client's answer. Return False if the client dismissed the question.
 
-        Agreeing to a link only means that the person opens the link, so the question stays open.
+        If the client accepts a link, the person only agrees to open the link. The question then
+        stays open, unless its tool waits for no more than that.
         """
         mode, action, content = self.mode_of(asked), response.get("action"), response.get("content")
         if action not in ACTIONS:

@@ -1,7 +1,7 @@
 """link: the result itself carries the link (for a client without URL mode).
 
-An identical call continues: it is held for a while and then reports again what it waits for. The
-model can wait or give up, and cannot accept for the person.
+An identical call continues: the call is held for a while, and then its result has the link again.
+The model can wait or give up, and cannot accept for the person.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class LinkInResult:
         return state
 
     async def apply_client_answers(self, call: Leg) -> None:
-        pass  # a call brings no answers of the client
+        pass  # the client only gets a link and sends no answers
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
         return min(now + self._held, self._held_until.at(now))
@@ -84,12 +84,15 @@ def pending_result(
     *,
     has_result_tool: bool = False,
 ) -> Result:
-    """Return a result for a call that waits for a person: links if a page can be answered."""
+    """Return the result for a call that waits for a person.
+
+    The result has links to the questions with a page, or else says that the client has to ask.
+    """
     asked = [(part, part.shown.elicitation) for part in parts]
     with_page = [
         part for part, one in asked if client.has_page(one.kind) or one.progress == ON_ITS_WAY
     ]
-    for part in with_page if not call.has_ended else ():  # otherwise the request has another result
+    for part in with_page if not call.has_ended else ():  # an ended request has another result
         client.linked(part.shown.elicitation)
     if with_page:
         return link_result(with_page, has_result_tool=has_result_tool)

@@ -3,9 +3,9 @@
 This is the common part of the presenters that send the client a request and wait for both the
 client's answer and the store.
 
-Risks: the client answers with something that is not an answer, which the library would drop
-silently. Answers are therefore parsed here, as they come. Or the client shows the person nothing.
-The person then gets the link, and the request stays open for a late answer.
+Risks: the client sends an invalid answer, which the library would drop silently. Answers are
+therefore parsed here. Or the client shows the person nothing. After a time without an answer, the
+person gets the link, and the request stays open for a late answer.
 """
 
 import asyncio
@@ -117,7 +117,8 @@ class OnStream:
     async def _goes_by_link(self, asked: Elicitation) -> bool:
         """Return True if the person gets the link and the client is not asked again.
 
-        Always False for a task: its result waits in any case, and the task itself shows the link.
+        Return False for a task: a request for its result waits in any case, and the task's status
+        message has the link.
         """
         if self._task_id is not None:
             return False
@@ -133,10 +134,10 @@ class OnStream:
     async def _by_link(
         self, call: Leg, shown: PresentedQuestion, waiter: Waiter
     ) -> Elicitation | None:
-        """Return the link in the result at once, or wait for a person who can already answer.
+        """Return the link in the call's result: at once, or after a wait if a person can answer.
 
-        A call that comes sooner than a person can read the question is one of several that a model
-        makes at the same time. It waits for the client's answer and shows no link.
+        If the client was asked so lately that nobody can have read the question, the model made
+        several calls at the same time. This call then waits for the client's answer first.
         """
         asked = shown.elicitation
         is_asked_now = self._asks.is_awaited(asked.id) and self._client.is_asked_now(asked)
@@ -149,10 +150,10 @@ class OnStream:
             raise
 
     async def _silence(self, call: Leg, asked: Elicitation) -> Deadline | None:
-        """Return until when the client may stay silent. None if the client lets people answer.
+        """Return the deadline for the client's answer, after which the result has the link.
 
-        After that time the result shows the link. A deadline therefore needs a page for
-        this kind, and a model that receives the result.
+        Return None if there is no deadline: the client was seen to let people answer, no page can
+        answer this kind, or the request is a task's, whose result no model reads.
         """
         if self._task_id is not None:
             return None
@@ -170,10 +171,10 @@ class OnStream:
         request: Callable[[], Coroutine[Any, Any, ClientAnswer]],
         waiter: Waiter,
     ) -> "AsyncGenerator[Asking]":
-        """Yield the request to the client. Its answer wakes the waiter; None means an error.
+        """Yield the request to the client as a task. Its result is the answer, or None on an error.
 
-        The request stays open if the client gives the call up or if another question ends the call,
-        because the person may still answer or just has.
+        The answer wakes the waiter. The request stays open if the client gives the call up or if
+        another question ends the call, because the person may still answer.
         """
 
         def wake(_: object) -> None:
@@ -200,7 +201,7 @@ class OnStream:
 
     @property
     def _is_given_up(self) -> bool:
-        """True if the client cancelled the call. A shutdown cancels calls without this mark."""
+        """True if the client cancelled the call, and not a shutdown of this process."""
         outbound = getattr(self._context.session, "_request_outbound", None)
         told = getattr(outbound, "cancel_requested", None)
         return told is not None and bool(told.is_set())
@@ -225,11 +226,11 @@ class OnStream:
         await self._note(asked, answer, is_valid=is_valid)
 
     async def _settle_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer) -> bool:
-        """Act on an answer that came after its call had ended. Return False if it is not valid."""
+        """Act on an answer that came after its call had ended. Return False if it is invalid."""
         raise NotImplementedError
 
     async def _note(self, asked: Elicitation, answer: ClientAnswer, *, is_valid: bool) -> None:
-        """Record what the client did, after its answer was acted on."""
+        """Record how the client answered, after the answer was processed."""
         await self._client.answered(
             asked, self.mode, after=answer.after, content=answer.content, is_valid=is_valid
         )
@@ -242,7 +243,7 @@ class OnStream:
     async def _must_be_somebodys(
         self, call: Leg, shown: PresentedQuestion, answer: ClientAnswer
     ) -> None:
-        """End the call if no person can have given this answer."""
+        """End the call with the link if no person can have given this answer."""
         asked = shown.elicitation
         if not self._is_nobodys(asked, answer):
             return
@@ -256,7 +257,7 @@ class OnStream:
         return until if self._held_until is None else min(until, self._held_until.at(now))
 
     def _stops(self, shown: PresentedQuestion, asking: Asking | None) -> bool:
-        """Return True if the wait has to stop early: an answer came, or the client is automatic."""
+        """Return True if the wait has to stop: an answer came, or one of the group is automatic."""
         return (asking is not None and asking.done()) or shown.group.has_nobodys
 
     @property
@@ -284,7 +285,7 @@ class OnStream:
     async def _link_instead(
         self, call: Leg, shown: PresentedQuestion, *, is_out: bool = False
     ) -> NoReturn:
-        """End the call with the link if the client cannot be asked, or no longer by this process.
+        """End the call with the link, because the client or this process cannot ask the person.
 
         An identical call continues. `is_out`: the client was asked and has not answered.
         """
@@ -304,7 +305,7 @@ class _AnsweredByAnything:
 
 
 async def _answer_to(request: Callable[[], Awaitable[ClientAnswer]]) -> ClientAnswer | None:
-    try:  # created here: a call that ends earlier leaves no unawaited coroutine
+    try:  # create the coroutine here: a cancelled task must not leave it unawaited
         return await request()
     except MCPError as error:
         _log.warning("client.elicitation_failed", extra={"code": error.error.code})

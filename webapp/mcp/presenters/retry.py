@@ -1,19 +1,20 @@
 """retry: the tool runs again until the person has answered (2026-07-28 with URL mode).
 
 The first request returns InputRequiredResult with the link. Each later request is held open, so
-that a client that retries at once does not use up its rounds. The last round that a client affords
-returns an ordinary result. This server's part of requestState is a sealed token; the rest belongs
-to the tool.
+that a client that retries at once does not use up its rounds: clients limit the number of retries.
+The last round returns an ordinary result with the link. This server's part of requestState is a
+sealed token; the rest belongs to the tool.
 
 Risks: a client shows nothing, and answers automatically or makes no further request. The token
-therefore records when each question was first sent, which no client can change. A question that was
-sent in vain for long goes to the person as a link. A client that agrees to a link at once may have
-opened a browser or not, so its request ends with the link in the result.
+therefore records when each question was first sent, which no client can change. If a client does
+not answer for long, the result has the link for the person. If a client agrees to a link sooner
+than a person can read, it may not have opened a browser, so its request ends with the link in the
+result.
 
 An engine that replays (LangGraph and others) repeats the call from its first request before it
-brings the person's answer. The same first request therefore gets the same question under the same
-key. With several questions it gets the same rounds in the same order, including questions that are
-settled by now. An answer to a settled question changes nothing.
+brings the person's answer. The repeated first request therefore gets the same question under the
+same key. With several questions, the engine gets the same rounds in the same order, including
+questions that are already settled. An answer to a settled question changes nothing.
 """
 
 import json
@@ -133,7 +134,8 @@ class Retry:
         if action is not None:
             after = await self._must_be_somebodys(call, shown, out, action=action)
             await self._client.answered(current, LINK, after=after)
-            # LangChain's adapter fails on a round in which it receives no question.
+            # LangChain's adapter fails on an InputRequiredResult without a question, so the
+            # request of a replaying engine ends with the link in the result.
             is_unread = self._client.is_too_soon(after) or self._is_replayed
         if action == "decline":
             return await call.elicitations.end(current, Status.DECLINED)
@@ -147,7 +149,10 @@ class Retry:
     async def _held(
         self, call: Leg, shown: PresentedQuestion, waiter: Waiter, *, is_unread: bool
     ) -> Elicitation:
-        """Hold this request. `is_unread`: the client agreed before a person could have read it."""
+        """Hold this request, and end it with a retry or the link if no answer comes.
+
+        `is_unread`: the client agreed sooner than a person can read the question.
+        """
         asked = shown.elicitation
         current = await call.hold(
             asked,
@@ -165,7 +170,7 @@ class Retry:
     async def _form_answer(
         self, call: Leg, shown: PresentedQuestion, out: Out
     ) -> Elicitation | None:
-        """Act on the answer in the client's form. Without an answer, the form is shown again."""
+        """Act on the answer in the client's form. Without an answer, send the form again."""
         response = self._chain.answers.get(_key(shown.name))
         action = _action(response)
         if action is None:
@@ -187,9 +192,8 @@ class Retry:
     async def _goes_by_link(self, call: Leg, shown: PresentedQuestion) -> bool:
         """Return True if the person gets the link and the client is not sent this question.
 
-        That is also the case if an earlier request sent the same question, the client never
-        replied, and the question has expired: an engine that replays has an answer to the old
-        question only.
+        Return True also if this question replaces an expired one that the client was sent and never
+        answered: an engine that replays can only bring an answer to the old question.
         """
         asked = shown.elicitation
         if not self._client.has_page(asked.kind):
@@ -213,7 +217,7 @@ class Retry:
     ) -> float:
         """Return the seconds between the question and the client's answer.
 
-        End the call if no person can have given the answer.
+        If no person can have given the answer, end the call with the link.
         """
         asked, mode = shown.elicitation, _mode(out)
         after = _seconds_since(out, asked, now=call.now)
@@ -231,7 +235,10 @@ class Retry:
         call.interrupt(self._last(call, parts))
 
     async def _answer(self, call: Leg, shown: PresentedQuestion) -> str | None:
-        """Return the client's answer. An accept counts after the user code, if there is one."""
+        """Return the client's action, or None. If the link needs a user code, check it first.
+
+        If the code is missing or wrong, end the request with another form for it or the link.
+        """
         asked = shown.elicitation
         action = _action(self._chain.answers.get(_key(shown.name)))
         if action in ("decline", "cancel") or not asked.is_by_code or _is_confirmed(asked):
@@ -265,7 +272,7 @@ class Retry:
             if out is not None and action is not None:
                 asked = await call.elicitations.get(asking.elicitation_id)
                 if asked is not None and asked.status.is_final:
-                    if not self._replayed:  # an engine repeats its reply at each replay
+                    if not self._replayed:  # a replaying engine sends each answer repeatedly
                         self._client.has_replied(asked)
                 elif asked is not None:
                     content = cast("Mapping[str, Any]", response).get("content")
@@ -304,7 +311,7 @@ class Retry:
             await call.run.change(lambda run: keep_responses(run, together))
 
     def _out(self, call: Leg) -> Mapping[int, Out]:
-        """Return the run's questions that the client has; a token of another run lists none."""
+        """Return the run's questions that were sent to the client; {} for another run's token."""
         return self._chain.shown if call.run.is_continued else {}
 
     async def _suspend(
@@ -316,7 +323,7 @@ class Retry:
         parts = await shown.group.collect_prompts(part, way=RETRY, is_urgent=is_urgent)
         await self._keep_responses(call)
         if self._chain.rounds >= self._limits.rounds or call.is_draining:
-            # A client retries at once, and no process would be there to answer.
+            # No retry: the client has no rounds left, or would retry while this process ends.
             call.interrupt(self._last(call, parts))
         # Use one timestamp for all questions: the token groups questions by timestamp, which keeps
         # it short.
@@ -328,7 +335,7 @@ class Retry:
         for part in parts:
             if not part.is_out:
                 out[part.shown.index] = self._put_out(part.shown, before, now=now)
-                # After the call has ended, another group's questions are sent instead.
+                # If the call has ended, another group's result is sent and not this one.
                 if not (call.has_ended or again):
                     self._client.sent(part.shown.elicitation, is_again=part.shown.is_again, now=now)
         if again or self._replayed:
@@ -347,11 +354,11 @@ class Retry:
         call.interrupt(result)
 
     def _last(self, call: Leg, parts: Sequence[Prompt]) -> Result:
-        """Return what the model gets when the client affords no more rounds."""
+        """Return the result that ends the call with the links to the questions."""
         return pending_result(call, parts, self._client)
 
     def _requests(self, call: Leg, part: Prompt) -> dict[str, Any]:
-        """Return the requests to the client for one question, by the keys of their answers."""
+        """Return the client's requests for one question, by the keys of the expected answers."""
         shown, user_code = part.shown, part.user_code
         requests: dict[str, Any] = {}
         if not part.is_out:
@@ -414,9 +421,9 @@ def _mode(out: Out) -> Mode:
 
 
 def _seconds_since(out: Out, asked: Elicitation, *, now: datetime) -> float:
-    """Return the seconds since the question was sent, at most since it was created.
+    """Return the seconds since the question was sent, but not more than since its creation.
 
-    An older time in the token belongs to an earlier question at the same place.
+    A time in the token before the creation belongs to an earlier question at the same place.
     """
     return (now - max(out.at or asked.created_at, asked.created_at)) / _SECOND
 
