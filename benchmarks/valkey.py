@@ -1,11 +1,13 @@
 """`python -m benchmarks.valkey`: the service on Valkey, next to a bare client of the same server.
 
-The baseline runs as many scripts. Each sets one value of the same size and returns when the value
-is on disk (`appendfsync always`), with redis-py's defaults: a connection for each waiting call. The
-server is started for the run, on a Unix socket of this machine.
+The baseline runs as many Valkey scripts as the service runs writes. Each baseline script sets one
+value of the size of a record, and returns when the value is on disk (`appendfsync always`). The
+bare client has redis-py's defaults: it opens a connection for each waiting call. The server is
+started for the run, on a Unix socket of this machine.
 
-`python -m benchmarks.valkey ADDRESS SECRET` is the other process, in which a caller waits. It reads
-the ids of questions and prints when each was answered, by the clock that both processes share.
+`wake` starts a second process with `python -m benchmarks.valkey ADDRESS SECRET`. The second process
+reads the ids of questions and waits for their answers. It prints when each question was answered,
+by the clock that both processes share.
 """
 
 import argparse
@@ -53,7 +55,10 @@ class BareClient:
 
 
 async def lifecycles(server: OwnValkey, folder: Path, *, seconds: float, times: int) -> Figure:
-    """Measure lifecycles a second with 100 at once, against four bare scripts each."""
+    """Measure lifecycles per second, 100 at once.
+
+    The baseline for a lifecycle is four bare scripts.
+    """
     async with (
         open_elicitations(folder, address=server.url) as (elicitations, owner),
         BareClient.open(server) as client,
@@ -145,7 +150,7 @@ async def _wait_for(elicitations: Elicitations, id: str) -> None:
         print("waits", flush=True)
         now = utc_now()
         while not any(await waiter.changes(until=now + timedelta(minutes=5), now=now)):
-            pass  # check again when the store asks for it
+            pass  # None: a change may have been missed, so wait again
         print(perf_counter(), flush=True)
 
 
@@ -154,7 +159,7 @@ def _microseconds(took: float) -> str:
 
 
 async def measure(*, seconds: float, times: int = 1000) -> list[Figure]:
-    """Run each figure for about this many seconds."""
+    """Measure each figure for about `seconds` seconds."""
     figures: list[Figure] = []
     with own_valkey() as server, tempfile.TemporaryDirectory() as folder:
         for figure, count in ((lifecycles, times), (settle_to_resumed, 50), (wake, 50)):

@@ -74,14 +74,18 @@ class InClient(Proof):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedCode(Proof):
-    """The author's code completed the question, or a service used its callback or return URL."""
+    """The author's code completed the question, or an external service reported completion.
+
+    A service reports completion when it calls the callback URL or sends the browser to the return
+    URL.
+    """
 
     may_be_late: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedByAuthor(TrustedCode):
-    """The author's code completed the question by the `elicitation_id` of its own."""
+    """The author's code completed the question by an `elicitation_id` that the author chose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ def layers_of(tool: object) -> Iterator[object]:
 def keep_mark(tool: object, name: str, mark: Callable[[object], object]) -> bool:
     """Set each layer's mark to the result of `mark`. Return False if nothing could be marked."""
     layers = list(layers_of(tool))
-    # The tool's own decorator may have run first, so the server may call any of the layers.
+    # If `@mcp.tool` ran before the mark, the server calls an inner layer: mark all layers.
     if isinstance(tool, partial):  # only the partial: its function may be served as another tool
         layers = layers[:1]
     marked = [(layer, mark(layer)) for layer in layers]
@@ -61,7 +61,7 @@ def own_layer(tool: object) -> object:
 def _write(layer: object, name: str, value: object) -> bool:
     try:
         setattr(layer, name, value)
-    except (AttributeError, TypeError, ValueError):  # a bound method, or a model of the library
+    except (AttributeError, TypeError, ValueError):  # a bound method, or a library's pydantic model
         return False
     return True
 

@@ -1,6 +1,7 @@
 """Unresolved payments: payment pages that were left without a known result.
 
-Risks: money arrives after the question ended, or differs from what was asked, unnoticed.
+Risks: nobody notices that money arrived after the question ended, or that the person paid something
+else than what was asked for.
 The provider is therefore polled with growing pauses until the result is final. A payment without a
 final result, or that differs from the question, stays until an operator has reviewed it.
 """
@@ -15,7 +16,8 @@ from flows.errors import InvalidQuestion
 from flows.payments.money import Money
 from flows.payments.receipt import RECEIPT_KEPT
 
-# The `progress` of a question that was paid otherwise than asked. The tool receives it too.
+# The `progress` of a question whose payment differs from what was asked for. The tool receives this
+# text too.
 PAID_OTHERWISE = "paid otherwise than asked: whoever runs this server has to look at it"
 ASK_AGAIN_AFTER = timedelta(minutes=10)  # first pause; each further pause is twice as long
 ASK_AGAIN_AT_MOST = timedelta(days=1)

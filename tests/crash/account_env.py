@@ -1,4 +1,8 @@
-"""The parent process for accounts, payments and secrets: a server, its provider, and a customer."""
+"""The environment of crash tests for accounts, payments and secrets.
+
+The test process starts the server and the provider's sandbox, kills the server, and acts as a
+customer.
+"""
 
 import asyncio
 import json
@@ -66,7 +70,7 @@ class Customer:
         return (await self.page(url)).heading
 
     async def walk(self, link: str) -> str:
-        """Connect or pay completely, and return the heading of the last page."""
+        """Take all steps to connect an account or to pay. Return the heading of the last page."""
         return await self.come_back(await self.press(await self.to_provider(link)))
 
 
@@ -173,7 +177,7 @@ class AccountEnv:
         await self.outside.post("/again")
 
     async def carried(self) -> list[Any]:
-        """Wait until no webhook is in flight. Return all, and which were acknowledged."""
+        """Wait until no webhook is in flight. Return all, with `is_acknowledged` for each."""
         letters: list[Any] = json.loads((await self.outside.get("/carried")).content)
         return letters
 

@@ -1,8 +1,9 @@
-"""A server with every door open: tools, blocks, programs, people, approvers and their browsers.
+"""A server on which probes can use every door: MCP tools, `asking` blocks, API programs and pages.
 
-`World.ask` asks the same question at each door that asks, so that a probe is written once. People
-at MCP are "alice" and sign in at the issuer. Users of the application, whom blocks and programs
-ask, are "ann" and are identified by a cookie. Approvers of "finance" sign in at the issuer too.
+tests/doors/__init__.py explains doors and probes. `World.ask` asks the same question at any door
+that can ask, so one probe covers all of these doors. People at MCP are "alice" and sign in at the
+issuer. Users of the application, whom blocks and programs ask, are "ann" and are identified by a
+cookie. Approvers of "finance" sign in at the issuer too.
 """
 
 import json

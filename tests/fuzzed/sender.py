@@ -1,9 +1,10 @@
 """Send requests that a server's OpenAPI document allows or forbids, and report the responses.
 
 This is a separate process, because schemathesis is installed separately: `python -m
-tests.fuzzed.sender URL EXAMPLES KEYS`. KEYS is a JSON object with a key for each operation, by the
-operation's label. No key reaches its rate limit. The output is one JSON object: for each operation
-the number of responses by status, and under `broken` the responses that must never occur.
+tests.fuzzed.sender URL EXAMPLES KEYS`. KEYS is a JSON object that maps the label of
+each operation to an API key. Each operation has its own API key, so that no API key reaches its
+rate limit. The output is one JSON object: for each operation the number of responses by status, and
+under `broken` the responses that must never occur.
 """
 
 import json

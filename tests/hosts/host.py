@@ -1,7 +1,7 @@
 """Hosts: how each is started, and the proxy in front of it.
 
-The socket is bound and listens before the host starts and inherits it. So a request waits for the
-start, and no test polls.
+The tests open a listening socket first, and then start a host that inherits the socket. A request
+that arrives early waits until the host has started, so no test has to poll.
 """
 
 import asyncio
@@ -44,12 +44,15 @@ class Served:
 
     @property
     def key(self) -> dict[str, str]:
-        """The header of a client of the server's operator."""
+        """The authorization header that the operator's MCP client sends."""
         return {"authorization": f"Bearer {key_of(Ring([SECRET.encode()]))}"}
 
     @property
     def calls(self) -> ServerEnv:
-        """An environment that connects clients. It has no service, which is in another process."""
+        """An environment that connects clients to the host.
+
+        Its `service` is None, because the service runs in the host's process.
+        """
         return ServerEnv(url=self.url, service=None, settings=None, posts=None)  # type: ignore[arg-type]
 
     @asynccontextmanager
@@ -69,7 +72,7 @@ class Served:
 
 
 class Host(Protocol):
-    """A row of the table."""
+    """A way to serve the application: a row of `HOSTS` in table.py."""
 
     @property
     def name(self) -> str: ...
@@ -86,7 +89,7 @@ class Host(Protocol):
     def served(
         self, folder: Path, *, extra: Mapping[str, str] | None = None
     ) -> AbstractAsyncContextManager[Served]:
-        """Serve `tests.hosts.shop`. In `extra` settings, {origin} is replaced by its origin."""
+        """Serve `tests.hosts.shop`. In `extra`, {origin} stands for the host's origin."""
         ...
 
 
@@ -95,8 +98,9 @@ class StartedHost:
     """A host that a command starts, on a socket that the host inherits.
 
     `command` has {fd} for the socket, {app} for the application and {root_path} for the path that a
-    proxy strips. `proxy` says what an nginx in front does with the path, or with its beginning
-    `taken`: `keeps` or `takes off`.
+    proxy strips. `proxy` is the behavior of an nginx in front of the host, or None without nginx:
+    `keeps` forwards the path unchanged, and `takes off` strips `taken` from the start of the path.
+    If `taken` is None, nginx strips the whole `path`.
     """
 
     name: str

@@ -1,7 +1,8 @@
-"""`python -m tests.oidc.official_clients [MCP_REMOTE]`: real clients sign a person in and ask them.
+"""`python -m tests.oidc.official_clients [MCP_REMOTE]`: sign in and ask with real MCP clients.
 
-The official TypeScript and Python clients, on each revision, and mcp-remote if its program is
-named, sign in at oidc-provider with the two settings of docs/how-to/sign-in.md. The person uses a
+The official TypeScript and Python clients sign in at oidc-provider and call a tool that asks the
+person, on each protocol revision. With MCP_REMOTE, the path of the mcp-remote program, mcp-remote
+does the same. oidc-provider is configured as docs/how-to/sign-in.md describes. The person uses a
 real browser for the sign-in and for the link. The exit status is 1 if a client failed.
 """
 

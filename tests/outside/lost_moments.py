@@ -1,4 +1,7 @@
-"""A store that lost the moment in which a page was created and paid: people paid twice."""
+"""A store that lost its latest writes: a customer paid twice.
+
+The lost writes are those of the moment in which a payment page was created and paid.
+"""
 
 from collections.abc import AsyncIterator
 

@@ -41,7 +41,7 @@ from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import Settings
 from webapp.stores import Store, open_store
 
-# What clients declare: the modes, and {}, which clients declared before there were modes.
+# The elicitation capabilities of clients. OLD_FORM is {}, from before the protocol had modes.
 FORM = types.ElicitationCapability(form=types.FormElicitationCapability())
 URL = types.ElicitationCapability(url=types.UrlElicitationCapability())
 BOTH = types.ElicitationCapability(
@@ -149,7 +149,7 @@ class Person:
 
 
 class Caller:
-    """An MCP client as the model's host runs it. It records the links that it is asked to show."""
+    """A simulated MCP client. It records the links that the server asks it to show."""
 
     def __init__(self, client: Client, shown: asyncio.Queue[str], completed: list[str]) -> None:
         self.client = client
@@ -558,7 +558,7 @@ OF_CALLERS = {"answers", "declares", "headers", "typed", "fills", "slow", "name"
 async def caller_of(
     server: Any, revision: str, **options: Any
 ) -> AsyncIterator[tuple["ServerEnv", Caller]]:
-    """Serve the server and connect a client. `options` go to both."""
+    """Serve the server and connect a client. `options` are for `server_env` and `caller`."""
     own = {name: options.pop(name) for name in OF_CALLERS & options.keys()}
     async with server_env(server, **options) as env, env.caller(revision, **own) as caller:
         yield env, caller
@@ -575,7 +575,7 @@ async def attached(
 ) -> AsyncIterator[ServerEnv]:
     """Attach to a server that its own library serves, without our pages and middleware.
 
-    `options` are the library's.
+    `options` are passed to the library's `http_app` or `streamable_http_app`.
     """
     before = _tasks()
     is_fastmcp = hasattr(server, "_mcp_server")

@@ -15,7 +15,7 @@ from tests.support.processes import ended, start
 PAGES = {
     path.relative_to(HOUSE).as_posix(): path.read_text("utf-8")
     for path in (HOUSE / "README.md", *sorted((HOUSE / "docs").rglob("*.md")))
-    if path.name != "index.md"  # index.md includes README, which is read itself
+    if path.name != "index.md"  # index.md includes README.md, which is already in the list
 }
 _SAMPLE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _NAMED = re.compile(r"# (\w+\.py)\n")
@@ -42,7 +42,7 @@ FILES = _files()
 
 
 def one_server() -> str:
-    """Return the code of all servers merged into one server, the first."""
+    """Return the code of all sample servers, with all tools on the first server."""
     text = "\n\n".join(text for text in FILES.values() if "\nmcp = MCPServer(" in text)
     head, first, rest = re.split(r"(?m)(^mcp = MCPServer\(.*\)$)", text, maxsplit=1)
     return head + first + re.sub(r"(?m)^mcp = MCPServer\(.*\)$", "", rest)

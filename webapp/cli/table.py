@@ -26,7 +26,7 @@ from msgspec import Struct
 from webapp.command import CommandRefused
 from webapp.printing import printed, tell
 
-SHORTEST_ID = 8  # most ids begin with a time, so rows are still distinct tomorrow
+SHORTEST_ID = 8  # most ids begin with an 8-character timestamp
 NARROWEST = 6  # minimum characters of a cell that is cut
 CANDIDATES_NAMED = 5
 _GAP = "  "
@@ -178,7 +178,7 @@ def as_ascii(value: object) -> str:
 
 
 def text_of(value: Any) -> str:
-    """Return a field as a program reads it in a pipe."""
+    """Return a field's value as text for a program that reads the output from a pipe."""
     match value:
         case None:
             return ""

@@ -75,9 +75,9 @@ def attach(
 ) -> "Middleware":
     """Let the tools of an MCPServer, a FastMCP server or a low-level Server await people.
 
-    `issuer` names the issuer of the subjects of the server's own authentication, if its access
-    tokens do not name one. `connections` has the calls that come over stdio. Raises TypeError if
-    `server` is of another type, and ValueError if the author gave the server no name.
+    If the server authenticates its callers itself, `issuer` is the issuer to assume for access
+    tokens that name no issuer. `connections` has the calls that come over stdio. Raises TypeError
+    if `server` is of another type, and ValueError if the author gave the server no name.
     """
     middleware = getattr(low_level_of(server), "middleware", None)
     if not isinstance(middleware, list):
@@ -194,7 +194,8 @@ class Middleware:
                 raise
         watched.has_result()
         asks = self._connections.of(context)
-        for id in await asks.ended(service.elicitations):  # ended between calls
+        # Notify the client of questions that ended between two calls.
+        for id in await asks.ended(service.elicitations):
             await context.session.send_elicit_complete(id, related_request_id=request_id)
         later = partial(when_read_later, request_id)
         service.running_tools.deliver(call, connection, later=later)
@@ -408,7 +409,10 @@ class Middleware:
 
 
 def _own(accounts: Mapping[str, str], caller: Caller) -> dict[str, str]:
-    """Return this caller's accounts among `accounts`, which come from a token of any owner."""
+    """Return only the accounts that belong to this caller.
+
+    `accounts` comes from a request-state token, which can name accounts of another owner.
+    """
     owner = caller.owner
     return {of: id for of, id in accounts.items() if owner is not None and id.startswith(owner)}
 

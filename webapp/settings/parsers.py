@@ -1,4 +1,8 @@
-"""The parsers of settings. Each takes a text and raises ValueError with sentences."""
+"""The parsers of settings.
+
+Each parser takes the text of a setting. If the text is invalid, the parser raises ValueError. The
+arguments of the ValueError are sentences that tell the operator what is wrong.
+"""
 
 import ipaddress
 import re

@@ -1,4 +1,4 @@
-"""The settings of a server with a sandbox, which replaces everything that is not configured."""
+"""The settings of a server whose sandbox simulates the providers that are not configured."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,7 +10,10 @@ if TYPE_CHECKING:  # most servers have no sandbox
 
 
 def with_sandbox(settings: Settings, sandbox: "Sandbox") -> Settings:
-    """Return the settings with the sandbox in place of everything that is not configured.
+    """Return the settings with the sandbox in place of the providers that are not configured.
+
+    The sandbox simulates account providers that have no credentials, and payment providers if no
+    merchant account is configured.
 
     Raises ValueError unless the server is on loopback.
     """

@@ -138,7 +138,7 @@ def _hushed(_: str) -> None:
 
 
 def _is_beside(form: WalkedForm) -> bool:
-    """Return True if the form is another button than Continue."""
+    """Return True if the form belongs to a button other than Continue."""
     return "/allow" in form.action or form.action.endswith("/decline")
 
 

@@ -1,4 +1,4 @@
-"""Secrets: a question whose answers are all secret, and whose texts reveal nothing of them."""
+"""Secret questions: their fields, answers, digests, stored terms and refusals."""
 
 from dataclasses import dataclass
 from datetime import timedelta

@@ -1,4 +1,7 @@
-"""PayPal's certificates: which ones are trusted, although the sender's own header names them."""
+"""PayPal's certificates: which certificates are trusted.
+
+The certificate's URL comes from a header of the webhook, so an attacker can choose the URL.
+"""
 
 import base64
 import zlib
@@ -102,7 +105,10 @@ def refusal(headers: Headers, body: bytes = BODY, **said: Any) -> str:
 
 
 def refusal_of_a_url(headers: Headers, *, now: datetime = NOON) -> str:
-    """Return why the URL is refused before a fetch, and check that a fetch is refused alike."""
+    """Return why `certificate_url` refuses the URL before a fetch.
+
+    Check that verification refuses the delivery for the same reason.
+    """
     with pytest.raises(Unverified) as refused:
         certificate_url(PAYPAL, body=BODY, headers=headers, now=now)
     assert refusal(headers, now=now) == refused.value.reason
@@ -168,7 +174,7 @@ def test_a_time_with_fractions_is_read() -> None:
     assert refusal(headers) == "bad_signature"
 
 
-# Whose certificate
+# The certificate: its URL, issuer, dates and key
 
 
 @pytest.mark.parametrize(
@@ -305,7 +311,7 @@ def test_the_bundle_that_httpx_trusts_has_roots_of_the_authority(scheme: Certifi
     assert isinstance(roots_of(scheme, bundle=certifi.contents().encode()), Store)
 
 
-# What it signed
+# The signed content: headers, body and webhook id
 
 
 def test_no_bit_of_the_body_can_change_nor_its_length() -> None:

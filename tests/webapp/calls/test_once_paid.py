@@ -94,7 +94,7 @@ async def test_what_is_bought_for_good_is_used_by_each_call_for_itself(shop: Sho
         await shop.tell_all()
         assert await buy.result() == "copy 1 for 9.00 EUR"
         for number in (2, 3):
-            # Until then, a repeated call could still need the lost result.
+            # For two minutes, a repeated call gets the previous result instead of a new copy.
             shop.clock.tick(minutes=2)
             assert await buy.again() == f"copy {number} for 9.00 EUR"
 

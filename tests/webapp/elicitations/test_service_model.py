@@ -176,7 +176,8 @@ class ServiceBesideModel(RuleBasedStateMachine):
         is_kept = self.clock() < known.expires_at + LATE_UNTIL
         other = None if holder in {None, id} else self.model[str(holder)]
         is_moved = other is not None and not self.now_of(str(holder)).holds_key
-        # Another test covers superseding for an acceptance that is not stored.
+        # The model takes `is_moved` from the service. Another test checks whether a late acceptance
+        # that is not stored supersedes a newer question.
         if other is not None and is_moved and other.status != "accepted":
             if other.is_open:
                 other.end("superseded", self.clock())

@@ -93,7 +93,8 @@ async def test_a_callback_that_comes_in_another_browser(caplog):
         assert refusals(caplog) == []
         assert (await thief.visit(callback)).status == 403
         id = (await here.row(link)).id
-        # The visitor is this machine's own user, but in another browser than the one that went out.
+        # The thief's browser runs as the same user of this machine, but it is not the browser that
+        # was sent to the provider.
         assert refusals(caplog) == [("WARNING", "callback.refused", {"id": id, "way": "open"})]
         await person.visit(callback)
         await asked.account()

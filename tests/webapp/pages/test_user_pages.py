@@ -20,7 +20,7 @@ from webapp.pages.views_openers import (
     SomeoneElse,
 )
 
-# Pages without a question of a user: sign-in at this server, and pairing with it.
+# Pages that never show a user's question: sign-in at this server, and pairing a browser with it.
 OTHERS = (Home, Pair, Paired, PairUsed, SignInFailed, SignedOut, Closed)
 AS_FOR_USERS = {
     "for_user": True,

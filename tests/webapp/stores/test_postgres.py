@@ -1,4 +1,4 @@
-"""Opening a store on PostgreSQL: what is refused and why, and what a newer layout may change."""
+"""Opening a store on PostgreSQL: refused servers and databases, and supported table layouts."""
 
 import asyncio
 import re

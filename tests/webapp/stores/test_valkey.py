@@ -551,7 +551,7 @@ class TestConnection:
             async with opened(f"valkey://{way}?db=0") as store:
                 await store.write(record("a-1"))
                 (nobody,) = free_ports(1)
-                # As the replication would have copied it.
+                # Copy the server key to the new primary, as replication would have done.
                 new.look().set(SERVER_KEY, old.look().get(SERVER_KEY))
                 old.look().replicaof("127.0.0.1", nobody)
                 for call in (lambda: store.write(record("a-2")), store.check):
@@ -705,8 +705,8 @@ class TestConnection:
                     with pytest.raises(StoreUnavailable):
                         await store.read("a", "elicitation", "a-1")
                 os.kill(server.pid, signal.SIGCONT)
-                # The sent write may be carried out now. Reading again shows it, and a later write
-                # wins or loses.
+                # The server may run the first write only now. The read returns the row from before
+                # or after the first write. The second write succeeds, or conflicts with the first.
                 found = await recovered(lambda: store.read("a", "elicitation", "a-1"))
                 assert found in (row, replace(row, status="unknown", version=2))
                 later = recovered(lambda: store.write(replace(found, status="later")))
