@@ -1,7 +1,7 @@
 """Questions of one call, each asked by its own asyncio task: no answer is lost.
 
-The first task with something to show ends the call or the request. The other tasks can be at any
-point then.
+The first task with something to show ends the call or the request. At that moment, the other tasks
+can be at any point.
 """
 
 import asyncio

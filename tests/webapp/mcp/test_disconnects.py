@@ -23,7 +23,7 @@ LOGIN = "https://example.org/login"
 
 
 class Work:
-    """The tool `buy`, which asks and then works once, until the gate is opened."""
+    """The tool `buy`, which asks and then runs `work` through `once`, until `gate` is set."""
 
     def __init__(self, server: Any) -> None:
         self.gate = asyncio.Event()
@@ -186,7 +186,7 @@ async def test_a_legacy_client_whose_line_was_cut_may_come_back_while_the_body_w
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_body_without_an_answer_ends_with_its_client(server, when):
-    """A tool of 2026-07-28 without a claimed answer is cancelled, and nothing is lost."""
+    """A tool of 2026-07-28 without a claimed answer is cancelled when its client disconnects."""
     started, ended = asyncio.Event(), asyncio.Event()
 
     @server.tool()

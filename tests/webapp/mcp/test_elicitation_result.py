@@ -551,7 +551,7 @@ async def test_arguments_too_long_to_be_kept_are_given_again(server, shop: Shop,
 
 
 async def test_a_client_with_forms_and_letters_by_tool_goes_on_in_its_legs():
-    """A client's form that comes up inside `elicitation_result` is answered in the next request."""
+    """A form that `elicitation_result` shows is answered in the client's next request."""
     from tests.support.guarded_server import TOKEN, new_guarded_server
 
     server = new_guarded_server("mcp", subject="ann")

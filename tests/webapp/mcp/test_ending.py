@@ -18,7 +18,7 @@ from webapp.stores.memory import MemoryStore
 async def end_beside(clock: Clock, *, swallowed_at_most: int) -> tuple[float, bool]:
     """End a body that swallows cancellations.
 
-    Returns the seconds that ending took, and whether the body had ended by then.
+    Returns how many seconds the shutdown took, and whether the body had ended when it returned.
     """
     bodies = RunningTools()
     freed = asyncio.Event()

@@ -598,7 +598,7 @@ async def test_a_tool_that_calls_a_gated_one_waits_for_it(ran, revision):
 
     async with caller_of(server, revision, declares=FORM, fills=[{}, "decline"]) as (_, caller):
         assert (await caller.result("wipe_all")).is_error
-        # The first approval stays valid when the second one is asked for in its own request.
+        # On 2026-07-28, the second approval needs a request of its own. The first one stays valid.
         assert ran == (["a"] if revision == LEGACY else ["a", "a"])
         says = [form.message for form in caller.forms]
         assert says == ["Run wipe?\nwhat: a", "Run wipe?\nwhat: b"]

@@ -64,8 +64,8 @@ async def test_a_call_whose_client_is_gone_is_its_callers_and_works_once(server)
     async with server_env(server) as env:
         session = await opened_session(env.mcp_url)
         with connected(env) as connection:
-            # The server accepted this connection, since it replied. Then a call is sent and it is
-            # closed.
+            # The reply shows that the server accepted this connection. Then the client sends a call
+            # and closes the connection.
             connection.setblocking(False)
             loop = asyncio.get_running_loop()
             ping = request(env, {"id": 1, "method": "ping"}, session)

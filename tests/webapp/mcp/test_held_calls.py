@@ -222,7 +222,7 @@ async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait():
             connection = StreamConnection()
             watched = clients.patience.watch(Identified(owner=owner, client="c"), connection)
             clock.tick(seconds=seconds)
-            if owner != "who gave up":  # the call is answered with an error, which arrives
+            if owner != "who gave up":  # whose call got an error, not a result
                 watched.has_result()
             connection.end(is_delivered=arrives)
         seen = {
@@ -260,7 +260,7 @@ async def test_a_held_call_ends_in_time_whatever_the_clock_is_set_to(library):
         assert not call.done()
         await pass_time(env, clock, seconds=1)
         assert is_still_waiting(await soon(call))
-        # The clock goes forward again: no call appears to have waited for two hours.
+        # The clock is corrected: `last` must not count as a call that waited for two hours.
         last = caller.call("sign_in")
         await env.pending()
         clock.set(hours=2)

@@ -115,7 +115,7 @@ async def test_a_tool_is_hidden_until_another_has_connected_the_account(server, 
         assert await seen(caller) == set()
         assert text_of(await went_through(caller, "link_account", [at.guest.connect])) == "octocat"
         assert await seen(caller) == {"list_repositories"}
-        # The tool is listed now. Whether it may use the account is asked once.
+        # The tool is listed now. Its first call asks the person for permission to use the account.
         result = await went_through(caller, "list_repositories", [at.guest.allow])
         assert text_of(result) == "those of octocat"
         assert await caller.text("list_repositories") == "those of octocat"
@@ -277,7 +277,7 @@ def watched(name: str, seen_in: list[str], server: Any) -> Any:
     class Watching(Middleware):
         async def on_list_tools(self, context: Any, call_next: Any) -> Any:
             seen_in.append(name)
-            get_http_request()  # raises RuntimeError where there is none
+            get_http_request()  # raises RuntimeError outside a request
             return await call_next(context)
 
     server.add_middleware(Watching())

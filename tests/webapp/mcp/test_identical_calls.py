@@ -37,8 +37,8 @@ async def test_a_new_call_after_a_questions_time_asks_a_new_question(server):
     async with attached(server, clock=clock) as env, env.caller(MODERN) as caller:
         (dead,) = links_asked(await caller.leg("sign_in"))
         clock.tick(minutes=1)
-        # The client never replied to the expired question, so the person gets the new one as a
-        # link.
+        # The client never replied to the expired question, so the new question reaches the person
+        # as a link.
         link = link_in(await caller.answered("sign_in"))
         assert env.id_of(link) != env.id_of(dead)
         assert await env.status(dead) == "expired"

@@ -55,7 +55,7 @@ async def test_parallel_calls_hear_the_same_and_book_once(
         calls = [await it.asks(tool)]
         for _ in range(2):
             calls.append(it.caller.call(tool))
-            if revision == LEGACY:  # the one before it hears of the newer one
+            if revision == LEGACY:  # the newer call ends the previous call
                 assert text_of(await soon(calls[-2])).startswith(BUSY)
             else:
                 await eventually(lambda: it.shows.asked == len(calls))

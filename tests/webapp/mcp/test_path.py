@@ -186,7 +186,7 @@ async def test_a_completion_while_the_address_is_made_is_not_lost(server, revisi
     # parity: L3
     # defect: lynq early completion
     # finding: R3
-    # The completion arrives before the function returns: another thread completes in its own loop.
+    # Another thread completes the elicitation in its own loop before the function returns.
     store = f"sqlite:///{tmp_path / 'elicit.db'}"
     completions: list[Completion] = []
     envs: list[ServerEnv] = []

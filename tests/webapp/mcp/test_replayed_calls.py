@@ -78,7 +78,8 @@ async def first(caller: Any, tool: str) -> Any:
 async def replayed(caller: Any, tool: str, resumed: Sequence[dict[str, Any]]) -> Any:
     """Run an engine once: repeat the call from its first request, with the stored answers.
 
-    The answers are sent in the order of the rounds, each with its key. A KeyError ends the run.
+    Each round sends the answers that are stored for it. A question whose key has no stored answer
+    ends the run with a KeyError.
     """
     result = await first(caller, tool)
     for answers in resumed:
@@ -96,7 +97,7 @@ async def replayed(caller: Any, tool: str, resumed: Sequence[dict[str, Any]]) ->
 
 
 async def in_an_engine(it: Here, tool: str) -> tuple[Any, int]:
-    """Return the call's result and the number of interruptions of the graph."""
+    """Return the call's result and how often the engine was interrupted by a question."""
     resumed: list[dict[str, Any]] = []
     while isinstance(result := await replayed(it.caller, tool, resumed), types.InputRequiredResult):
         it.clock.tick(seconds=2)

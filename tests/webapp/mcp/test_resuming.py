@@ -132,7 +132,7 @@ async def test_a_stream_that_was_cut_before_the_result_goes_on_with_it(library):
         work.gate.set()
         assert await soon(resumed) == 200
         assert reader.results == ["worked 1"]
-        # The stream sent the result, so a repeated call receives it as given again.
+        # The stream has sent the result, so a repeated call gets it marked as given again.
         await soon(results_are_noted(env))
         async with env.caller(LEGACY) as caller:
             again = await soon(caller.call("work"))

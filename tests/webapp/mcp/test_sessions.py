@@ -79,7 +79,7 @@ async def test_those_without_a_name_leave_room_for_everybody_else():
     statuses = [(await library.send(nameless(1)))[0] for _ in range(5)]
     assert statuses == [200, 200, 200, 429, 429]  # one address has its own limit
     statuses = [(await library.send(nameless(n)))[0] for n in (2, 3, 4, 5, 6)]
-    assert statuses == [200, 200, 200, 429, 429]  # and all anonymous callers have a common one
+    assert statuses == [200, 200, 200, 429, 429]  # all anonymous callers share another limit
     for number in (1, 2):
         assert (await library.send(person(number)))[0] == 200
     # The remaining sessions are reserved for the owner.
@@ -101,7 +101,7 @@ async def test_a_persons_longest_unused_session_makes_room_for_their_next():
     listening = asyncio.create_task(library.send(OWN, ids[1], "GET", closed=closed))
     await asyncio.sleep(0)
     assert (await library.send(OWN))[0] == 200
-    # The older session has a listening stream, and the first one was used since.
+    # The third session is closed: the first was used again, and the second has an open stream.
     assert ids[2] not in library.open
     assert {ids[0], ids[1], ids[3]} < library.open
     closed.set()

@@ -161,7 +161,7 @@ async def test_a_leg_that_hears_late_of_its_runs_result_gets_it_all_the_same():
         records = set(store._contents.records)
         late.hear()
         try:
-            # The second call is answered, or creates a new question that is not shown.
+            # Wait until the second call is answered, or has wrongly created a new question.
             await eventually(lambda: second.done() or set(store._contents.records) - records)
             assert second.done()
             assert text_of(answered_in(second.result())) == "bought 1"

@@ -214,9 +214,9 @@ def on_a_hand_clock(steps: Callable[[HeldStore, Readiness], Awaitable[None]]) ->
 
 
 async def probed(readiness: Readiness, *, seconds: int) -> list[bool]:
-    """Check readiness every 5 seconds, as a proxy does.
+    """Return the results of readiness checks, one every 5 seconds, as a proxy makes them.
 
-    Each check returns within about 2 seconds.
+    Each check has to return within about 2 seconds.
     """
     answers, now = list[bool](), asyncio.get_running_loop().time
     for _ in range(0, seconds, 5):

@@ -390,7 +390,7 @@ async def ends(shop: Shop) -> AsyncGenerator[None]:
 
 
 async def begun(client: TaskClient, task: str, shop: Shop) -> None:
-    """Wait until the body runs that has its answer."""
+    """Poll the task until its body has started a second time, with the answer."""
     while len(shop.began) < 2:
         await client.get(task)
 

@@ -98,7 +98,7 @@ async def go_on(
     after: types.InputRequiredResult,
     answers: Mapping[str, object],
 ) -> types.CallToolResult | types.InputRequiredResult:
-    """Send the next request with answers by message: contents, actions, or None for silence."""
+    """Send the next request with answers by message: contents, actions, or None to send none."""
     responses: dict[str, Any] = {}
     for key, request in (after.input_requests or {}).items():
         answer = answers.get(cast("Any", request).params.message)

@@ -162,7 +162,7 @@ async def test_same_call_after_answer_that_does_not_fit_has_the_link(server, rev
         assert kind is not None
         await kind.complete(asked, {"response": "Ann"}, OnPage())
         assert text_of(await soon(again)) == DONE["name"]
-        # Only a client that answered without any content is recognized at another tool's question.
+        # Only a client that answered without any content gets the link for another tool's question.
         if content:
             assert not (await it.asks("surname")).done()
         else:
@@ -407,7 +407,7 @@ async def test_one_that_draws_forms_stays_one_when_its_person_is_away(server):
         assert is_link(await soon(call))
         (record,) = await it.env.service.clients.all()
         assert record.forms is not None
-        assert len(record.forms.unanswered) == 1  # a second unanswered form would count
+        assert len(record.forms.unanswered) == 1  # only two in a row count
         again = it.caller.call("surname")
         await it.shows.says("accept", {"response": "Smith"})
         assert text_of(await soon(again)) == "hello Smith"
@@ -528,7 +528,7 @@ async def test_client_that_leaves_two_questions_in_a_row_unanswered_is_not_waite
 async def two_programs(
     server: Any, revision: str, name: str, *, differ: str
 ) -> AsyncGenerator[tuple[Here, Here]]:
-    """Open two programs of one person that give themselves the same name."""
+    """Open two programs of one person with the same name, which differ in `differ` only."""
     clock = Clock()
     other: dict[str, Any] = {"declares": BOTH if differ == "capabilities" else FORM}
     if differ == "version":

@@ -202,7 +202,7 @@ async def test_the_live_status_is_told_when_it_is_another_one(revision):
             assert await anext(lines) == "data: pending"
             elicitations = here.env.service.elicitations
             await elicitations.change(asked.id, lambda one: join(one, leg="newer", run="r"))
-            assert "visit" in (await alice.visit(link)).text  # the page has been notified by then
+            assert "visit" in (await alice.visit(link)).text  # the live page got the change
             await here.env.complete(link)
             assert [line async for line in lines if line] == ["data: accepted"]
 
