@@ -18,7 +18,7 @@ from webapp.stores.memory import MemoryStore
 
 
 async def shown_to(service: Service, *, answers: bool) -> str | None:
-    """Ask in a separate call and abandon the call. Return the id of the question that it shows."""
+    """Ask in a separate call, abandon the call, and return the id of the question it showed."""
     presenter = Holding()
     call = call_of(service, presenter=presenter, arguments={"answers": answers})
 

@@ -61,7 +61,7 @@ async def test_request_of_a_run_releases_nothing_that_another_one_has_extended()
             current = taken
             clock.tick(seconds=1)
         await first.release_used()
-        await second.release_used()  # which found the answer claimed
+        await second.release_used()  # `second` found the answer already claimed
         after = await elicitations.get(question.id)
         assert after is not None
         assert elicitations.is_held(after)
