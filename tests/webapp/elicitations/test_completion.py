@@ -186,7 +186,7 @@ async def test_a_late_yes_supersedes_the_same_question_asked_anew(
     found = await here.elicitations.find(owner=old.owner, join=old.join)
     assert found is not None
     assert (found.id, found.content) == (old.id, {"n": 1})
-    # In the other order, the newer elicitation is paid too, but the question has its answer.
+    # The newer elicitation is completed too, but the question keeps its first answer.
     assert await here.completing.complete(new.id, {"n": 2}) is Completion.LATE
     found = await here.elicitations.find(owner=old.owner, join=old.join)
     assert found is not None
@@ -236,7 +236,7 @@ def late_asked() -> Question[Any]:
 
 
 async def late_question(here: Service, clock: Clock) -> Elicitation:
-    """Return a question of the same call that expired, and whose call has ended."""
+    """Return an expired question whose call has ended."""
     presenter = Holding()
     call = call_of(here, presenter=presenter)
     with asking(Verbs(call)):
@@ -401,7 +401,7 @@ async def test_a_name_that_many_had_whose_questions_are_gone_is_free(
 
 
 async def named_by(here: Service, name: str, *, server: str = "s", tool: str) -> Elicitation:
-    """Return a question of Alice's that this tool of this server gave the name."""
+    """Return a question of Alice's, to which a tool of a server gave this name as its alias."""
     fresh = question_in_store(here, join=f"{server} {tool}")
     fresh = replace(fresh, asked=replace(fresh.asked, server=server, tool=tool))
     await here.elicitations.write(fresh)

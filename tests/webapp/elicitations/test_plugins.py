@@ -97,7 +97,7 @@ async def ask(
     guards: Guards | None = None,
     patience: timedelta = timedelta(minutes=1),
 ) -> Question[Any]:
-    """Return the question after the hooks ran. Raises what a hook or a check raised."""
+    """Return the question as the hooks left it. The errors of hooks and checks are raised."""
     worded, room = await Plugins(plugins, patience=patience).asking(
         form() if question is None else question,
         tool=TOOL,
@@ -115,7 +115,7 @@ async def answer(
     note: str = "Elm Street",
     patience: timedelta = timedelta(minutes=1),
 ) -> Json:
-    """Return the content to be written. Raises what a hook or a check raised."""
+    """Return the content to be written. The errors of hooks and checks are raised."""
     return await Plugins(plugins, patience=patience).answering(
         ASKED, {"note": note}, OnPage(), schema=SCHEMA, verify=(guards or Guards()).verify
     )
@@ -462,7 +462,7 @@ async def test_the_time_of_the_stage_is_not_the_hooks() -> None:
 
     class Slow(Guards):
         async def admit(self) -> str:
-            # Turns of the event loop: a hook that waited for this would time out.
+            # If these turns of the event loop counted as the hook's time, the hook would time out.
             for _ in range(10):
                 await asyncio.sleep(0)
             ready.set()

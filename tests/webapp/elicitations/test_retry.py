@@ -18,7 +18,7 @@ MANY = 60
 
 
 class Losing(MemoryStore):
-    """A store in which another writer is first, `losses` times."""
+    """A store whose next `losses` writes fail, as if another writer had been first."""
 
     losses = 0
     lost = 0

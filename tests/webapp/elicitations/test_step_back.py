@@ -1,4 +1,4 @@
-"""A store that has stepped back: one process handles it, and none continues from memory."""
+"""A store that lost its last writes: one process handles the loss, and none trusts its memory."""
 
 from dataclasses import fields
 from datetime import datetime
@@ -24,7 +24,7 @@ CLAIM_OVER_SECONDS = 31
 
 
 class Acting(Service):
-    """A service that records the times since when data may be lost, and fails `failures` times."""
+    """A service that records each time since which data may be lost, and fails `failures` times."""
 
     since: ClassVar[list[datetime]]
     failures: ClassVar[int]
