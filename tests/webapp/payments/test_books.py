@@ -99,9 +99,9 @@ class Books:
         return f"{words} (open)" if is_open else words
 
     async def _model(self) -> str:
-        """Return what the repeated call answers.
+        """Return the text that the repeated call gives to the model.
 
-        A call that asks for another payment stays open.
+        If the call asks for another payment, say so and leave the call open.
         """
         caller, bodies = self.buy.caller, self.shop.bodies
         (payment,) = await self.shop.payments()

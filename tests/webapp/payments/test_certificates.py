@@ -1,4 +1,4 @@
-"""Verified certificates: they stay usable after restarts and while others name invented ones."""
+"""Verified certificates: usable after restarts and while senders name invented certificates."""
 
 from datetime import timedelta
 
@@ -119,7 +119,7 @@ async def test_whoever_names_certificates_that_are_not_there_holds_back_nobody_e
 async def test_a_certificate_that_was_good_is_there_after_a_restart(host: Host) -> None:
     await host.genuine(await host.process())
     restarted = await host.process()
-    for number in range(FETCHES_AT_ONCE):  # from as many addresses as needed
+    for number in range(FETCHES_AT_ONCE):  # each from another address, up to the common limit
         await host.invented(restarted, f"X{number}", sender=f"198.51.100.{number}")
     assert await host.invented(restarted, "X", sender="203.0.113.1") == "too often"
     host.is_gone = True

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 some = st.integers(min_value=0, max_value=2)
 PRICE = 900
 ROUNDS_WHILE_DOWN = 10
-ROUNDS_AT_MOST = 1000  # only an endless loop gets there
+ROUNDS_AT_MOST = 1000  # only an endless loop runs this often
 
 
 class DeclaredBesideModel(RuleBasedStateMachine):

@@ -1,7 +1,7 @@
 """Disputes at a declared provider: notices in any order, and no refund of disputed money.
 
-A notice shows the state at the time when it was made, so it can only add claims. An answer from the
-provider, or a notice about the end of a claim, ends it.
+A notice shows the state at the time when it was made, so a notice can only add claims. A claim ends
+with an answer from the provider, or with a notice about its end.
 """
 
 from collections.abc import AsyncIterator

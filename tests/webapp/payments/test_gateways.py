@@ -229,7 +229,7 @@ async def test_what_is_said_of_payments_that_nobody_knows_is_looked_up_at_a_rate
             assert sent.status_code == 200
         before = [*provider.calls]
         hint = by_hand("PAYMENT.CAPTURE.REFUNDED", "CO1")
-        assert (await payment_env.post(hint)).status_code == 429  # PayPal sends it again
+        assert (await payment_env.post(hint)).status_code == 429  # so PayPal will resend it
         assert provider.calls == before
         payment_env.clock.now += BETWEEN_TRACES
         assert (await payment_env.post(hint)).status_code == 200
@@ -244,7 +244,7 @@ async def test_a_provider_that_is_down_is_asked_again_about_a_refund_by_hand() -
 
 
 async def test_an_order_that_lapsed_keeps_no_other_from_being_heard() -> None:
-    """A hint asks about all orders of its question, and one of the orders is gone."""
+    """A hint lets the server ask about all orders of a question, one of which no longer exists."""
     provider = Telling()
     async with selling(PAYPAL_SELLER, provider) as payment_env:
         asked = await payment_env.begun()

@@ -1,7 +1,7 @@
 """Events after a payment: refunds made at the provider, and banks' claims.
 
-The provider reports each by an event only, once or twice, in any order, before or after the event
-of the payment itself.
+The provider reports each refund and claim by an event only, once or twice, in any order, before or
+after the event of the payment itself.
 """
 
 import itertools
@@ -39,7 +39,7 @@ async def refunded_first(shop: Shop, buy: Buying, **about: str) -> tuple[bytes, 
     return refunded, paid, intent
 
 
-# Refunds that are found by asking, without an event.
+# Refunds and claims that the server finds by asking the provider, without an event.
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ FOR_GOOD = pytest.mark.parametrize("is_for_good", [False, True])
 
 
 async def marked(shop: Shop) -> list[Record]:
-    """Return the records of a store whose newest high-water mark was made now."""
+    """Make a new high-water mark, and return the records of the store."""
     shop.clock.tick(seconds=6)
     await shop.service.elicitations.high_water.make_mark()
     return await scanned(shop.store)
@@ -34,7 +34,7 @@ async def goes_back(shop: Shop, copies: Sequence[Record]) -> None:
 
 
 async def steps_back(shop: Shop, copies: Sequence[Record]) -> None:
-    """Take the store back to the copies, and let its process notice."""
+    """Restore the store to these earlier copies, and let its process notice the loss."""
     shop.clock.tick(seconds=6)
     await shop.service.elicitations.high_water.make_mark()
     await goes_back(shop, copies)
@@ -44,7 +44,7 @@ async def steps_back(shop: Shop, copies: Sequence[Record]) -> None:
 
 async def a_backup_is_restored(shop: Shop, copies: Sequence[Record]) -> None:
     mark = next((one for one in copies if one.kind == MARK), None)
-    now = shop.clock() - timedelta(seconds=5)  # another machine's clock
+    now = shop.clock() - timedelta(seconds=5)  # the clock of the machine that restores is slow
     ours = restored(mark, made_at=now, now=now)
     others = [one for one in copies if one.kind != MARK]
     await goes_back(shop, [*others, *ours])

@@ -99,7 +99,7 @@ async def test_automatic_refund_waits_for_a_part_refund(
     first = asyncio.create_task(give(shop.service, payment, 600))
     await eventually(lambda: shop.line.count(REFUND))
     shop.clock.tick(days=7)
-    # The refund request is slower than a sweep. By this clock it is older than a minute.
+    # Another process sweeps while the first refund request, now days old, is unanswered.
     sweeping = asyncio.create_task(fall_due(other.service))
     await eventually(lambda: shop.line.count(REFUND) > 1)
     del shop.line.held[REFUND]

@@ -1,7 +1,7 @@
 """Partial refunds, full refunds and crashes never refund more than was requested, in any order.
 
 Two processes share a store. The provider handles requests one at a time, when the test says so:
-each is carried out, delayed, lost or refused. The process that sent it may die in the meantime.
+it carries out, delays, loses or refuses a request. The sending process may die in the meantime.
 """
 
 import asyncio
@@ -194,7 +194,7 @@ class PartRefundsBesideModel(RuleBasedStateMachine):
             if status == 200 or is_made:
                 self.till.make(one)
             elif status == 400:
-                self.till.sent.remove(one)  # a slow request may still be carried out later
+                self.till.sent.remove(one)  # only a 400 proves that nothing will be done
         await self._calm()
 
     @rule(which=some)
@@ -275,7 +275,7 @@ def test_refused_list_does_not_mean_that_a_refund_whose_answer_was_lost_was_refu
     machine = PartRefundsBesideModel()
     machine.open(is_spent=False)
     machine.refund(which=0, up_to=100)
-    machine.answer(which=0)  # the list before the refund
+    machine.answer(which=0)  # the request for the list of refunds, before the refund
     machine.lose_the_answer(which=0)
-    machine.turn_away(which=0, status=400)  # the list after it
+    machine.turn_away(which=0, status=400)  # the request for the list of refunds, after the refund
     machine.teardown()

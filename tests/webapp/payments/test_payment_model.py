@@ -49,7 +49,7 @@ Step: TypeAlias = Callable[..., None]
 
 @dataclass
 class Leg:
-    """A call of the tool. Its body waits for the test as soon as it has a receipt."""
+    """A call of the tool. A body that has a receipt waits until the test sets `may_go_on`."""
 
     topic: str
     call: Call
@@ -73,7 +73,7 @@ class Leg:
                 await self.body()
         except Interrupted:
             await self.call.finish()
-            # An earlier result, returned again.
+            # True if the call returned the result of an earlier call.
             self.is_finished = isinstance(self.call.answer, dict)
         except asyncio.CancelledError:
             if not self.is_dead:
@@ -100,7 +100,7 @@ class Leg:
         if self.work == "spend":
             await receipt.spend()
         elif self.work == "refund":
-            with suppress(NotPossible):  # a body that died has spent it
+            with suppress(NotPossible):  # an earlier body, which died, spent the payment
                 await receipt.refund()
 
 
@@ -198,7 +198,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
     @precondition(lambda self: self.topic_of)
     @rule(topic=topics, work=st.sampled_from(["", "spend", "refund"]), arrives=st.booleans())
     def use(self, topic: str, work: str, arrives: bool) -> None:
-        """Finish a body that has its receipt. Its result arrives or is cut off."""
+        """Let the bodies of this topic finish. Their results arrive or are cut off."""
         self.do(self._use(topic, work, arrives=arrives))
 
     async def _use(self, topic: str, work: str, *, arrives: bool) -> None:
@@ -481,7 +481,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             self.shop.clock.tick(minutes=31)
             await self._sweep()
         await self._agrees()
-        # Unanswered questions and failed refunds are tried again by now.
+        # After two days, the server retries unanswered requests to the provider and failed refunds.
         self.shop.clock.tick(days=2)
         await self._sweep()
         rows = {payment.session for payment in await self.shop.payments()}
@@ -530,7 +530,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             assert len(await self.shop.payments()) == rows + 1
             # The server may ask the provider whether the payment was refunded.
             await eventually(lambda: leg.receipt or leg.task.done())
-        if leg.receipt is None:  # the payment was refunded before a crash, which is reported once
+        if leg.receipt is None:  # refunded before a crash: one call reports the refund
             assert leg.is_finished
             assert not leg.is_asked
             self.legs.remove(leg)
@@ -542,7 +542,7 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         assert not self.legs
 
     async def it_arrives(self, topic: str) -> None:
-        """Deliver the pending payment. The call did not ask for another one."""
+        """Let the pending payment arrive at the provider, without an event to the server."""
         pending = [
             number
             for number, id in enumerate(self.tills)
@@ -559,7 +559,8 @@ class PaymentsBesideModel(RuleBasedStateMachine):
     async def is_first_money_there(self, topic: str) -> bool:
         """Return True if the topic was paid for and the payment is neither used nor refunded.
 
-        A question leads to its payment for thirty days. After that, the payment is only refunded.
+        A call finds an earlier payment through its question, which is stored for thirty days. After
+        that, the payment can only be refunded.
         """
         now = self.shop.clock()
         ids = {

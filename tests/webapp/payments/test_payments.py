@@ -287,8 +287,8 @@ async def test_at_the_instant_of_the_timeout_the_webhook_may_come_first(shop: Sh
         shop.clock.tick(minutes=30)
         await shop.tell_all()
         await shop.sweep()
-        # The question expired and was paid at the same moment. The waiting tool may get the
-        # payment.
+        # The question expires and is paid at the same moment. The waiting tool gets either the
+        # payment or the timeout.
         if "ELICITATION_TIMEOUT" in await buy.result():
             assert await buy.again() == "paid 9.00 EUR"
         assert (len(await shop.payments()), shop.bodies) == (1, 1)
@@ -298,7 +298,7 @@ async def test_at_the_instant_of_the_timeout_the_sweeper_may_come_first(shop: Sh
     async with buying(shop) as buy:
         await buy.person.pay(buy.link)
         shop.clock.tick(minutes=30)
-        shop.line.is_down = True  # otherwise the sweeper would find out
+        shop.line.is_down = True  # so the sweeper cannot find the payment
         await shop.sweep()
         assert "ELICITATION_TIMEOUT" in await buy.result()
         await shop.tell_all()
@@ -562,7 +562,7 @@ async def test_whoever_was_not_told_of_the_failed_transfer_yet_gets_what_was_pai
 async def test_a_question_that_a_failed_transfer_ended_makes_way_again_for_what_is_paid(
     shop: Shop,
 ) -> None:
-    """The question was asked again in the meantime: the newer call gets the first payment."""
+    """After the failed transfer, a newer call asks again and gets the payment of the older page."""
     async with buying(shop) as buy:
         earlier, latest = await two_tabs(shop, buy)
         await buy.person.press_there(latest, "bank")
@@ -693,7 +693,7 @@ async def test_a_call_that_is_given_up_after_the_payment_delivers_it_once(
         await eventually(lambda: shop.bodies)
         await cut(buy.call)
         await shop.env.posts_are_over()
-        # This revision sends a cancel; on the other one, only the connection closes.
+        # A client of 2025-11-25 sends a cancel. On 2026-07-28, only the connection closes.
         if revision == LEGACY:
             await bodies_are_over(shop)
         gate.set()
@@ -739,7 +739,7 @@ async def test_a_leg_that_another_one_has_overtaken_spends_nothing(shop: Shop) -
         (asked,) = await shop.asked()
         (payment,) = await shop.payments()
         assert asked.take is not None
-        # The process stood still, and the same call continues in another one.
+        # This process was paused for 31 seconds, so the same call continues in another process.
         shop.clock.tick(seconds=31)
         elicitations, ledger = shop.service.elicitations, shop.service.kinds.payments.ledger
         await elicitations.claim(asked.id, run=asked.take.run, leg="of another process")

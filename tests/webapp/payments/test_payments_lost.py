@@ -484,7 +484,7 @@ async def test_of_two_pages_for_one_request_both_are_known_whichever_answer_come
         assert acme.checkouts["co-2"]["state"] == "closed"
 
 
-# Two payments on one page that is found by our own key.
+# Two payments on one page. The orders of this provider name our own key instead of the page.
 
 
 @pytest.fixture

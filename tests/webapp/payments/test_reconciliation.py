@@ -39,7 +39,10 @@ async def put_back(shop: Shop, records: tuple[Record, ...]) -> None:
 
 
 async def lost(shop: Shop, buy: Buying, *, button: str | None = "card") -> str:
-    """Create a page in the time that the store loses, press a button there, and return the page."""
+    """Create a checkout page and press a button there. Then restore the store as it was before.
+
+    Returns the checkout page.
+    """
     before = records_of(shop)
     there = await buy.person.go_on(buy.link)
     if button is not None:

@@ -99,7 +99,7 @@ async def test_command_refuses_what_a_slow_call_renews_while_it_waits(shop: Shop
 async def test_automatic_refund_right_after_a_start_is_not_put_off(shop: Shop) -> None:
     async with in_hand(shop):
         shop.clock.tick(days=7)
-        # The earlier process would refund at once, so its sweeper gets no turn.
+        # Claim all due rows for an hour, so that the earlier process's sweeper does not refund.
         await shop.store.due(shop.clock(), hold=timedelta(hours=1))
         fresh = await shop.process()
         (payment,) = await shop.payments()

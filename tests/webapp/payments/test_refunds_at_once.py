@@ -120,7 +120,7 @@ async def test_while_one_process_asks_another_one_does_not(
         await fall_due(other)
         there.answers.set()
         await first
-        # The second refund then learns what became of the payment.
+        # The second refund, repeated after the first one ended, returns the same refund.
         refund = await refunds_of(other).refund(payment.owner, payment.id, reason="b")
         assert str(refund.price) == "9.00 EUR"
     assert (there.refunds, there.refunded) == (1, 900)
@@ -227,7 +227,8 @@ async def test_whoever_gives_up_leaves_the_turn_of_the_next_one_as_it_is(
             asking.append(asyncio.create_task(refund(payment.owner, payment.id, reason=None)))
             await eventually(lambda: there.refunds == 2)
 
-        # The row is started, then its turn is claimed. The third write notes the failure.
+        # The first write starts the refund, the second claims its turn. `begin` runs before the
+        # third, which notes the failure.
         store.meanwhile += [begin, nothing, nothing]
         there.is_down = True
         payment_env.clock.tick(days=7, seconds=1)

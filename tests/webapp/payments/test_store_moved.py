@@ -33,7 +33,7 @@ async def moved(shop: Shop, address: str) -> None:
 
 
 async def becomes(shop: Shop, *standings: str) -> None:
-    """Wait until the ledger has these statuses. A delivery is noted after the result arrived."""
+    """Wait until the ledger has these statuses, which it gets only after the result arrived."""
     async with asyncio.timeout(300):
         while await shop.ledger() != [*standings]:  # noqa: ASYNC110
             await asyncio.sleep(0)

@@ -46,7 +46,7 @@ async def payment_env(acme: Acme, tmp_path: Path) -> AsyncIterator[PaymentEnv]:
 async def asked_at(
     payment_env: PaymentEnv, calls: list[str], *, seconds: int, words: str
 ) -> list[int]:
-    """Return the seconds from now at which the provider is asked, checking each second."""
+    """Sweep each second. Return the seconds in which a request to the provider contains `words`."""
     moments: list[int] = []
     for second in range(1, seconds + 1):
         before = sum(words in call for call in calls)

@@ -78,7 +78,7 @@ async def test_one_bad_row_holds_up_none_of_the_others(
         assert await ledger(payment_env) == [ReceiptStatus.OPEN] * 2
         word = "store.unavailable" if is_readable else "record.unreadable"
         assert caplog.messages.count(word) == 2
-        if is_readable:  # and the row gets its turn again
+        if is_readable:  # as soon as the row can be written, the sweep ends its question
             store.bad = None
             await payment_env.sweep()
             assert (await payment_env.now(bad)).status is Status.EXPIRED
@@ -266,7 +266,7 @@ async def test_a_loose_end_whose_question_is_gone_is_given_up_and_somebody_has_t
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await left_by(payment_env, acme, state="pending")
-    # No process ran for two months, and then one erases old records first.
+    # No process ran for two months. The next process erases old records before its first sweep.
     payment_env.clock.tick(days=62)
     await payment_env.store.erase(before=payment_env.clock())
     assert await payment_env.service.elicitations.get(asked.id) is None

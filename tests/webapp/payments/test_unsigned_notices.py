@@ -121,8 +121,8 @@ async def test_two_hints_at_once_take_the_money_once() -> None:
                 await asyncio.sleep(0)
             provider.answers.set()
         assert [hint.result().status_code for hint in hints] == [200, 200]
-        # If both hints found the order approved, both captured it with the same key, so PayPal acts
-        # once.
+        # If both hints found the order approved, the server sent two captures. Both had the same
+        # key, so PayPal captured the payment once.
         assert len(set(provider.capture_keys)) == provider.captured == 1
         assert len(await payment_env.service.kinds.payments.ledger.all()) == 1
 
@@ -142,7 +142,7 @@ async def test_what_another_process_has_just_taken_is_one_payment() -> None:
         asked = await payment_env.begun()
         provider.approve("O1")
         assert (await payment_env.post(approved(asked, "O1"))).status_code == 200
-        # The second capture fails with ORDER_ALREADY_CAPTURED, and the order shows the result.
+        # The server's capture fails with ORDER_ALREADY_CAPTURED, and the order shows the payment.
         assert (len(provider.capture_keys), provider.captured) == (2, 1)
         assert (await payment_env.now(asked)).status is Status.ACCEPTED
         [payment] = await payment_env.service.kinds.payments.ledger.all()
@@ -359,7 +359,7 @@ async def test_what_is_no_sandbox_of_ours_vouches_for_nothing(
         forged = signed.headers(payment_env, body)
         assert (
             await payment_env.post(body, headers=forged)
-        ).status_code == 400  # PayPal's own address
+        ).status_code == 400  # the certificate is at PayPal's address, not at the sandbox's
         assert fetched == []
         there = [
             (name, f"{scheme.certificate_addresses[0]}C1" if name == "paypal-cert-url" else value)

@@ -181,7 +181,7 @@ async def test_next_wish_is_answered_by_the_payment_that_was_won_back(shop: Shop
 
 
 async def ends_in(shop: Shop, statuses: list[str]) -> None:
-    """Wait until the ledger has these statuses. A use is noted just after the result arrived."""
+    """Wait until the ledger has these statuses, which it gets only after the result arrived."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while sorted(await shop.ledger()) != statuses:  # noqa: ASYNC110
             await asyncio.sleep(0)

@@ -163,7 +163,7 @@ async def test_a_replay_wakes_the_call_that_waits_in_another_process(shop: Shop)
             body=json.dumps(paid),
             received_at=shop.clock(),
             erase_at=shop.clock() + timedelta(days=30),
-            status="unknown",  # as if the store had lost the question and has it again
+            status="unknown",  # as if the store had lost the question and got it back
         )
         await other.service.elicitations.write(row)
         (line,) = await replay_hook(other.service, tail_of(row))
