@@ -123,7 +123,7 @@ async def test_fifty_tools_of_two_processes_renew_one_key_once(tmp_path: Path) -
             return service.elicitations.waiters.has(id)
 
         asked = [Asking(services[n % 2], "repo", arguments=n) for n in range(FIFTY)]
-        # One of the two asks the provider, and the other one waits for the result.
+        # One service asks the provider, and the other service waits for the result.
         async with asyncio.timeout(300):
             while not network.refreshes or not any(map(is_waited_for, services)):  # noqa: ASYNC110
                 await asyncio.sleep(0)
@@ -428,7 +428,7 @@ async def test_a_tool_that_it_is_shared_with_no_more_is_given_no_newer_key() -> 
         unshared = reach_of(service, kept.owner, tool="list")
         assert await unshared.renew(kept.id, kept.access_token) is None
         assert network.refreshes == 0
-        # The tool does not get a newer token either if another tool has it by now.
+        # After another tool has renewed the token, this tool still does not get the new token.
         await service.elicitations.write_afresh(lambda: allowed(service))
         export = reach_of(service, kept.owner, tool="export")
         assert await export.renew(kept.id, kept.access_token) == "key-1.1-of-octocat"
@@ -564,11 +564,11 @@ async def test_disconnecting_gives_the_key_back_and_leaves_none_here() -> None:
         assert (left.access_token, left.refresh_token, left.name) == ("", None, None)
         assert (left.status, left.tools, left.holds_key) == ("disconnected", (), False)
         assert await accounts.connections.all_of(kept.owner) == ()
-        # A second disconnect returns the same and asks no provider.
+        # A second disconnect returns the same value without a request to the provider.
         assert await accounts.keys.disconnect(kept.owner, kept.id) == said
         assert len(network.revoked) == 1
         assert (await accounts.keys.disconnect(kept.owner, "nobody's")).revoked is None
-        # Calls that need the account ask again, and earlier permissions are gone.
+        # The next call asks the person again, and only its own tool is then permitted.
         account = await connect(service, "repo", tool="export")
         assert account.access_token == "key-2-of-octocat"
         assert (await the_one(service)).tools == ("export",)

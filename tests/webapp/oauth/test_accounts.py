@@ -279,7 +279,7 @@ async def test_what_is_missing_is_named_at_the_await(
 
 async def test_an_account_of_a_sandbox_that_is_gone_is_not_used() -> None:
     store = MemoryStore()
-    for address in ("http://127.0.0.1:8766", "http://127.0.0.1:8766"):  # served twice
+    for address in ("http://127.0.0.1:8766", "http://127.0.0.1:8766"):  # two sandboxes in turn
         sandbox = new_sandbox(url=address, serves=URL)
         ours = {"github": (sandbox.client_id, sandbox.client_secret)}
         async with serving_accounts(Network(), store=store, credentials=ours) as service:
@@ -314,7 +314,7 @@ async def test_a_request_that_is_cancelled_at_any_step_leaves_one_whole_exchange
                 await asyncio.sleep(0)
             request.cancel()
             await asyncio.gather(request, return_exceptions=True)
-            await service.elicitations.aclose()  # what was begun is finished
+            await service.elicitations.aclose()  # waits for the work that has begun
             status = await status_of(service, elicitation)
             assert status in (Status.OPENED, Status.ACCEPTED), steps
             assert network.exchanges == (status is Status.ACCEPTED), steps

@@ -362,7 +362,7 @@ async def test_who_comes_meanwhile_waits_for_the_one_that_is_under_way(
     httpx_mock.add_callback(held, is_reusable=True)
     looks = [asyncio.create_task(get(pictures)) for _ in range(5)]
     await asked.wait()
-    looks[0].cancel()  # the caller that fetched is cancelled, so the next one fetches
+    looks[0].cancel()  # the caller that fetches is cancelled, so the next caller fetches
     answered.set()
     _, *others = await asyncio.gather(*looks, return_exceptions=True)
     assert [one is not None for one in others] == [True] * 4
@@ -404,7 +404,7 @@ async def test_one_owner_has_many_fetched_slowly_and_holds_nobody_up(
     assert found.count(None) == 1
     assert found[-1] is None
     assert await get(pictures, some[-1], owner="bob") is not None
-    assert await get(pictures, some[0]) is not None  # a cached image does not count
+    assert await get(pictures, some[0]) is not None  # cached images are not limited
     assert await get(pictures, f"{SITE}/next") is None
     clock.now += BETWEEN_PICTURES
     assert await get(pictures, f"{SITE}/next") is not None

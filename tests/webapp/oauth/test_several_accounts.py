@@ -69,7 +69,7 @@ async def test_an_account_is_found_by_its_name_also_when_another_is_in_use() -> 
         await asks_nothing(service, "repo", label="octocat", tool="list", account="octocat")
         await asks_nothing(service, "repo", label="octocat", tool="list", account="583231")
         await asks_nothing(service, "repo", label="hubber", tool="export")
-        # Naming an account does not give a tool what the person has not allowed.
+        # A tool that names an account still needs the person's permission to use the account.
         asked = Asking(service, "repo", tool="export", account="octocat")
         view = await page(service, await asked.elicitation())
         assert isinstance(view, UseAccount)
@@ -77,7 +77,7 @@ async def test_an_account_is_found_by_its_name_also_when_another_is_in_use() -> 
         assert view.other_action is None
         await press_allow(service, await asked.elicitation())
         assert (await asked.account()).label == "octocat"
-        # Naming an account does not change the one in use.
+        # Naming an account does not change the account in use.
         assert (await row(service, "hubber")).holds_key
 
 
@@ -350,7 +350,7 @@ async def test_the_account_that_was_put_in_use_last_answers() -> None:
             found = {each.label: each.put_aside_at for each in await stored(service)}
             assert found == {one.label: None, other.label: clock()}
         await asks_nothing(service, "repo", label="octocat", tool="export")
-        # A named account is used, whichever one is in use.
+        # A tool that names an account gets that account, even if another one is in use.
         await accounts.connections.switch(hubber.owner, hubber.id)
         about: dict[str, str] = {"tool": "list", "account": "octocat"}
         await asks_nothing(service, "repo", "gist", label="octocat", **about)
