@@ -84,7 +84,7 @@ async def approved(
 
 
 async def is_asked(service: Service, arguments: object = FIVE, **about: Any) -> bool:
-    """Return True if such a call has to wait. The waiting question is declined."""
+    """Return True if a call with these arguments asks for an approval. Decline its question."""
     presenter = Holding()
     call = call_of(service, presenter=presenter, arguments=arguments, **about)
     task = asyncio.create_task(passes(call))
@@ -227,7 +227,7 @@ async def test_a_leg_that_starts_after_the_approval_is_over_asks_again(
     clock.tick(minutes=14)
     leg = call_of(service, arguments=FIVE)
     await passes(leg)
-    run = await leg.run.begin()  # as a body does that asks a question
+    run = await leg.run.begin()  # as when the body asks a question
     await leg.finish()
     clock.tick(minutes=5)
     assert await is_asked(service, run_id=run.id)
@@ -246,7 +246,7 @@ async def test_a_yes_holds_for_its_call_when_its_content_is_long_wiped(
     await task
     run_id = call.run.value.id
     await call.run.keep_open()
-    await call.finish()  # as a body that waits for a person in another request
+    await call.finish()  # only this request ends: the call still waits for a person
     for _ in range(3):
         clock.tick(minutes=3)
         await service.elicitations.change(asked.id, lambda e: fall_due(e, now=clock()))

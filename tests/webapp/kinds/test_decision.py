@@ -56,7 +56,7 @@ class AtOnce(Holding):
 
 
 async def ask(service: Service, *, arguments: object = None) -> Outcome[bool] | None:
-    """Ask, and return the outcome, or None if the question waits."""
+    """Ask, and return the outcome, or None if the question stays open."""
     call = call_of(service, presenter=AtOnce(), arguments=arguments)
     call.begin()
     with service.running_tools.at_work(call):
@@ -217,7 +217,7 @@ async def test_the_askers_audit_names_who_decided(store, clock: Clock) -> None:
 async def test_what_was_withdrawn_is_not_looked_through_for_what_waits(store, clock: Clock) -> None:
     async with process(store, clock, who=WHO) as service:
         for number in range(3):
-            await ask(service, arguments=number)  # at the same moment
+            await ask(service, arguments=number)  # all three at the same time
         first, second, third = await waiting(service)
         await service.kinds.decisions.give_up(second.asked)
         assert [one.id for one in await waiting(service)] == [first.id, third.id]

@@ -1,4 +1,4 @@
-"""Quotas: which question supersedes which, how many may be open, and how long.
+"""Quotas: which question supersedes which, how many may be open, and how long each one lasts.
 
 Processes on the same store share the quotas.
 """
@@ -45,7 +45,7 @@ def going(message: str = "Please go there.", **more: Any) -> Question[Any]:
 
 @dataclass
 class Asking:
-    """A request that waits for its question, or has its outcome."""
+    """A request that waits for the answer to its question, or has the outcome."""
 
     call: Call
     presenter: Holding
@@ -64,7 +64,7 @@ class Asking:
 def start(
     service: Service, name: object, question: Question[Any] | None = None, **who: Any
 ) -> Asking:
-    """Start a separate call, whose arguments are the name."""
+    """Start a separate call with `name` as its arguments."""
     presenter = Holding()
     one = Asking(call_of(service, presenter=presenter, arguments=name, **who), presenter)
 
@@ -105,7 +105,7 @@ async def statuses(service: Service) -> list[str]:
 
 
 async def the_one_left(calls: list[Asking]) -> Asking:
-    """Wait until only one call is left and waits, and return it."""
+    """Wait until all calls but one have ended, and return the one that still waits."""
     await eventually(lambda: sum(not one.outcome.done() for one in calls) == 1)
     (left,) = [one for one in calls if not one.outcome.done()]
     await eventually(lambda: left.presenter.holds is not None)
