@@ -113,7 +113,7 @@ async def test_the_chain_is_erased_when_its_time_is_over() -> None:
         await asked(service)
         (block,) = await store.list(AUDIT)
         assert block.erase_at is not None
-        # Erased at the end of that day, so that most writes do not change the time.
+        # Blocks are erased at the end of a day, so that most writes do not change `erase_at`.
         assert timedelta(days=30) <= block.erase_at - clock() < timedelta(days=31)
         clock.tick(days=31)
         await store.erase(before=clock())

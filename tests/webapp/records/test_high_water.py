@@ -1,4 +1,4 @@
-"""A store that has stepped back: noticed by a process's memory and by the copy of its mark."""
+"""A store that lost its last writes: a process's memory or a copy of its mark reveals the loss."""
 
 import asyncio
 from datetime import timedelta

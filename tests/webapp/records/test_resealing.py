@@ -161,7 +161,7 @@ async def test_the_old_data_keys_stay_until_every_process_must_have_heard(file, 
         clock.tick(minutes=1)
         await after_leak(store, file, clock)
         assert not await is_under_way(store, file.ring())
-        # A third secret is for another leak.
+        # This recovery has ended, so the next run is for another leak and adds a third secret.
         await after_leak(store, file, clock)
         assert len(file.read()) == 3
 

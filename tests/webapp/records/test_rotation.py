@@ -293,7 +293,7 @@ async def test_a_secret_that_no_process_had_yet_wraps_nothing(store, clock):
 
 
 async def test_the_order_of_steps_breaks_nothing_at_any_moment(store, clock):
-    """A process of each step runs next to one of the next step."""
+    """Processes at two successive steps of the rotation read each other's links."""
     steps = [Ring([OLD]), Ring([OLD, NEW]), Ring([NEW, OLD])]
     tags = await people(store, steps[0], number=3)
     links: list[str] = []

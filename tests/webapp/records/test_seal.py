@@ -68,7 +68,7 @@ def test_one_plain_text_is_never_sealed_to_the_same_bytes() -> None:
 
 
 def test_a_nonce_has_96_bits_and_a_tag_128() -> None:
-    # NIST SP 800-38D, 5.2.1.1. Data that was sealed before has to stay readable.
+    # NIST SP 800-38D, 5.2.1.1. With other sizes, existing data could not be opened.
     assert len(Locker(KEY).seal(ROW, b"plain")) == 12 + len(b"plain") + 16
 
 
