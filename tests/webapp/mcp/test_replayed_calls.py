@@ -117,7 +117,7 @@ async def test_first_request_again_while_form_is_out_gets_same_question(server, 
     # finding: XC1
     async with here(server, MODERN) as it:
         asked = asked_in(await first(it.caller, tool))
-        # The last repeat comes after the silence limit of 20 seconds.
+        # Before the last repeat, the client sends nothing for longer than `CallLimits.silence`.
         for seconds in (0, 1, 6, 12, 60):
             it.clock.tick(seconds=seconds)
             again = asked_in(await first(it.caller, tool))

@@ -62,7 +62,7 @@ async def failed(service: Service, **about: Any) -> str:
 
 
 async def unasked(service: Service, **about: Any) -> str:
-    """Return the error of a call that asks nothing."""
+    """Return the error of a call that fails without asking the person."""
     asked = Asking(service, "repo", **about)
     with pytest.raises(Failed) as error:
         await asked.account()

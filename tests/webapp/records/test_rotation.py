@@ -243,7 +243,7 @@ async def test_whoever_is_in_a_hurry_ends_the_links_of_an_old_secret(store, file
         old = file.ring().newest
         await rotate(local(store, file), now=clock())
         await retire(local(store, file), fingerprint=old.hex(), now=clock(), anyway=True)
-        # The running process knows the change and has lost only the old links.
+        # The running process still has its owners. Only links from before the rotation are lost.
         assert running.elicitations.owners.cached(elicitation.owner) is not None
         async with process(store, clock, ring=file.ring()) as fresh:
             assert await fresh.elicitations.get(elicitation.id) == elicitation
