@@ -1,4 +1,4 @@
-"""The tables of an elicitation, and every change that follows from them."""
+"""The tables of an elicitation's statuses, and every change that the tables allow or refuse."""
 
 from datetime import datetime, timedelta
 

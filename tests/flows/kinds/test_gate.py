@@ -1,4 +1,4 @@
-"""The gate: which tools have one, what it asks, and what an answer covers."""
+"""Approval gates: which tools have a gate, what the gate asks, and what an answer covers."""
 
 import json
 from collections.abc import Callable, Mapping

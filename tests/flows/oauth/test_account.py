@@ -205,7 +205,7 @@ def test_a_tool_that_returns_its_account_does_not_hand_out_the_key() -> None:
 def test_an_account_and_its_key_are_not_taken_apart(taken_apart: Callable[[Any], object]) -> None:
     with pytest.raises(TypeError):
         taken_apart(an_account())
-    if taken_apart is not vars:  # httpx.Auth has one
+    if taken_apart is not vars:  # httpx.Auth has a __dict__
         with pytest.raises(TypeError):
             taken_apart(BearerAuth(KEY, origins=()))
 

@@ -415,7 +415,7 @@ def test_an_order_that_lapsed_before_it_was_learned_is_none() -> None:
 
 
 def test_an_order_that_is_forgotten_says_nothing_of_its_payment() -> None:
-    """If PayPal no longer knows the order, a lost dispute of its payment stays lost."""
+    """A lost dispute stays lost, even if PayPal no longer knows the payment's order."""
     session, _ = run(lambda g: g.fetch(begun(), "ORDER1"), missing(CLOSES_AT))
     paid = gateway_env.payment("paypal", session="ORDER1", payment_intent="CAPTURE1")
     lost = disputed(paid, "ORDER1", Dispute.LOST)

@@ -1,4 +1,4 @@
-"""Statuses of the pinned Stripe version, read from its library: each has a meaning here."""
+"""Each status that the pinned version of Stripe's library lists has a meaning in our code."""
 
 import ast
 import inspect
