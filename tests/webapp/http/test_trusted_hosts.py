@@ -1,4 +1,4 @@
-"""Hosts that the operator trusts in its own network can be reached, and no others."""
+"""Hosts in the operator's private network: only the hosts that the operator lists are reached."""
 
 from collections.abc import Sequence
 from pathlib import Path

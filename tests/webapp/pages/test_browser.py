@@ -38,7 +38,7 @@ LOOK = """() => ({
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def screen(browser: Browser) -> AsyncIterator[tuple[Page, Site]]:
-    """Open one page for all views without interaction: a new page takes ten times as long."""
+    """Open one page in which a test shows all views: a page for each takes ten times as long."""
     site = Site(html="")
     async with visit(browser, site, reduced_motion="reduce") as page:
         yield page, site

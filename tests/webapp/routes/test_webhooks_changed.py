@@ -321,7 +321,7 @@ async def test_no_bit_of_the_body_can_change(sender: Sender) -> None:
 
 @each
 async def test_no_bit_of_a_header_can_change(sender: Sender) -> None:
-    """This includes the timestamp's bits, because every sender puts its timestamp in a header."""
+    """Timestamps are covered too, because every sender puts its timestamp in a header."""
     async with waiting(sender) as door:
         for headers in with_each_header(
             door.signed(),
