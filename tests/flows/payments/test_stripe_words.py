@@ -1,4 +1,4 @@
-"""Each status that the pinned version of Stripe's library lists has a meaning in our code."""
+"""Statuses of the pinned Stripe version: all that its library lists have a meaning in our code."""
 
 import ast
 import inspect
