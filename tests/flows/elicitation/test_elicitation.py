@@ -1,4 +1,4 @@
-"""The tables of an elicitation, and every change that follows from them."""
+"""The tables of an elicitation's statuses, and every change that the tables allow or refuse."""
 
 from datetime import datetime, timedelta
 
@@ -35,7 +35,7 @@ ENDS_FROM_OPEN = {
     Status.FAILED,
     Status.SUPERSEDED,
 }
-# Written out a second time: an accidental change of a row in one place is noticed.
+# A second copy of `states.TRANSITIONS`, so that an accidental change of a row fails a test.
 ALLOWED = {
     Status.PENDING: ENDS_FROM_OPEN | {Status.OPENED},
     Status.OPENED: ENDS_FROM_OPEN | {Status.OPENED, Status.EXCHANGING, Status.DENIED},
@@ -74,7 +74,7 @@ def accepted(*, run: str = "run-1", leg: str | None = None) -> Elicitation:
 
 
 def swept(before: Elicitation, *, until: datetime) -> tuple[Elicitation, datetime | None]:
-    """Sweep the elicitation on time until `until`. Return it with the time of the next sweep."""
+    """Apply each sweep that is due up to `until`. Return the elicitation and its next due time."""
     while before.due_at is not None and before.due_at <= until:
         after = states.fall_due(before, now=before.due_at)
         assert after != before, "the sweeper would look for ever"

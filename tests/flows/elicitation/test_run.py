@@ -1,4 +1,4 @@
-"""Runs: the question of each step, and what is stored of the result."""
+"""Runs: the order and identity of their questions, and how long their results are stored."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""The gate: which tools have one, what it asks, and what an answer covers."""
+"""Approval gates: which tools have a gate, what the gate asks, and what an answer covers."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ def delete(count: int) -> int:
 
 
 def plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the function with a decorator that does not know about marks."""
+    """Wrap the function as an unrelated decorator does, with `functools.wraps` only."""
 
     @wraps(function)
     def wrapper(*args: Any) -> Any:

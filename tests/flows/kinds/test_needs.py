@@ -1,4 +1,4 @@
-"""The mark `needs`: where it is stored, and what it refuses."""
+"""`elicit.needs`: where the decorator stores its questions, and which arguments it refuses."""
 
 from collections.abc import Callable
 from functools import partial, wraps

@@ -34,7 +34,7 @@ Answer = Callable[[httpx.Request], httpx.Response]
 
 
 class Wire:
-    """A fake reach whose network is a function."""
+    """A fake of the service behind an account, whose network is a function."""
 
     def __init__(self, answer: Answer | None = None) -> None:
         self.seen: list[httpx.Request] = []
@@ -78,7 +78,7 @@ class Wire:
 
     @property
     def keys(self) -> list[tuple[str, bool]]:
-        """Return the URL of each request, and whether the request had the access token."""
+        """The URL of each request, with True if the request had the access token."""
         return [
             (str(one.url), one.headers.get("Authorization") == f"Bearer {KEY}") for one in self.seen
         ]
@@ -205,7 +205,7 @@ def test_a_tool_that_returns_its_account_does_not_hand_out_the_key() -> None:
 def test_an_account_and_its_key_are_not_taken_apart(taken_apart: Callable[[Any], object]) -> None:
     with pytest.raises(TypeError):
         taken_apart(an_account())
-    if taken_apart is not vars:  # httpx.Auth has one
+    if taken_apart is not vars:  # httpx.Auth has a __dict__
         with pytest.raises(TypeError):
             taken_apart(BearerAuth(KEY, origins=()))
 
@@ -228,7 +228,7 @@ def test_a_content_that_is_no_account_is_refused() -> None:
 
 
 def needs(key: str, *, elsewhere: int = 200) -> Answer:
-    """Return an API that accepts only this token. Another host responds with `elsewhere`."""
+    """Return an API that accepts only the token `key`. Other hosts respond with `elsewhere`."""
 
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.host != "api.github.com":
@@ -273,7 +273,7 @@ async def test_a_body_that_was_a_stream_is_not_sent_again() -> None:
     async with a_renewable(wire).client() as api:
         assert (await api.put("/user", content=parts())).status_code == 401
         assert len(wire.seen) == 1
-        # The access token was renewed all the same, and the next request has the newer one.
+        # The failed request renewed the access token, so the next request succeeds.
         assert (await api.put("/user", content=parts())).status_code == 200
     assert wire.refused == [("c1", KEY)]
 

@@ -1,4 +1,4 @@
-"""Refresh: requested once, the old tokens stored until new ones arrive, the end recognized."""
+"""Token refresh: one request, old tokens stored until new ones arrive, ended tokens noticed."""
 
 import contextlib
 import json
@@ -248,7 +248,7 @@ class TestTheHitch:
 def id_token(**claims: object) -> str:
     """Return an ID token as an issuer sends it.
 
-    Its signature is not checked, since it came directly.
+    The signature is not checked, because the token comes directly from the issuer.
     """
     return ".".join(
         urlsafe_b64encode(part).decode().rstrip("=")

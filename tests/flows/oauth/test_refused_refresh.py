@@ -1,4 +1,4 @@
-"""Refused refreshes by class: ended, not proven yet, the operator's fault, or out of order."""
+"""Refused refreshes by cause: an ended token, no proof of an end, a bad client, an outage."""
 
 from dataclasses import replace
 

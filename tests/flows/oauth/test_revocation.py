@@ -180,7 +180,7 @@ class TestOtherWays:
 
 
 async def a_life(provider: Provider, served: sandbox_env.Provider, **query: str | None) -> None:
-    """Connect, renew, revoke, and check that nothing is left."""
+    """Connect, renew and revoke, and check that a refresh is refused afterwards."""
     sandbox = new_sandbox(url=sandbox_env.URL, serves=sandbox_env.MAIN)
     async with sandbox_env.person_at(sandbox, clock=Clock()) as person:
         reply = await person.connect(served, **query)

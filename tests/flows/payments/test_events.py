@@ -1,4 +1,4 @@
-"""Events after a payment: in any order and any number of times, they lead to the same row."""
+"""Events after a payment: neither order nor repetition changes the resulting payment."""
 
 from dataclasses import dataclass, replace
 from itertools import permutations
@@ -82,7 +82,7 @@ def event(kind: str = "checkout.updated", **says: Any) -> bytes:
 
 
 def told(payment: Payment, body: bytes, *, seller: DeclaredAccount = OWN) -> Payment:
-    """Apply a verified notice with this body to the payment."""
+    """Return the payment after a verified notice with this body."""
     notice = notice_in(body, seller)
     if notice.session is not None:
         return heard(payment, notice.session, now=NOON)
@@ -94,7 +94,7 @@ def told(payment: Payment, body: bytes, *, seller: DeclaredAccount = OWN) -> Pay
 
 
 def asked(payment: Payment, **says: Any) -> Payment:
-    """Apply the provider's current state to the payment."""
+    """Return the payment after a poll in which the provider reports it as paid, with `says`."""
     session = ProviderSession(
         id="co-1",
         state=SessionStatus.PAID,
@@ -277,7 +277,7 @@ def test_a_cancellation_at_adyen_that_did_not_happen_takes_nothing() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Refunds:
-    """A declared provider's means to prevent a second refund."""
+    """The fields of a provider's declaration that decide if a repeated refund is safe."""
 
     idempotency: str | None = None
     fetch: str = "GET /checkouts/{session}"

@@ -52,7 +52,7 @@ class Case:
     opened: Callable[..., dict[str, Any]]
     with_page: Callable[[str], dict[str, Any]]
     refusal: Callable[[str], dict[str, Any]]
-    lets_in: tuple[dict[str, Any], ...] = ()  # what the provider returns before anything else
+    lets_in: tuple[dict[str, Any], ...] = ()  # replies before the tested one, such as a token
 
     @property
     def gateway(self) -> Gateway:

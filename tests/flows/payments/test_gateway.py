@@ -343,7 +343,7 @@ def test_a_fetch_at_stripe_says_how_far_a_banks_claim_is(
     payment = gateway_env.payment("stripe", session="cs_test_1", payment_intent="pi_1")
     now = heard(payment, found, now=NOON)
     assert now.status is becomes
-    # The dispute's event says the same.
+    # The event of the same dispute changes nothing further.
     assert claims.disputed(now, "dp_1", dispute, at=NOON) == now
 
 

@@ -78,7 +78,7 @@ def refusal(issue: str, status: int = 422) -> httpx.Response:
 def run(
     talk_of: Callable[[PayPalGateway], Talk[T]], *replies: httpx.Response
 ) -> tuple[T, list[httpx.Request]]:
-    """Run a talk after PayPal's token reply. Return the result and the requests after that one."""
+    """Run the talk. Return its result, and its requests without the first, which gets a token."""
     result, requests = gateway_env.run(talk_of(PayPalGateway(SELLER)), reply(TOKEN), *replies)
     return result, requests[1:]
 
@@ -415,7 +415,7 @@ def test_an_order_that_lapsed_before_it_was_learned_is_none() -> None:
 
 
 def test_an_order_that_is_forgotten_says_nothing_of_its_payment() -> None:
-    """A lost dispute is not won because PayPal no longer knows the order."""
+    """A lost dispute stays lost, even if PayPal no longer knows the payment's order."""
     session, _ = run(lambda g: g.fetch(begun(), "ORDER1"), missing(CLOSES_AT))
     paid = gateway_env.payment("paypal", session="ORDER1", payment_intent="CAPTURE1")
     lost = disputed(paid, "ORDER1", Dispute.LOST)
@@ -653,7 +653,7 @@ def test_a_refund_that_does_not_name_its_order_still_names_us() -> None:
 
 
 def above(href: str, *, rel: str = "up", **resource: Any) -> UnsignedNotice | None:
-    """Return the hint from PayPal's published sample of a refund, with this link."""
+    """Return the notice read from PayPal's published refund sample, with a link to `href`."""
     links = [
         {"rel": "self", "href": f"{API}/v2/payments/refunds/REFUND1", "method": "GET"},
         {"rel": rel, "href": href, "method": "GET"},

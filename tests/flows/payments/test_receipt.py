@@ -48,7 +48,7 @@ CHANGES: dict[ReceiptStatus, Change] = {
 
 
 class Desk:
-    """A receipt's service that records the requested changes."""
+    """A fake of the service behind a receipt, which records the changes that a receipt requests."""
 
     def __init__(self) -> None:
         self.wanted: list[tuple[str, ...]] = []
@@ -81,7 +81,7 @@ def refunded() -> Refund:
 @pytest.mark.parametrize("before", ReceiptStatus)
 @pytest.mark.parametrize("wanted", CHANGES)
 def test_only_what_the_table_has_is_possible(before: ReceiptStatus, wanted: ReceiptStatus) -> None:
-    # Starting a refund again returns the refund that was started first.
+    # Starting a second refund changes nothing: the first refund continues.
     if before is wanted is REFUNDING:
         assert CHANGES[wanted](paid(before)) == paid(before)
         return

@@ -1,4 +1,4 @@
-"""Statuses of the pinned Stripe version, read from its library: each has a meaning here."""
+"""Statuses of the pinned Stripe version: all that its library lists have a meaning in our code."""
 
 import ast
 import inspect

@@ -434,7 +434,7 @@ def test_the_code_becomes_a_key_of_a_person(one: Recorded) -> None:
 
 @every
 def test_what_was_granted_is_enough_for_the_same_question(one: Recorded) -> None:
-    """Otherwise the person would be asked again at each call."""
+    """The granted scopes suffice. Otherwise the person would be asked again at each call."""
     grant, _ = exchanged(one)
     asks = one.provider.asks(one.scopes)
     assert one.provider.missing(asks, granted=grant.scopes) == ()

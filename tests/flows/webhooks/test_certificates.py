@@ -41,7 +41,7 @@ BODY = b'{"id":"WH-1","event_type":"CHECKOUT.ORDER.APPROVED"}'
 WEBHOOK_ID = "1JE4291016473214C"
 TRANSMISSION_ID = "aac5ed50-2fcb-11f0-a48d-0737b43c836c"
 HOST = "https://api.paypal.com/v1/notifications/certs/"
-# A changed byte makes a serial number negative. The certificate is refused in any case.
+# pytest's filter for a warning about negative serial numbers, which a changed byte can cause.
 SERIAL_NUMBER = "ignore:Parsed a serial number:cryptography.utils.CryptographyDeprecationWarning"
 Headers = list[tuple[str, str]]
 
@@ -105,9 +105,9 @@ def refusal(headers: Headers, body: bytes = BODY, **said: Any) -> str:
 
 
 def refusal_of_a_url(headers: Headers, *, now: datetime = NOON) -> str:
-    """Return why `certificate_url` refuses the URL before a fetch.
+    """Return the reason for which `certificate_url` refuses the headers before a fetch.
 
-    Check that verification refuses the delivery for the same reason.
+    Check that the verification of the delivery fails for the same reason.
     """
     with pytest.raises(Unverified) as refused:
         certificate_url(PAYPAL, body=BODY, headers=headers, now=now)
@@ -116,7 +116,10 @@ def refusal_of_a_url(headers: Headers, *, now: datetime = NOON) -> str:
 
 
 def with_one_bit_changed(text: str) -> Iterator[str]:
-    """Yield the text with one bit changed in each character. All bits would take too long."""
+    """Yield a copy of the text for each character, with one bit of that character changed.
+
+    Changing every bit would take too long.
+    """
     for index, character in enumerate(text):
         yield text[:index] + chr(ord(character) ^ 1 << index % 8) + text[index + 1 :]
 
@@ -283,7 +286,7 @@ def test_no_byte_of_a_certificate_can_change(place: int) -> None:
     unused_bits = len(der) - len(holders[place].certificate.signature) - 1
     for index, byte in enumerate(der):
         if index == unused_bits:
-            continue  # the count of unused bits in the signature's last byte, which has no effect
+            continue  # the signature's count of unused bits, which has no effect
         changed = der[:index] + bytes([byte ^ 1 << index % 8]) + der[index + 1 :]
         text = b"-----BEGIN CERTIFICATE-----\n%b-----END CERTIFICATE-----\n"
         parts = [holder.pem for holder in holders]

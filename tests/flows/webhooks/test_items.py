@@ -151,7 +151,7 @@ def test_a_signature_that_is_none_is_refused(signature: str) -> None:
 
 
 def test_a_border_cannot_be_moved() -> None:
-    """Another item with the same signed text is refused: only one field may contain a colon."""
+    """A colon is allowed in one field only, so no second item can have the same signed text."""
     item = replace(ITEM, merchant_reference="TestMerchant:elc_1")
     body = signed(item)
     assert verification(body) == (item,)

@@ -258,7 +258,7 @@ def test_a_scheme_believes_no_time_and_no_id_that_it_does_not_sign(fields: dict[
         Scheme(name="loose", signature_header="x-mac", **fields)  # type: ignore[arg-type]
 
 
-# All of them
+# Every scheme
 
 
 @named
@@ -363,7 +363,7 @@ def test_a_public_key_and_a_shared_secret_may_stand_side_by_side() -> None:
         assert received(STANDARD_WEBHOOKS, privately(), *public).id == "msg_1"
 
 
-# What comes out
+# The result of verification
 
 
 def test_only_verification_makes_a_delivery() -> None:

@@ -75,11 +75,11 @@ class Vendor:
     scheme: Scheme
     secret: str
     secrets: st.SearchStrategy[str] = letters  # other valid secrets
-    accepts: Callable[[bytes, Headers, str], bool]  # raises or returns False for everything else
-    signs: Callable[[str, str, datetime], str] | None = None  # as the vendor's library signs
-    # If the signature differs from the scheme's.
+    accepts: Callable[[bytes, Headers, str], bool]  # raises or returns False for a bad signature
+    signs: Callable[[str, str, datetime], str] | None = None  # the library's signing function
+    # The vendor's own way to sign, if it differs from the scheme's.
     sign: Callable[[bytes, str, datetime], Headers] | None = None
-    refuses_clock: Callable[[timedelta], bool] | None = None  # by how much the clock may be wrong
+    refuses_clock: Callable[[timedelta], bool] | None = None  # True for refused clock errors
 
     def signed(self, body: bytes, now: datetime, *, secret: str | None = None) -> Headers:
         """Sign in the sandbox, as the vendor does."""
@@ -248,7 +248,7 @@ def with_one_bit_changed(body: bytes) -> Iterator[bytes]:
 
 
 def is_another_spelling(changed: str, value: str) -> bool:
-    """Return True if a lenient base64 decoder reads both values alike."""
+    """Return True if both values have the same label and decode to the same bytes."""
     label, _, text = value.partition(",")
     changed_label, _, changed_text = changed.partition(",")
     same = base64.b64decode(changed_text) == base64.b64decode(text)
@@ -379,7 +379,7 @@ def test_of_an_item_with_one_bit_changed_nothing_else_is_believed() -> None:
             assert (item_in(result.body), result.body) == (item_in(good.body), good.body)
         else:
             refused += 1
-    # Everything except the JSON around the item, which is not signed.
+    # Most changes are refused. The others are in the JSON around the item, which is not signed.
     assert refused > len(body) * 7
 
 

@@ -71,7 +71,7 @@ async def test_what_was_refunded_before_it_was_used_is_not_taken(
     assert (await till.post(later["id"], "taken")).status_code == 200
     again = await refunded(till, later["payment"]["id"], also_spent=True)
     assert (again.status_code, again.json()["status"]) == (200, "refunded")
-    assert (await till.post(later["id"], "taken")).status_code == 200  # sent twice
+    assert (await till.post(later["id"], "taken")).status_code == 200  # repeated after the refund
 
 
 async def test_of_taking_and_refunding_at_one_moment_one_counts(

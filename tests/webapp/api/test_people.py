@@ -38,7 +38,7 @@ async def test_the_browser_that_signs_in_as_that_person_opens_the_link_and_no_ot
 ) -> None:
     asked = await shop.acting_for(env.acting("alice")).asked(CONFIRM)
     assert (asked["status"], asked["needs_code"]) == ("pending", False)
-    user = await env.here.browser("alice")  # another person: an alice of the application itself
+    user = await env.here.browser("alice")  # another alice, known only to the application
     assert "Delete it?" not in (await user.visit(asked["url"])).text
     bob = await env.signed_in("bob", asked["url"])
     assert "Delete it?" not in (await bob.visit(asked["url"])).text
@@ -133,7 +133,7 @@ async def test_a_person_lists_and_ends_what_they_allowed_a_tool(
             theirs = f"/api/approvals/{given['id']}"
             stranger = await hal.send("DELETE", theirs)
             assert (stranger.status_code, stranger.json()["code"]) == (404, "NO_SUCH_APPROVAL")
-            # A program sees the approvals given to itself. This one was given to a tool.
+            # A program sees only approvals of its own questions. This approval was given to a tool.
             acting = shop.acting_for(env.acting("gwen"))
             assert (await acting.send("GET", "/api/approvals")).json() == {"approvals": []}
             assert (await acting.send("DELETE", theirs)).status_code == 404

@@ -22,7 +22,7 @@ from webapp.identity.api_keys import KeyScope
 
 
 class House:
-    """A plugin that records questions, refuses messages with "closed" and the answer "Nowhere"."""
+    """A plugin that records questions, and refuses "closed" in messages and "Nowhere" as answer."""
 
     def __init__(self) -> None:
         self.seen = list[StartedQuestion | SettledQuestion]()

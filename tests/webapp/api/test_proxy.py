@@ -9,7 +9,7 @@ from pytest_httpx import HTTPXMock
 from tests.support.api_program import Program
 from tests.support.asking_env import AskingEnv
 
-PLAYED = "/github/api/played"  # a path at the provider's host where the test answers
+PLAYED = "/github/api/played"  # a path at the provider's host that the test mocks
 pytestmark = pytest.mark.httpx_mock(should_mock=lambda request: request.url.path == PLAYED)
 
 

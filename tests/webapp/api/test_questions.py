@@ -85,7 +85,7 @@ async def test_an_answer_is_read_as_often_as_it_is_wanted_until_it_is_taken(
     assert (first["status"], first["taken_at"]) == ("accepted", None)
     assert first[field]
     assert await shop.read(asked["id"]) == first
-    for _ in range(2):  # the second call returns the same
+    for _ in range(2):  # a repeated request succeeds too
         taken = await shop.post(asked["id"], "taken")
         assert taken.status_code == 200, taken.text
         assert taken.json()["taken_at"] is not None

@@ -1,4 +1,4 @@
-"""Payments claimed by a program's run: treated like payments claimed by a tool's call."""
+"""Payments claimed by a program's run: they get the treatment of payments claimed by a call."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -46,7 +46,7 @@ async def the_payment(here: AskingEnv) -> Payment:
 async def told_paid(
     here: AskingEnv, till: Program, *, run: str = "order 8", **question: Any
 ) -> dict[str, Any]:
-    """Return the run's question after the run has received its payment."""
+    """Ask and pay the run's question. Return its state after the run has received the payment."""
     state = (await till.ask({**PAYMENT, **question, "run": run})).json()
     await (await here.guest()).pay(state["url"])
     told: dict[str, Any] = (await till.ask({**PAYMENT, **question, "run": run})).json()
@@ -201,7 +201,7 @@ async def test_payment_that_another_run_has_is_not_claimed(here: AskingEnv, till
 async def test_another_process_of_the_run_holds_it_as_well(here: AskingEnv, till: Program) -> None:
     told = await told_paid(here, till)
     await send(till, "once", **step(told["payment"]["id"]))
-    again = await till.ask({**PAYMENT, "run": "order 8"})  # as a restarted process asks
+    again = await till.ask({**PAYMENT, "run": "order 8"})  # a restarted process asks again
     assert again.json()["payment"]["status"] == "open"
     assert "moment" in await by_command(here, till, await the_payment(here))
     busy = await send(till, "once", **step(told["payment"]["id"], by="another"))
@@ -226,7 +226,7 @@ async def test_payment_of_done_work_is_spent_at_the_end_of_a_run_that_names_no_q
     payment = (await told_paid(here, till))["payment"]["id"]
     await send(till, "once", **step(payment))
     await send(till, "once/done", **step(payment, result="made"))
-    for _ in range(2):  # sending the end again has the same result
+    for _ in range(2):  # a repeated end request has the same result
         assert (await send(till, "end", questions=[])).status_code == 200
         assert (await the_payment(here)).status == "spent"
     here.clock.tick(days=8)

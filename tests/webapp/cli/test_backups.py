@@ -1,4 +1,4 @@
-"""`elicit backup`, `restore` and `doctor`, next to a running server and after one."""
+"""`elicit backup`, `restore` and `doctor`, while a server runs and after its end."""
 
 import shutil
 import stat

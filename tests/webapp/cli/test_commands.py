@@ -102,13 +102,13 @@ def test_procfile_listens_on_all_addresses_only_if_url_is_set(url: str | None, h
     *_, words = " ".join(procfile_words(environment)).partition(" elicit ")
     options = cli.parser_for(words.split()).parse_args(words.split())
     assert (options.host, options.port) == (host, 8000)
-    # ELICIT_SERVER names the server. The sandbox works on this machine only.
+    # The Procfile sets neither: ELICIT_SERVER names the server, and sandboxes are for local use.
     assert (options.server, options.sandbox) == (None, False)
 
 
 @pytest.mark.parametrize("what", [("payments", "list", "--json"), ("keys", "list")])
 async def test_a_list_that_nobody_reads_to_its_end_ends_quietly(what, tmp_path):
-    await called("payments", "list", home=tmp_path)  # the store exists from here on
+    await called("payments", "list", home=tmp_path)  # this creates the store
     reader, writer = os.pipe()
     os.close(reader)
     try:

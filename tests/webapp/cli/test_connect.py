@@ -19,13 +19,13 @@ ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\n\x9b1mrm -rf\u202egpj.\x00"
 
 
 def told_otherwise(asked: Elicitation, **terms: str) -> Elicitation:
-    """Return the elicitation with other terms."""
+    """Return the elicitation with these terms replaced."""
     kept = cast("dict[str, Json]", asked.asked.terms)
     return replace(asked, asked=replace(asked.asked, terms={**kept, **terms}))
 
 
 class Desk:
-    """A terminal whose user makes one choice and then stops."""
+    """A terminal whose user makes the choice `chooses` and must not be asked anything else."""
 
     def __init__(self, *, chooses: int | None = None) -> None:
         self.said: list[str] = []

@@ -148,7 +148,7 @@ def at_stripe(
 ) -> None:
     """Mock Stripe's API.
 
-    `rights` gives the statuses that differ from those of a full-access key.
+    `rights` maps rights to response statuses, for those that differ from a full-access key's.
     """
     headers = {"date": format_datetime(date, usegmt=True)}
     network.add_response(
@@ -404,7 +404,7 @@ async def test_how_far_the_stores_clock_is_from_ours_is_told(tmp_path: Path, kin
         settings = settings_of({**PUBLIC, "ELICIT_STORE": url}, tmp_path)
 
         async def told(ahead: timedelta) -> Finding:
-            """Examine the store as if this machine's clock were ahead by this much."""
+            """Return the finding about the clock, as if this machine's clock were `ahead`."""
             found = await examine_store(
                 settings, outbound=Outbound.none(), clock=lambda: utc_now() + ahead
             )

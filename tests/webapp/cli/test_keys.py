@@ -108,7 +108,7 @@ async def test_a_server_that_runs_breaks_no_link_when_its_key_is_rotated(tmp_pat
     async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
         before = await waiting_demo(server.url, home=tmp_path)
         link = before.link
-        # The form is open in the browser, and is sent after the rotation.
+        # Open the form before the rotation. The browser sends the form after the rotation.
         (form, *_) = Page((await browser.get(link)).text).forms
         end = await called("keys", "rotate", home=tmp_path)
         assert (end.status, end.err) == (0, "")

@@ -1,4 +1,4 @@
-"""`elicit export` and `elicit purge`: one person's data is exported or erased, and no other's."""
+"""`elicit export` and `elicit purge`: only the named person's data is exported or erased."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -133,7 +133,7 @@ async def test_a_payers_name_is_told_to_them_and_leaves_with_the_purge(shop: Sho
         (left,) = await hooks_of(shop.service, payment.owner)
         assert left.body == ""
         assert (left.event, left.session) == (hook.event, hook.session)
-        # The replayed event contains the same payment data.
+        # A replay of the event works without the erased body, and changes nothing.
         replayed = await shop.service.webhooks.replay(left)
         assert replayed.status == hook.status
         assert await shop.ledger() == ["spent"]

@@ -1,4 +1,4 @@
-"""The owner of the pages' port: one of our processes, another program, or none any more."""
+"""The owner of the pages' port: one of our processes, another program, or an ended process."""
 
 import asyncio
 import socket

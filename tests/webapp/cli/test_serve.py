@@ -239,7 +239,7 @@ async def test_bad_value_of_the_setting_is_refused_with_the_name_of_the_setting(
     author(tmp_path, imports="1 / 0", name="broken.py")
     with bound("127.0.0.1") as holder:
         holder.listen()
-        for port in ("0", str(holder.getsockname()[1])):  # the setting comes before the port
+        for port in ("0", str(holder.getsockname()[1])):  # the setting is checked before the port
             extra = {"ELICIT_SERVER": value}
             end = await called("serve", "--port", port, home=tmp_path, extra=extra)
             assert end.status == 1
@@ -284,7 +284,7 @@ async def test_a_server_without_a_name_is_refused_in_a_sentence(
     tmp_path, free_port, command, kind, made_in
 ):
     (tmp_path / "tools.py").write_text(f"from {made_in} import {kind}\nmcp = {kind}()\n")
-    # `stdio` replaces the stdin and stdout of its process.
+    # `stdio` replaces its process's stdin and stdout, so it runs in a separate process.
     runs = called if command == "serve" else run
     end = await runs(command, "tools:mcp", "--port", str(free_port), home=tmp_path)
     assert end.status == 1
@@ -355,7 +355,7 @@ async def test_a_signal_stops_it_while_a_call_is_held_and_a_page_listens(
             async with asyncio.timeout(300):
                 end = await ended(server.process)
             with contextlib.suppress(httpx.RemoteProtocolError):
-                # The browser reconnects.
+                # The stream ends without another event. A browser would reconnect.
                 assert [line async for line in lines if line.startswith("data")] == []
         # Closing the session may fail, because the server is gone.
         await asyncio.gather(held, return_exceptions=True)

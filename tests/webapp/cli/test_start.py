@@ -1,4 +1,4 @@
-"""The start of the command: a package that hides ours is reported before it is imported."""
+"""The start of the command: packages that hide or overwrite ours are reported, not imported."""
 
 import os
 import pwd

@@ -106,7 +106,7 @@ async def test_a_link_of_one_process_opens_at_another_which_may_end_meanwhile(de
             call = calling(other)
             await desktop.open(await desktop.link())
             assert text_of(await call) == SOUP
-            # Other arguments, because the same call could return the earlier result.
+            # Use other arguments, because an identical call could return the first call's result.
             call = calling(owner, table="another")
             link = await desktop.link()
             os.kill(await process_of(other), signal.SIGKILL)
@@ -124,7 +124,7 @@ async def test_no_link_leaves_to_a_port_that_another_program_has_taken(desktop):
     owner = await desktop.start()
     other = await desktop.start()
     link = await other.order()
-    other.process.send_signal(signal.SIGSTOP)  # the other program is faster
+    other.process.send_signal(signal.SIGSTOP)  # the other program gets the port first
     owner.process.kill()
     await ended(owner.process)
     async with serving(app, port=desktop.port):

@@ -1,4 +1,4 @@
-"""A store that does not open: every command reports it in the same sentence and names the store."""
+"""A store that does not open: every command reports the same sentence with the store's name."""
 
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path

@@ -25,7 +25,7 @@ NAMES: dict[str, Any] = {"Elicit": Elicit, "Money": Money, "elicit": elicit, "gi
 
 @dataclass
 class Reader:
-    """A reader who copied a sample, with the names that the sample assumes, and a person."""
+    """A reader who runs copied samples of the page, and the person whom the samples ask."""
 
     shop: Programs
     links: asyncio.Queue[ShownLink] = field(default_factory=asyncio.Queue)

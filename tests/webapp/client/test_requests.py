@@ -1,4 +1,4 @@
-"""Tests of how often the client sends a request again, and with which token."""
+"""Retries of the client: how often a request is sent again, and with which token."""
 
 from contextlib import AsyncExitStack
 from datetime import timedelta

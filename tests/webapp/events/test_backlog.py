@@ -87,7 +87,7 @@ async def test_who_watches_sees_what_waits_and_what_became_of_each_try() -> None
         for result in ("failed", "sent"):
             found = value(samples, "elicit_events_total", address="crm", result=result)
             assert found == 1
-        # Events that wait because of their receiver do not count as our lag.
+        # Events that wait for a failing receiver do not count as the server's lag.
         clock.tick(minutes=5)
         receiver.is_down = True
         await asked(service, join="another", timeout=WEEK)

@@ -39,7 +39,7 @@ from webapp.events.sender import CLAIMED, JITTER, LANES, SCHEDULE
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
 
-# Longer than any event is retried, so nothing else happens in the meantime.
+# A timeout longer than all retries, so that no question expires while events are retried.
 WEEK = timedelta(days=7)
 
 
@@ -106,7 +106,7 @@ async def test_the_library_of_standard_webhooks_believes_it_under_either_secret_
     store: MemoryStore, receiver: Receiver
 ) -> None:
     rotating = EventAddress(name="crm", url=CRM.url, secrets=(OTHER_SECRET, SECRET))
-    clock = Clock(utc_now())  # the library uses the real time
+    clock = Clock(utc_now())  # the verifying library reads the real clock
     async with telling(store, clock, receiver, addresses=[rotating]) as service:
         await asked(service)
         await service.events.sender.send_all()
@@ -254,7 +254,7 @@ async def test_two_processes_that_find_it_due_send_it_once(
 async def test_what_another_process_wrote_a_moment_ago_is_left_to_it_until_it_may_be_gone(
     here: Service, there: Service, receiver: Receiver, clock: Clock
 ) -> None:
-    await asked(here, timeout=WEEK)  # the process never sends the event
+    await asked(here, timeout=WEEK)  # `here` never sends the event
     await round_of(there)
     assert receiver.requests == []
     await pass_time(there, clock, seconds=6)
@@ -407,7 +407,7 @@ async def test_it_is_tried_ten_times_in_some_three_days_and_then_given_up(
     await here.elicitations.settle(question.id, Status.CANCELLED)
     receiver.answers = []
     await here.events.sender.send_all()
-    assert receiver.types[-1] == "question.cancelled"  # the event did not wait for the failed ones
+    assert receiver.types[-1] == "question.cancelled"  # not delayed by the failed events
     assert [each.status for each in await events_of(here)] == ["given up", "sent"]
     assert "event.given_up" in caplog.messages
 

@@ -42,7 +42,7 @@ class Witness:
         await self._app(scope, receive, send)
 
     async def end(self) -> bool:
-        # If a loss goes unnoticed, the test fails instead of hanging.
+        # If the end of the connection is never reported, the test fails and does not hang.
         async with asyncio.timeout(300):
             return await self.ends.get()
 
@@ -122,12 +122,12 @@ def reset(writer: asyncio.StreamWriter) -> None:
 
 
 def close_one_way(writer: asyncio.StreamWriter) -> None:
-    """Close the sending half of the connection. uvicorn treats the client as disconnected."""
+    """Close the sending half of the connection, which uvicorn treats as a disconnect."""
     writer.write_eof()
 
 
 async def exchange(app: ASGIApp, line: Line | None = None, scope: Scope | None = None) -> Witness:
-    """Answer one request with the app, by default a GET."""
+    """Let the app answer one request, by default a GET. Return the witness of the exchange."""
     line, witness = line or Line(request()), Witness(app)
     await watched(witness)(scope or get(), line.receive, line.send)
     return witness
@@ -291,7 +291,7 @@ async def test_a_loss_the_server_knew_of_before_the_last_byte_is_a_loss() -> Non
 
     async def answers_too_late(scope: Scope, receive: Receive, send: Send) -> None:
         await start(send)
-        await asyncio.sleep(0)  # the pump starts to listen
+        await asyncio.sleep(0)  # the background task that reads `receive` starts
         line.lose()
         await body(send, b"{}")
 
@@ -451,7 +451,7 @@ async def test_messages_pass_unchanged_both_ways() -> None:
     line, app = Line(incoming), Witness(echoes)
     await watched(app)(post(), line.receive, line.send)
     assert all(sent is message for sent, message in zip(line.sent, outgoing, strict=True))
-    assert ends_seen == [True, True, True]  # trailers come after the body
+    assert ends_seen == [True, True, True]  # not ended yet: trailers follow the body
     assert app.ends.get_nowait() is True
 
 

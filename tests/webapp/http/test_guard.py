@@ -45,7 +45,7 @@ async def ask(
         return {"type": "websocket.connect"}
 
     async def send(message: Message) -> None:
-        # A WebSocket opening is received before it is answered.
+        # A WebSocket's connect message has to be received before it is answered.
         assert message["type"].startswith("http") or opened
         if message["type"].endswith("http.response.start"):
             answer.status = message["status"]
@@ -211,8 +211,8 @@ async def test_forms_of_our_own_pages_pass() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1:8765", "localhost:8765", "[::1]:8765"])
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/mcp/x"])
 async def test_no_page_calls_tools_one_of_our_name_neither(host: str, path: str) -> None:
-    # Programs that held this port before, or hold it on another address, had pages with these
-    # origins.
+    # Pages of other programs can have these origins: of programs that used this port before, or
+    # that use this port on another address.
     # finding: S15
     for origin in (HERE, f"http://{host}", "http://localhost:8765", "http://[::1]:8765"):
         named = [("Host", host), ("Origin", origin)]
@@ -252,7 +252,7 @@ async def test_a_service_worker_that_was_left_behind_takes_itself_away() -> None
                 assert word in answer.body
     foreign = await ask(LOCAL, "/sw.js", [("Host", "evil.example"), *asked])
     assert foreign.status == 421
-    # A public name never belonged to another program: a service worker there is the author's.
+    # A public name never belonged to another program, so the author's service worker is served.
     assert (await ask(REMOTE, "/sw.js", [("Host", "tools.example.com"), *asked])).passed
 
 

@@ -53,7 +53,8 @@ def test_what_a_proxy_takes_off_is_told_by_the_host_or_the_setting() -> None:
 
 
 def test_a_server_that_leaves_paths_as_they_came_has_to_be_told_of_by_the_setting() -> None:
-    # hypercorn and granian: /tools/mcp would be a second name of /mcp, for a proxy's /tools/tools.
+    # hypercorn and granian do not add root_path to the path. If the server guessed that a proxy had
+    # stripped the prefix, the public path /tools/tools/mcp would be a second name of /mcp.
     told = {"app_root_path": "/a", "root_path": "/a/b"}
     for given, root_path, setting in (
         (scope("/mcp", root_path="/tools"), "/tools", "ELICIT_ROOT_PATH=/tools"),
@@ -70,7 +71,7 @@ def test_a_path_that_was_taken_off_without_a_word_names_nothing() -> None:
         with pytest.raises(Misplaced, match=r"ELICIT_ROOT_PATH=/tools") as refused:
             inside(scope(path))
         assert "uvicorn --root-path /tools" in str(refused.value)
-    # A path that begins like the stripped prefix is not matched if the prefix was stripped before.
+    # The proxy has stripped /tools already, so another /tools at the start of the path is kept.
     assert inside(scope("/tools/mcp"), taken="/tools") == "/tools/mcp"
 
 

@@ -1,4 +1,4 @@
-"""Hosts that the operator trusts in its own network can be reached, and no others."""
+"""Hosts in the operator's private network: only the hosts that the operator lists are reached."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,7 +69,7 @@ async def test_what_the_operator_names_is_reached(
         ("https://10.1.2.3/x", "login.internal"),
         ("https://10.2.2.3/x", "10.1.0.0/16"),
         ("http://login.internal:443/x", "login.internal"),
-        # One of the name's addresses is elsewhere: the owner of the name decides which one is used.
+        # One of the name's addresses is not trusted, and the name's owner decides which is used.
         ("https://both.example/x", "10.1.0.0/16"),
         ("https://169.254.169.254/x", "10.0.0.0/8"),
     ],

@@ -32,7 +32,7 @@ from webapp.settings.settings import read_settings
 
 @pytest.fixture(params=[H11Protocol, FastProtocol])
 def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Install each HTTP parser that can read the requests of a served process."""
+    """Run the test with each HTTP parser that a served process can use."""
     made = type("Accepted", (Arriving, request.param), {})
     monkeypatch.setattr("webapp.serving.http_server.Accepted", made)
     return made
@@ -82,9 +82,9 @@ def test_a_port_that_another_user_has_now_says_nothing_of_who_had_it_before(
         monkeypatch.delattr(socket, "TCP_INFO")  # as on macOS
     with bound("127.0.0.1") as listener:
         listener.listen()
-        "name".encode("idna")  # after seteuid, modules that Python loads late cannot be read
+        "name".encode("idna")  # load this codec now: after seteuid, its file cannot be read
         os.seteuid(NOBODY)
-        try:  # from its own address, whose ports no other test gets in the meantime
+        try:  # connect from an address whose ports no other test uses
             client = socket.create_connection(
                 listener.getsockname(), source_address=("127.16.16.16", 0)
             )

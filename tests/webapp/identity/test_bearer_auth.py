@@ -1,4 +1,4 @@
-"""The MCP endpoint as a protected resource: what callers receive, and what tools see of them."""
+"""The MCP endpoint as a protected resource: its responses, and what tools learn about callers."""
 
 import asyncio
 import base64

@@ -145,8 +145,8 @@ async def test_key_that_a_later_fetch_does_not_bring_is_no_key(
     with pytest.raises(Failed):
         await issuer.keys("made up")
     clock.tick(seconds=30)
-    assert await names(issuer, "another") == []  # a fetch of its own
-    assert await names(issuer, "made up") == []  # covered by the same fetch
+    assert await names(issuer, "another") == []  # causes the second fetch
+    assert await names(issuer, "made up") == []  # answered from the second fetch
     assert there.fetches == 2
 
 
@@ -226,7 +226,7 @@ async def test_nobody_waits_again_for_an_issuer_that_did_not_answer(
     clock.tick(seconds=30)
     there.held = asyncio.Event()
     async with asyncio.timeout(300):
-        assert await names(issuer, "one") == ["one"]  # the fetch hangs in the background
+        assert await names(issuer, "one") == ["one"]  # the stored key is used while a fetch hangs
     await turns()
     there.is_down = False
     there.publish("one", "two")
@@ -262,7 +262,7 @@ async def test_a_clock_that_was_set_back_does_not_keep_it_from_being_asked(
     there.publish("two")
     clock.tick(hours=-2)
     assert await names(issuer, "two") == ["two"]
-    # That key was never fetched.
+    # If the issuer was down at first, the key "one" was never fetched.
     with pytest.raises(Failed) if is_down else contextlib.nullcontext():
         assert await names(issuer, "one") == []
     assert there.fetches == 2

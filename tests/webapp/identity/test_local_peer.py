@@ -250,7 +250,7 @@ def test_the_kernel_knows_another_users_connection(
 def test_a_connection_that_closes_has_no_owner(
     lookup: Callable[[PeerConnection], int | None],
 ) -> None:
-    # The tables show uid 0 for this connection, which is root's and may be our own.
+    # The kernel's tables show uid 0 for a closing connection. The server itself may run as uid 0.
     with pair("127.0.0.1") as (client, connection):
         client.shutdown(socket.SHUT_WR)
         assert lookup(connection) is None
@@ -267,7 +267,7 @@ def test_a_connection_that_is_none_has_no_owner(
         for client, server in (
             (there.client, ("127.0.0.1", 1)),
             (("127.0.0.2", there.client[1]), there.server),
-            (there.server, ("127.0.0.1", 1)),  # a server listens at that end
+            (there.server, ("127.0.0.1", 1)),  # a server's address, not a client's
             (("::1", there.client[1]), ("::1", there.server[1])),
         ):
             assert lookup(PeerConnection(client=client, server=server)) is None
@@ -275,8 +275,8 @@ def test_a_connection_that_is_none_has_no_owner(
 
 @ON_LINUX
 def test_a_connection_that_no_process_holds_has_no_owner() -> None:
-    # A connection of our own that is not accepted yet: established, with uid 0 because it has no
-    # owner.
+    # The connection is not accepted yet: the kernel's tables show its server end as established,
+    # with uid 0 because no process owns that end.
     with bound("127.0.0.1") as listener, socket.socket() as client:
         listener.listen()
         client.connect(listener.getsockname())
@@ -400,7 +400,7 @@ ASK = (
 
 
 async def asked_by(url: str, **user: Any) -> Any:
-    """Return what a child process receives. Bash needs no file that only our user can read."""
+    """Return the response to a request of bash, which any user of the machine can run."""
     child = await asyncio.create_subprocess_exec(
         "bash",
         "-c",
@@ -436,9 +436,9 @@ server {{ listen 127.0.0.1:{port}; location / {{ {more} proxy_pass {url}; }} }}
 
 @asynccontextmanager
 async def nginx(folder: Path, url: str, *, user: str, more: str = "") -> AsyncIterator[str]:
-    """Run a one-line nginx in front of a server."""
+    """Run nginx in front of a server, and yield nginx's URL. `more` is a line of configuration."""
     with bound("127.0.0.1") as listener:
-        # nginx takes over a listening socket, as in its own upgrades. So no port has to be guessed,
+        # nginx inherits this socket, as in an upgrade of nginx. So no port has to be guessed,
         # and the test does not have to wait for the start.
         listener.listen()
         port = listener.getsockname()[1]

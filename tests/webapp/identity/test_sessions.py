@@ -99,12 +99,12 @@ async def test_sign_out_clears_the_cookie_and_leaves_a_row_until_the_limit(
     header = await sessions.end(session)
     assert jar(header) == {}
     assert await sessions.of(cookies) is None
-    assert await sessions.end(session) == header  # signed out in two tabs
+    assert await sessions.end(session) == header  # a second tab signs out too
     (row,) = await store.list(ENDED)
     assert row.owner == SERVICE
     assert row.erase_at == clock.tick(days=7)
     assert await store.erase(before=clock.now) == 1
-    assert await sessions.of(cookies) is None  # the cookie's own limit
+    assert await sessions.of(cookies) is None  # the cookie itself has expired
     assert jar(await sessions.end(None)) == {}
 
 

@@ -1,4 +1,4 @@
-"""Masking of typed secrets in other texts: unchanged, quoted, and truncated ones."""
+"""Masking of typed secrets in other texts, also where the secret is quoted or truncated."""
 
 import json
 import logging

@@ -38,7 +38,7 @@ LOOK = """() => ({
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def screen(browser: Browser) -> AsyncIterator[tuple[Page, Site]]:
-    """Open one page for all views without interaction: a new page takes ten times as long."""
+    """Open one page in which a test shows all views: a page for each takes ten times as long."""
     site = Site(html="")
     async with visit(browser, site, reduced_motion="reduce") as page:
         yield page, site
@@ -70,7 +70,7 @@ async def test_strangers_words_do_not_break_out_of_a_phone(
     async with visit(browser, site, viewport={"width": 320, "height": 640}) as page:
         for name, view in hostile_views(words).items():
             if len(fields(view)) == 1:
-                continue  # the view has only the server's name, as every other page has
+                continue  # the view's only text is the server's name, which every page has
             site.html = pages.render(view)
             await page.goto(f"{ORIGIN}/e/abc")
             seen = await page.evaluate(LOOK)
@@ -150,7 +150,7 @@ async def test_a_second_press_sends_nothing_more(pages: Renderer, browser: Brows
             await button.click()
         await expect(button).to_have_attribute("aria-disabled", "true")
         await button.click(force=True)
-        # If the first press led nowhere, the person can press again.
+        # If no page followed the first press, the person can press again after a few seconds.
         await page.clock.run_for(8_000)
         await expect(button).not_to_have_attribute("aria-disabled", "true")
         async with page.expect_response(lambda response: response.status == 204):

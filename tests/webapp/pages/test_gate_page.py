@@ -1,4 +1,4 @@
-"""The approval page: it says what an approval covers, and never widens it by itself."""
+"""The approval page: the page says what an approval covers, and never widens an approval."""
 
 from dataclasses import replace
 

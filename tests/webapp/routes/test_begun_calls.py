@@ -32,15 +32,15 @@ Said = Callable[["Shop"], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shop:
-    """A tool that deletes with an account, after its person has signed elsewhere."""
+    """A server with the tool `clean`, which asks for an account and then for a signature."""
 
     here: OAuthEnv
     caller: Any
     person: Person
-    got: list[str]  # the account's label, appended by the body at each run
+    got: list[str]  # the label of the account that each run of the tool's body received
 
     async def go_on(self) -> str:
-        """Continue to the provider, and return the page where it asks the person."""
+        """Press Continue, and return the address of the provider's consent page."""
         return await self.person.go_on(await self.caller.link())
 
     async def approve(self, at_provider: str) -> None:
@@ -52,13 +52,13 @@ class Shop:
         await press(self.person, self.here, tail(one) + button)
 
     async def put_in_use(self, label: str) -> None:
-        """Switch to the account with this label, later than all answers.
+        """Switch to the account with this label, one second after the last answer.
 
-        Hubot is shared with the tool.
+        Share hubot with the tool first, if the person has not done so.
         """
         self.here.clock.tick(seconds=1)
         (hubot,) = [each for each in await self.here.connections() if each.label == "hubot"]
-        if "clean" not in hubot.tools:  # as after the person allowed it in another question
+        if "clean" not in hubot.tools:  # as if allowed in another question
             await self.here.service.elicitations.write(allow(hubot, "clean", None))
         await self.press(label, "/switch")
 
@@ -81,8 +81,8 @@ class Shop:
 async def shop(*meanwhile: Said) -> AsyncIterator[Shop]:
     """Open a shop.
 
-    `meanwhile` lists what the person does after each body that received the account and before it
-    asks again.
+    `meanwhile` lists the person's actions, one for each run of the tool's body. The action happens
+    after the body has received the account, and before the body asks for the signature.
     """
     server, got, left = MCPServer("shop"), list[str](), list(meanwhile)
     at: Shop
@@ -160,7 +160,7 @@ async def test_what_the_person_takes_away_is_taken_from_a_call_that_has_begun(
 
 
 class TestAnAccountThatNobodyWasAskedFor:
-    """An account that existed at the start: the person's later changes affect the next call."""
+    """The account existed before the call: the person's later changes affect only the next call."""
 
     async def test_it_stays_the_call_s_when_the_person_puts_another_in_use(self) -> None:
         async with shop(nothing, nothing, switch_to_hubot) as at:
@@ -248,7 +248,7 @@ class TestAnAccountThatNobodyWasAskedFor:
             assert refused.is_error
             assert why in text_of(refused)
             assert at.got[2:] == ["octocat"]
-            # The signature was not used for any deletion.
+            # The refused call did not use the signature, so the next call needs no new one.
             assert text_of(await soon(at.caller.call("clean"))) == "deleted at hubot"
 
     async def test_it_stays_so_when_the_tool_asks_on_by_the_protocol_s_own_means(self) -> None:
@@ -260,7 +260,7 @@ class TestAnAccountThatNobodyWasAskedFor:
 
 
 def asks_for_a_size() -> tuple[MCPServer[Any], list[str]]:
-    """Return a server whose tool asks with its own form, and the accounts that the tool got."""
+    """Return a server whose tool asks with a form of MCP, and the labels that the tool received."""
     server, got = MCPServer("shop"), list[str]()
 
     @server.tool()
@@ -285,7 +285,7 @@ async def nothing(at: Shop) -> None:
 
 
 async def a_first_call(at: Shop) -> None:
-    """Make a call that connects octocat and shares it with the tool. Its body receives it twice."""
+    """Complete a call that connects and shares octocat. The tool's body runs twice."""
     call = at.caller.call("clean")
     await at.approve(await at.go_on())
     await at.sign()
@@ -311,7 +311,7 @@ class TestAnOldRequestState:
             if minutes:
                 asked_in(again)
                 assert at.got[got:] == ["hubot"]
-            else:  # the result may have been lost
+            else:  # in case the client lost the result
                 assert text_of(answered_in(again)) == "deleted at octocat"
                 assert len(at.got) == got
 

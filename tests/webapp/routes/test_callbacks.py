@@ -81,14 +81,14 @@ async def test_a_double_click_makes_one_exchange() -> None:
     async with oauth_env() as here:
         asked, person, link, callback = await decided(here, "repo")
         pages = await asyncio.gather(*(person.visit(callback) for _ in range(5)))
-        assert {page.status for page in pages} == {303}  # to the page that shows the progress
+        assert {page.status for page in pages} == {303}  # redirected to the progress page
         assert (await asked.account()).label == "octocat"
         assert here.gate.exchanges == 1
         assert (await person.visit(link)).heading == "GitHub is connected"
 
 
 async def exchanging(here: OAuthEnv, person: Person, callback: str) -> "asyncio.Task[Page]":
-    """Let the person return while the provider is slow to answer the code exchange."""
+    """Let the person return while the provider is slow. Return the task that loads the page."""
     await here.plan("slow")
     held = asyncio.create_task(person.visit(callback))
     await eventually(lambda: here.gate.exchanges)
@@ -417,7 +417,7 @@ async def test_a_yes_after_it_failed_changes_nothing(status: Status) -> None:
 
 
 async def interrupted(here: OAuthEnv) -> tuple[Any, Any, str, "asyncio.Task[Any]"]:
-    """Interrupt an exchange whose answer has not come for a minute."""
+    """Start an exchange that gets no response for a minute, so that the server ends it."""
     asked, person, link, callback = await decided(here, "repo")
     held = await exchanging(here, person, callback)
     here.clock.tick(seconds=59)
@@ -435,7 +435,7 @@ async def test_an_exchange_that_was_cut_off_fails_after_a_minute() -> None:
             await asked.account()
         page = await person.visit(link)
         assert page.heading == "This did not work"
-        assert "remove it there" in page.text  # a grant that the server does not know may exist
+        assert "remove it there" in page.text  # the provider may have granted access all the same
         await here.release()
         await soon(held)
 
@@ -469,7 +469,7 @@ async def test_the_page_of_an_exchange_that_was_cut_off_says_what_to_do() -> Non
 async def two_processes(
     folder: Path, *, played: bool = True
 ) -> AsyncIterator[tuple[OAuthEnv, OAuthEnv]]:
-    """Open two processes on one store. `played` gives the other one the sandbox's settings too."""
+    """Open two processes on one store. With `played`, the second has the sandbox's settings too."""
     async with AsyncExitStack() as stack:
         stores: list[Store] = []
         for _ in range(2):
@@ -491,7 +491,7 @@ async def test_the_callback_may_come_to_another_process(tmp_path: Path) -> None:
     async with two_processes(tmp_path) as (here, there):
         asked = here.ask("repo")
         person = await here.person(host=here.url.removeprefix("http://"))
-        # Continue is pressed in the other process.
+        # The person presses Continue on a page of the other process.
         at_provider = await person.go_on((await asked.link()).replace(here.url, there.url))
         callback = await approve(await here.person(), at_provider)
         page = await person.visit(callback.replace(here.url, there.url))
@@ -510,14 +510,14 @@ async def test_a_provider_that_is_not_configured_any_more_is_no_crash(tmp_path: 
         assert (page.status, page.heading) == (503, "Something went wrong here")
         assert here.gate.exchanges == 0
         del person.browser.headers["host"]
-        # The server failed and the person did not decline, so the right process still accepts it.
+        # The person did not decline, so the process with the settings still accepts the callback.
         page = await ends(person, await person.visit(callback))
         assert page.heading == "GitHub is connected"
         assert (await asked.account()).label == "octocat"
 
 
 def acme_of(here: OAuthEnv) -> Provider:
-    """Return a provider where the server is registered, and which is unreachable."""
+    """Register the server at an unreachable provider, and return the provider."""
     here.service.kinds.accounts._clients._credentials["acme"] = ("id", "secret")  # type: ignore[index]
     return openid("acme", "http://127.0.0.1:1", label="Acme")
 
@@ -569,7 +569,7 @@ async def test_the_page_tells_of_the_exchange_until_the_minute_is_over() -> None
         clock.tick(seconds=20)
         page = await person.visit(link)
         assert 'data-left="40"' in page.text
-        # Buttons that are pressed in the meantime have no effect.
+        # Loading the page does not change the status.
         assert (await here.row(link)).status is Status.EXCHANGING
         await here.release()
         await soon(held)
@@ -627,7 +627,7 @@ async def test_another_tool_may_be_given_another_account() -> None:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
         link = await asked.link()
-        at_provider = await person.go_on(link)  # Another account
+        at_provider = await person.go_on(link)  # to connect another account
         page = await ends(
             person, await person.visit(await approve(person, at_provider, person="hubot"))
         )

@@ -318,7 +318,7 @@ async def test_one_that_works_no_more_is_connected_again_from_the_page() -> None
         await here.connect("repo", provider="hub", tool="list")
         await revoke_at(here, await the_one(here))
         here.clock.tick(hours=2)
-        # The server finds out that it has lapsed.
+        # The server notices that the account has lapsed.
         await here.ask("repo", provider="hub", tool="list").link()
         assert (await the_one(here)).status == "lapsed"
         person = await here.person()
@@ -379,7 +379,7 @@ async def test_another_account_than_the_one_that_is_reconnected_changes_nothing(
 
 
 async def called_before(here: OAuthEnv, label: str) -> Connection:
-    """Rename the only account, as if its person had had this name when connecting it."""
+    """Give the only account this label, as if its person was renamed after connecting it."""
     renamed = msgspec.structs.replace(await the_one(here), label=label)
     await here.service.elicitations.write(renamed)
     return renamed
@@ -524,7 +524,7 @@ async def test_two_people_neither_see_nor_touch_each_others() -> None:
         his = await look(bob, here.oauth_env)
         assert "Signed in as bob ." in said(his)
         assert "Nothing is connected." in said(his)
-        # The same holds with the cookie and the field of her own browser, and with her full id.
+        # Bob gets no access with the cookie and form field of Alice's browser, or with the full id.
         both, name = await here.oauth_env.person(), here.oauth_env.service.browser.cookie_name
         both.browser.cookies.update({**bob.browser.cookies, name: alice.browser.cookies[name]})
         assert "Signed in as bob ." in said(await look(both, here.oauth_env))
@@ -585,7 +585,7 @@ async def test_signing_out_on_the_page_ends_what_it_shows() -> None:
         data = field_of(here.oauth_env, alice, hers.id)
         assert (await press(alice, here.oauth_env, "/signout")).heading == "You are signed out"
         page = await look(alice, here.oauth_env)
-        # On this machine, the page belongs to the local operator, who is another person.
+        # After signing out on this machine, the caller is the local operator and not Alice.
         assert "octocat" not in page.text
         place = f"{here.oauth_env.url}/connections/{tail(hers)}/disconnect"
         assert (await alice.browser.post(place, data=data)).status_code in (403, 404)

@@ -73,7 +73,7 @@ async def test_a_call_that_is_made_again_asks_once_in_two_seconds_and_finds_what
         await give_up(shop, buy)
         there = await buy.person.go_on(buy.link)
         older = buy.caller.call("report")
-        for _ in range(2):  # at the same moment
+        for _ in range(2):  # without moving the clock
             await eventually(lambda: len(shop.service.elicitations.waiters))
             newer = buy.caller.call("report")
             assert "Another call is waiting" in text_of(await soon(older))
@@ -91,7 +91,7 @@ async def test_one_account_is_asked_so_often_and_no_more(shop: Shop) -> None:
         await buy.person.go_on(buy.link)
         (asked,) = await shop.asked()
         checkouts = shop.service.kinds.payments.checkouts
-        # As many questions, each asked for the first time.
+        # A new `_moments` limiter makes each fetch count as the first one of another question.
         for number in range(FETCHES_AT_ONCE + 5):
             checkouts._moments = Rates(burst=1, every=BETWEEN_FETCHES, clock=shop.clock)
             await checkouts.ask_once(asked)
@@ -181,7 +181,7 @@ async def test_a_page_that_is_loaded_again_says_what_became_of_the_press(
         page = await buy.person.visit(buy.link)
         assert (page.status, page.heading) == (200, f"{shop.seller.label} {did}")
         assert "Try again" in page.text
-        # Another person's browser has not pressed Continue.
+        # The other person has not pressed Continue, so their browser shows the first page.
         other = await (await shop.person()).visit(buy.link)
         assert other.heading == "Pay 9.00 €"
 

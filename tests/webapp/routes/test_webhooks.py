@@ -20,7 +20,7 @@ PROBLEM = "application/problem+json"
 
 
 def malformed(good: str) -> list[str]:
-    """Return headers that are similar to the valid one."""
+    """Return malformed variants of the valid signature header `good`."""
     time, _, mac = good.partition(",v1=")
     return [
         "",

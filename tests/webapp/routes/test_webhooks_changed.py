@@ -70,7 +70,7 @@ Pairs = list[tuple[bytes, bytes]]
 class Sender:
     """A payment provider, its signature, and a delivery that settles the waiting payment.
 
-    `late` and `early` are the allowed clock differences.
+    `late` and `early` are how far a signature's timestamp may be in the past or in the future.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Sender:
 
 
 async def stripes_event(shop: Shop, buy: Buying) -> bytes:
-    """Return an event with only the fields that the server reads, to try changes of every bit."""
+    """Pay, and return Stripe's event cut to the fields that are read: few bits to change."""
     await buy.person.pay(buy.link)
     event = json.loads(shop.post.pop())
     about = {name: event["data"]["object"][name] for name in STRIPE_READS}
@@ -194,7 +194,7 @@ class Door:
     async def refuses(self, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Return True if the status is 400, or 429 for headers that name another certificate.
 
-        The server fetches only a few certificates.
+        429 is the response when the rate limit of certificate fetches is exceeded.
         """
         pairs = [*headers]
         status = await self.post(body, pairs)
@@ -283,7 +283,7 @@ async def waiting(sender: Sender) -> AsyncGenerator[Door]:
             [asked] = await shop.asked()
             query = b"" if sender in SENDERS.values() else b"elicitation=" + asked.id.encode()
             door = Door(process, shop=shop, sender=sender, buy=buy, body=body, query=query)
-            if sender is PAYPAL:  # the certificate is fetched before others are named
+            if sender is PAYPAL:  # fetch PayPal's certificate before a test names others
                 assert await door.post(b"", door.signed()) == 400
             await door.look()
             yield door
@@ -321,7 +321,7 @@ async def test_no_bit_of_the_body_can_change(sender: Sender) -> None:
 
 @each
 async def test_no_bit_of_a_header_can_change(sender: Sender) -> None:
-    """The bits of the timestamp are covered: every sender has it in a header."""
+    """Timestamps are covered too, because every sender puts its timestamp in a header."""
     async with waiting(sender) as door:
         for headers in with_each_header(
             door.signed(),
@@ -345,7 +345,7 @@ async def test_no_few_bits_can_change_wherever_they_are(sender: Sender) -> None:
 
 
 async def test_no_bit_of_an_unsigned_hint_can_change_and_settle_anything() -> None:
-    """An unsigned hint can only be about an existing payment, or about nothing."""
+    """A changed hint names an existing payment or no payment, and neither settles anything."""
     async with waiting(MOLLIE) as door:
         for bit in range(len(door.body) * 8):
             assert await door.post(with_bits_changed(door.body, bit), []) in (200, 400), bit

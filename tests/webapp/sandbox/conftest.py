@@ -1,4 +1,4 @@
-"""Fixtures: a sandbox on a manual clock, and a person with a browser at it."""
+"""Fixtures: a sandbox on a manual clock, and a person who uses the sandbox in a browser."""
 
 from collections.abc import AsyncIterator
 

@@ -146,7 +146,7 @@ async def test_what_is_over_cannot_be_changed_by_any_button(ending: str, env: Se
     over = await env.browser.get(f"/pay/{created.id}")
     assert over.status_code == 200
     ways = re.findall(r'<form[^>]*action="([^"]+)"', over.text)
-    is_paid = ending in {"card", "arrive"}  # only the seller's buttons are left
+    is_paid = ending in {"card", "arrive"}  # then only the seller's buttons remain
     afterwards = ("part", "slow", "inquiry", "claim", "claim_part")
     assert ways == ([f"/pay/{created.id}/{way}" for way in afterwards] if is_paid else [])
 

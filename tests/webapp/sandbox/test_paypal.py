@@ -215,7 +215,7 @@ async def test_a_refund_by_hand_names_its_capture_by_a_link_alone(paying: Paying
     await paying.run(paying.gateway.refund(payment, reason=None))
     by_hand, ours = (await hints(paying))[2:]
     assert ours.reference == ID
-    # As in PayPal's own sample, only a link names the capture, and the capture names the owner.
+    # As in PayPal's published sample, the event names only its capture, and only in a link.
     assert (by_hand.type, by_hand.reference, by_hand.session) == (REFUNDED, None, None)
     assert by_hand.payment == payment.payment_intent
     assert await traced(paying, by_hand) == ID

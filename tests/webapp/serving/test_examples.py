@@ -1,4 +1,4 @@
-"""The examples of servers that are created in other ways, each unchanged, on both revisions."""
+"""The example servers of the low-level API and of a factory, unchanged, on both revisions."""
 
 import re
 import shutil

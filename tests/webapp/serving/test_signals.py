@@ -39,7 +39,7 @@ def program(tmp_path: Path) -> Path:
 async def one_worker(
     program: Path,
 ) -> AsyncGenerator[tuple[Workers, asyncio.Task[int], asyncio.Event]]:
-    """Yield the workers, the task of their run, and an event for when the first one serves."""
+    """Yield the workers, the task that runs them, and an event set when the first worker serves."""
     serves = asyncio.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         workers = Workers(

@@ -68,7 +68,7 @@ def home(tmp_path: Path) -> Path:
 
 
 async def pids_of(server: Server, *, are: Callable[[set[int]], bool]) -> set[int]:
-    """Return the ids of the answering processes, once they satisfy `are`."""
+    """Return the ids of the processes that answer, once the set of ids satisfies `are`."""
     found: set[int] = set()
     async with asyncio.timeout(300):
         while not are(found):
@@ -174,7 +174,7 @@ async def test_new_code_that_starts_replaces_the_workers_one_by_one_and_broken_c
         while not said.done():
             async with client_of(server.url, "2026-07-28") as (client, _):
                 text = text_of(await client.call_tool("keep", {}))
-                # The process that ends asks to repeat the call.
+                # A process that shuts down responds that the call has to be repeated.
                 while "call this tool again" in text:
                     text = text_of(await client.call_tool("keep", {}))
                 answers.add(text.removeprefix("new code "))

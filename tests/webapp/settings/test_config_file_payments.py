@@ -1,4 +1,4 @@
-"""[sellers.NAME] in elicit.toml and its variables: valid ones are read, others are explained."""
+"""[sellers.NAME] in elicit.toml and its variables: valid settings are read, errors reported."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The cost of reading the store in memory."""
+"""The memory store's cost: due and erasable rows are found without reading all other rows."""
 
 from datetime import datetime, timedelta
 from typing import Any

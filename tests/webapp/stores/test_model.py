@@ -1,4 +1,4 @@
-"""Any sequence of calls changes a store like a plain dict. Each store is a subclass."""
+"""Any sequence of calls changes a store as it changes a plain dict. Each store has a subclass."""
 
 import asyncio
 import tempfile
@@ -29,7 +29,7 @@ changes = st.tuples(kinds, ids, keys, statuses, times, times, st.binary(max_size
 
 
 class BesideDict(RuleBasedStateMachine):
-    """A store compared with `records` and `claims`, the model. The store is reopened often."""
+    """A store that is often reopened, compared with a model (`records` and `claims`)."""
 
     def __init__(self):
         super().__init__()

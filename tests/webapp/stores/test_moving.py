@@ -20,11 +20,14 @@ Places = tuple[Store, Store]
 
 
 class Killed(BaseException):
-    """The death of the process at this point."""
+    """The simulated death of the process."""
 
 
 class Dying(SqliteStore):
-    """A store that dies before a given change. `left` counts the changes of both places."""
+    """A store that raises `Killed` when `left`, the count of remaining changes, reaches 0.
+
+    The source and the target share the count.
+    """
 
     left = [0]  # noqa: RUF012 - of all openings
 
@@ -35,7 +38,7 @@ class Dying(SqliteStore):
     async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
         self._count()
         await super().fence(why, instead_of=instead_of)
-        self._count()  # the change was made, but the caller does not know
+        self._count()  # die after the change, before the caller knows of it
 
     def _count(self) -> None:
         self.left[0] -= 1
@@ -103,7 +106,8 @@ async def test_cut_off_anywhere_it_is_brought_to_its_end(tmp_path: Path) -> None
             await move(source, target)
             has_died = False
         except Killed:
-            # At no time can processes write to both stores, or to an incomplete one.
+            # If both stores accept writes, the target is empty. If only the target accepts
+            # writes, the target is complete.
             is_open = [await each.fenced() is None for each in (source, target)]
             assert is_open in ([True, True], [True, False], [False, False], [False, True])
             if is_open == [True, True]:

@@ -1,4 +1,4 @@
-"""Stores in files that other machines could open too: refused before they are opened."""
+"""Store files on network file systems, which other machines can open: refused before opening."""
 
 from pathlib import Path
 

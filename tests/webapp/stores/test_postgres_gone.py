@@ -76,7 +76,7 @@ async def back(store) -> None:
 
 
 async def written_again(store, wanted):
-    """Write the record again, and check that it is written now or was written before."""
+    """Repeat a write, check that one of the attempts was stored, and return the stored record."""
     try:
         (now,) = await store.write(wanted)
     except Conflict as conflict:

@@ -40,7 +40,7 @@ async def said(url, *statements):
 
 @pytest.fixture
 async def good():
-    """Open a connection to the tests' server that can be cut."""
+    """Open a proxy to the tests' server, whose connections a test can cut."""
     server = await asyncio.to_thread(shared_server)
     async with Cable(server.folder / f".s.PGSQL.{server.port}") as cable:
         yield cable

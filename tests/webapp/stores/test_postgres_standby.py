@@ -23,7 +23,7 @@ _WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
 
 async def written(store, id: str) -> None:
-    """Write until the write is acknowledged, as a caller does that retries."""
+    """Repeat the write until the store acknowledges it, as a retrying caller does."""
     async with asyncio.timeout(DEADLINE_SECONDS):
         while True:
             try:
@@ -58,7 +58,7 @@ async def test_operator_reads_who_follows_and_whether_commits_wait_and_logs_are_
         logs = "its log is not archived (archive_mode is off)"
         assert told[2].startswith(f"{lost}: set synchronous_standby_names to two standbys")
         assert told[3].startswith(f"{logs}: set archive_mode and archive_command")
-        # The start of the app logs the same.
+        # The app logs the same two warnings at its start.
         secret = {"ELICIT_SECRET": "a" * 32, "HOME": f"{tmp_path}"}
         settings = read_settings({"ELICIT_STORE": pair.url, **secret})
         async with open_app(settings, new_server("mcp")):

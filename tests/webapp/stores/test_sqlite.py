@@ -58,7 +58,7 @@ async def test_what_was_wiped_is_gone_from_the_log_too(path, monkeypatch):
         await store.check()
         assert places(), "somebody reads it as it was"
         reader.execute("ROLLBACK")
-        for _ in range(2):  # the second check is answered after what the first one left to do
+        for _ in range(2):  # the second check waits for work that the first one started
             await store.check()
         assert places() == []
     finally:
@@ -153,7 +153,7 @@ async def test_what_one_person_has_is_found_without_what_others_have(path):
 
 
 def _triggered():
-    """Return the statements of the triggers, with parameters in place of the row."""
+    """Yield the statements of the triggers, with each column of the new row as a parameter."""
     triggers = files("webapp.stores").joinpath("batch.sql").read_text("utf-8")
     for body in re.findall(r"BEGIN\n(.*?)END;", triggers, re.DOTALL):
         plain = body.replace("RAISE(ABORT, 'another version')", "1")
@@ -302,7 +302,7 @@ async def test_a_value_that_sqlite_can_t_hold_fails_alone(path):
 
 async def test_a_conflict_of_several_records_leaves_what_is_committed_with_it(path):
     store = await SqliteStore.open(path)
-    for each in ("a", "b"):  # the second time, the store knows that conflicts occur
+    for each in ("a", "b"):  # before and after the store's first conflict
         results = await asyncio.gather(
             store.write(record(f"{each}-1"), record(f"{each}-2")),
             store.write(record(f"{each}-3"), replace(record(f"{each}-1"), version=7)),

@@ -66,7 +66,7 @@ async def refused(url, *, answer_seconds=ANSWER_SECONDS):
 
 
 async def recovered(call):
-    """Return the result of `call` once the server is back, however long that takes."""
+    """Repeat `call` until the server is back, at most for `LIMIT_SECONDS`. Return the result."""
     async with asyncio.timeout(LIMIT_SECONDS):
         while True:
             try:
@@ -179,7 +179,7 @@ class TestStart:
     async def test_a_server_without_tls_is_not_spoken_to_with_it(self):
         with own_valkey(has_port=True) as server:
             url = server.url.replace("valkey://", "valkeys://:hunter2@")
-            # A server without TLS waits for more bytes.
+            # A server without TLS never answers: it waits for more bytes until the timeout.
             why = await refused(url, answer_seconds=0.3)
         assert "begins with valkey://" in why
 
@@ -256,7 +256,7 @@ class TestStart:
 
 
 class Away(SqliteStore):
-    """A store that can be fenced, and then stops answering."""
+    """A store that can be fenced, and whose records then cannot be read."""
 
     async def scan(self):
         async for page in super().scan():
@@ -423,7 +423,7 @@ class TestKeys:
 
 
 def places():
-    """Yield the address of a single server and of a cluster, with functions to inspect each."""
+    """Yield the addresses of a single server and of a cluster, each with functions for clients."""
     server, nodes = fresh_valkey(), fresh_cluster()
     yield server.url, [server.look]
     yield nodes[0].url, [node.look for node in nodes]

@@ -168,7 +168,7 @@ async def test_receipts_and_unresolved_payments_are_told_with_the_age_of_the_old
 
 
 class Slow(MemoryStore):
-    """A store that returns its pages when `goes_on` is set."""
+    """A store whose `list` returns only while `goes_on` is set."""
 
     def __init__(self) -> None:
         super().__init__()

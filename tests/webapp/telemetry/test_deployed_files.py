@@ -1,6 +1,6 @@
 """The dashboard and alerts of deploy/: valid for Prometheus, and about exported metrics only.
 
-`promtool`, which comes with Prometheus, checks and tests them.
+`promtool`, which comes with Prometheus, checks the files and runs their tests.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The target of traces: the one named in the environment, the application's own, or none."""
+"""The target of traces: from the environment, set by the application, or none."""
 
 import subprocess
 import sys

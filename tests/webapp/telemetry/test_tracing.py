@@ -23,7 +23,7 @@ WAYS = {
     "form": set[str](),
     "confirm": set[str](),
     "secret": {"GET /e", "POST /e"},
-    "gate": set[str](),  # in the client's form
+    "gate": set[str](),  # answered in the client's form
 }
 
 

@@ -1,4 +1,4 @@
-"""Several processes for one application: refused at the start."""
+"""Several processes for one application: the start is refused if they cannot work together."""
 
 import asyncio
 import os

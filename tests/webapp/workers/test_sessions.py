@@ -1,4 +1,4 @@
-"""Sessions of 2025-11-25 with two workers on one store, where either may get a request."""
+"""MCP sessions of revision 2025-11-25, whose requests reach either of two workers."""
 
 import socket
 from pathlib import Path
