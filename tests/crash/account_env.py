@@ -119,7 +119,7 @@ class AccountEnv:
         return [record.status for record in await self.records(kind)]
 
     async def until(self, status: str, kind: str = "elicitation") -> None:
-        """Poll the store until a record has this status. A sweep can end before the server serves."""
+        """Poll until a record has this status. A sweep can end before the server serves."""
         async with asyncio.timeout(300):
             while status not in await self.statuses(kind):  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0)

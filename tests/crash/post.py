@@ -32,7 +32,7 @@ class Post:
         self._carrying: set[asyncio.Task[None]] = set()
 
     async def take(self, request: httpx.Request) -> httpx.Response:
-        """Accept a webhook from the sandbox, and deliver it in a task. A copy has its event."""
+        """Accept a webhook, which may be a copy, from the sandbox, and deliver it in a task."""
         event = json.loads(request.content)
         request.headers[KIND_HEADER] = event["type"]
         self._letters[event["id"]] = request
