@@ -1,4 +1,4 @@
-"""Our side of the benchmarks without HTTP: the service, opened as the application opens it."""
+"""The side of elicit in benchmarks without HTTP: the service, opened like in the application."""
 
 import asyncio
 import os

@@ -83,7 +83,7 @@ class BarePostgres:
 
 
 async def _keep(_connection: object) -> None:
-    """Do nothing, so that the pool sends no query of its own."""
+    """Do nothing when a connection returns to the pool. asyncpg would send a reset query."""
 
 
 async def _bare_lifecycles(writer: BarePostgres, contents: Iterator[bytes], times: int) -> float:

@@ -320,7 +320,7 @@ def test_proxy_before_client_that_cannot_be_asked_has_the_link_at_the_second_cal
         for what, calls in (("milk", 3), ("cake", 2)):
             reached, _ = await shop.asked(proxy, what=what)
             assert (reached.sees, reached.text) == (Sees.CHAT, RETURNS["form"])
-            assert len(reached.hears) == calls  # "milk" teaches the server that it fails
+            assert len(reached.hears) == calls  # after "milk" the server knows the failure
 
     played(NEWER, play)
 

@@ -315,7 +315,7 @@ async def _answer(send: Send, body: bytes) -> None:
 
 
 async def warm_up() -> None:
-    """Use slow parts once, so that every fork has them warm."""
+    """Use the slow parts once before the forks, so that every child has them loaded."""
     sandbox = asdict(new_sandbox(url="http://127.0.0.1:81", serves="http://127.0.0.1:80"))
     orders = AccountOrders(port=80, public_port=80, folder="nowhere", sandbox=sandbox)
     settings = settings_of(public_port=80, folder="nowhere")

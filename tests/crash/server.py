@@ -176,7 +176,7 @@ def by_cookie(request: Request) -> str | None:
 
 
 async def warm_up() -> None:
-    """Use slow parts once, so that every fork has them warm."""
+    """Use the slow parts once before the forks, so that every child has them loaded."""
     settings = settings_of(public_port=80, folder="nowhere")
     store = await open_store("memory:")
     tools = _tools(Orders(port=80, public_port=80, folder="nowhere"), lambda _: None)

@@ -86,7 +86,7 @@ async def _held(
 ) -> list[asyncio.Task[str]]:
     """Return the calls, once each has shown its link and the server has the client's answer.
 
-    If the server ended before it had an answer, the library's client would end all its calls.
+    If the server ended before it had a client's answer, the library would end the client's calls.
     """
     shown = asyncio.Queue[None]()
     calls = [asyncio.create_task(_call(server.url, revision, one, shown)) for one in range(number)]

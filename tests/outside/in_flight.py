@@ -28,7 +28,7 @@ FEW = 2 * len(KINDS) * len(REVISIONS)  # the number of calls if `times` is 1
 MANY = 200
 TRIES_AT_MOST = 40
 SETTINGS = {"ELICIT_PENDING_PER_OWNER": "200"}  # one person gets all questions
-# A pattern for each kind's result, after kind and number, if the person did what it asks for.
+# A pattern for each kind's result, after kind and number, if the person did what was asked.
 COMES_TO: Mapping[str, str] = {
     "visit": "ann",
     "account": "octocat",
