@@ -1,9 +1,9 @@
 """The baselines: the smallest durable writers on SQLite with group commit.
 
 A writer has a thread, a queue, a future for each write, and the pragmas of our store. The bare
-writer has no compare-and-set, keys, times or encryption. The sealing writer encrypts each row and
-updates only the version that it was made from. The cost of our store is measured against them in
-the same run.
+writer has no compare-and-set, keys, times or encryption. The sealing writer encrypts each row, and
+overwrites a row only with the row's next version. The cost of our store is measured against these
+two writers in the same run.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class BareWriter:
         self._thread.start()
 
     async def write(self, id: str, blob: bytes, version: int = 0) -> None:
-        """Write a row. `version` is the number of its earlier writes."""
+        """Write a row. `version` is the number of earlier writes of the row."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._writes.put((future, (id, blob, version)))
         await future
@@ -71,7 +71,7 @@ class BareWriter:
 
 
 class SealingWriter(BareWriter):
-    """A writer that encrypts each row for its id and version, and compares versions."""
+    """A writer that binds each encrypted row to its id and version, and compares versions."""
 
     _upsert = """
         INSERT INTO rows VALUES (?, ?, ?) ON CONFLICT (id)

@@ -26,7 +26,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 async def tool_calls(*, seconds: float, times: int = 10) -> list[Figure]:
-    """Return one line for each revision. `seconds` is for all of them together."""
+    """Return one line for each revision. `seconds` is the time limit for all lines together."""
     figures: list[Figure] = []
     async with serving("by_hand") as bare_url, serving("with_elicit") as our_url:
         for revision, mode in REVISIONS.items():
@@ -75,7 +75,7 @@ async def serving(which: str, *, module: str = "benchmarks.served") -> AsyncIter
 
 
 class Caller:
-    """A client with a browser that opens each link immediately."""
+    """A client whose browser opens each link immediately."""
 
     def __init__(self, url: str, browser: httpx.AsyncClient) -> None:
         self._url = url

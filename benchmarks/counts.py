@@ -1,4 +1,4 @@
-"""Counts of the work that the server does for one operation, which no load of the machine changes.
+"""Counts of the work that the server does for one operation. They do not depend on the load.
 
 Turns of the event loop, tasks, timers, and reads and commits of the store are counted. The
 operations are a call on each revision (custom and with elicit), a paid webhook (bare and ours), an
@@ -56,7 +56,7 @@ _counted: list[bool] = []  # once for each process
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
-    """asyncio's own loop, because turns of uvloop cannot be counted."""
+    """An asyncio loop that counts its turns. The turns of uvloop cannot be counted."""
 
     def _run_once(self) -> None:
         _counts["turns"] += 1
@@ -123,7 +123,7 @@ async def serve(which: str) -> None:
 
 
 def _connecting(base: str, folder: Path) -> AbstractAsyncContextManager[Any]:
-    """Serve a tool that asks for an account of the sandbox, which runs in its own process."""
+    """Serve a tool that asks for a sandbox account. The sandbox runs in its own process."""
     server = MCPServer("accounts", log_level="WARNING")
 
     @server.tool()
@@ -168,7 +168,7 @@ async def of_webhooks(which: str, *, times: int = TIMES) -> Counts:
 
 
 async def of_callbacks(*, times: int = _CALLBACKS) -> Counts:
-    """Count from the provider's redirect to ours, for callbacks of calls whose clients continue."""
+    """Count the work from the provider's redirect to our own redirect, for each callback."""
     counts: Counter[str] = Counter()
     async with at("callback") as url, httpx.AsyncClient(timeout=60) as browser:
 
@@ -185,7 +185,7 @@ async def of_callbacks(*, times: int = _CALLBACKS) -> Counts:
         rest, _ = await _at_rest(browser, url, times=times * TIMES // _CALLBACKS)
         async with Client(f"{url}/mcp", mode="2026-07-28", elicitation_callback=answer) as client:
             for number in range(times + 1):
-                if number == 1:  # one-time work is done
+                if number == 1:  # call 0 has done the one-time work
                     counts.clear()
                 result = await client.call_tool("whose", {"scope": f"scope-{number}"})
                 assert not result.is_error, result
@@ -229,7 +229,7 @@ def of_settles(*, times: int = TIMES) -> Counts:
 async def _for_one(url: str, act: Callable[[], Awaitable[object]], *, times: int) -> Counts:
     """Return the counts for one call of `act`, without the work of an idle server."""
     async with httpx.AsyncClient() as http:
-        for _ in range(_before(times)):  # one-time work
+        for _ in range(_before(times)):  # do the one-time work before the measurement
             await act()
         rest, before = await _at_rest(http, url, times=times)
         for _ in range(times):
@@ -290,7 +290,7 @@ async def table() -> str:
 
 @contextmanager
 def counting() -> Generator[asyncio.Runner]:
-    """Provide a runner whose loop is counted. The store's methods are counted from now on."""
+    """Provide a runner that counts its loop's turns. Count the store's methods from now on."""
     if not _counted:
         _counted.append(True)
         for name in ("read", "find", "list"):

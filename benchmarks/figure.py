@@ -1,4 +1,4 @@
-"""A line of the table, and the rounds that it comes from.
+"""A line of the table, computed from rounds of measurements.
 
 Risks: on a shared machine two runs differ more than the two sides. So baseline and ours alternate
 within a round, and the ratio is the median of the ratios of all rounds.
@@ -62,7 +62,7 @@ def summary(
     at_most: float | None = None,
     at_least: float | None = None,
 ) -> Figure:
-    """Return the line for these rounds. The target limits the ratio of ours to the baseline."""
+    """Return the line for these rounds. `at_most` and `at_least` limit the ratio."""
     ratio = median(ours / baseline for baseline, ours in rounds)
     target = "" if at_least is None else f">= {at_least}"
     return Figure(

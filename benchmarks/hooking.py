@@ -1,9 +1,9 @@
 """The webhook route under load: verified, settled with its payment, waiter woken.
 
 The baseline is a bare Litestar route that checks the same HMAC and commits one row through the bare
-writer. uvicorn serves each in its own process. Both get prepared requests over 50 connections, and
-one in five is a copy of an answered one. Risks: deliveries that settle nothing are cheap. So each
-new delivery must wake its waiter.
+writer. uvicorn serves each route in its own process. Both get prepared requests over 50
+connections, and one request in five is a copy of an answered request. Risks: deliveries that settle
+nothing are cheap. So each new delivery must wake its waiter.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ async def _bare_rate(url: str, times: int) -> float:
 
 
 async def _our_rate(ours: httpx.AsyncClient, times: int) -> float:
-    """Measure with as many waiting requests as deliveries, each woken by its delivery."""
+    """Return our deliveries a second. Each delivery must wake a waiting request."""
     opened = (await ours.get("/prepare", params={"times": times})).raise_for_status().json()
     rate = await _rate(str(ours.base_url), opened)
     assert (await ours.get("/woken")).json() == times
@@ -117,7 +117,7 @@ async def _rate(url: str, about: Sequence[tuple[str, str]]) -> float:
 class _Post:
     """The deliveries.
 
-    One in five repeats an answered one, as a provider without a response does.
+    One in five repeats an answered delivery, like a provider that missed the response.
     """
 
     def __init__(self, deliveries: Sequence[bytes]) -> None:

@@ -2,11 +2,11 @@
 
 The baseline is the same work with a thousand open questions. The questions belong to owners with
 fifty each and are written by the service itself. The servers run on this machine and wait for the
-disk. Risks: a list reads all records, where a few questions never show it. So each line must stay
-constant, or grow no faster than the number of questions.
+disk. Risks: some query reads all records, which no test with a few questions would notice. So each
+line must stay constant, or grow no faster than the number of questions.
 
-`python -m benchmarks.open ADDRESS SECRET MANY` is a process that starts on such a store. It fills a
-store in memory first, because such a store starts empty.
+`python -m benchmarks.open ADDRESS SECRET MANY` is a process that starts on a filled store and
+prints its measurements. If the store is in memory, the process fills the store itself.
 """
 
 import argparse
@@ -65,7 +65,7 @@ _URL = "http://127.0.0.1:8765"
 
 
 class Filled(Observer):
-    """A service on a store with this many open questions, whose clock can be set ahead."""
+    """A service on a store with `many` open questions. `ahead` moves the service's clock."""
 
     def __init__(self, many: int) -> None:
         self.many = many
@@ -81,7 +81,7 @@ class Filled(Observer):
     def wrote(self, values: Sequence[object]) -> None:
         for value in values:
             if isinstance(value, Elicitation) and value.status is Status.EXPIRED:
-                self.left -= value.due_at is not None  # expired; the row is due once more
+                self.left -= value.due_at is not None  # `due_at`: count each expiry only once
         if self.left <= 0:
             self.all_expired.set()
 
@@ -237,7 +237,7 @@ async def start(address: str, secret: bytes, many: int) -> Mapping[str, float]:
 
 
 async def _room(service: Service) -> float:
-    """Return the seconds for the first check of the limit, which counts all open questions."""
+    """Return the seconds of the first limit check. It counts all open questions in the store."""
     now, owner = service.clock(), service.identity.local_owner
     run = Run(id=f"{owner}run", owner=owner, key="key", created_at=now, open_until=now)
     tool = ToolCall(server="shop", tool="buy", client="a client", arguments="{}")
@@ -292,7 +292,7 @@ async def of_store(
 
 
 async def starts_of(address: str, secret: bytes, many: int, *, times: int) -> Mapping[str, float]:
-    """Return the median of several starts, because starts differ."""
+    """Return the median of each measurement over several starts, because starts differ."""
     every = [await started(address, secret, many) for _ in range(times)]
     return {name: median(each[name] for each in every) for name in every[0]}
 

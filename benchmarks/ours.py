@@ -1,4 +1,4 @@
-"""The side of elicit in the benchmarks below HTTP: the service, as the application opens it."""
+"""The side of elicit in benchmarks without HTTP: the service, opened like in the application."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ async def open_service_here(
     telemetry: Telemetry = NONE,
     is_audited: bool = False,
 ) -> AsyncIterator[tuple[Service, str]]:
-    """Open the service, with its watch of other processes, and return it with an owner.
+    """Open the service, which watches the writes of other processes. Return it with an owner.
 
     The store is at `address`, or in a file in the folder. Processes that share a store share
     `secret`.
@@ -80,7 +80,7 @@ async def open_elicitations(
 
 
 class Leg:
-    """A request that is not over and accepts prefetched answers."""
+    """A request that has not ended and accepts prefetched answers."""
 
     has_ended = False
 

@@ -44,8 +44,8 @@ _Write = tuple["asyncio.Future[None]", str, bytes, int]
 class BarePostgres:
     """A writer without compare-and-set, keys and times, with one statement for each write.
 
-    If `is_gathered`, one statement has all writes of a turn of the event loop, on lanes like our
-    store's.
+    If `is_gathered`, one statement has all writes of one turn of the event loop, and at most two
+    statements run at the same time, like our store's.
     """
 
     def __init__(self, url: str, *, is_gathered: bool) -> None:
@@ -83,7 +83,7 @@ class BarePostgres:
 
 
 async def _keep(_connection: object) -> None:
-    """Do nothing, so that the pool sends no query of its own."""
+    """Do nothing when a connection returns to the pool. asyncpg would send a reset query."""
 
 
 async def _bare_lifecycles(writer: BarePostgres, contents: Iterator[bytes], times: int) -> float:

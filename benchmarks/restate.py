@@ -218,7 +218,7 @@ async def _accepted(client: httpx.AsyncClient, url: str, body: Mapping[str, str]
 
 
 def _processor_seconds(side: Side) -> float:
-    """Return the processor seconds of its processes until now, as Linux counts them."""
+    """Return the processor seconds that the side's processes have used, as Linux counts them."""
     ticks = 0
     for process in side.processes:
         fields = Path(f"/proc/{process.pid}/stat").read_text("ascii").rpartition(") ")[2].split()

@@ -14,7 +14,7 @@ async def main(port: str) -> None:
     asker = restate.Service("asker")
 
     async def ask(context: Any, question: dict[str, str]) -> Any:
-        del question  # the journal has it, as our store does
+        del question  # Restate's journal stores the question, like our store
         _, answer = context.awakeable()
         return await answer
 

@@ -5,8 +5,8 @@ rate the resource is busy for a part of the time. The first resource that is bus
 the limit (the utilization law of queueing). The cost of a call in our process and of a write in
 each store is measured in the same run. The other costs are in STORES and were measured separately.
 
-Risks: a model that agrees only with itself. So the same formula predicts the number of lifecycles a
-second for one process on each store, and they are counted.
+Risks: the model agrees only with itself. So the same formula also predicts the lifecycles a second
+of one process on each store, and the run compares that prediction with a counted rate.
 """
 
 import argparse
@@ -36,7 +36,7 @@ COLUMNS = (
 )
 _US = 1e-6
 _TICK = 0.01  # seconds: the resolution of the processor times of other processes
-WRITES = 4  # of a lifecycle
+WRITES = 4  # the number of writes in a lifecycle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +50,18 @@ class StoreCosts:
     # In our process, in addition to a call on SQLite.
     ours_a_write: float
     ours_a_read: float
-    ours_to_hear: float  # one write of another process
+    ours_to_hear: float  # to receive one write of another process
     # In the store: its server, or SQLite's thread.
     a_write: float
     a_read: float
-    a_notice: float  # one round of notices
-    a_listener: float  # a listener in that round
+    a_notice: float  # one notice of changes, without the cost of its listeners
+    a_listener: float  # to send the notice to one listening process
     a_look: float  # a query for due records
-    processors: int | None  # that the store can use, or None for all of its machine
+    processors: int | None  # usable by the store; None: all processors of its machine
     # A commit has one writer and up to `together` records.
     commit: float
     together: int
-    round_trip: float  # of a notice; changes in the meantime go with the next one
+    round_trip: float  # of a notice; changes during a notice go with the next notice
     connections: int  # of each process
     connections_at_most: int | None
     machines_at_most: int | None = None
@@ -198,7 +198,7 @@ def _limits(call: CallCosts, store: StoreCosts, site: Site) -> Iterator[Limit]:
 
 
 def _held(site: Site) -> float:
-    """Return the connection seconds that a call uses."""
+    """Return the connection seconds of a call: its open time times its streams."""
     return min(site.answer, CallLimits().call.total_seconds()) * site.streams
 
 
@@ -226,9 +226,9 @@ class Measured:
 
 
 async def measured_sqlite(folder: Path, *, times: int) -> Measured:
-    """Measure SQLite, with the thread that waits for the disk apart from the loop."""
+    """Measure SQLite. The loop and the thread that waits for the disk are measured separately."""
     async with open_elicitations(folder) as (elicitations, owner):
-        await our_lifecycles(elicitations, owner, times)  # the log has reached its length
+        await our_lifecycles(elicitations, owner, times)  # fills the log to its full length
         began, loop_began, all_began = perf_counter(), thread_time(), process_time()
         await our_lifecycles(elicitations, owner, times)
         took, loop = perf_counter() - began, thread_time() - loop_began

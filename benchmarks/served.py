@@ -34,7 +34,7 @@ MODERN = "2026-07-28"
 
 
 def by_hand(base: str) -> Any:
-    """Serve the tool as an author writes it without elicit: not durable, and no caller verified."""
+    """Serve the tool as written without elicit. It stores nothing and verifies no caller."""
     server = MCPServer("shop", log_level="WARNING")
     done: dict[str, asyncio.Event] = {}
 

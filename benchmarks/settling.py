@@ -64,8 +64,8 @@ async def lifecycles(
 ) -> Figure:
     """Measure lifecycles a second with 100 at once, against four writes each.
 
-    The baseline is the `writes` class, or our own store with encryption: then only our service is
-    in addition to it.
+    The baseline is the `writes` class. If `writes` is None, the baseline is our own encrypting
+    store, and the ratio shows only the cost of our service.
     """
     kind = {None: "of our store's", SealingWriter: "sealed", BareWriter: "bare"}[writes]
     async with open_elicitations(folder) as (elicitations, owner):
@@ -75,7 +75,7 @@ async def lifecycles(
             new_id = partial(elicitations.new_id, owner)
             baseline = partial(bare_lifecycles, writer, blobs(size), times, new_id=new_id)
             if writes is None:
-                # creates the log that is not measured
+                # The bare log must be full too, although it is not measured.
                 await writer.write(new_id(), bytes(log_bytes))
                 baseline = partial(stored_lifecycles, elicitations, owner, times)
             ours = partial(our_lifecycles, elicitations, owner, times)

@@ -1,4 +1,4 @@
-"""The cost of a waiting tool call while nothing happens, and whether it grows with their number.
+"""The cost of a waiting tool call while nothing happens, with few and with many other waiters.
 
 A waiter is what a call uses: an entry in Waiters, whose coroutine is suspended on a pending future
 with a timer. The task and the open request of the call belong to the MCP library and are not
@@ -47,10 +47,13 @@ def bytes_each(*, many: int = MANY) -> Figure:
 def register_and_wake(
     *, seconds: float, few: int = FEW, many: int = MANY, times: int = MANY
 ) -> Figure:
-    """Compare with our own cost with few waiters. If `times` is `many`, timers are removed once."""
+    """Compare our cost with many waiters to our cost with few.
+
+    If `times` is `many`, the loop removes its cancelled timers once during the measurement.
+    """
     rounds: list[Round] = []
     with asyncio.Runner() as quiet, asyncio.Runner() as busy:
-        # Each has its own loop, and so its own heap of timers.
+        # Each crowd has its own loop, and so its own heap of timers.
         quiet_crowd, busy_crowd = Crowd(), Crowd()
         quiet.run(quiet_crowd.grow(few))
         busy.run(busy_crowd.grow(many))
@@ -73,7 +76,7 @@ def register_and_wake(
 
 
 class Crowd:
-    """Waiters that stay."""
+    """Waiters that stay pending during the measurement."""
 
     def __init__(self) -> None:
         self.waiters = Waiters()
@@ -115,7 +118,7 @@ class Crowd:
     def _stand(self, id: str) -> tuple[AbstractContextManager[Waiter], Coroutine[Any, Any, Any]]:
         waiting = self.waiters.waiter(id, leg="leg", run="run", taker=TAKER)
         coroutine = waiting.__enter__().changes(until=_UNTIL, now=_NOW)
-        coroutine.send(None)  # up to its future, as a call's task would
+        coroutine.send(None)  # runs until it awaits its future, like a call's task
         return waiting, coroutine
 
 

@@ -1,9 +1,9 @@
 """`python -m benchmarks.walks`: count the walks of docs/explanation/architecture.md.
 
-A walk is the sequence of our functions that are entered. A change of file is where the next
-function is in another file, and a change of room where it is in another package. Risks: work that
-only happens at the same time is counted too. So the sweeper and the watchers are left out, and so
-is what only waits for the walk's end, such as the call that a webhook wakes.
+A walk is the sequence of our functions that an operation enters. The walk changes the file if the
+next function is in another file, and the room if the next function is in another package. Risks:
+unrelated work at the same time is counted too. So the trace skips the sweeper, the watchers, and
+tasks that were started before the walk, such as the call that a webhook wakes.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ from webapp.settings.settings import Settings
 
 _ROOT = f"{Path(__file__).resolve().parent.parent}{os.sep}"
 _APART = ("webapp/sandbox/", "webapp/demo/")
-_MEANWHILE = "/webapp/stores/sqlite_changes.py"  # checks whether another process has written
+_MEANWHILE = "/webapp/stores/sqlite_changes.py"  # polls for writes of other processes
 _RESUME = dis.opmap["RESUME"]
 
 
@@ -73,7 +73,7 @@ class Walk:
 
 
 def room_of(file: str) -> str:
-    """Return the folder in flows or webapp. A file outside of the folders is a room itself."""
+    """Return the file's folder in flows or webapp. A file outside of these folders is a room."""
     return "/".join(file.split("/")[:2])
 
 
@@ -91,7 +91,7 @@ def traced(walk: Walk) -> Iterator[None]:
         if event != "call" or not file.startswith(("flows/", "webapp/")) or "<" in code.co_name:
             return
         opcode, argument = code.co_code[frame.f_lasti : frame.f_lasti + 2]
-        has_begun = opcode == _RESUME and argument  # a resumed coroutine
+        has_begun = opcode == _RESUME and argument  # the frame is a resumed coroutine
         is_apart = file.startswith(_APART) or _task() in before or _is_meanwhile(frame)
         if not has_begun and not is_apart:
             walk.steps.append(file)
@@ -276,7 +276,7 @@ async def _start(folder: Path) -> Walk:
 
 
 async def _status(service: Service, id: str) -> Status:
-    """Return the stored status. The walk's own observer reads it, so it is not counted."""
+    """Return the stored status. This read runs in an older task, so the walk does not count it."""
     found = await service.elicitations.get(id)
     assert found is not None
     return found.status

@@ -27,8 +27,8 @@ settings.load_profile("house")
 
 pytest_plugins = ("tests.support.leaks",)
 
-# Clients without a timeout give up after five seconds, in which a busy machine may serve no page.
-# Both libraries have one object for the default, which all their clients share.
+# By default clients give up after five seconds, which can be too short on a busy machine. In each
+# library, one object has this default for all clients, so change that object.
 for _client in (httpx.AsyncClient, httpx2.AsyncClient):
     _default = signature(_client).parameters["timeout"].default
     _default.connect = _default.read = _default.write = _default.pool = 300.0
@@ -88,7 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip the collection of files that `-m` excludes, which took half of a short run."""
+    """Skip files that `-m` excludes. Collecting these files took half of a short run."""
     if collection_path.is_dir() or not collection_path.name.startswith("test_"):
         return None
     is_slow = bool(slow_places() & {collection_path, *collection_path.parents})
@@ -128,7 +128,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def off_the_diagonal(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Return the cells of the slow tests' matrices whose values all occur in other cells."""
+    """Return the cells of slow tests' matrices to leave out: other cells have all their values."""
     matrices: dict[object, list[pytest.Function]] = {}
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("slow"):
@@ -139,7 +139,7 @@ def off_the_diagonal(items: list[pytest.Item]) -> set[pytest.Item]:
         if any(len(each) < 2 for each in values.values()):
             continue
         missing = set[object]().union(*values.values())
-        # Each test starts at another cell, so that the suite as a whole has all pairs of values.
+        # Each test starts at a different cell, so that the whole suite covers more pairs of values.
         first = zlib.crc32(cells[0].originalname.encode()) % len(cells)
         order = cells[first:] + cells[:first]
         while missing:

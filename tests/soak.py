@@ -2,7 +2,7 @@
 
 A process is killed this many times at each point of tests/crash, each row of tests/outside is tried
 this many times against a served process, and all other slow tests run once with every cell of their
-matrices. The counts are written to docs/reference/benchmarks.md. The status is 1 on a failure.
+matrices. The counts are written to docs/reference/benchmarks.md. The exit status is 1 on a failure.
 
 Risks: an interrupted run looks complete. So the document is written after each part and names the
 parts that have not run.

@@ -119,7 +119,7 @@ def test_the_table_says_which_target_is_missed():
 
 async def test_what_ends_one_process_is_foretold_from_what_a_lifecycle_takes():
     for measured in await scale.measured_stores(times=200):
-        # A process cannot be busy for longer than it took.
+        # The predicted limit is based on processor time, which is at most the elapsed time.
         assert measured.foretold.calls >= measured.counted > 0
     assert (await scale.measured_call(measured.store, times=10)).processor > 0
 

@@ -214,7 +214,7 @@ def test_no_module_is_too_long_to_be_seen_whole() -> None:
     } == set()
 
 
-# Short files that only one file of their folder uses, with the reason why they stay separate.
+# Short files that only one other file of their folder uses, and why they stay separate.
 ALONE = {
     "webapp/settings/telemetry.py": "what an operator watches, for which the settings have no room",
     "flows/schema/rules.py": "a table of JSON Schema's rules, read apart from what reads a schema",
@@ -333,7 +333,7 @@ def test_what_we_build_on_is_bounded_below_its_next_major_version() -> None:
     project = tomllib.loads((HOUSE / "pyproject.toml").read_text("utf-8"))["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["fastmcp"]]
     unbounded = {each.partition(">=")[0] for each in wanted if "<" not in each.partition(";")[0]}
-    # the dependencies of many packages, none of which has broken us
+    # These need no bound: many packages depend on them, and no new version has broken us.
     assert unbounded == {"certifi", "cryptography", "psutil"}
     assert all(">=" in each for each in wanted)
 
@@ -387,7 +387,7 @@ def test_no_public_class_has_the_name_of_another() -> None:
 PROOFS_ARE_MADE_IN = {
     "Exchanged": {"webapp/oauth/code_exchange.py"},
     "ConnectedBefore": {"webapp/oauth/code_exchange.py", "webapp/oauth/accounts.py"},
-    # A second question can be answered with an already verified payment.
+    # `usable_again` answers a second question with an already verified payment.
     "PaidSession": {"webapp/payments/verification.py", "webapp/payments/usable_again.py"},
     "OnPage": {"webapp/routes/links.py", "webapp/routes/redirect.py"},
     "InClient": {"webapp/mcp/forms.py"},
@@ -473,8 +473,8 @@ FORMER_NAMES = {
     *("stand", "verdicts", "loose_ends", "give_back", "given_back", "taken_back", "afterwards"),
     *("Stage", "Town", "Fair", "Market", "Till", "Nursery", "town", "fair", "market", "nursery"),
 }
-# The same for attributes, parameters and variables in flows and webapp. A name that is also a word
-# of the field's, such as `wire`, or a column of the store, such as `hooks`, is not in this list.
+# The same for attributes, parameters and variables in flows and webapp. This list has no names that
+# are standard terms, such as `wire`, or columns of the store, such as `hooks`.
 FORMER_IDENTIFIERS = {
     *("nobodys", "hearers", "telling", "its_bytes", "Way", "Opening", "wires", "loose_ends"),
     *("kept_until", "made_way", "heed", "verdicts", "trip", "registrations", "is_over", "came"),
@@ -532,6 +532,6 @@ def test_what_people_read_has_the_words_of_the_field() -> None:
         place = HOUSE / name
         for path in [place] if place.is_file() else sorted(place.rglob("*.*")):
             if path.suffix not in (".md", ".py") or path.name == "threat-table.md":
-                continue  # that page quotes the names of tests
+                continue  # threat-table.md quotes the names of tests
             for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
                 assert not PRIVATE_PHRASES.findall(line), f"{path.relative_to(HOUSE)}:{number}"

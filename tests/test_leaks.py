@@ -1,4 +1,4 @@
-"""Tests of the plugin that finds leaks: it reads every output and reports nothing else."""
+"""Tests that the plugin of tests/support/leaks.py reads every output and reports only leaks."""
 
 import ast
 import json
@@ -196,7 +196,7 @@ def test_a_part_of_a_long_secret_is_a_leak() -> None:
 
 
 async def shop(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with the request's body, in the way that the path names."""
+    """Answer with the request's body. The path selects the status and the content type."""
     body = (await receive()).get("body", b"")
     status, kind = {
         "/problem": (403, b"application/problem+json"),
@@ -385,7 +385,7 @@ async def test_what_is_served_in_a_test_is_heard(path: str, has_port: bool) -> N
 
 @pytest.fixture
 def leaking(tmp_path: Path) -> dict[str, str]:
-    """Return an environment that makes each started Python leak and end."""
+    """Return environment variables that make each started Python process leak and end."""
     program = f"import os, sys\nsys.stderr.write('unread {TOKEN}\\n')\nos._exit(3)\n"
     (tmp_path / "sitecustomize.py").write_text(program)
     return {"PYTHONPATH": str(tmp_path)}

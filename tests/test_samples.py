@@ -55,7 +55,7 @@ SAYS = {
 }
 TYPED = {**ANSWERS, "answer.user": "ada", "answer.token": "a-token-of-20-letters"}
 COMMAND = re.compile(r"`(elicit [^`]+)`")
-# Programs that are not ours.
+# Programs of others, whose command lines are not checked.
 OTHERS = frozenset(
     {
         *("code", "cp", "createdb", "createuser", "docker", "export", "fastmcp", "gunicorn"),

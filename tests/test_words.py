@@ -43,7 +43,7 @@ class Docstring(NamedTuple):
 
 @cache
 def read() -> tuple[tuple[Docstring, ...], frozenset[str]]:
-    """Return all docstrings, and all words of the code without docstrings and comments."""
+    """Return all docstrings, and every word in the code outside of docstrings and comments."""
     docstrings = list[Docstring]()
     words = set[str]()
     for path in (path for folder in FOLDERS for path in sorted((HOUSE / folder).rglob("*.py"))):
@@ -141,7 +141,7 @@ def module_at(parts: list[str]) -> str | None:
 
 
 def exists(dotted: str) -> bool:
-    """Return True for a module, or for a name (of a class) in one."""
+    """Return True if `dotted` names a module, a name in a module, or a member of its classes."""
     parts = dotted.split(".")
     for size in range(len(parts), 0, -1):
         if path := module_at(parts[:size]):
@@ -152,7 +152,7 @@ def exists(dotted: str) -> bool:
                 if found is None:
                     return False
                 if isinstance(found, ast.ImportFrom):
-                    return True  # defined elsewhere
+                    return True  # the imported module has the rest
                 body = found.body if isinstance(found, ast.ClassDef) else []
             return True
     return Path(HOUSE / "/".join(parts)).is_dir()

@@ -1,1 +1,1 @@
-"""The complete path in Chromium: a waiting tool, its link, the author's service, the return."""
+"""A person's path in Chromium, from a waiting tool's link to the author's service and back."""

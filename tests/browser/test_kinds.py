@@ -35,7 +35,7 @@ PAYMENT_TIME = timedelta(minutes=30)
 
 
 async def asks_nothing(env: ServerEnv, tool: str, *, mode: str) -> str:
-    """Return the tool's result of a call that shows no link."""
+    """Call the tool, check that no link was shown, and return the tool's result."""
     async with env.calling(tool, mode=mode) as call:
         text = await call.text()
         assert call.links.empty()

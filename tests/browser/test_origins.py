@@ -43,7 +43,7 @@ server = http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Page)
 print(server.server_port, flush=True)
 server.serve_forever()
 """
-# The requests of a page or worker of the origin: as our page sends them, and without headers.
+# Tool calls that a foreign page or worker sends from the origin, with the given `headers`.
 CALLS = """async ({url, headers, times}) => {
   const call = {jsonrpc: "2.0", id: 1, method: "tools/call",
                 params: {name: "book_a_table", arguments: {way: "checkout"}}};
@@ -58,7 +58,7 @@ CALLS = """async ({url, headers, times}) => {
 }"""
 JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 NEW = {**JSON, "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call"}
-PLAIN = {"content-type": "text/plain"}  # a page may send it to any origin without a preflight
+PLAIN = {"content-type": "text/plain"}  # a page may send this to any origin without a preflight
 
 
 @asynccontextmanager
@@ -121,7 +121,7 @@ async def test_a_worker_that_was_left_behind_calls_no_tool_and_goes_with_a_reloa
             assert await shop.records() == []
             async with shop.calling() as call:
                 link = await call.link()
-                await page.goto(link)  # the worker may answer this request once more
+                await page.goto(link)  # the foreign worker may still answer this request
                 await page.reload()
                 await reads(page, "Table service asks you to open localhost")
 

@@ -61,7 +61,7 @@ async def pay_to_the_end(page: Page, call: Calling) -> None:
 
 
 async def call_back(page: Page) -> None:
-    """Report the payment from the checkout itself, while the person is still there."""
+    """Report the payment to our callback, while the person is still at the checkout."""
     callback = parse_qs(urlsplit(page.url).query)["callback"][0]
     async with httpx.AsyncClient(verify=no_certificates()) as payment_env:
         assert (await payment_env.post(callback, json={"paid": 9})).is_success

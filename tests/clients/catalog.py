@@ -1,7 +1,7 @@
-"""The known clients and what each does (versions and reports of autumn 2026).
+"""The known clients and how each behaves (versions and reports of autumn 2026).
 
-If nothing is known of a client on a revision, the revision is left out. Names are those that the
-clients send, where known. Nothing depends on them.
+If nothing is known of a client on a revision, the revision is left out. The clients' names are
+those that they send, where known. No test depends on the names.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from tests.clients.scripted import (
 )
 from tests.clients.transport import Json
 
-FORM: Json = {}  # as clients declared forms before there were modes
+FORM: Json = {}  # clients declared forms in this way before the protocol had modes
 BOTH: Json = {"form": {}, "url": {}}
 LINK: Json = {"url": {}}
 

@@ -31,7 +31,7 @@ from webapp.settings.settings import Settings
 from webapp.stores.memory import MemoryStore
 
 URL, SANDBOX_URL = "http://127.0.0.1:8765", "http://127.0.0.1:8766"
-THERE = "https://letters.example/sign"  # the address of a tool's own link
+THERE = "https://letters.example/sign"  # the page to which the `url` tool's link leads
 NAME = "Ada"
 # The tools' own results when all went well. Each tool has the name of its kind of question.
 RETURNS = {
@@ -139,7 +139,7 @@ def by_hand(play: Callable[[Clock], Awaitable[T]]) -> T:
     clock = Clock()
 
     async def within_a_week() -> T:
-        # on the manual clock, so that nothing waits forever
+        # The limit is measured on the manual clock. It ends a run that would wait forever.
         async with asyncio.timeout(7 * 86_400):
             return await play(clock)
 

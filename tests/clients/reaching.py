@@ -122,7 +122,7 @@ class Reached:
 async def until_it_returns(
     calls: Calls, visitor: Visitor, kind: str, *, what: str = "5"
 ) -> Reached:
-    """Call as a model that shows links and repeats the call when it is told to."""
+    """Call like a model that shows each link and repeats the call, until the tool returns."""
     began, heard = visitor.env.seconds, list[Heard]()
     while len(heard) < CALLS_AT_MOST:
         said = await calls.call(kind, what=what)

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Does:
-    """A client's reaction to a request to show something.
+    """A client's reaction to a request to show a form or a link.
 
     The person sees it, the client answers by itself, the complete call fails, or nothing happens.
     """
@@ -251,7 +251,7 @@ class Connection:
         return self._post(request, headers)
 
     async def _act(self, asked: Json) -> Json:
-        """Perform what the client does with a request to show something, and return its answer."""
+        """React to a request to show a form or a link, and return the client's answer."""
         self.asked.append(asked)
         does = self._does(asked)
         if does.answers is not None:

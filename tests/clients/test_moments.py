@@ -1,4 +1,4 @@
-"""Answers that come too early, too late or never: what they count for, and when there is a link."""
+"""Answers that come too early, too late or never: their effect, and when the link is shown."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -71,9 +71,9 @@ class Shop:
         reads_seconds: float = 3.0,
         says: str = "accept",
     ) -> tuple[Reached, list[Json]]:
-        """Connect, and call as a model until the result.
+        """Connect, and call as a model until the tool returns.
 
-        Return it and what the client was asked.
+        Return the result, and the params of each request that the client received.
         """
         visitor = Visitor(env=self.env, reads_seconds=reads_seconds, says=says)
         way = self.env.transport()
@@ -220,7 +220,7 @@ def test_a_client_that_never_comes_back_is_reached_by_its_next_call(kind: str) -
 
     async def play(shop: Shop) -> None:
         reached, asked = await shop.asked(client, kind)
-        assert reached.seconds == 120  # asked twice, because an engine that replays does so too
+        assert reached.seconds == 120  # 2 x 60: a replaying engine would be silent once
         assert [heard.is_from_client for heard in reached.hears] == [True, True, False, False]
         assert (reached.sees, reached.text) == (Sees.CHAT, RETURNS[kind])
         assert (len(asked), shop.env.passed) == (2, [kind])
@@ -252,7 +252,7 @@ def test_a_client_that_drew_nothing_is_asked_nothing_for_a_day(revision: str, do
         assert (reached.sees, reached.seconds, asked) == (Sees.CHAT, 0, [])
         assert len(reached.hears) == 2
         _, asked = await shop.asked(client_that(form=does, version="2.0"), what="cake")
-        assert asked  # another version may show it
+        assert asked  # another version of the client may show the form
         shop.env.clock.tick(days=1, minutes=1)
         _, asked = await shop.asked(client, what="honey")
         assert asked
@@ -315,12 +315,12 @@ def test_proxy_before_client_that_cannot_be_asked_has_the_link_at_the_second_cal
     )
 
     async def play(shop: Shop) -> None:
-        # Another program with its library's name lets its person answer.
+        # First, another program that sends the same name, its library's, shows the question.
         await shop.asked(client_that(name="fastmcp", version="4.2.3", limit=None), what="tea")
         for what, calls in (("milk", 3), ("cake", 2)):
             reached, _ = await shop.asked(proxy, what=what)
             assert (reached.sees, reached.text) == (Sees.CHAT, RETURNS["form"])
-            assert len(reached.hears) == calls  # the server learns this from the second question
+            assert len(reached.hears) == calls  # after "milk" the server knows the failure
 
     played(NEWER, play)
 

@@ -119,13 +119,13 @@ class AccountEnv:
         return [record.status for record in await self.records(kind)]
 
     async def until(self, status: str, kind: str = "elicitation") -> None:
-        """Wait until a record has this status. The first sweep can end before the server serves."""
+        """Poll until a record has this status. A sweep can end before the server serves."""
         async with asyncio.timeout(300):
             while status not in await self.statuses(kind):  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0)
 
     async def come_to(self, kind: str, *statuses: str) -> None:
-        """Wait for exactly these statuses: a delivery is stored after the result was sent."""
+        """Wait for exactly these statuses. A delivery is stored after the result was sent."""
         async with asyncio.timeout(300):
             while sorted(await self.statuses(kind)) != sorted(statuses):  # noqa: ASYNC110
                 await asyncio.sleep(0)

@@ -1,8 +1,8 @@
 """The child process for accounts, payments and secrets: a server that dies, and its sandbox.
 
-Run as a module, it forks two kinds of children: a server whose tools ask for the three, and the
-sandbox, which survives the server. The sandbox can withhold a reply, so that the reply is lost
-with the process that waited for it.
+Run as a module, it forks two kinds of children: a server whose tools ask for accounts, payments and
+secrets, and the sandbox, which survives the server. The sandbox can withhold a reply, so that the
+reply is lost with the server process that waited for it.
 """
 
 import asyncio
@@ -48,9 +48,9 @@ from webapp.stores import Record, Store, open_store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountOrders(Orders):
-    """The configuration of a child. With `is_sandbox` it is the sandbox.
+    """The configuration of a child. With `is_sandbox` the child is the sandbox.
 
-    With `flying` no webhook is answered, and at most one is read: see tests.crash.post.
+    With `flying` no webhook is answered, and the server reads at most one: see tests.crash.post.
     """
 
     sandbox: dict[str, Any]
@@ -209,7 +209,7 @@ def _add_spoiler(server: MCPServer, folder: Path) -> None:
 class AccountStore(DyingStore):
     """A store that dies, and in which nothing is due before `may_sweep` is set.
 
-    While the file `away` exists, it refuses to store that a result was delivered.
+    While the file `away` exists, the store refuses to record that a result was delivered.
     """
 
     def __init__(
@@ -315,7 +315,7 @@ async def _answer(send: Send, body: bytes) -> None:
 
 
 async def warm_up() -> None:
-    """Use slow parts once, so that every fork has them warm."""
+    """Use the slow parts once before the forks, so that every child has them loaded."""
     sandbox = asdict(new_sandbox(url="http://127.0.0.1:81", serves="http://127.0.0.1:80"))
     orders = AccountOrders(port=80, public_port=80, folder="nowhere", sandbox=sandbox)
     settings = settings_of(public_port=80, folder="nowhere")

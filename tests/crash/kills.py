@@ -1,9 +1,9 @@
 """Random kills (`kill -9`) of the server and of its database during many payments at once.
 
 Each caller repeats its call until it has the result. Each person pays once and tries again until
-the page shows the end. The provider sends its webhooks again, as providers do. A seed decides
-after which write a server dies, so that a run can be repeated. At the end the books must agree:
-each order is brewed under one key and paid for once.
+the page reports the payment. The provider sends unanswered webhooks again. A seed decides after
+which write a server dies, so that a run can be repeated. At the end the provider's records and our
+store must agree: each order is brewed under one idempotency key and paid for once.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class KilledValkey:
 
 
 class Lives:
-    """The server across its restarts. A caller asks for the one that serves now."""
+    """The server across its restarts. `server()` returns the process that serves now."""
 
     def __init__(
         self, env: AccountEnv, *, database: Database, kills: int, apart_seconds: int, seed: int
@@ -86,9 +86,9 @@ class Lives:
         self._apart_seconds = apart_seconds
         self._random = random.Random(seed)  # noqa: S311 - to be made again
         self._server: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
-        self.over = asyncio.Event()  # this life
+        self.over = asyncio.Event()  # set when the current process is killed
         self.killed = 0
-        self.later = 0  # than the first life began
+        self.later = 0  # seconds that the current process's clock is ahead
 
     @property
     def are_over(self) -> bool:
@@ -98,7 +98,7 @@ class Lives:
         return await asyncio.shield(self._server)
 
     async def go_on(self, done: asyncio.Event) -> None:
-        """Start and kill the server as often as asked, then serve until all orders are done."""
+        """Start and kill the server `kills` times, then serve until all orders are done."""
         while True:
             async with self._env.start(later=self.later) as server:
                 self.over.clear()
@@ -122,7 +122,7 @@ class Lives:
 
     @staticmethod
     async def _has_written(server: Server, times: int, done: asyncio.Event) -> bool:
-        """Return True if the server wrote so many times before all orders were done."""
+        """Return True if the server wrote `times` times before all orders were done."""
         for _ in range(times):
             said = asyncio.create_task(server.says("wrote"))
             ended = asyncio.create_task(done.wait())
@@ -146,10 +146,10 @@ async def survives(
     apart_seconds: int,
     seed: int,
 ) -> int:
-    """Have orders paid for and brewed, one a caller at a time, until the kills are over.
+    """Place orders, one at a time for each caller, until the server was killed `kills` times.
 
-    Each life begins `apart_seconds` later than the one before it, by the server's clock alone.
-    Returns how many orders there were. Raises AssertionError if anything is lost or doubled.
+    After each kill, only the server's clock is moved ahead by another `apart_seconds`. Return the
+    number of orders. Raise AssertionError if an order is lost, or brewed or paid for twice.
     """
     async with (
         asyncio.timeout(PATIENCE_SECONDS),
@@ -173,7 +173,7 @@ async def survives(
 async def _order_on(
     lives: "Lives", numbers: Iterator[int], results: list[str], *, mode: str
 ) -> None:
-    """Make one order after the other until all kills are done."""
+    """Place one order after the other until all kills are done."""
     while True:
         results.append(await _ordered(lives, next(numbers), mode=mode))
         if lives.are_over:
@@ -181,7 +181,7 @@ async def _order_on(
 
 
 async def _ordered(lives: Lives, number: int, *, mode: str) -> str:
-    """Call again and again, as a client's model does, until the tool returns its result."""
+    """Repeat the call, like a client's model, until the tool returns its result."""
     paying = Paying(lives)
     async with open_customer() as customer:
         while True:
@@ -196,7 +196,7 @@ async def _ordered(lives: Lives, number: int, *, mode: str) -> str:
                     await asyncio.gather(person, return_exceptions=True)
                     if call.task.done() and call.task.exception() is None:
                         text = call.task.result()
-                        # While a store is away a client may use up all the rounds that it affords.
+                        # While the store is down, a client can use up its rounds and get a link.
                         link = _LINK.search(text)
                         if link is None:
                             return text
@@ -211,7 +211,7 @@ class Paying:
     def __init__(self, lives: Lives) -> None:
         self._lives = lives
         self._back: str | None = None
-        self.link: str | None = None  # the newest one that this person was shown
+        self.link: str | None = None  # the newest link that this person was shown
 
     async def answer(self, call: Calling, customer: Customer) -> None:
         if self.link is None:
@@ -229,7 +229,7 @@ class Paying:
         if self._back is None:
             there = await customer.to_provider(link)
             if (await customer.page(there)).heading == PAID:
-                # The server died while this person paid. What else the page offers is the seller's.
+                # The server died while this person paid. Only the merchant's buttons are left.
                 return
             self._back = await customer.press(there)
         await customer.page(self._back)
@@ -243,7 +243,7 @@ async def _all_agree(env: AccountEnv, results: Sequence[str], *, later: int) -> 
     payments = await agreed(env)
     assert len(payments) == len(results), "an order was paid for twice, or not at all"
     statuses = Counter(str(payment.status) for payment in payments)
-    # Where it died between a result that arrived and the note of that, nobody knows that it did.
+    # If the server died after it sent a result and before it stored this, the payment is not spent.
     assert statuses.keys() <= {"spent", "open", "taken"}, statuses
     assert statuses["spent"] > len(results) / 2, statuses
     assert not any(payment.refunded for payment in payments)
@@ -252,7 +252,7 @@ async def _all_agree(env: AccountEnv, results: Sequence[str], *, later: int) -> 
         number, _, words = line.partition(" ")
         keys[number].add(words)
     assert sorted(keys, key=int) == [str(number) for number in range(len(results))]
-    # Work that was done and not written down is done again, under the same key.
+    # Work whose result was not stored is done again, under the same idempotency key.
     assert {number: len(each) for number, each in keys.items()} == dict.fromkeys(keys, 1)
     brewed = [f"tea {number} for {number} {words}" for number, (words,) in keys.items()]
     assert sorted(results) == sorted(brewed)

@@ -1,4 +1,4 @@
-"""A server that leaks a secret in a given way and dies, for tests/test_leaks.
+"""A server that leaks a secret in the ordered way and dies, for tests/test_leaks.py.
 
 The order's `die` is the way, and `folder` is the secret.
 """
@@ -30,7 +30,7 @@ async def leak(text: bytes, line: socket.socket) -> None:
             _LOG.debug("unread %s", orders.folder)
         case "answers":
             await _ask(orders.folder)
-        case "repeats":  # a secret without a recognizable form, which was a state before
+        case "repeats":  # logs the secret before a request shows that the secret is a state
             _LOG.info("began %s", orders.folder)
             await _ask("nothing", state=orders.folder)
     await writer.drain()

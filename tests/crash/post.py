@@ -32,7 +32,7 @@ class Post:
         self._carrying: set[asyncio.Task[None]] = set()
 
     async def take(self, request: httpx.Request) -> httpx.Response:
-        """Accept a webhook, so that it is sent for the sandbox. A copy has the same event."""
+        """Accept a webhook, which may be a copy, from the sandbox, and deliver it in a task."""
         event = json.loads(request.content)
         request.headers[KIND_HEADER] = event["type"]
         self._letters[event["id"]] = request
@@ -74,7 +74,8 @@ class Post:
 class Door:
     """A wrapper of the application that holds webhooks back and answers none.
 
-    Once `flying` webhooks are there, one of kind `reads` is passed on, and the server reports this.
+    When `flying` webhooks have arrived, the wrapper reports this, and then passes on the first
+    webhook of kind `reads`.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ from webapp.stores.store import Fences
 
 SECRET = b"a secret that outlives every one of the processes"
 ELSEWHERE = "https://shop.example"
-# so that no busy machine ends a call before its person answers
+# On a busy machine a person can take minutes to answer. No call may end before that.
 PATIENT = CallLimits(call=timedelta(minutes=4))
 
 
@@ -151,7 +151,7 @@ async def serve(orders: Orders, line: socket.socket) -> None:
 
 
 class ChildClock:
-    """The clock of a child. A step of the clock counts as elapsed time everywhere."""
+    """The clock of a child. The server sees each step as elapsed time, not as a changed clock."""
 
     def __init__(self, *, later: int) -> None:
         self._later = float(later)
@@ -164,7 +164,7 @@ class ChildClock:
         return time.monotonic() + self._later + self._up
 
     def settle(self, _: Service) -> None:
-        """Move the clock so far that no lease is protected as new any more."""
+        """Move the clock past the first seconds, in which the server lets no lease expire."""
         self._up = UNSURE.total_seconds()
 
     def pass_until(self, later: int) -> None:
@@ -176,7 +176,7 @@ def by_cookie(request: Request) -> str | None:
 
 
 async def warm_up() -> None:
-    """Use slow parts once, so that every fork has them warm."""
+    """Use the slow parts once before the forks, so that every child has them loaded."""
     settings = settings_of(public_port=80, folder="nowhere")
     store = await open_store("memory:")
     tools = _tools(Orders(port=80, public_port=80, folder="nowhere"), lambda _: None)

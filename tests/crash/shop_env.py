@@ -103,9 +103,9 @@ class Server:
             self.kill()
 
     async def says(self, words: str, *, before: str | None = None) -> str:
-        """Read lines up to one that starts with `words`, and return it.
+        """Read lines up to one that starts with `words`, and return that line.
 
-        Fail at a line with `before`.
+        Fail if a line that starts with `before` comes first.
         """
         async with asyncio.timeout(300):
             async for line in self._reader:
@@ -277,7 +277,7 @@ async def held(server: Server, call: Calling, *, mode: str) -> str:
     """Return the link, once a request of the call waits for the answer."""
     link = await call.link()
     if mode != "legacy":
-        # the second request has taken over the wait
+        # Wait until the call's second request has taken over the wait.
         await server.says("wrote elicitation pending 2")
     return link
 

@@ -133,7 +133,7 @@ async def test_the_result_of_an_account_is_given_again_and_then_not(
         calling(server, "connect", mode=mode) as call,
     ):
         await call.result()
-        assert call.times_asked == 0  # the account is stored; the work is done again
+        assert call.times_asked == 0  # the account is stored, so only the work is repeated
     assert len(account_env.work) == 2
 
 

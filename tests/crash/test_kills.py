@@ -1,7 +1,7 @@
 """A few random kills on each store, or with --whole a hundred under fifty callers.
 
-The few restarts wait until the previous leases have expired. The hundred restart immediately, and
-their callers wait for the leases.
+In the short run, the clock moves past the previous process's leases at each restart. In the run
+with `--whole` it does not, so the callers wait for those leases.
 """
 
 from collections.abc import AsyncIterator

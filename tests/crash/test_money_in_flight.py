@@ -30,9 +30,9 @@ BROUGHT_AGAIN = EVENTS * TIMES_AGAIN
 
 
 async def pay(account_env: AccountEnv, customer: Customer, there: str) -> str:
-    """Pay, and refund two parts: webhooks of all of it are sent. Return the return URL.
+    """Pay, and refund two parts. Return the return URL. The provider sends webhooks for each.
 
-    Nothing waits for these webhooks here; `Server.says` reports when they are in flight.
+    This function does not wait for the webhooks. `Server.says` reports when they are in flight.
     """
     await account_env.control(hold=True, duplicates=COPIES - 1)
     back = await customer.press(there)
@@ -69,7 +69,7 @@ async def ledger(account_env: AccountEnv, *, later: int = LEASE_OVER) -> list[Pa
 
 
 async def had_once(account_env: AccountEnv, *, mode: str, later: int = LEASE_OVER) -> None:
-    """Check that the same call gets the paid work without a question, and that the books agree."""
+    """Check that the same call gets the paid work without a question, and check the books."""
     async with account_env.start(later=later) as server:
         await account_env.bring_again()
         await account_env.carried()
@@ -189,7 +189,7 @@ async def test_a_refund_that_was_asked_for_is_made_once_and_the_tool_goes_on(
 async def test_a_tool_that_was_not_told_of_its_refund_hears_it_from_the_next_call(
     account_env: AccountEnv, customer: Customer, mode: str, reads: str
 ) -> None:
-    """Check a refund in the ledger, from the provider's reply or from its webhook."""
+    """Check a refund that our ledger has, from the provider's reply or from its webhook."""
     await refunded(account_env, customer, mode=mode, reads=reads, die="refunded")
     assert await account_env.statuses("payment") == ["refunded"]
     async with account_env.start(later=LEASE_OVER) as server:
@@ -209,8 +209,8 @@ async def refunded(
 ) -> None:
     """Run a call that pays and refunds, until its server dies.
 
-    The call receives the reply to its refund only if the server dies by itself and reads no
-    webhook.
+    The server receives the provider's reply to the refund only if `die` is set and the server reads
+    no webhook.
     """
     await account_env.control(duplicates=COPIES - 1)
     has_reply = die is not None and reads == NOTHING

@@ -62,11 +62,11 @@ async def test_a_call_waits_for_the_lease_of_a_dead_body_and_then_goes_on(
         await person.walk(await held(first, call, mode=mode))
         await first.says("working")
         async with calling(second, mode=mode) as again:
-            for _ in range(2):  # found, but the claim failed
+            for _ in range(2):  # the claim fails while the first process has the lease
                 await second.says("read elicitation", before="wrote")
             first.kill()
             await second.set_clock(LEASE_OVER)
-            await second.says("read run", before="wrote")  # the call waited before it checked again
+            await second.says("read run", before="wrote")  # the call waits between two checks
             assert shop.is_booked_once(await again.result())
             assert again.times_asked == 0
     assert len(await shop.elicitations()) == 1

@@ -85,7 +85,7 @@ async def test_another_process_waits_for_the_claim_of_a_dead_one(
         calling(server, "connect", mode=mode) as call,
     ):
         for _ in range(3):
-            await server.says("read account")  # it polls and asks nobody
+            await server.says("read account")  # the call polls and asks nobody
         assert await renewals(account_env) == 1
         assert call.times_asked == 0
         await server.set_clock(DUE + CLAIM_OVER)

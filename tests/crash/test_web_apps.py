@@ -20,12 +20,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @asynccontextmanager
 async def _running(name: str, *, listener: socket.socket, folder: Path) -> AsyncIterator[None]:
-    """Run the example as its first lines say, and kill it at the end."""
+    """Run the example with the command in its docstring, and kill it at the end."""
     env = {
         "ELICIT_URL": f"http://127.0.0.1:{listener.getsockname()[1]}",
         "ELICIT_SECRET": SECRET,
         "ELICIT_STORE": f"sqlite:///{folder / 'elicit.db'}",
-        # The sandbox of a restart is another one, but this registration stays the same.
+        # Each restart has a new sandbox. These settings keep the client registration the same.
         "ELICIT_GITHUB_CLIENT_ID": "the-shop",
         "ELICIT_GITHUB_CLIENT_SECRET": "a-secret-of-the-shop",
     }

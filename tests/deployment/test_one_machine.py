@@ -15,7 +15,7 @@ from tests.hosts.host import Served
 
 UNIT = DEPLOY / "systemd" / "elicit.service"
 LINK = "/e/a-token-of-a-link?code=4711&state=4712"
-# A proxy is not a program of the user, and cuts off slow senders itself.
+# The proxy cuts off slow senders itself, and its requests are never treated as local.
 FRONTS_OWN = {"local", "slow senders"}
 
 
@@ -87,7 +87,7 @@ async def test_calls_that_are_held_are_answered_through_a_front_when_the_server_
         async with served.browser() as browser:
             answer = await browser.get(f"{served.url}{LINK}")
             assert answer.status_code == 502
-    # Not in the log of a failed request either.
+    # The log of a failed request has no link either.
     assert "a-token-of" not in served.proxy_log()
     assert not re.search("471[12]", served.proxy_log())
 
@@ -97,7 +97,7 @@ async def test_what_a_caller_says_of_its_own_address_goes_no_further(at: Served)
     forged = {"x-forwarded-for": "no address at all", "x-forwarded-proto": "ftp"}
     async with at.browser() as browser:
         answer = await browser.get(f"{at.url}/live", headers=forged)
-    assert answer.status_code == 200  # a forwarded value would be refused
+    assert answer.status_code == 200  # the server would refuse a forwarded value
 
 
 @pytest.mark.asyncio(loop_scope="module")

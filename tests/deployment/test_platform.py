@@ -1,4 +1,4 @@
-"""A platform, or a developer on a checkout, starts the Procfile by honcho."""
+"""The Procfile, started with honcho on a platform or on a developer's checkout."""
 
 import os
 import shutil

@@ -1,8 +1,8 @@
 """The nginx in front of the pods: a session is routed to the pod that has it.
 
-The pods have addresses of this machine, and a fake DNS server resolves their names. Pods that only
-answer with their names show nginx's routing. Real processes of ours show that this routing is right
-for them.
+The pods have addresses of this machine, and a fake DNS server resolves the names. Fake pods answer
+with their names and so show nginx's routing. Real processes of ours show that sessions work with
+this routing.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class Cluster:
 async def fronted(
     folder: Path, *, front: int, pods: int, known: Collection[str], ready: Collection[str]
 ) -> AsyncIterator[None]:
-    """Run nginx for pods at a port: those whose names are known, and those of the service."""
+    """Run nginx. DNS resolves the names of `known` pods, and the service to the `ready` pods."""
     names = {f"{name}.elicit-pods.default.{NAMES}": [ADDRESSES[name]] for name in known}
     names[ANY] = [ADDRESSES[name] for name in ready]
     loop = asyncio.get_running_loop()
@@ -115,7 +115,7 @@ async def fronted(
 
 @asynccontextmanager
 async def cluster(folder: Path, *, gone: frozenset[str] = frozenset()) -> AsyncIterator[Cluster]:
-    """Run fake pods. The service's address is always the first pod."""
+    """Run nginx and fake pods. The service's address is always the first pod's."""
     pods = {name: Pod(name=name) for name in ADDRESSES if name not in gone}
     port, front = free_port(), free_port()
     async with AsyncExitStack() as stack:
@@ -136,7 +136,7 @@ async def _nginx(folder: Path, *, front: int, pods: int, resolver: int) -> Async
     own["kube-dns.kube-system.svc.cluster.local"] = f"127.0.0.1:{resolver}"
     files = manifest("ConfigMap", "elicit-front")["data"]
     site = changed(files["elicit.conf"], own)
-    # nginx resolves a fixed name with the system's resolver, which does not know our names.
+    # nginx would resolve a fixed name with the system's resolver, which does not know our names.
     site = f"map $host $elicit_any {{ default {ANY}; }}\n{site}"
     (folder / "elicit.conf").write_text(site)
     (folder / "elicit.pass").write_text(files["elicit.pass"])

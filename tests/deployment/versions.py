@@ -24,7 +24,7 @@ from tests.support.pinned import BUILD
 from tests.support.serving import free_port
 from webapp.demo.walker import walk
 
-# The version that people upgrade from: the last tag, once versions are published.
+# The commit that people upgrade from. Replace it with the last tag once versions are published.
 BEFORE = "d578c6cec757b18c8c57dcc9d5d9526297782eac"
 STORES_BEFORE = ("sqlite",)  # stores that the previous version supports
 VERSIONS = ("before", "this")
@@ -59,7 +59,7 @@ def code_of(version: str) -> Path:
         with tempfile.TemporaryDirectory(dir=BUILD) as unpacked:
             with tarfile.open(fileobj=BytesIO(packed.stdout)) as files:
                 files.extractall(f"{unpacked}/code", filter="data")
-            with suppress(OSError):  # another run was first
+            with suppress(OSError):  # another run has already created the folder
                 Path(f"{unpacked}/code").rename(folder)
     return folder
 

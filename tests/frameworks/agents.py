@@ -25,7 +25,7 @@ CALLS_AT_MOST = 8
 _PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "client.md"
 _SAMPLE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"http://[^\s'\"\\,}]+/e/[^\s'\"\\,}]+")
-# our words, and those of openai-agents itself
+# The server's words, and those of openai-agents itself.
 _LATER = ("Another call is waiting", "Please try again")
 
 

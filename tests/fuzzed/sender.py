@@ -2,8 +2,8 @@
 
 This is a separate process, because schemathesis is installed separately: `python -m
 tests.fuzzed.sender URL EXAMPLES KEYS`. KEYS is a JSON object that maps the label of
-each operation to an API key. Each operation has its own API key, so that no API key reaches its
-rate limit. The output is one JSON object: for each operation the number of responses by status, and
+each operation to an API key. Each operation has its own key, so that no key reaches its rate
+limit. The output is one JSON object: for each operation the number of responses by status, and
 under `broken` the responses that must never occur.
 """
 

@@ -1,4 +1,4 @@
-"""Run every check through every host, and write the expected table into docs/how-to/asgi.md."""
+"""Run every check through every host, and write the table into docs/reference/clients.md."""
 
 import sys
 

@@ -27,7 +27,7 @@ from webapp.demo.walker import Page as Forms
 
 _LINK = re.compile(r'https?://[^"\\\s]+/e/[A-Za-z0-9._~-]+')
 _FROM_AFAR = {"x-forwarded-for": "203.0.113.9"}
-# A caller through a proxy is never treated as a local program, even where those are recognized.
+# Headers of callers through a proxy. No host treats such a caller as a local program.
 _STRANGERS = (
     _FROM_AFAR,
     {"forwarded": "for=127.0.0.1"},
@@ -124,7 +124,7 @@ async def identity(at: Served) -> Verdict:
 
 
 async def locality(at: Served) -> Verdict:
-    """Check that our user's programs need no key, or that the refusal explains why they do."""
+    """Check that programs of the server's user need no key, or that the refusal explains why."""
     text = await _refusal(at, {})
     if text is None:
         return Verdict.HOLDS
@@ -134,7 +134,7 @@ async def locality(at: Served) -> Verdict:
 
 
 async def limits(at: Served) -> Verdict:
-    """Check that slow senders are cut off, if our protocol reads the connection."""
+    """Check that slow senders are cut off, if our HTTP protocol class reads the connection."""
     if await locality(at) is Verdict.OWN:
         return Verdict.OWN  # the host reads the connection, with its own limits
     url = httpx.URL(at.url)
@@ -180,11 +180,11 @@ async def resumption(at: Served) -> Verdict:
 
 
 async def delivery(at: Served) -> Verdict:
-    """Check that an undelivered result is repeated for the same call, and the work is not."""
+    """Check that the same call gets an undelivered result, and does not repeat the work."""
     async with _opened(at, at.key) as hers, at.person() as person:
         async with _asked(hers, "delivery") as (link, _):
             pass
-        await type_secret(person, _under(at, link))  # the connection is closed
+        await type_secret(person, _under(at, link))  # after the call's connection was closed
         told = set[str]()
         for _ in range(3):
             again = (await soon(hers.call("order", what="delivery"))).text
@@ -194,7 +194,7 @@ async def delivery(at: Served) -> Verdict:
 
 
 async def logs(at: Served) -> Verdict:
-    """Check that the host's access log has no link of ours. A proxy's log is its own affair."""
+    """Check that the host's access log has no link. A proxy's log may have links (Verdict.OWN)."""
     async with at.browser() as browser:
         await browser.get(f"{at.url}/e/a-token-of-a-link")
         await browser.get(f"{at.url}/callback/github?code=4711&state=4712")
@@ -253,7 +253,7 @@ PROMISES = (
         name="slow senders",
         says="half a request is cut off",
         check=limits,
-        settings={"ELICIT_READ_SECONDS": "5"},  # so that other promises do not depend on it
+        settings={"ELICIT_READ_SECONDS": "5"},  # only for this host: 5 s could break other promises
     ),
     Promise(name="logs", says="no link stands in the log of requests", check=logs),
 )
@@ -285,7 +285,7 @@ async def _refusal(at: Served, headers: dict[str, str]) -> str | None:
             return None
         shown.cancel()
         text = text_of(await call)
-        return None if _LINK.search(text) else text  # a client that did not answer before
+        return None if _LINK.search(text) else text  # a link as text, after silence
 
 
 async def _shown(at: Served, caller: Caller, call: "asyncio.Task[Any]") -> str:

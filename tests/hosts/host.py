@@ -83,7 +83,7 @@ class Host(Protocol):
 
     @property
     def own(self) -> Mapping[str, str]:
-        """The promises that do not hold in this host, with what to set or use instead."""
+        """The promises that do not hold in this host, each with a note for the table."""
         ...
 
     def served(

@@ -127,7 +127,7 @@ async def _started(
 ) -> Process:
     """Start an instance and wait until it serves.
 
-    It receives a sandbox like a worker, from its parent.
+    If `sandbox` is set, the instance receives it over a socket, like a worker from its parent.
     """
     command = [*COMMAND, "serve", server, "--port", str(port)]
     ours, theirs = socket.socketpair()
@@ -148,7 +148,7 @@ async def _started(
         return process
     ours.setblocking(False)
     try:
-        said = await asyncio.get_running_loop().sock_recv(ours, 1)  # sent when it serves
+        said = await asyncio.get_running_loop().sock_recv(ours, 1)  # a byte once it serves
     except ConnectionResetError:
         said = b""
     assert said, error_of(process)

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(NGINX is None, reason="needs nginx"),
     pytest.mark.asyncio(loop_scope="module"),
 ]
-# Whether the proxy routes by session, and whether the two can reach each other.
+# Two flags: the proxy routes by session, and the instances can reach each other.
 WAYS = {
     "by session, apart": (True, False),
     "in turn, on one machine": (False, True),

@@ -1,4 +1,4 @@
-"""Tests that docs/how-to/asgi.md has the checked table."""
+"""Tests that docs/reference/clients.md has the checked table."""
 
 from tests.hosts.checks import PROMISES
 from tests.hosts.table import FILE, HOSTS, rendered, with_table

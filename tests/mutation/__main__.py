@@ -1,4 +1,4 @@
-"""Check that the tests still kill the faults. The status is 1 if a killed fault survives now.
+"""Check that the tests still kill the faults. Exit with 1 if a fault that was killed survives now.
 
     python -m tests.mutation                          each by the test that killed it
     python -m tests.mutation --reach MAP              by the tests that reach its line
@@ -84,7 +84,7 @@ class Trials:
         return Outcome(word="survived")
 
     def unsound(self, killers: Sequence[str]) -> Outcome:
-        """Run the killing tests on the unchanged tree. None may fail."""
+        """Run the killing tests on the unchanged tree, and return the first failure, if any."""
         copy = self.copies.get()
         names = {one for one in killers if "::" in one}
         outcome = copy.first_failure(sorted({one.split("::")[0] for one in names}), names)

@@ -1,10 +1,10 @@
 """Draw the faults: `python -m tests.mutation.draw`.
 
-This was run once, and faults.json has the result. It needs cosmic-ray (8.7; not in our lists: `pip
-install cosmic-ray`), whose operators know what can be changed where. A place is drawn first, then
-one of its possible changes. Otherwise `+`, which can become eleven others, would be drawn eleven
-times as often as `not`. Changes of annotations, docstrings and code that only a type checker reads
-are left out.
+This was run once, and faults.json has the result. It needs cosmic-ray (8.7; not in the constraints:
+`pip install cosmic-ray`), whose operators find the possible changes of a module. A place in the
+code is drawn first, then one of its possible changes. Otherwise `+`, which can become eleven other
+operators, would be drawn eleven times as often as `not`. Changes of annotations, docstrings and
+code that only a type checker reads are left out.
 """
 
 import ast

@@ -1,8 +1,8 @@
 """The trial of one fault: in a copy of the tree, by processes that import the copy.
 
 Risks: the tests import the original tree, and every fault survives. So a run starts with a fault
-that always fails (see `__main__`). Or a test fails without the fault too, and seems to kill. So the
-killing tests run once more at the end, on the unchanged tree.
+that always fails (see `prove` in `__main__`). Or a test fails without the fault too, and seems to
+kill the fault. So the killing tests run once more at the end, on the unchanged tree.
 """
 
 import ast
@@ -29,7 +29,7 @@ from tests.mutation.subjects import HOUSE
 SLOW_SECONDS: Final = 2  # slower tests run after all others
 HANG_SECONDS: Final = 90  # limit for one test, or for the collection
 MEMORY_AT_MOST_BYTES: Final = 6 * 1024**3
-# and so on: a fault that survives the first files is seldom killed
+# Later portions have 24 files: a fault that survives the first files is seldom killed.
 FILES_AT_ONCE: Final = (6, 12, 24)
 NOT_COPIED: Final = (".git", ".venv", ".venv-*", "__pycache__", ".*_cache", "node_modules*")
 KILLED, ENDED = "killed ", "ended"

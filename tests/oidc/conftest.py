@@ -32,7 +32,7 @@ def second_process(node: str) -> Iterator[OpenIdProvider]:
 
 @pytest.fixture
 def acme(first_process: OpenIdProvider) -> OpenIdProvider:
-    """Return a provider without sessions and registrations."""
+    """Return the first provider, restarted without sessions and registrations."""
     first_process.configure()
     return first_process
 

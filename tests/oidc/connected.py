@@ -10,7 +10,7 @@ from tests.support.oauth_env import OAuthEnv, oauth_env
 
 @asynccontextmanager
 async def office(*providers: OpenIdProvider, **declared: Any) -> AsyncIterator[OAuthEnv]:
-    """Run the application, registered at the providers `acme` and, if given, `rival`."""
+    """Run the application, registered at one provider as `acme`, or also at a second as `rival`."""
     names = ("acme", "rival")[: len(providers)]
     declarations = [
         each.declared(name, **declared) for name, each in zip(names, providers, strict=True)

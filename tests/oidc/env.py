@@ -152,7 +152,7 @@ class Guest:
                 page = await self.browser.get(url)
                 continue
             form = _Form(page.text)
-            # after a decline, the code form again
+            # After a decline, the provider shows the code form again.
             if not form.action or "interrupted" in page.text:
                 return page
             filled = {name: mine.get(name) or was for name, was in form.fields.items()}
@@ -191,7 +191,7 @@ def install() -> str:
         if done.returncode:
             raise Missing(NO_PACKAGE)
         shutil.rmtree(PACKAGES, ignore_errors=True)
-        with suppress(OSError):  # another run was first
+        with suppress(OSError):  # another run has already installed it
             (Path(folder) / "node_modules").rename(PACKAGES)
     assert _installed() == wanted
     return node

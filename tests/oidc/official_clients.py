@@ -89,8 +89,8 @@ async def walk(page: Page, url: str, *, until: str) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     page: Page
-    url: str  # our server's
-    back: str  # where the browser is redirected to
+    url: str  # the address of our server
+    back: str  # the start of the clients' redirect URIs
     callback: Callback
 
     async def sign_in(self, url: str) -> dict[str, str]:

@@ -154,7 +154,7 @@ async def test_a_provider_that_sends_people_on_to_another_gets_no_code(
         trip = await visit(here, provider="rival")
         alice = await newcomer(acme, "alice")
         handed_on = trip.leaves.replace(rival.issuer, acme.issuer)
-        assert "redirect_uri" in await alice.enter(handed_on)  # acme knows one address of ours
+        assert "redirect_uri" in await alice.enter(handed_on)  # acme knows only our callback/acme
         to_acme = changed(handed_on, redirect_uri=f"{here.url}/callback/acme")
         page = await trip.back_with(await alice.walk(to_acme))
         assert page.status == 404
@@ -276,7 +276,7 @@ async def test_a_connection_that_is_given_back_opens_nothing_any_more(
         assert (await userinfo(acme, connection.access_token)).status_code == 401
         with pytest.raises(RefreshTokenGone):
             await lead(refresh(client, connection, now=here.clock()))
-        # it is already revoked, and a second revocation succeeds
+        # The tokens are already revoked, and a second revocation succeeds too.
         assert await lead(revoke(client, connection))
 
 

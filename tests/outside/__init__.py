@@ -1,5 +1,5 @@
-"""Defects that were once seen from outside, tried again against a served process, with counts.
+"""Former defects that an outsider could see, tried again against a served process, with counts.
 
-Each module is a row: `FINDING` is its id, and `reproduce(times)` yields for each try a case and
-whether it passed. `python -m tests.outside` prints counts. The test suite tries each row once.
+Each module is a row: `FINDING` is the defect's id, and `reproduce(times)` yields, for each try, a
+case and whether it passed. `python -m tests.outside` prints counts. The tests try each row once.
 """

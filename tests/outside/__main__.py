@@ -1,6 +1,6 @@
-"""`python -m tests.outside [ID ...] [--times 20]`: print the counts.
+"""`python -m tests.outside [ID ...] [--times 20]`: print how often each case passed.
 
-The status is 1 if one is wrong.
+The exit status is 1 if a try failed, or if no row has one of the ids.
 """
 
 import argparse

@@ -13,7 +13,7 @@ from tests.support.shared_stores import STORES
 
 FINDING = "XV1"
 PATIENCE_SECONDS = 300
-AGO = -90  # the server's clock, so that its leases have expired by the command's clock
+AGO = -90  # sets the server's clock back: for a command, the server's leases have expired
 EIGHT_DAYS = 8 * 24 * 60 * 60
 
 
@@ -55,9 +55,9 @@ async def _is_not_refunded(process_pool: ProcessPool, store: str, *, dies: bool)
 
 
 async def _is_on_the_list(env: AccountEnv) -> bool:
-    """Check the list eight days later, when unused payments have been refunded."""
+    """Check the list eight days later, when the sweeper has refunded unused payments."""
     async with env.start(later=EIGHT_DAYS) as server:
-        for _ in range(2):  # the sweeper has handled everything that was due
+        for _ in range(2):  # at the second check, the first one's work is done
             await server.says("looks")
         rows = await told(env, "listed")
     refunds = (await env.stripe(REFUNDS))["data"]

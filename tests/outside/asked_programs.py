@@ -51,7 +51,7 @@ class AskedPrograms:
     async def do(self, program: Mapping[str, str], asked: Mapping[str, Any], *also: str) -> None:
         """Do in a browser what the question's link asks for.
 
-        `also` are the origins that it leads to.
+        `also` are the other origins to which the link's pages redirect.
         """
         async with httpx.AsyncClient(timeout=300) as browser:
             page = await browser.get(asked["url"])
@@ -80,7 +80,7 @@ class AskedPrograms:
 async def programs_on(
     store: str, home: Path, *arguments: str, tools: str = TOOLS, **extra: str
 ) -> AsyncIterator[AskedPrograms]:
-    """Serve `tools` on a new store of this kind."""
+    """Serve `tools` on a new store: `store` is its kind, such as postgres."""
     async with AsyncExitStack() as stack:
         if store == "postgres":
             extra["ELICIT_STORE"] = await stack.enter_async_context(fresh_database())

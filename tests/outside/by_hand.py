@@ -97,8 +97,8 @@ def texts_in(result: Any) -> list[str]:
 class Losing:
     """A proxy that loses the response that contains `marker`, and records what it has read.
 
-    It resets the connection as soon as it reads the marker. With `reads_on` it first reads the
-    server's response to its end.
+    The proxy resets the client's connection as soon as it reads the marker. With `reads_on` it
+    first reads the server's response to the end.
     """
 
     def __init__(self, port: int, *, marker: bytes, reads_on: bool) -> None:

@@ -1,4 +1,4 @@
-"""A command refunds a payment that a call claimed and left: after kill -9, cancel and purge."""
+"""A command refunds a payment whose call ended after its claim: by kill -9, cancel or purge."""
 
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -13,7 +13,7 @@ from tests.support.shared_stores import STORES
 from tests.support.task_client import DECLARED, TaskClient
 
 FINDING = "XD2"
-AGO = -90  # the server's clock, so that its leases have expired by the command's clock
+AGO = -90  # sets the server's clock back: for a command, the server's leases have expired
 Leaves = Callable[[AccountEnv, Server, TaskClient, str], Awaitable[object]]
 
 
@@ -44,7 +44,7 @@ async def _is_refunded(process_pool: ProcessPool, store: str, leaves: Leaves) ->
             link = next(word for word in state["statusMessage"].split() if "/e/" in word)
             await customer.walk(link)
             await client.get(task)
-            while not env.work:  # the body has claimed the payment
+            while not env.work:  # until the tool's body has claimed the payment
                 await client.get(task)
             await leaves(env, server, client, task)
             (row,) = await env.records("payment")

@@ -18,7 +18,7 @@ from tests.support.cli import Server, ended, serving
 from webapp.demo.client import text_of
 
 FINDING = "R5"
-CALLS = 50  # twelve if each is tried only once
+CALLS = 50  # or 12, if `times` is 1
 TOOLS = """
 from collections import Counter
 from mcp.server.mcpserver import MCPServer
@@ -86,7 +86,7 @@ async def _held(
 ) -> list[asyncio.Task[str]]:
     """Return the calls, once each has shown its link and the server has the client's answer.
 
-    The library's client ends all its calls if a server that has ended refuses its answer.
+    If the server ended before it had a client's answer, the library would end the client's calls.
     """
     shown = asyncio.Queue[None]()
     calls = [asyncio.create_task(_call(server.url, revision, one, shown)) for one in range(number)]
@@ -105,7 +105,7 @@ async def _call(url: str, revision: str, number: int, shown: asyncio.Queue[None]
     async def show(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
         nonlocal has_shown
         has_shown = True
-        if revision != "legacy":  # the answer is part of the next request
+        if revision != "legacy":  # the client sends its answer with the next request
             shown.put_nowait(None)
         return ElicitResult(action="accept")
 
@@ -123,7 +123,7 @@ async def _call(url: str, revision: str, number: int, shown: asyncio.Queue[None]
                 elicitation_callback=show,
             ) as client,
         ):
-            await client.list_tools()  # or the library lists them after the result has arrived
+            await client.list_tools()  # otherwise the library lists them after the result
             text = text_of(await client.call_tool("wait", {"number": number}))
     return text
 

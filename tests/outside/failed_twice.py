@@ -44,7 +44,7 @@ async def _is_paid_once(process_pool: ProcessPool) -> bool:
                 assert await customer.walk(link) == "Paid 9.00 €"
                 while not account_env.work:  # noqa: ASYNC110 - another process
                     await asyncio.sleep(0.01)
-            (Path(folder) / "go").touch()  # the connection is cut, and now the tool fails
+            (Path(folder) / "go").touch()  # the connection has been cut; now let the tool fail
             await account_env.until("finished", kind="run")
             for words in ("out of leaves", "tea for 9.00 EUR"):
                 async with _called(http, url, caller.headers) as lines:

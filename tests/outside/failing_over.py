@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 300
 
 
 async def comes(is_so: Callable[[], Awaitable[bool]]) -> bool:
-    """Return True if the condition becomes true in time."""
+    """Return True if the condition becomes true within PATIENCE_SECONDS."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not await is_so():
         if time.monotonic() > end:
@@ -30,7 +30,7 @@ async def comes(is_so: Callable[[], Awaitable[bool]]) -> bool:
 
 
 class Instances:
-    """Two processes with the same home and store. `till` has the work of their tools."""
+    """Two processes with the same home and store. Their tools write their work into `till`."""
 
     def __init__(self, servers: Sequence[Server], *, home: Path, extra: dict[str, str]) -> None:
         self.servers, self.home, self.extra = servers, home, extra

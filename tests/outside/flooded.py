@@ -1,4 +1,4 @@
-"""Endless guesses at keys from the same address: valid keys still work."""
+"""Many guessed API keys from one address: valid keys from the same address still work."""
 
 import tempfile
 from collections.abc import AsyncIterator

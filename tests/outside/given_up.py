@@ -75,7 +75,7 @@ async def _is_deployed_once(
         await asyncio.gather(given_up, return_exceptions=True)
     async with _client(url, mode) as client, asyncio.timeout(PATIENCE_SECONDS):
         said = ""
-        # a call receives "call again" while another call works for it
+        # While the given-up call's work continues, a new call only receives "call again".
         for _ in range(CALLS_AT_MOST):
             result = await client.call_tool("deploy", {"what": what})
             said = next(part.text for part in result.content if isinstance(part, types.TextContent))

@@ -43,6 +43,6 @@ def _send_and_close(url: str, what: str, session: dict[str, str]) -> None:
 
 
 def _keys(payment_env: Path, what: str) -> list[str]:
-    """Return the idempotency key of each run of the work."""
+    """Return the idempotency key of each time that the work was done."""
     lines = [line.split() for line in payment_env.read_text().splitlines()]
     return [key for ordered, key in lines if ordered == what]

@@ -24,11 +24,11 @@ from webapp.demo.walker import WalkFailed, walk
 
 REVISIONS = ("legacy", "2026-07-28")
 KINDS = ("visit", "account", "buy", "fill_in", "sure", "keep", "both", "wipe")
-FEW = 2 * len(KINDS) * len(REVISIONS)  # if each is tried only once
+FEW = 2 * len(KINDS) * len(REVISIONS)  # the number of calls if `times` is 1
 MANY = 200
 TRIES_AT_MOST = 40
-SETTINGS = {"ELICIT_PENDING_PER_OWNER": "200"}  # all of it is asked of one person
-# The result of each kind, after its kind and number, if the person did what it asks.
+SETTINGS = {"ELICIT_PENDING_PER_OWNER": "200"}  # one person gets all questions
+# A pattern for each kind's result, after kind and number, if the person did what was asked.
 COMES_TO: Mapping[str, str] = {
     "visit": "ann",
     "account": "octocat",
@@ -149,7 +149,7 @@ async def in_flight(
 
 
 def judged(texts: Mapping[Flow, str], *, home: Path) -> Iterator[tuple[str, bool]]:
-    """Yield each case and whether it passed: the calls' results and the tools' work."""
+    """Yield a case for the calls' results and the tools' work, and whether it passed."""
     for (kind, revision, one), text in texts.items():
         is_right = re.fullmatch(f"{kind} {one} (?:{COMES_TO[kind]})", text) is not None
         yield f"{revision}: {kind} comes to its end", is_right
@@ -180,9 +180,9 @@ class _People:
     _links: set[str] = field(default_factory=set[str])
 
     async def wait(self, number: int) -> None:
-        """Record the question.
+        """Record that this person was asked.
 
-        Half of the people, of each kind and revision, wait for the restart.
+        Half of the people, of each kind and revision, then wait for the restart.
         """
         self.asked.add(number)
         self.was_asked.set()
@@ -208,7 +208,7 @@ class _People:
 
 
 class _PaidAlready(Exception):
-    """The return was cut off after the payment, and the person does not press Refund."""
+    """The person's redirect after the payment was lost, so the page offers only a refund."""
 
 
 def _see(step: str) -> None:
@@ -244,7 +244,7 @@ async def _call(people: _People, kind: str, revision: str, number: int) -> str:
             ):
                 told = text_of(await client.call_tool(kind, {"number": number}))
         except (MCPError, httpx.HTTPError, httpx2.HTTPError, ExceptionGroup) as error:
-            if not told:  # otherwise only the end of the session failed
+            if not told:  # with a result, only the end of the session failed
                 text = repr(error)
                 continue
         text = told

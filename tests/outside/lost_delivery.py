@@ -1,4 +1,4 @@
-"""A result that was delivered after a backup: once restored, the backup caused a refund."""
+"""A result that was delivered after a backup: the restored store must not refund the payment."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -42,15 +42,15 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
 
 
 async def _is_restored(env: AccountEnv) -> None:
-    """Record in the copy, as `elicit restore` does, that it may lack something."""
-    now = utc_now() + UNSURE  # the server's clock, see ChildClock.settle
+    """Record in the copied store, as `elicit restore` does, that later writes may be missing."""
+    now = utc_now() + UNSURE  # the time by the server's clock, see ChildClock.settle
     mark = await env.store.read(SERVICE, MARK, SERVICE)
     noted = restored(mark, made_at=now, now=now)
     await env.store.write(*(replace(each, version=each.version - 1) for each in noted))
 
 
 async def _is_left_to_the_operator(env: AccountEnv) -> bool:
-    """Wait until the server, whose clock is eight days ahead, has decided."""
+    """Wait until the sweeper decides. Return True if it left the payment to the operator."""
     while await env.statuses("payment") == ["open"]:
         if "may have been used by a call that the store lost" in await told(env, "listed"):
             return True

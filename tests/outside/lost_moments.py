@@ -1,4 +1,4 @@
-"""A store that lost its latest writes: a customer paid twice.
+"""A store that lost its latest writes: the customer must not pay twice.
 
 The lost writes are those of the moment in which a payment page was created and paid.
 """
@@ -28,7 +28,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                         ):
                             link = await held(again, call, mode=LEGACY)
                             there = await sales.customer.press(link)
-                            if there != link:  # it leads to another page
+                            if there != link:  # the link leads to a payment page
                                 await sales.customer.come_back(await sales.customer.press(there))
                             is_bought = await _arrives(call)
                     is_one = is_bought and await sales.charges() == 1

@@ -51,7 +51,7 @@ async def _by_copy(home: Path) -> AsyncIterator[tuple[str, bool]]:
             return _marks(home) != marks
 
         await comes(is_marked_again)
-    shutil.move(copy, store)  # its log is merged into the file, because both processes have ended
+    shutil.move(copy, store)  # both processes have ended and left no separate log
     async with two_instances(f"sqlite:///{store}", home) as instances:
         async for each in _judged(instances, before):
             yield each

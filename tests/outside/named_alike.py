@@ -1,4 +1,4 @@
-"""Two programs that ask one user with the same `elicitation_id`: a completion reaches its own."""
+"""Two programs use one `elicitation_id` for one user: each completion reaches its own question."""
 
 import tempfile
 from collections.abc import AsyncIterator

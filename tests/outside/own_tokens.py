@@ -1,4 +1,4 @@
-"""An approver's token for calls, used by their assistant: it decides and reads nothing."""
+"""An approver's token for tool calls, used at the HTTP API: it must not decide or read anything."""
 
 import tempfile
 from collections.abc import AsyncIterator

@@ -16,7 +16,7 @@ from webapp.http.connection import ASGIApp, Receive, Scope, Send
 
 FINDING = "S9"
 UNPACKED_BYTES = 512 * 1024 * 1024
-MEMORY_AT_MOST = 64 * 1024  # kB, in addition to before
+MEMORY_AT_MOST = 64 * 1024  # kB by which the server's memory may grow
 
 
 async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
@@ -27,7 +27,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
 
 
 async def _is_refused(door: str, packed: bytes) -> bool:
-    """Return True if the caller was refused and the server's memory has not grown."""
+    """Return True if the caller was refused and the server's memory stayed within the limit."""
     asked: list[str] = []
 
     def make(url: str) -> ASGIApp:

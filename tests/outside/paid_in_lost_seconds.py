@@ -1,4 +1,4 @@
-"""A payment that a failover loses although it was acknowledged: it is reported and listed."""
+"""A payment whose record a failover lost: the server must report and list the payment."""
 
 import asyncio
 import json
@@ -77,7 +77,7 @@ async def _buy(url: str, sandbox: str, browser: httpx.AsyncClient, *, number: in
 
 
 async def _payments(home: Path, extra: dict[str, str]) -> int:
-    """Return the number of payments in `elicit payments list`, with those that need review."""
+    """Return the number of payments that `elicit payments list` shows, with and without --open."""
     found = set[str]()
     for also in ((), ("--open",)):
         told = await run("payments", "list", *also, "--json", home=home, extra=extra)

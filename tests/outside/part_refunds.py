@@ -32,7 +32,7 @@ async def _is_one_refund(process_pool: ProcessPool, store: str) -> bool:
             refunds = (await env.stripe(REFUNDS))["data"]
             given = sum(one["amount"] for one in refunds)
             rows = await told(env, "listed")
-            # Either can be first. At most 6.00 was refunded.
+            # Either command can be first, so the refunds are 3.00 or 6.00, and never 9.00.
             is_said = f"{given // 100}.00 EUR of it refunded" in rows
             return 0 < given <= 600 and is_said and all(said)
 

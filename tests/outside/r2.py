@@ -89,7 +89,7 @@ async def _at(
 
 
 async def _lost(client: ByHand, tool: str, what: str, *, reads_on: bool) -> str:
-    """Return the text of a result that a proxy has received but its client has not."""
+    """Call the tool through a proxy that loses the result. Return the text that the proxy read."""
     port = urlsplit(client.url).port
     assert port is not None
     async with losing(port, marker=b"order ", reads_on=reads_on) as (proxy, url):
@@ -106,5 +106,5 @@ async def _lost(client: ByHand, tool: str, what: str, *, reads_on: bool) -> str:
 
 
 async def _resumed(client: ByHand, event: str) -> httpx.Response:
-    """Resume the stream after this event. It ends with the call's response."""
+    """Return the stream after this event. The stream ends with the call's response."""
     return await client.get({"last-event-id": event})

@@ -1,4 +1,4 @@
-"""A provider redirects a proxied request: a program that follows it must not reach our routes."""
+"""A provider redirects a proxied request: following the redirect must not reach our routes."""
 
 import json
 import tempfile
@@ -23,7 +23,7 @@ has_scopes = false
 
 
 class Tracker:
-    """An account provider that redirects each other request to `leads_to`."""
+    """An account provider that redirects every request outside OAuth to `leads_to`."""
 
     def __init__(self) -> None:
         self.leads_to = ""

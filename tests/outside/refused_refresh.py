@@ -1,4 +1,4 @@
-"""A refresh refused in a vendor's own words: the person is asked again once, on each store."""
+"""A vendor refuses a refresh in its own words: the person must be asked again, exactly once."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -24,8 +24,8 @@ from tests.support.serving import serving as serving_app
 
 FINDING = "XO1"
 CALLS = 5
-_BY_TIME = "a plain 403"  # needs a second refusal, two minutes later
-_numbers = count()  # makes each call different, because an identical call would stay open
+_BY_TIME = "a plain 403"  # counts only with a second refusal, two minutes later
+_numbers = count()  # a different argument for each call: an equal call would be resumed
 TOOLS = """
 from flows import elicit
 from mcp.server.mcpserver import MCPServer
@@ -140,7 +140,7 @@ async def _is_the_operators(
 
 
 async def _connect(hub: Hub, client: Client, person: Person) -> bool:
-    """Connect the account. Return False if the call does not ask for it."""
+    """Connect the account. Return False if the call does not ask for the account."""
     hub.refusal, hub.refreshes = None, 0
     number = next(_numbers)
     result: Any = await client.call_tool("look", {"number": number})
@@ -154,7 +154,7 @@ async def _connect(hub: Hub, client: Client, person: Person) -> bool:
 
 
 async def _said_when_refused(hub: Hub, client: Client, reply: httpx.Response) -> list[str]:
-    """Return the results of calls, starting with the first for which the provider was asked."""
+    """Return the results of CALLS calls, starting with the first call that requested a refresh."""
     hub.refusal = reply
     said = await _look(client)
     while not hub.refreshes or said == "ada":  # the access token is still valid

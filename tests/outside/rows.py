@@ -1,4 +1,4 @@
-"""The rows of trials from outside: every module of this folder that names its finding."""
+"""The rows: every module of this folder that has a `FINDING`."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""A payment that a program holds over the HTTP API, and a refund while the program works."""
+"""A payment that a program claimed over the HTTP API, and a refund while the program works."""
 
 import asyncio
 import tempfile
@@ -37,7 +37,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
 
 
 async def _is_right(process_pool: ProcessPool, store: str, takes: Takes, *, is_first: bool) -> bool:
-    """Return True if a working program keeps the payment, or raises after a refund."""
+    """Return True if the program spends the payment, or raises if the refund `is_first`."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         async with (
@@ -47,7 +47,7 @@ async def _is_right(process_pool: ProcessPool, store: str, takes: Takes, *, is_f
         ):
             browser.cookies.set("user", "ann")
             key = await _key(env)
-            browser.headers["authorization"] = f"Bearer {key}"  # no page reads this header
+            browser.headers["authorization"] = f"Bearer {key}"  # for the API: pages ignore it
             async with env.start(key=key):
                 made: list[str] = []
                 try:

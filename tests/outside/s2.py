@@ -1,4 +1,4 @@
-"""An accepted link in a request of a client that declares only forms: nobody opened a page."""
+"""An accepted link, in a request that declares other modes: nobody has approved on the page."""
 
 import json
 import tempfile

@@ -25,8 +25,8 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                         answer = await call(arguments, modes='{"form": {}, "url": {}}')
                         is_refused = "INVALID_ARGUMENTS" in answer.text
                         yield f"{library}: {case}", is_refused and not call.has_run
-                    # A new call each time, because an unanswered one is shown as a link the next
-                    # time.
+                    # Use a new call each time: if an unanswered call is repeated, it shows a link
+                    # and no form.
                     fine = f'{{"command": "ls", "amount": "{number}"}}'
                     shown = await call(fine, modes='{"form": {}}')
                     message = shown.json()["result"]["inputRequests"]

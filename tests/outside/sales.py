@@ -56,7 +56,7 @@ class Sales:
 
     @asynccontextmanager
     async def copied(self, kept_in: str) -> AsyncIterator[AccountEnv]:
-        """Provide the same environment on a copy of the current store, which lacks later writes."""
+        """Provide the environment on a copy of the store. Later writes do not reach the copy."""
         place = self.folder / "copied"
         place.mkdir()
         async with STORES[kept_in](place) as address:
@@ -80,7 +80,7 @@ class Sales:
 
 @asynccontextmanager
 async def selling(process_pool: ProcessPool, kept_in: str) -> AsyncIterator[tuple[Sales, Server]]:
-    """Serve an environment with an empty ledger."""
+    """Serve an environment without payments. `kept_in` is the kind of its store."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         async with (

@@ -1,4 +1,4 @@
-"""A primary that is killed, hangs or is off the network, and a standby that is promoted."""
+"""A primary that dies, hangs or leaves the network: both processes use the promoted standby."""
 
 import tempfile
 from collections.abc import AsyncIterator

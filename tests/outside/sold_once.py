@@ -1,4 +1,4 @@
-"""A permanent purchase by two calls with different arguments, which was once paid for twice."""
+"""A permanent purchase by two calls with different arguments: it must be paid for only once."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""A store's file is deleted while the server runs: nothing more is acknowledged."""
+"""A store's file is deleted while the server runs: the server must acknowledge no further write."""
 
 import json
 import tempfile

@@ -1,4 +1,4 @@
-"""Tests of each row of this folder, once. Only `make soak` runs the long rows."""
+"""Tests that try each row of this folder once. Only `make soak` runs the long rows."""
 
 import pytest
 

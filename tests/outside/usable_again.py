@@ -1,4 +1,4 @@
-"""A dispute that is won while the same purchase is asked again: it was once paid for twice."""
+"""A dispute is won while the same purchase is asked again: it must be paid for only once."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -36,7 +36,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
 
 
 async def _is_told(call: Any) -> bool:
-    """Return True if the call that would have used the payment reports the dispute."""
+    """Return True if the call, which would use the disputed payment, fails with the dispute."""
     try:
         await call.result()
     except AssertionError as error:

@@ -1,6 +1,6 @@
 """A tool that waits for a person: clients that replay, count errors, or send empty forms.
 
-Each client is simulated by raw requests: it repeats the call from its first request (XC1),
+Raw requests simulate the clients: a client repeats the call from its first request (XC1),
 validates results against the listed output schema (XC2), or accepts a form without content (XC3).
 """
 

@@ -1,4 +1,4 @@
-"""Abilities and defects of other systems: a test in this repository cites each.
+"""Tests that every ability and defect of other systems is cited by a test here.
 
 A test cites what it covers in a comment on its own line, in the test or directly above it. A
 comment between two definitions is about the whole module. `parity: F12`, `finding: S1, S2` and

@@ -112,7 +112,7 @@ async def test_a_tool_tells_how_far_it_is(revision: str) -> None:
     words = [message for _, message in told if message and "expense" in message.lower()]
     assert words[0] == "Reading the expense"
     assert words[-1] == "The expense is approved"
-    if revision == "legacy":  # otherwise each request starts again
+    if revision == "legacy":  # on the newer revision, each request starts at 0
         assert [step for step, _ in told] == sorted({step for step, _ in told})
 
 

@@ -1,4 +1,4 @@
-"""The public servers: the lines that each gets, and the packages that they come in.
+"""The public servers: the added lines of each, and the packages of PyPI that contain them.
 
 The packages are installed once, outside git, with pinned versions. A test serves its own copy with
 the lines added.
@@ -17,7 +17,7 @@ LINES_AT_MOST = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """A line that is inserted before or after the first line that starts with these words."""
+    """A line to insert `before` or `behind` the first line that starts with the given words."""
 
     file: str
     line: str

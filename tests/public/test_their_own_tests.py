@@ -1,4 +1,4 @@
-"""A public server's own tests, with a test person in the test whose tool asks."""
+"""A public server's own tests. In the test whose tool asks, a test person answers."""
 
 import subprocess
 import sys

@@ -8,12 +8,12 @@ from tests.support.processes import ended, start
 from tests.typescript.packages import CONFORMANCE
 
 DEADLINE_SECONDS = 300.0
-PROBLEMS = {"FAILURE": 2, "WARNING": 1}  # all other statuses are no problem
-Checks = dict[str, dict[str, int]]  # by scenario, how badly each check ended
+PROBLEMS = {"FAILURE": 2, "WARNING": 1}  # the severity; 0 for other statuses
+Checks = dict[str, dict[str, int]]  # by scenario and check, the worst severity
 
 
 async def checked(node: str, url: str, revision: str, folder: Path) -> Checks:
-    """Run everything that the revision requires of a server."""
+    """Run all scenarios that the revision requires of a server, and return their checks."""
     process = await start(
         *(node, str(CONFORMANCE), "server", "--url", url),
         *("--requirements", revision, "--output-dir", str(folder)),

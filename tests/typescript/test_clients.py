@@ -31,7 +31,7 @@ class Expense(BaseModel):
     category: Literal["travel", "meals"]
 
 
-# The error that an application catches when its session is gone.
+# For each library, the error that an application catches when its session is gone.
 GONE: Mapping[str, Mapping[str, Json]] = {
     "sdk": {"code": 404},
     "client": {"name": "SdkHttpError", "code": "CLIENT_HTTP_NOT_IMPLEMENTED"},

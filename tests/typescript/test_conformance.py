@@ -1,7 +1,7 @@
 """The official conformance suite, against a plain server and the same server with `elicit serve`.
 
-A check that the revision requires and the plain server passes must pass everywhere. A check that
-the plain server fails may fail in both.
+A required check that the plain server passes must pass with `elicit serve` too. A check that the
+plain server fails may fail with both.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ async def test_no_scenario_is_worse_where_we_serve_it(
     passed = {name for name, checks in without.items() if not any(checks.values())}
     assert passed >= EXPECTED[revision]
     assert worse(with_verbs, than=without) == []
-    # The suite calls like a page of its own origin, which must be in ELICIT_ORIGINS.
+    # The suite sends an Origin, which only the other server has in ELICIT_ORIGINS.
     assert set(worse(with_us, than=without)) <= OF_A_PAGE
 
 
@@ -100,7 +100,7 @@ async def test_no_scenario_is_worse_in_a_host_of_other_people(
         home, found = tmp_path / f"home{number}", tmp_path / f"found{number}"
         home.mkdir()
         async with host.served(home, extra=named) as at, at.browser() as browser:
-            # the suite does not wait for a start
+            # Wait here until the host serves, because the suite does not wait.
             assert (await browser.get(f"{at.url}/ready")).is_success
             checks = await checked(newer_node, f"{at.url}/mcp", revision, found)
         assert worse(checks, than=without) == [], host.name
@@ -114,7 +114,7 @@ def test_what_is_compared_is_all_that_either_has() -> None:
 
 
 def worse(checks: Checks, *, than: Checks) -> list[str]:
-    """Return the checks that ended worse, are missing, or failed without a check before."""
+    """Return the checks that ended worse, that are missing, or that are new and failed."""
     return [
         f"{scenario}: {id}"
         for scenario in sorted({*than, *checks})

@@ -19,11 +19,11 @@ from webapp.demo.walker import walk
 from webapp.limits import CallLimits
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "clients.md").read_text("utf-8")
-# On any machine, an answer within the first limit is too fast for a person, and an answer after the
-# second can come from one.
+# Values of `min_answer`. With MINUTE, every answer in these tests is too fast for a person. With
+# SECOND, an answer after two seconds can come from a person.
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 SOON = CallLimits(silence=timedelta(seconds=0.5))
-# any silence is too long when a client is asked again
+# With this limit, every client is silent for too long when it is asked again.
 AT_ONCE = CallLimits(silence=timedelta(microseconds=1))
 # The words of docs/reference/clients.md.
 LINK = "the link"
@@ -106,7 +106,7 @@ async def test_a_client_that_never_answers_leads_to_the_link(
         await first.asked()
         if official.revision == OLDER:
             told = await first.result()
-        else:  # this call hangs, and is asked again: the next call gets the link
+        else:  # `first` hangs and `second` is asked again, so `third` gets the link
             second.begin("ask")
             await second.asked()
             told = await third.call("ask")
