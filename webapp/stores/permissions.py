@@ -29,7 +29,7 @@ def must_be_private(path: Path) -> None:
 def must_be_ours(path: Path, status: os.stat_result) -> None:
     """Check a file that is open already. Raises Exposed."""
     if not stat.S_ISREG(status.st_mode):
-        raise Exposed(f"{path} is no file; move away what stands there")
+        raise Exposed(f"{path} is not a file; move it away")
     if status.st_uid != os.geteuid():
         raise Exposed(f"{path} belongs to another user; {_own(path)}")
     if status.st_mode & 0o077:

@@ -62,7 +62,7 @@ def test_a_file_of_one_secret_is_read_as_it_was_written(file: KeyFile, content: 
 )
 def test_a_line_that_is_no_secret_is_named_by_its_number_alone(file: KeyFile, line: bytes) -> None:
     written(file, b"# secrets\n" + OLD.replace(b" ", b"-") + b"\n\n" + line + b"\n")
-    with pytest.raises(WeakSecret, match=r"^line 4 is no secret") as refused:
+    with pytest.raises(WeakSecret, match=r"^line 4 is not a secret") as refused:
         file.read()
     assert str(refused.value).isascii()
     assert "secret-of" not in str(refused.value)

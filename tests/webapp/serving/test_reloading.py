@@ -72,7 +72,7 @@ async def test_what_no_change_of_a_file_mends_ends_it(tmp_path):
         *("serve", "--reload", "--port", "0"), home=tmp_path, extra={"ELICIT_STORE": "memory:"}
     )
     assert end.status == 2
-    assert end.err.startswith("elicit: ELICIT_STORE: with --reload what is in memory: is lost")
+    assert end.err.startswith("elicit: ELICIT_STORE: with --reload, memory: loses its data")
 
 
 def test_the_authors_files_alone_are_looked_at(tmp_path):

@@ -241,7 +241,7 @@ def test_no_statement_numbers_its_values():
 
 
 async def test_a_folder_in_place_of_the_file_is_refused(tmp_path):
-    with pytest.raises(StoreUnavailable, match="is no file"):
+    with pytest.raises(StoreUnavailable, match="is not a file"):
         await SqliteStore.open(tmp_path)
 
 
