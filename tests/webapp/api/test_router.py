@@ -76,7 +76,7 @@ async def test_each_route_has_its_resource_a_name_and_problem_details(shop: Prog
         told = operation["responses"]["default"]["content"]
         assert "*/*" in told or "application/problem+json" in told
     asked = document["components"]["schemas"]["NewQuestion"]
-    assert "which fields it has depends on its kind" in asked["description"]
+    assert "The fields depend on the question's kind." in asked["description"]
     problem = (await shop.at("payments/none", params={"user": "ann"})).json()
     assert problem.keys() == document["components"]["schemas"]["Problem"]["properties"].keys()
 
