@@ -21,7 +21,7 @@ WORD_LETTERS_AT_LEAST = 8
 TYPED = "sesame-4711-open"  # what a person types, which must not leak
 
 
-# What the person does for each tool.
+# The action of the person for each tool.
 ACTS: Mapping[str, Callable[[AskedPerson], None]] = {
     "url": lambda person: person.completes(),
     "oauth": lambda person: person.connects(),

@@ -33,7 +33,7 @@ async def test_a_new_call_after_a_questions_time_asks_a_new_question(server):
         return str(dict(await elicit.url("Sign in", LOGIN, timeout=timedelta(minutes=1))))
 
     clock = Clock()
-    # Nothing sweeps here, so only the call itself can notice that the time has passed.
+    # No sweeper runs in this test, so only the call itself can notice that the time has passed.
     async with attached(server, clock=clock) as env, env.caller(MODERN) as caller:
         (dead,) = links_asked(await caller.leg("sign_in"))
         clock.tick(minutes=1)

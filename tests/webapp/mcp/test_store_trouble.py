@@ -274,7 +274,7 @@ def test_store_that_refuses_at_once_is_not_ready_at_once() -> None:
     async def steps(store: HeldStore, readiness: Readiness) -> None:
         assert await readiness.is_ready()
         store.why = FULL
-        await asyncio.sleep(1)  # a second check within one second would not write
+        await asyncio.sleep(1)  # on a manual clock: a check within one second writes nothing
         assert await probed(readiness, seconds=10) == [False, False]
 
     on_a_hand_clock(steps)

@@ -84,7 +84,7 @@ async def test_one_bad_row_holds_up_none_of_the_others(
             assert (await payment_env.now(bad)).status is Status.EXPIRED
 
 
-# What an unresolved payment blocks.
+# Questions that an unresolved payment blocks.
 
 
 async def ask_the_same(

@@ -251,7 +251,7 @@ def test_another_key_is_refused_in_words() -> None:
         run(other.begin(gateway_env.prepared(other, asked()), TRIP), PaymentEnv())
 
 
-# What a declaration contains
+# The content of a declaration.
 
 
 def declared(**fields: Any) -> ProviderDeclaration:
