@@ -110,6 +110,13 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Shut down like uvicorn, but without its sleeps of 0.1 seconds."""
         state = self.server_state
+        loop = asyncio.get_running_loop()
+        for listener in sockets or ():
+            loop.remove_reader(listener)
+        # asyncio needs three turns from an accepted socket to a connection that uvicorn knows. It
+        # leaves the connection open if its server is closed in between.
+        for _ in range(3):
+            await asyncio.sleep(0)
         for open_one in (*self.servers, *(sockets or ())):
             open_one.close()
         for connection in list(state.connections):

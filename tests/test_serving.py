@@ -1,0 +1,41 @@
+"""Tests that the server of tests/support/serving.py leaves nothing open when it stops."""
+
+import asyncio
+import gc
+import socket
+import warnings
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.serving import serving
+from webapp.http.connection import Receive, Scope, Send
+
+
+async def empty_app(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer the lifespan messages, and no requests."""
+    assert scope["type"] == "lifespan"
+    for step in ("startup", "shutdown"):
+        await receive()
+        await send({"type": f"lifespan.{step}.complete"})
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_connection_that_arrives_at_the_stop_is_closed(turns: int) -> None:
+    """A connection is closed, however many turns of the event loop before the stop it arrived."""
+
+    async def connect_and_stop() -> list[socket.socket]:
+        async with serving(empty_app) as url:
+            address = urlsplit(url)
+            clients = [socket.create_connection((address.hostname, address.port)) for _ in "abc"]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        return clients
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        clients = asyncio.run(connect_and_stop())
+        gc.collect()
+    for client in clients:
+        client.close()
+    assert [str(one.message) for one in caught if one.category is ResourceWarning] == []
