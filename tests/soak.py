@@ -1,8 +1,8 @@
 """`python -m tests.soak [--times 100]`: run the tests that are too slow for every change.
 
 A process is killed this many times at each point of tests/crash, each row of tests/outside is tried
-this many times against a served process, and all other slow tests run once with every cell of their
-matrices. The counts are written to docs/reference/benchmarks.md. The exit status is 1 on a failure.
+this many times against a served process, and the other tests with matrices run once with every
+cell. The counts are written to docs/reference/benchmarks.md. The exit status is 1 on a failure.
 
 Risks: an interrupted run looks complete. So the document is written after each part and names the
 parts that have not run.
@@ -29,8 +29,8 @@ POINTS, OUTSIDE = "tests/crash", "tests/outside"
 ONCE = tuple(
     f"tests/{folder}"
     for folder in (
-        *("browser", "hosts", "oidc", "public", "typescript"),
-        *("webapp/cli", "webapp/pages", "webapp/serving", "webapp/testing"),
+        *("attacks", "browser", "hosts", "oidc", "public", "typescript"),
+        *("webapp/cli", "webapp/mcp", "webapp/pages", "webapp/serving", "webapp/testing"),
     )
 )
 BROKEN = "(the run itself)"
@@ -39,8 +39,8 @@ HEAD = (
     "What takes too long for every change, as `make soak TIMES={times}` counted it last. It writes "
     "this section.\n\n"
     "Each point at which a process is killed (tests/crash) and each row that was once seen from "
-    "outside (tests/outside) is tried so many times; the other slow tests run once with every cell "
-    "of their matrices, of which `make test-slow` has the diagonal.\n\n"
+    "outside (tests/outside) is tried so many times. The other tests with matrices run once with "
+    "every cell, of which `make test` and `make test-slow` have the diagonal.\n\n"
     "| what | cases | tries | failures |\n|---|---|---|---|\n"
 )
 
@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def ran(folders: Sequence[str], *, times: int, workers: str) -> Iterator[Line]:
-    """Run the slow tests of these folders this many times, and yield a line for each file."""
+    """Run the tests of these folders this many times, and yield a line for each file."""
     tries, failures = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for _ in range(times):
         for case, is_right in _run_once(folders, workers=workers):
@@ -116,7 +116,7 @@ def _run_once(folders: Sequence[str], *, workers: str) -> Iterator[tuple[tuple[s
         report = Path(folder) / "report.xml"
         ran = subprocess.run(
             [
-                *(sys.executable, "-m", "pytest", "-m", "slow", "--whole", "--quiet", *folders),
+                *(sys.executable, "-m", "pytest", "--whole", "--quiet", *folders),
                 *("--numprocesses", workers, "--dist", "loadfile", f"--junitxml={report}"),
             ],
             cwd=HOUSE,

@@ -1,4 +1,11 @@
-"""The library and the protocol revision that a parametrized test runs with."""
+"""The library and the protocol revision that a parametrized test runs with.
+
+A test that does not name `library` itself runs on the diagonal: it sees each revision once, and the
+library changes from test to test. With `--whole`, as in `make soak`, it runs on each library.
+"""
+
+import zlib
+from inspect import signature
 
 import pytest
 
@@ -7,19 +14,24 @@ from tests.support.mcp_server import LEGACY, LIBRARIES, MODERN
 REVISIONS = (LEGACY, MODERN)
 
 
-def run_each_way(metafunc: pytest.Metafunc, *, every: bool = True) -> None:
-    """Parametrize a test with each library and revision, or with two of the four pairs.
+def run_each_way(metafunc: pytest.Metafunc, *, every: bool = False) -> None:
+    """Parametrize a test with the libraries and revisions that its fixtures use.
 
-    The two pairs depend on the test's name, so that the suite as a whole covers all pairs.
+    With `every`, a test that uses both runs with each pair, otherwise with two of the four. The
+    choice depends on the test's name, so that the suite as a whole covers all pairs.
     """
+    is_whole = metafunc.config.getoption("--whole")
+    is_odd = bool(zlib.crc32(metafunc.definition.originalname.encode()) % 2)
+    libraries = LIBRARIES[::-1] if is_odd else LIBRARIES
     has_library = "library" in metafunc.fixturenames
     if has_library and "revision" in metafunc.fixturenames:
-        pairs = [(library, revision) for library in LIBRARIES for revision in REVISIONS]
-        if not every:
-            is_even = len(metafunc.definition.name) % 2 == 0
-            pairs = [pairs[0], pairs[3]] if is_even else [pairs[1], pairs[2]]
+        if every or is_whole:
+            pairs = [(library, revision) for library in LIBRARIES for revision in REVISIONS]
+        else:
+            pairs = list(zip(libraries, REVISIONS, strict=True))
         metafunc.parametrize(("library", "revision"), pairs)
     elif has_library:
-        metafunc.parametrize("library", LIBRARIES)
+        names_library = "library" in signature(metafunc.function).parameters
+        metafunc.parametrize("library", LIBRARIES if names_library or is_whole else libraries[:1])
     elif "revision" in metafunc.fixturenames:
         metafunc.parametrize("revision", REVISIONS)

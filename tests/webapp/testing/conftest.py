@@ -9,16 +9,14 @@ import pytest
 from flows import Money, elicit
 from flows.providers import github
 from tests.support.mcp_server import new_server
+from tests.support.ways import run_each_way
 
 TEA = Money("9.00", "EUR")
 DECLARES = {"both": ("form", "url"), "url": ("url",), "form": ("form",), "nothing": ()}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "library" in metafunc.fixturenames:
-        metafunc.parametrize("library", ("mcp", "fastmcp"))
-    if "revision" in metafunc.fixturenames:
-        metafunc.parametrize("revision", ("2025-11-25", "2026-07-28"))
+    run_each_way(metafunc)
 
 
 @dataclass
