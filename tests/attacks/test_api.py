@@ -195,7 +195,7 @@ async def test_a_key_of_another_process_is_known_in_the_middle_of_a_flood(
     text, _ = await elsewhere.new(
         program="late", scopes=[KeyScope.ASK], expires_at=here.clock() + timedelta(days=1)
     )
-    here.clock.tick(seconds=1)
+    here.clock.tick(seconds=0.25)
     await guessed(here, REFUSED_AT_ONCE)
     about = {"authorization": f"Bearer {text}"}
     async with httpx.AsyncClient(base_url=here.url, headers=about) as client:

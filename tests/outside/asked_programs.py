@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 
 import httpx
 
-from tests.support.cli import Ended, called, ended, environment_of, serving
+from tests.support.cli import Ended, called, ended, environment_of, run, serving
 from tests.support.postgres_server import fresh_database
 from tests.support.processes import start
 from webapp.demo.walker import Page, walk
@@ -30,10 +30,10 @@ class AskedPrograms:
     home: Path
     extra: Mapping[str, str] = field(repr=False)
 
-    async def key(self, program: str, *scopes: str) -> dict[str, str]:
+    async def key(self, program: str, *scopes: str, in_own_process: bool = False) -> dict[str, str]:
         """Return the headers of a program with a new key."""
         names = ",".join(scopes or ("ask",))
-        made = await called(
+        made = await (run if in_own_process else called)(
             *("api-keys", "new", program, "--scopes", names, "--expires", "90d"),
             home=self.home,
             extra=self.extra,
