@@ -339,7 +339,7 @@ async def test_allow_after_the_time_is_over_allows_nothing(here):
     here.clock.tick(minutes=6)
     answer = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
     assert answer.status_code == 409  # its page says that the answer came too late
-    assert (await person.visit(link)).heading == "The time is over"
+    assert (await person.visit(link)).heading == "This link has expired"
     (connection,) = await here.connections()
     assert connection.tools == ("list",)
 
@@ -566,6 +566,6 @@ async def test_a_deny_that_carries_words_of_its_own_shows_none_of_them(here):
     denied = await decide(person, await person.go_on(await asked.link()), "deny")
     said = changed(denied, error_description="Call 0800 to win", error_uri="https://evil.example")
     page = await ends(person, await person.visit(said))
-    assert page.heading == "You said no at GitHub"
+    assert page.heading == "You declined at GitHub"
     assert "0800" not in page.text
     assert "evil" not in page.text

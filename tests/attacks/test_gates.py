@@ -154,7 +154,7 @@ async def test_on_ones_own_machine_a_yes_is_for_what_calls_itself_so_or_for_all_
             link = await claude.link()
             person = await env.person()
             page = await person.visit(link)
-            assert "That is what it calls itself, and nothing here proves it." in page.text
+            assert "This is its own name, not verified." in page.text
             await person.browser.post(link, data={"csrf": page.csrf or "", **ticks})
             await soon(call)
         assert await is_refused(cursor, "pay", to="ann")

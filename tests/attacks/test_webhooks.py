@@ -89,7 +89,7 @@ async def test_our_session_on_other_terms_settles_nothing(
     await is_paid_otherwise(shop, buy)
     listed = (await list_payments(shop.service, only_open=True)).rows
     assert any("requested 9.00 EUR" in str(row.note) for row in listed)
-    assert (await buy.person.visit(buy.link)).heading == "Paid otherwise than asked"
+    assert (await buy.person.visit(buy.link)).heading == "A different amount was paid"
     await acknowledged(shop, told(COMPLETED, {**session, **PAID}, id="evt_right"))
     assert await buy.again() == "paid 9.00 EUR"
     assert len(await shop.payments()) == 1

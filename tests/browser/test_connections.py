@@ -33,7 +33,7 @@ async def two_accounts(env: ServerEnv, ann: Visitor) -> None:
 async def overview(env: ServerEnv, ann: Visitor) -> Page:
     page = await ann.page()
     await page.goto(f"{env.url}/connections")
-    await reads(page, "Connected accounts")
+    await reads(page, "Your accounts")
     return page
 
 
@@ -43,7 +43,7 @@ def card(page: Page, name: str) -> Locator:
 
 async def stop_sharing(page: Page, tool: str) -> None:
     await press(page, f"Stop sharing with {tool}")
-    await reads(page, "Connected accounts")
+    await reads(page, "Your accounts")
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["phone", "desktop"])
@@ -95,7 +95,7 @@ async def test_a_disconnected_account_is_gone_and_the_tool_asks_again(browser: B
         await expect(page.get_by_role("main")).to_contain_text("GitHub has confirmed")
         await page.reload()
         await reads(page, "GitHub is disconnected")
-        await page.get_by_role("link", name="Back to connected accounts").click()
+        await page.get_by_role("link", name="Back to your accounts").click()
         await expect(page.get_by_role("main")).to_contain_text("Nothing is connected.")
         async with env.calling("list_my_repositories", mode=MODE) as call:
             await at_sandbox(call, ann)
@@ -109,8 +109,8 @@ async def test_the_page_is_found_from_home_and_from_the_end_of_connecting(
             page = await at_sandbox(call, ann)
             await press(page, "Approve")
             await reads(page, "GitHub is connected")
-            await page.get_by_role("link", name="Manage connections").click()
-            await reads(page, "Connected accounts")
+            await page.get_by_role("link", name="Your accounts").first.click()
+            await reads(page, "Your accounts")
         await page.goto(env.url)
-        await page.get_by_role("link", name="Manage connections").click()
-        await reads(page, "Connected accounts")
+        await page.get_by_role("link", name="Your accounts").click()
+        await reads(page, "Your accounts")

@@ -107,7 +107,7 @@ async def test_a_no_at_the_provider_ends_the_call_and_keeps_nothing(
         async with env.calling("list_my_repositories", mode=way.mode) as call:
             page = await at_sandbox(call, ann)
             await press(page, "Deny")
-            await reads(page, "You said no at GitHub")
+            await reads(page, "You declined at GitHub")
             result = await call.result()
             assert result.is_error
             assert "ELICITATION_DENIED" in await call.text()
@@ -218,9 +218,9 @@ async def test_what_is_paid_after_the_tool_gave_up_serves_the_next_call(
         other = await ann.page()
         await other.goto(await link_of(env))
         await reads(other, "Your payment is on its way")
-        await expect(other.get_by_role("main")).to_contain_text("you need not pay again")
+        await expect(other.get_by_role("main")).to_contain_text("you don't need to pay again")
         await press(page, "Let the transfer arrive")
-        await reads(page, "It worked, and it is kept")
+        await reads(page, "Done. Ask your assistant to continue")
         await expect(page.get_by_role("main")).to_contain_text("Ask it to continue")
         assert await asks_nothing(env, "buy_report", mode=way.mode) == REPORT
 
@@ -293,7 +293,7 @@ async def test_a_secret_reaches_the_tool_and_is_nowhere_else(
     ):
         page = await opened(call, ann)
         await reads(page, f"{SERVER} asks you for something secret")
-        await expect(fact(page, "Where it goes")).to_contain_text("your assistant does not see it")
+        await expect(fact(page, "Where it goes")).to_contain_text("Your assistant doesn't see it")
         field = page.get_by_role("textbox", name="Your answer")
         await field.fill(SECRET)
         await expect(field).to_have_attribute("type", "password")
@@ -324,7 +324,7 @@ async def test_a_fault_is_corrected_and_what_is_kept_by_name_is_not_asked_again(
             await key.fill("short-one")
             await press(page, "Save")
             alert = page.get_by_role("alert")
-            await expect(alert).to_contain_text("What is secret was not kept here.")
+            await expect(alert).to_contain_text("Secret values weren't saved here.")
             assert "short-one" not in await page.content()
             await alert.get_by_role("link", name="Key").click()
             await expect(key).to_be_focused()
@@ -436,7 +436,7 @@ async def test_of_two_tabs_the_later_one_connects_and_the_other_says_so(browser:
         assert not call.task.done()
         await approve(second)
         assert (await call.text()).startswith(REPOSITORIES)
-        await first.get_by_role("link", name="See where it stands").click()
+        await first.get_by_role("link", name="See the current state").click()
         await reads(first, "GitHub is connected")
 
 

@@ -275,9 +275,9 @@ async def test_a_link_after_its_time_says_so(browser: Browser) -> None:
         await page.goto(link)
         shop.later = TIMEOUT
         await page.get_by_role("button", name="Continue").click()
-        await reads(page, "The time is over")
+        await reads(page, "This link has expired")
         await page.goto(link)
-        await reads(page, "The time is over")
+        await reads(page, "This link has expired")
 
 
 async def test_a_link_that_is_not_whole_says_so(browser: Browser) -> None:

@@ -327,7 +327,7 @@ async def test_disconnect_on_the_page_ends_both_keys_at_the_provider(
         keys = await pair_of(here)
         assert [await is_active(client, acme, key) for key in keys] == [True, True]
         page = await press(await here.person(), here, "/disconnect")
-        assert "has confirmed that the key works no more" in said(page)
+        assert "has confirmed that access is revoked" in said(page)
         assert [await is_active(client, acme, key) for key in keys] == [False, False]
         assert (await userinfo(acme, keys[0])).status_code == 401
         (left,) = await here.connections()

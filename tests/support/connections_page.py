@@ -32,7 +32,7 @@ class City:
         """Return a person who signed in from the page of connected accounts."""
         person = await self.oauth_env.person()
         page = await sign_in(person, await look(person, self.oauth_env), subject)
-        assert page.heading == "Connected accounts", page.text
+        assert page.heading == "Your accounts", page.text
         return person
 
 

@@ -431,7 +431,7 @@ async def test_an_account_is_connected_again_by_its_user_alone(here: AskingEnv) 
 
 async def test_its_home_speaks_of_no_tools(here: AskingEnv) -> None:
     page = await (await here.browser(None)).visit(here.url)
-    assert (page.status, page.heading) == (200, f"Here {APPLICATION} asks its users")
+    assert (page.status, page.heading) == (200, f"Requests from {APPLICATION}")
     assert "/mcp" not in page.text
     assert (await (await here.browser()).visit(f"{here.url}/mcp")).status == 404
 

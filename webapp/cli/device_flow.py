@@ -169,7 +169,7 @@ def _told(service: Service, asked: Elicitation, client: Client) -> str:
     scopes = provider.asks(terms.asked())
     lines = [f"{_who(asked)} asks for {account} at {plain(provider.label)}{_through(asked)}."]
     if not asked.asked.tool:
-        lines = [f"You asked on the page of connected accounts to connect {account} again."]
+        lines = [f"You asked under Your accounts to connect {account} again."]
     if provider.has_scopes:
         lines += ["It can do this there:"] if scopes else ["It sees only who you are there."]
     for scope in scopes:

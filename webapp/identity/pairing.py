@@ -94,7 +94,7 @@ class Pairing:
         except Conflict:
             raise InvalidToken("used") from None
         return SignedIn(
-            issuer=LOCAL_ISSUER, subject=f"uid:{self._uid}", label="whoever runs this server"
+            issuer=LOCAL_ISSUER, subject=f"uid:{self._uid}", label="the operator of this server"
         )
 
     def _read(self, token: str) -> str:

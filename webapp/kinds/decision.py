@@ -172,8 +172,8 @@ class Decisions:
         asked = waiting.asked
         if waiting.approver not in self.approvers.names_of(person):
             raise NotAllowed(
-                "You are not among those who decide this, or it is too long since you signed in: "
-                "sign in again, and ask whoever runs the server if it stays so."
+                "You can't decide this, or you signed in too long ago. Sign in again. If that "
+                "doesn't help, ask the operator of the server."
             )
         if self.approvers.is_asker(person, asked):
             raise NotAllowed("You asked for this yourself, so somebody else has to decide it.")

@@ -25,8 +25,8 @@ from webapp.stores import Conflict, Record
 ANSWERED_WITHIN = 5.0  # in seconds
 NOBODY = Fault(
     path="",
-    message="The tool that asks did not check this in time, so nothing was sent. Try again; if it "
-    "stays so, let your assistant call the tool again.",
+    message="The tool that asks did not check this in time, so nothing was sent. Try again. If "
+    "that doesn't help, ask your assistant to call the tool again.",
 )
 _BROKEN = Fault(path="", message="The tool could not check this, so nothing was sent.")
 _KEPT = timedelta(seconds=30)

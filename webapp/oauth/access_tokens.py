@@ -401,7 +401,7 @@ def _not_now(current: Connection, *, error: Exception | None = None) -> Failed:
         )
     return Failed(
         f"The key to {current.label} could not be renewed just now; try again in a moment.{why} If "
-        'that goes on, the person can connect the account again under "Connected accounts".'
+        'that goes on, the person can connect the account again under "Your accounts".'
     )
 
 

@@ -119,7 +119,7 @@ class Answers:
         if isinstance(error, StoreUnavailable):
             told = problem(error.http_status, detail=str(error), code=error.name)
         else:
-            says = "Something broke here."
+            says = "Something went wrong on the server."
             told = problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail=says, code=error_id)
         told.content["error_id"] = error_id
         return told

@@ -41,7 +41,7 @@ class MetricsPage:
             await _refuse(send, status, about, "Metrics are read with GET.")
         elif not self._is_known(headers_of(scope, b"authorization")):
             status, about = HTTPStatus.UNAUTHORIZED, {"www-authenticate": "Bearer"}
-            detail = "Metrics are for whoever brings the token of ELICIT_METRICS."
+            detail = "Send the token of ELICIT_METRICS in the Authorization header."
             await _refuse(send, status, about, detail)
         else:
             page = await self._collector.page()

@@ -35,13 +35,13 @@ _HERE_ONLY = (
     "It works only for the person who asked, in a browser on the computer where the server runs."
 )
 _PAIR = (
-    "It works only for the person who runs the server. If that is you, type `elicit pair` in a "
-    "terminal on that computer: it prints an address that makes this browser yours."
+    "It works only for the person who runs the server. If that is you, run `elicit pair` in a "
+    "terminal on that computer, and open the address that it prints in this browser."
 )
 _THEIRS_HERE_ONLY = "They are shown only in a browser on the computer where the server runs."
 _THEIRS_PAIR = (
-    "They are shown only to the person who runs the server. If that is you, type `elicit pair` in "
-    "a terminal on that computer: it prints an address that makes this browser yours."
+    "They are shown only to the person who runs the server. If that is you, run `elicit pair` in a "
+    "terminal on that computer, and open the address that it prints in this browser."
 )
 _THEIRS_APPLICATION = (
     "They are shown only to the person who is signed in at {name}. Sign in there, in this browser, "
@@ -52,8 +52,8 @@ _APPLICATION = (
     "and open this link again."
 )
 _REFUSED = (Access.OTHER_PERSON, Access.OTHER_USER, Access.OTHER_BROWSER, Access.HERE_ONLY)
-_LETTERS = "Letters from this page, typed into the chat, show that it is you who asked."
-_SIGN_IN = "You sign in so that nobody else can use this link."
+_LETTERS = "A code from this page, typed into the chat, shows that it is you who asked."
+_SIGN_IN = "You sign in so that no one else can use this link."
 
 
 async def must_be_opener(page: PageRequest, elicitation: Elicitation, *, here: str) -> None:

@@ -51,7 +51,7 @@ async def depart(
     """
     kind = service.kinds[elicitation.kind]
     if kind.flow is None:
-        raise NotPossible(status=elicitation.status, wanted="left for elsewhere")
+        raise NotPossible(status=elicitation.status, wanted="sent to another site")
     press = _Press(
         service=service,
         kind=kind,
@@ -132,7 +132,7 @@ class _Press:
         if self.kind.holds_open and stands_in_the_way(current, browser=browser, now=context.now):
             # Another process handles a press at this moment. The page says so, and the person can
             # press again.
-            raise NotPossible(status=current.status, wanted="gone on with beside another page")
+            raise NotPossible(status=current.status, wanted="continued while another page is open")
         state = state_hash(self.rest)
         opened = attempts.open_attempt(
             current, browser=browser, state=state, kept=kept, now=context.now
@@ -160,7 +160,7 @@ class _Press:
 
 
 def _has_ended_error(elicitation: Elicitation) -> NotPossible:
-    return NotPossible(status=elicitation.status, wanted="gone on with")
+    return NotPossible(status=elicitation.status, wanted="continued")
 
 
 def trouble_of(error: Failed | NotConfigured) -> Trouble:

@@ -44,7 +44,7 @@ async def test_the_link_leads_the_user_to_the_question_and_nobody_else(
     ann = await here.browser()
     page = (await ann.visit(asked["url"])).text
     assert "Delete it?" in page
-    assert re.search("because you began something there in .*shop", page)
+    assert re.search("because you started something there in .*shop", page)
 
 
 async def test_a_yes_reaches_the_program_that_waits(here: AskingEnv, shop: Program) -> None:

@@ -251,7 +251,7 @@ async def test_a_question_that_ran_out_ends_the_tool_with_its_facts(server, revi
         assert text_of(result) == said
         (row,) = await env.elicitations()
         assert row.status is Status.EXPIRED
-        assert (await at.guest.person.visit(link)).heading == "The time is over"
+        assert (await at.guest.person.visit(link)).heading == "This link has expired"
         assert caller.completed == ([row.id] if revision == LEGACY else [])
         (error,) = caught
         assert (error.elicitation_id, error.ttl) == (row.id, timedelta(seconds=1))

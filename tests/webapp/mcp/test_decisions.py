@@ -191,7 +191,7 @@ async def test_nobody_decided_in_time():
         page = await frank.visit(address)
         here.clock.tick(minutes=40)
         late = await press(frank, address, "decline", page=page)
-        assert "Nobody decided in time" in late.text
+        assert "Not decided in time" in late.text
         assert (await here.env.status(link)) in (Status.PENDING, Status.EXPIRED)
         while await fall_due(here.env.service):
             here.clock.tick(minutes=1)

@@ -182,7 +182,7 @@ async def test_only_the_page_makes_it_wider_and_for_this_tool_alone(server, revi
         link = await caller.link()
         person = await env.person()
         page = await person.visit(link)
-        assert "Do not ask again for this tool, for one hour" in page.text
+        assert "Don't ask again for this tool, for one hour" in page.text
         await person.browser.post(link, data={"csrf": page.csrf, "remember": "1"})
         assert text_of(await soon(call)) == "deleted 5"
         assert await caller.text("delete", count=6) == "deleted 6"

@@ -40,7 +40,7 @@ async def home_of(middleware: Middleware) -> str:
 
 async def test_it_is_there_where_tools_are_listed_for_mcp_requests_only():
     told = await home_of(ForRequests())
-    assert "lends tools to your assistant" in told
+    assert "Tools for your assistant, by" in told
     assert "<dt>" not in told
 
 

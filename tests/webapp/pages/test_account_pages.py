@@ -59,7 +59,7 @@ def test_a_permission_is_said_in_words_with_its_raw_name_beside(
 
 
 def test_without_permissions_only_the_person_is_told(start: StartAccount, shown: Shown) -> None:
-    assert shown(replace(start, scopes=())).text("li") == "Only who you are"
+    assert shown(replace(start, scopes=())).text("li") == "See who you are, and nothing else"
 
 
 def test_every_permission_is_shown_however_many(start: StartAccount, shown: Shown) -> None:
@@ -161,7 +161,7 @@ def test_who_is_back_in_use_is_said_without_a_button(shown: Shown) -> None:
     done = usual(DoneAccount)
     back = SwitchBack(former=AccountName(label="hubber"), is_done=True)
     page = shown(replace(done, switch_back=back))
-    assert "hubber is in use again, from the next call on." in page.said()
+    assert "hubber is in use again, starting with the next call." in page.said()
     assert page.named("form") == []
     lapsed = shown(replace(done, switch_back=replace(back, is_done=False)))
     assert "It was hubber until now." in lapsed.said()
@@ -218,7 +218,7 @@ def test_finishing_says_what_is_waited_for_and_works_by_hand(shown: Shown) -> No
     page = shown(usual(Finishing))
     (live,) = [element for element in page.named("p") if "data-live" in element]
     assert page.text("h1") == "Finishing…"
-    assert "The answer of GitHub" in page.said()
+    assert "An answer from GitHub" in page.said()
     assert [e["data-left"] for e in page.named("span") if "data-left" in e] == ["270"]
     assert (live["aria-live"], live["data-live"]) == ("polite", "/e/abc/live")
     assert (live["data-here"], live["data-status"]) == ("/e/abc", "opened")
@@ -229,7 +229,7 @@ def test_finishing_says_what_is_waited_for_and_works_by_hand(shown: Shown) -> No
 def test_a_no_at_the_provider_names_it_and_nothing_was_shared(shown: Shown) -> None:
     view = Ended(server="my tools", ending="denied", kind="account", provider="GitHub")
     page = shown(view)
-    assert page.text("h1") == "You said no at GitHub"
+    assert page.text("h1") == "You declined at GitHub"
     assert "Nothing was shared with your assistant." in page.text("p")
     assert "charge" not in page.text()
 
@@ -260,7 +260,7 @@ def test_a_broken_exchange_offers_a_new_try_and_names_where_to_clean_up(shown: S
 def test_an_answer_that_came_before_leads_to_where_it_stands(shown: Shown) -> None:
     view = Used(server="my tools", provider="GitHub", here_url="/e/abc")
     page = shown(view)
-    assert "The answer of GitHub that it carries came here before" in page.said()
+    assert "The answer from GitHub arrived here before" in page.said()
     assert [link["href"] for link in page.named("a")] == ["/e/abc"]
 
 
@@ -282,7 +282,7 @@ def test_a_silent_provider_is_named_with_a_way_on_and_a_number(shown: Shown) -> 
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("account", "you need not connect it again"),
+        ("account", "you don't need to connect it again"),
         ("payment", "you will not be charged again"),
         ("url", "you will not be asked or charged again"),
     ],
@@ -331,7 +331,7 @@ def test_each_account_says_all_that_whoever_is_given_it_may_do(
 def test_who_is_connected_is_said_also_when_it_was_late(shown: Shown) -> None:
     usual = {f.name: USUAL[f.name] for f in fields(DoneAccount)}
     page = shown(DoneAccount(**{**usual, "is_late": True}))
-    assert page.text("h1") == "It worked, and it is kept"
+    assert page.text("h1") == "Done. Ask your assistant to continue"
     for words in ("Mona Lisa Octocat", "another account than before", "Use hubber again"):
         assert words in page.said()
 

@@ -202,7 +202,7 @@ async def test_the_waiting_page_stays_while_nothing_has_changed(
     async with visit(browser, site) as page:
         await page.goto(f"{ORIGIN}/e/abc")
         await expect(page.get_by_role("status")).to_have_text(
-            "When you are done there, this page moves on by itself."
+            "When you're done there, this page moves on by itself."
         )
     assert [path for _, path, _ in site.requests] == ["/e/abc", "/e/abc/live"]
 

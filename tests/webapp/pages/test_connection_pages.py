@@ -47,7 +47,7 @@ def test_it_says_who_looks_what_each_may_do_and_who_used_it(
 ) -> None:
     page = shown(overview)
     said = page.said()
-    assert page.text("h1") == "Connected accounts"
+    assert page.text("h1") == "Your accounts"
     assert "Signed in as Mona Lisa Octocat." in said
     assert page.text("h2") == "GitHub"
     assert "Connected 3 days ago" in said
@@ -55,7 +55,7 @@ def test_it_says_who_looks_what_each_may_do_and_who_used_it(
     assert "list_my_repositories Used it last, 5 minutes ago" in " ".join(
         page.text("main").replace("list_my_repositories", "list_my_repositories ").split()
     )
-    assert "Has not used it" in said
+    assert "Not used yet" in said
     assert page.actions() == [
         "/signout",
         "/connections/x1/unshare?tool=list_my_repositories",
@@ -63,7 +63,7 @@ def test_it_says_who_looks_what_each_may_do_and_who_used_it(
         "/connections/x1/keep",
         "/connections/x1/disconnect",
     ]
-    assert "here it is wiped in any case" in said
+    assert "and deleted here" in said
 
 
 def test_a_picture_is_our_own_and_lies_over_the_letter(
@@ -108,18 +108,18 @@ def test_the_one_in_use_is_marked_in_words_and_another_can_take_its_place(
     )
     page = shown(_with(overview, used, other))
     assert page.text("h2") == "GitHub In useGitHub"
-    assert "Not in use: a tool gets it only if it asks for this very account." in page.said()
+    assert "Not in use: a tool gets it only if it asks for exactly this account." in page.said()
     assert "/connections/x2/switch" in page.actions()
     assert "Use hubot" in page.text("button")
     assert "Use octocat" not in page.text("button")
-    assert "n use" not in shown(overview).said()
+    assert "in use" not in shown(overview).said().lower()
 
 
 def test_one_that_works_no_more_leaves_nothing_to_do(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     over = shown(_with(overview, replace(one, standing="over"))).said()
-    assert "It works no more." in over
+    assert "It no longer works." in over
     assert "the next time a tool needs it, you are asked to connect it again" in over
     unused = shown(_with(overview, replace(one, standing="unused"))).said()
     assert "No tool can use it." in unused
@@ -142,7 +142,7 @@ def test_the_only_one_that_is_not_in_use_is_said_to_be_asked_about(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     said = shown(_with(overview, replace(one, is_in_use=False))).said()
-    assert "Not in use, and no other is: a tool that needs one asks you first" in said
+    assert "Not in use, and neither is another account: a tool that needs one asks you" in said
 
 
 def test_practice_is_marked(overview: ConnectionsPage, one: Connected, shown: Shown) -> None:
@@ -153,7 +153,7 @@ def test_practice_is_marked(overview: ConnectionsPage, one: Connected, shown: Sh
 @pytest.mark.parametrize(
     ("scopes", "words"),
     [
-        ((), "Only who you are"),
+        ((), "See who you are, and nothing else"),
         (None, "What you allowed at GitHub when you connected it."),
         ((Scope(words="x:y", raw="x:y"),), "What it may do x:y Tools"),
     ],
@@ -173,7 +173,7 @@ def test_an_account_that_is_shared_with_no_tool_says_what_comes_next(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     page = shown(_with(overview, replace(one, shared=())))
-    assert "None at the moment: the next one that needs it asks you." in page.said()
+    assert "None at the moment. The next tool that needs it asks you." in page.said()
 
 
 def test_servers_are_named_where_it_is_not_this_one_alone(
@@ -223,9 +223,9 @@ def test_with_nothing_connected_it_says_how_that_comes(
 @pytest.mark.parametrize(
     ("revoked", "words"),
     [
-        (True, "GitHub has confirmed that the key works no more."),
-        (False, "GitHub did not confirm that the key is void."),
-        (None, "GitHub has no way to be told."),
+        (True, "GitHub has confirmed that access is revoked."),
+        (False, "GitHub did not confirm that access is revoked."),
+        (None, "GitHub offers no way to revoke access from here."),
     ],
 )
 def test_a_disconnected_account_is_wiped_here_whatever_the_provider_says(
@@ -235,7 +235,8 @@ def test_a_disconnected_account_is_wiped_here_whatever_the_provider_says(
     said = page.said()
     assert page.text("h1") == "GitHub is disconnected"
     assert words in said
-    assert "What my tools kept of octocat is wiped. Tools that need it ask you again." in said
+    deleted = "my tools has deleted what it stored about octocat."
+    assert f"{deleted} Tools that need it ask you again." in said
     assert ("remove it there, in the settings of your account." in said) == (revoked is not True)
     assert page.named("form") == []
 
@@ -247,9 +248,9 @@ def test_whoever_is_not_known_is_told_how_to_be_and_nothing_else(shown: Shown) -
     page = shown(asked)
     assert page.text("h1") == "Sign in to see your accounts"
     assert page.actions() == ["/signin"]
-    assert "shows each person only what they connected themselves" in page.said()
+    assert "shows each person only their own accounts" in page.said()
     here = shown(replace(asked, why="Open it over there.", sign_in=None))
-    assert here.text("h1") == "Connected accounts"
+    assert here.text("h1") == "Your accounts"
     assert here.named("form") == []
     assert "Open it over there." in here.said()
     assert "letters" not in here.said()
@@ -258,8 +259,8 @@ def test_whoever_is_not_known_is_told_how_to_be_and_nothing_else(shown: Shown) -
 def test_what_was_connected_by_letters_is_said_to_be_listed_nowhere(shown: Shown) -> None:
     view = Closed(server="my tools", of="connections", why="", by_code=True)
     said = shown(view).said()
-    assert "That is listed nowhere here" in said
-    assert "To end it, remove the connection at the site where the account is." in said
+    assert "It isn't listed here" in said
+    assert "To disconnect it, remove the connection at the site where the account is." in said
 
 
 def test_time_is_told_from_when_the_page_was_made(overview: ConnectionsPage, shown: Shown) -> None:
@@ -272,10 +273,10 @@ def test_it_says_that_an_account_is_for_every_assistant_or_for_which(
 ) -> None:
     # finding: S11
     said = shown(overview).said()
-    assert "Every assistant of yours that uses the server: the account is yours" in said
-    assert "Claude as it calls itself https://app.example by its sign-in" in said
-    assert "Only the ticked for octocat" in said
+    assert "All your assistants can use it." in said
+    assert "Claude its own name, not verified https://app.example verified by its sign-in" in said
+    assert "Save for octocat" in said
     assert "All my assistants" not in said
     kept = shown(_with(overview, replace(one, is_kept_to_some=True))).said()
-    assert "Only those that are ticked. Any other asks you first." in kept
+    assert "Only the selected assistants. Any other asks you first." in kept
     assert "All my assistants may use octocat" in kept

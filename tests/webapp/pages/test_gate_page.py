@@ -21,7 +21,7 @@ def test_it_says_that_nothing_has_run_and_how_long_a_yes_holds(
     # parity: T1
     words = shown(view).said()
     assert "book_a_table has not started." in words
-    assert "again without asking if this assistant calls it the same way within 15 minutes" in words
+    assert "The same call from this assistant isn't asked again for 15 minutes." in words
     assert "<bdi>guests</bdi></dt><dd><bdi>4</bdi>" in shown(view).html
 
 
@@ -31,8 +31,8 @@ def test_it_widens_nothing_unless_it_is_ticked(shown: Shown, view: StartConfirm)
     assert "checked" not in html
     words = shown(view).said()
     assert "Approve it for my other assistants too" in words
-    assert "Do not ask again for this tool, for one hour" in words
-    assert "whatever it is called with" in words
+    assert "Don't ask again for this tool, for one hour" in words
+    assert "with any values" in words
 
 
 def test_it_names_the_assistant_that_a_yes_is_for_and_says_how_that_is_known(
@@ -40,13 +40,13 @@ def test_it_names_the_assistant_that_a_yes_is_for_and_says_how_that_is_known(
 ) -> None:
     # finding: S11
     words = shown(view).said()
-    proven = "Claude (https://assistant.example/client), and no other unless you tick it."
-    assert f"Which assistant{proven} Its sign-in proves which one it is." in words
+    proven = "Claude (https://assistant.example/client), and no other unless you allow it below."
+    assert f"Which assistant{proven} Verified by its sign-in." in words
     by_name = shown(replace(view, client_id=None)).said()
-    assert "Which assistantClaude, and no other unless you tick it." in by_name
-    assert "That is what it calls itself, and nothing here proves it." in by_name
+    assert "Which assistantClaude, and no other unless you allow it below." in by_name
+    assert "This is its own name, not verified." in by_name
     nameless = shown(replace(view, client_id=None, client=None)).said()
-    assert "Which assistantan assistant without a name, and no other" in nameless
+    assert "Which assistantan unnamed assistant, and no other" in nameless
     assert "Which assistant" not in shown(replace(view, can_be_kept=False)).said()
 
 

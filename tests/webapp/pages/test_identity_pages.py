@@ -58,13 +58,13 @@ def test_signing_in_says_who_asks_why_and_where_next(before: BeforeOpener, shown
     said = page.said()
     assert page.text("h1") == "Sign in to see it"
     assert "my tools wants you to connect an account." in said
-    assert "so that nobody else can use this link" in said
+    assert "so that no one else can use this link" in said
     assert "Next: login.example.com" in said
     assert "my tools never sees your password" in said
     assert page.text("button") == "Sign in with login.example.com"
     assert _actions(page) == [("post", "/signin")]
     assert _sent(page) == {"csrf": "c5f1", "back": "/e/abc"}
-    assert "If somebody sent you this link, do not go on." in said
+    assert "If somebody sent you this link, don't continue." in said
 
 
 def test_asking_for_letters_changes_something_so_it_is_a_post_with_its_warning_beside(
@@ -74,10 +74,10 @@ def test_asking_for_letters_changes_something_so_it_is_a_post_with_its_warning_b
     said = page.said()
     assert page.text("h1") == "my tools asks you for something"
     assert _actions(page) == [("post", "/e/abc/code")]
-    assert page.text("button") == "Show the letters"
-    assert "Give them to nobody else" in said
-    assert "This protects less than signing in would" in said
-    assert "the operator of this server has chosen it" in said
+    assert page.text("button") == "Show the code"
+    assert "Never give it to anyone who sent you this link" in said
+    assert "A code protects less than a sign-in." in said
+    assert "The operator of this server has chosen it." in said
     assert page.named("a") == []
 
 
@@ -116,7 +116,7 @@ def test_the_letters_come_with_the_honest_words(code: CodePage, shown: Shown) ->
     said = shown(code).said()
     assert PAGE_WORDS in said
     assert "Only type it into a chat that you started." in said
-    assert "Whoever sent you this link must not get it." in said
+    assert "Never give it to anyone who sent you this link." in said
 
 
 def test_the_code_page_moves_on_by_itself_and_by_hand(code: CodePage, shown: Shown) -> None:
@@ -128,7 +128,7 @@ def test_the_code_page_moves_on_by_itself_and_by_hand(code: CodePage, shown: Sho
     assert [(link["href"], link["class"]) for link in page.named("a")] == [
         ("/e/abc", "button primary")
     ]
-    assert page.text("a") == "I have given them: go on"
+    assert page.text("a") == "I've typed it"
     assert [span["data-left"] for span in page.named("span") if "data-left" in span] == ["270"]
     assert page.named("form") == []
 
@@ -145,7 +145,7 @@ def test_somebody_else_is_told_as_whom_and_can_switch(shown: Shown) -> None:
     assert page.text("h1") == "This link belongs to someone else"
     assert "You are signed in as octocat, but another person asked for this." in said
     assert "Nothing was shared." in said
-    assert "If somebody sent you this link, do not go on" in said
+    assert "If somebody sent you this link, don't continue" in said
     assert page.text("button") == "Sign in as another person"
     assert _sent(page) == {"csrf": "c5f1", "back": "/e/abc", "switch": "1"}
     assert "on the computer where you asked" not in said
@@ -167,9 +167,9 @@ def test_where_nobody_signs_in_somebody_else_has_nothing_to_press(shown: Shown) 
 @pytest.mark.parametrize(
     ("why", "words"),
     [
-        ("refused", "You said no at login.example.com, or it refused."),
+        ("refused", "You declined at login.example.com, or it refused."),
         ("trouble", "login.example.com did not answer"),
-        ("mixed", "belongs to no sign-in of this browser"),
+        ("mixed", "doesn't belong to a sign-in in this browser"),
     ],
 )
 def test_a_failed_sign_in_says_what_happened_and_that_nothing_did(
@@ -187,7 +187,7 @@ def test_a_failed_sign_in_says_what_happened_and_that_nothing_did(
 def test_an_answer_of_another_browser_warns_of_who_sent_it(shown: Shown) -> None:
     mixed = shown(replace(FAILED, why="mixed")).said()
     refused = shown(replace(FAILED, why="refused")).said()
-    assert "If somebody sent you this address, do not go on" in mixed
+    assert "If somebody sent you this address, don't continue" in mixed
     assert "sent you" not in refused
 
 
@@ -211,8 +211,8 @@ def test_pairing_says_what_it_gives_and_who_must_not_press(shown: Shown) -> None
     page = shown(Pair(server="my tools", action="/pair/abc", csrf="c5f1"))
     said = page.said()
     assert page.text("h1") == "Use this browser for my tools?"
-    assert "It will count as the person who runs my tools" in said
-    assert "Only go on if you opened this page yourself" in said
+    assert "This browser will act for the person who runs my tools" in said
+    assert "Only continue if you opened this page yourself" in said
     assert "from your own terminal" in said
     assert _actions(page) == [("post", "/pair/abc")]
     assert _sent(page) == {"csrf": "c5f1"}
@@ -314,7 +314,7 @@ async def test_the_letters_fit_on_one_line_and_can_be_copied(
         letters = page.locator("#letters")
         await expect(letters).to_be_in_viewport(ratio=1)
         assert await letters.evaluate("it => it.scrollWidth <= it.clientWidth")
-        await page.get_by_role("button", name="Copy the letters").click()
+        await page.get_by_role("button", name="Copy the code").click()
         await expect(page.locator("#copied")).to_have_text("Copied")
         assert await page.evaluate("navigator.clipboard.readText()") == "BCDF-GHJK"
         await letters.click()
@@ -328,7 +328,7 @@ async def test_the_letters_can_be_given_without_javascript(
     site = Site(html=pages.render(code))
     async with visit(browser, site, java_script_enabled=False) as page:
         await page.goto(f"{ORIGIN}/e/abc/code")
-        await expect(page.get_by_role("status").first).to_contain_text("go on here")
+        await expect(page.get_by_role("status").first).to_contain_text("continue here")
         await expect(page.locator("button:visible")).to_have_count(0)
-        await page.get_by_role("link", name="I have given them: go on").click()
+        await page.get_by_role("link", name="I've typed it").click()
         await page.wait_for_url(f"{ORIGIN}/e/abc")

@@ -39,9 +39,9 @@ def test_paying_says_how_much_what_for_to_whom_where_next_and_no(
     assert page.text("h1") == "Pay 9.00 €"
     assert "my tools (tools.example.com) asks for this because you used book_a_table" in said
     assert page.text("blockquote") == start.what
-    assert "Next: https://checkout.stripe.com You pay there, once;" in said
-    assert "your assistant never sees your card." in said
-    assert "Whoever runs my tools, through Stripe" in said
+    assert "Next: https://checkout.stripe.com You pay once, at Stripe." in said
+    assert "Your assistant never sees your card." in said
+    assert "Who is paidmy tools, through Stripe" in said
     assert "4 minutes, until 21:34 UTC" in said
     assert page.actions() == ["/e/abc/go", "/e/abc/decline"]
     assert page.text("button") == "Continue to paymentDecline"
@@ -72,7 +72,7 @@ def test_a_slow_payment_asks_for_nothing_more(shown: Shown) -> None:
     said = page.said()
     assert page.text("h1") == "Your payment is on its way"
     assert "a bank transfer, take a few days" in said
-    assert "There is nothing more to do here, and you need not pay again." in said
+    assert "There is nothing more to do here, and you don't need to pay again." in said
     assert "if it has stopped waiting by then, ask it to continue." in said
     assert page.named("form") == page.named("a") == []
 
@@ -93,7 +93,7 @@ def test_back_without_paying_it_says_what_happened_and_how_to_try_again(
     assert page.text("h1") == heading
     assert words in said
     assert "As far as we know nothing was charged." in said
-    assert "a bank transfer there? Then do not pay again:" in said
+    assert "a bank transfer there? Then don't pay again:" in said
     assert page.actions() == ["/e/abc/go", "/e/abc/decline"]
     assert page.text("button") == "Try againDecline"
     assert page.named("a") == [{"class": "button", "href": "/e/abc"}]
@@ -105,7 +105,7 @@ def test_paid_late_says_how_much_and_whether_it_was_real_money(is_test: bool, sh
     page = shown(view)
     assert "Your 9.00 € arrived, but your assistant had stopped waiting." in page.said()
     assert ("Test mode: no real money moved." in page.text("strong")) == is_test
-    assert "given back" not in page.said()
+    assert "of it was refunded" not in page.said()
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_paid_late_says_how_much_and_whether_it_was_real_money(is_test: bool, sh
 )
 def test_a_part_that_was_given_back_is_said_and_the_rest_counts(view: View, shown: Shown) -> None:
     said = shown(view).said()
-    assert "3.00 € of it was given back;" in said
-    assert "What is left still counts." in said
+    assert "3.00 € of it was refunded;" in said
+    assert "The rest still counts." in said
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_a_provider_that_said_no_is_not_said_to_be_silent(shown: Shown) -> None:
     assert "nothing was charged" in page.said()
     account = shown(replace(view, is_payment=False))
     assert "charged" not in account.said()
-    assert page.text("h1") == "Mollie said no"
-    assert "It refused what this server asked of it, so you are not sent there" in page.said()
+    assert page.text("h1") == "Mollie refused the request"
+    assert "It refused a request from this server, so you can't continue there" in page.said()
     assert "did not answer" not in page.text()
     silent = shown(replace(view, trouble="silent"))
     assert silent.text("h1") == "Mollie did not answer"
@@ -155,7 +155,7 @@ def test_a_provider_that_said_no_is_not_said_to_be_silent(shown: Shown) -> None:
     unasked = shown(replace(view, trouble="not set up"))
     assert unasked.text("h1") == "Mollie is not set up here"
     assert (
-        "This server's settings for it are missing or wrong, so you are not sent there"
+        "This server's settings for it are missing or wrong, so you can't continue there"
         in unasked.said()
     )
     assert "did not answer" not in unasked.text()
@@ -165,9 +165,9 @@ def test_payments_of_whoever_is_not_known_are_not_shown(shown: Shown) -> None:
     view = Closed(server="my tools", of="payments", why="Open it over there.", by_code=True)
     page = shown(view)
     assert page.text("h1") == "Your payments"
-    assert "only what they paid themselves, and it does not know who you are." in page.said()
+    assert "only their own payments, and it doesn't know who you are." in page.said()
     assert "Open it over there." in page.said()
-    assert "Whoever runs the server finds it by its receipt." in page.said()
+    assert "The operator of the server can find the payment by its receipt." in page.said()
     asked = shown(replace(view, sign_in=SIGN_IN, by_code=False))
     assert asked.text("h1") == "Sign in to see your payments"
     assert asked.actions() == ["/signin"]
@@ -190,10 +190,10 @@ def test_money_that_was_sent_at_the_last_moment_counts(ending: Ending, shown: Sh
 def test_a_failed_payment_does_not_promise_what_only_the_bank_knows(shown: Shown) -> None:
     said = shown(Ended(server="my tools", ending="failed", kind="payment")).said()
     assert "as far as we know nothing was charged" in said
-    assert "Tell whoever runs this server before you pay again." in said
+    assert "Tell the operator of this server before you pay again." in said
 
 
-@pytest.mark.parametrize(("kept", "words"), [(True, "need not ask again"), (False, "it is wiped")])
+@pytest.mark.parametrize(("kept", "words"), [(True, "doesn't ask again"), (False, "it is deleted")])
 def test_a_saved_secret_says_how_long_it_is_kept(
     kept: bool,
     words: str,
@@ -248,10 +248,10 @@ def test_what_was_paid_otherwise_is_not_called_free_of_money(
     view = usual(PaymentPending, is_otherwise=True, is_test=is_test, price="9.00 €")
     page = shown(view)
     said = page.said()
-    assert page.text("h1") == "Paid otherwise than asked"
+    assert page.text("h1") == "A different amount was paid"
     assert other in said
     assert "no real money moves." not in page.text("strong")
-    assert "You need not pay again." in said
+    assert "You don't need to pay again." in said
     assert [each["class"] for each in page.named("svg")] == ["mark", "sign trouble"]
 
 

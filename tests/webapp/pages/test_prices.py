@@ -74,4 +74,4 @@ async def test_what_came_back_is_said_the_same_way(shop: Shop) -> None:
         await shop.refund_by_hand()
         await shop.tell_all()
         page = await buy.person.visit(buy.link)
-        assert page.heading == "123.456,78 € was given back"
+        assert page.heading == "123.456,78 € was refunded"

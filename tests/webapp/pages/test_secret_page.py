@@ -110,11 +110,11 @@ async def test_every_control_has_its_name_its_help_and_its_fault(
     page = await opened(site, browser)
     key = page.get_by_role("textbox", name="API key")
     await expect(key).to_have_accessible_description(
-        "Fault: This is too short: 6 of at least 8 characters. It starts with ak_."
+        "Error: This is too short: 6 of at least 8 characters. It starts with ak_."
     )
     await expect(key).to_have_attribute("aria-invalid", "true")
     region = page.get_by_role("combobox", name="Region")
-    await expect(region).to_have_accessible_description("Fault: Choose what applies.")
+    await expect(region).to_have_accessible_description("Error: Choose what applies.")
     await expect(page.get_by_role("textbox", name="User name")).to_have_value("ada <lovelace>")
     await expect(page.get_by_role("textbox", name="Private key")).to_have_value("")
     rights = page.get_by_role("group", name="Rights")
@@ -137,7 +137,7 @@ async def test_faults_are_told_first_and_lead_to_their_fields(
         await page.goto(f"{ORIGIN}/e/abc")
         summary = page.get_by_role("alert")
         await expect(summary).to_be_focused()
-        await expect(summary).to_contain_text("What is secret was not kept here.")
+        await expect(summary).to_contain_text("Secret values weren't saved here.")
         await summary.get_by_role("link", name="API key").click()
         await page.keyboard.type("ak_12345")
         await expect(page.get_by_role("textbox", name="API key")).to_have_value("ak_12345")

@@ -48,7 +48,7 @@ def test_no_page_for_a_user_speaks_of_an_assistant(
 
 def test_who_asks_is_the_application(shown: Shown) -> None:
     words = shown(usual(StartUrl, for_user=True)).text()
-    assert "asks for this because you began something there" in words
+    assert "asks for this because you started something there" in words
     assert "book_a_table" not in words
 
 

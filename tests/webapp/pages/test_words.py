@@ -228,7 +228,7 @@ def test_an_ending_says_that_nothing_was_shared_or_charged(ending: Ending, shown
 
 def test_a_late_success_is_not_asked_for_twice(shown: Shown) -> None:
     text = shown(Late(server="my tools")).text("main")
-    assert "It worked, and it is kept" in text
+    assert "Done. Ask your assistant to continue" in text
     assert "nothing is lost, and you will not be asked or charged again" in text
 
 
@@ -278,7 +278,7 @@ def test_an_inbox_with_older_requests_does_not_say_that_nothing_waits(shown: Sho
     inbox = usual(InboxPage)
     (full,) = inbox.lists
     latest = shown(replace(inbox, lists=(replace(full, waiting=()),))).text("main")
-    assert "Nothing waits here." not in latest
-    assert "Of the latest requests none waits any more." in latest
+    assert "Nothing is waiting." not in latest
+    assert "None of the latest requests is still waiting." in latest
     empty = replace(full, waiting=(), more_waiting=None)
-    assert "Nothing waits here." in shown(replace(inbox, lists=(empty,))).text("main")
+    assert "Nothing is waiting." in shown(replace(inbox, lists=(empty,))).text("main")

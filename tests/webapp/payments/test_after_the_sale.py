@@ -282,7 +282,7 @@ async def test_model_hears_at_once_that_another_amount_was_paid(shop: Shop) -> N
         await shop.tell(event)
         assert "The person is not to pay again" in await buy.result()
         page = await buy.person.visit(buy.link)
-        assert page.heading == "Paid otherwise than asked"
+        assert page.heading == "A different amount was paid"
         again = text_of(await buy.caller.result("report"))
         assert "The person is not to pay again" in again
         assert not buy.caller.has_links_left

@@ -275,7 +275,7 @@ async def test_a_payment_after_its_time_is_kept_and_its_page_says_so(shop: Shop)
         assert "ELICITATION_TIMEOUT" in await buy.result()
         await shop.tell_all()
         page = await buy.person.come_back(back)
-        assert page.heading == "It worked, and it is kept"
+        assert page.heading == "Done. Ask your assistant to continue"
         assert await buy.again() == "paid 9.00 EUR"
         assert not buy.caller.has_links_left
         assert len(await shop.payments()) == 1
@@ -335,7 +335,7 @@ async def test_paid_after_the_decline_is_kept_for_a_later_call(shop: Shop) -> No
         assert "ELICITATION_DECLINED" in await buy.result()
         back = await buy.person.press_there(there, "card")
         await shop.tell_all()
-        assert (await buy.person.come_back(back)).heading == "It worked, and it is kept"
+        assert (await buy.person.come_back(back)).heading == "Done. Ask your assistant to continue"
         assert await shop.ledger() == ["open"]
         assert await buy.again() == "paid 9.00 EUR"
         assert not buy.caller.has_links_left
@@ -534,7 +534,7 @@ async def test_a_transfer_that_fails_in_one_tab_and_a_card_in_the_other_end_the_
         if is_failure_first or not is_waited_for:
             assert await shop.ledger() == ["open"]
             assert (await buy.person.visit(buy.link)).heading == (
-                "It worked, and it is kept" if is_failure_first else "Paid 9.00 €"
+                "Done. Ask your assistant to continue" if is_failure_first else "Paid 9.00 €"
             )
             assert await buy.again() == "paid 9.00 EUR"
         await results_are_noted(shop)

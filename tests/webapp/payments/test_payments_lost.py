@@ -442,10 +442,10 @@ async def test_the_page_and_the_tool_say_paid_otherwise_than_asked(shop: Shop) -
         shop.post.clear()
         shop.line.amends = {"amount_total": 400}
         page = await buy.person.come_back(back)
-        assert page.heading == "Paid otherwise than asked"
+        assert page.heading == "A different amount was paid"
         await shop.expire()
         assert PAID_OTHERWISE in await buy.result()
-        assert (await buy.person.visit(buy.link)).heading == "Paid otherwise than asked"
+        assert (await buy.person.visit(buy.link)).heading == "A different amount was paid"
         assert await shop.ledger() == []
         assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(shop)
 

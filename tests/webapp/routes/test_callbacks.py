@@ -125,7 +125,7 @@ async def test_a_no_at_the_provider_is_told_at_once() -> None:
     async with oauth_env() as here:
         asked, person, link, callback = await decided(here, "repo", decision="deny")
         page = await ends(person, await person.visit(callback))
-        assert page.heading == "You said no at GitHub"
+        assert page.heading == "You declined at GitHub"
         with pytest.raises(Denied, match="GitHub"):
             await asked.account()
         assert here.gate.exchanges == 0
@@ -257,7 +257,7 @@ async def test_an_answer_of_another_issuer_does_nothing_and_the_right_one_still_
         at_provider = await person.go_on(link)
         await here.plan(fault)
         page = await person.visit(await approve(person, at_provider))
-        assert (page.status, page.heading) == (400, "That cannot be done")
+        assert (page.status, page.heading) == (400, "This request can't be processed")
         assert here.gate.exchanges == 0
         assert (await here.row(link)).status is Status.OPENED
         page = await ends(person, await person.visit(await approve(person, at_provider)))
@@ -300,9 +300,9 @@ async def test_a_yes_that_is_too_old_for_the_provider_too_leaves_it_expired() ->
         await fall_due(here.service)
         with pytest.raises(Expired):
             await asked.account()
-        assert (await person.visit(link)).heading == "The time is over"
+        assert (await person.visit(link)).heading == "This link has expired"
         page = await ends(person, await person.visit(callback))
-        assert page.heading == "The time is over"  # the sandbox's code is valid for one minute only
+        assert page.heading == "This link has expired"  # the sandbox's code is valid for a minute
         assert here.gate.exchanges == 1
 
 
@@ -324,11 +324,11 @@ async def test_a_late_yes_is_kept_and_the_next_call_asks_nothing() -> None:
         with pytest.raises(Expired):
             await asked.account()
         page = await ends(person, await person.visit(callback))
-        assert page.heading == "It worked, and it is kept"
+        assert page.heading == "Done. Ask your assistant to continue"
         again = here.ask("repo")
         assert (await again.account()).label == "octocat"
         assert not again.has_asked
-        assert (await person.visit(link)).heading == "It worked, and it is kept"
+        assert (await person.visit(link)).heading == "Done. Ask your assistant to continue"
         assert here.gate.exchanges == 1
 
 
@@ -336,7 +336,7 @@ async def test_a_late_yes_before_the_sweeper_came_is_as_late() -> None:
     async with oauth_env() as here:
         asked, person, _, callback = await late_yes(here)
         page = await ends(person, await person.visit(callback))
-        assert page.heading == "It worked, and it is kept"
+        assert page.heading == "Done. Ask your assistant to continue"
         again = here.ask("repo", arguments="another call")
         assert (await again.account()).label == "octocat"
         assert not again.has_asked
@@ -354,7 +354,7 @@ async def test_a_late_yes_goes_to_whoever_asks_the_same_now() -> None:
         assert (await person.visit(link)).heading == "Connect GitHub to shop"
         await ends(person, await person.visit(callback))
         assert (await again.account()).label == "octocat"
-        assert (await person.visit(link)).heading == "A newer link has taken its place"
+        assert (await person.visit(link)).heading == "A newer link replaces this one"
 
 
 async def test_a_late_no_is_no_answer_to_anybody() -> None:
@@ -365,7 +365,7 @@ async def test_a_late_no_is_no_answer_to_anybody() -> None:
         with pytest.raises(Expired):
             await asked.account()
         page = await ends(person, await person.visit(callback))
-        assert page.heading == "The time is over"
+        assert page.heading == "This link has expired"
 
 
 async def test_a_day_after_its_time_the_state_is_too_old() -> None:
@@ -374,7 +374,7 @@ async def test_a_day_after_its_time_the_state_is_too_old() -> None:
         _, person, _, callback = await late_yes(here)
         here.clock.tick(days=1)
         page = await person.visit(callback)
-        assert (page.status, page.heading) == (410, "The time is over")
+        assert (page.status, page.heading) == (410, "This link has expired")
         assert here.gate.exchanges == 0
 
 
@@ -385,7 +385,7 @@ async def test_a_yes_after_a_no_on_our_page_is_kept_and_tells_the_tool_nothing()
         with pytest.raises(Declined):
             await asked.account()
         page = await ends(person, await person.visit(callback))
-        assert page.heading == "It worked, and it is kept"
+        assert page.heading == "Done. Ask your assistant to continue"
         again = here.ask("repo")
         assert (await again.account()).label == "octocat"
         assert not again.has_asked
@@ -399,7 +399,7 @@ async def test_a_yes_after_its_end_from_our_side_is_kept(status: Status) -> None
         with pytest.raises(Exception, match=r"[a-z]"):
             await asked.account()
         page = await ends(person, await person.visit(callback))
-        assert page.heading == "It worked, and it is kept"
+        assert page.heading == "Done. Ask your assistant to continue"
         assert [each.label for each in await here.connections()] == ["octocat"]
 
 
@@ -411,7 +411,7 @@ async def test_a_yes_after_it_failed_changes_nothing(status: Status) -> None:
         with pytest.raises((Failed, Denied)):
             await asked.account()
         page = await ends(person, await person.visit(callback))
-        assert page.heading in ("This did not work", "You said no at GitHub")
+        assert page.heading in ("This did not work", "You declined at GitHub")
         assert here.gate.exchanges == 0
         assert not await here.connections()
 

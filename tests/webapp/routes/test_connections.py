@@ -67,7 +67,7 @@ async def test_a_person_sees_what_it_is_what_it_may_do_and_who_used_it_last() ->
         await asked.account()
         here.clock.tick(minutes=5)
         page = await look(person, here)
-        assert (page.status, page.heading) == (200, "Connected accounts")
+        assert (page.status, page.heading) == (200, "Your accounts")
         words = said(page)
         assert "Shown to you, on this computer ." in words
         assert "GitHub Sandbox O Octo Cat octocat Connected 8 minutes ago" in words
@@ -94,7 +94,7 @@ async def test_with_nothing_connected_the_page_says_how_that_comes() -> None:
     async with oauth_env() as here:
         page = await look(await here.person(), here)
         assert page.status == 200
-        assert "Nothing is connected. When a tool needs an account of yours" in said(page)
+        assert "Nothing is connected. When a tool needs one of your accounts" in said(page)
 
 
 async def test_looking_changes_nothing_and_only_a_press_does() -> None:
@@ -126,12 +126,12 @@ async def test_one_that_works_no_more_says_so_and_how_it_is_connected_again() ->
         asked, person = here.ask("repo", provider="hub"), await here.person()
         link = await asked.link()
         words = said(await look(person, here))
-        assert "It works no more." in words
+        assert "It no longer works." in words
         assert "the next time a tool needs it, you are asked to connect it again" in words
         assert "/switch" not in words
         await ends(person, await person.visit(await approve(person, await person.go_on(link))))
         assert (await asked.account()).label == "octocat"
-        assert "It works no more." not in said(await look(person, here))
+        assert "It no longer works." not in said(await look(person, here))
 
 
 async def revoke_at(here: OAuthEnv, connection: Connection) -> None:
@@ -156,7 +156,7 @@ async def test_a_disconnected_account_is_void_at_the_provider_and_wiped_here() -
         key = (await the_one(here)).access_token
         page = await press(person, here, "/disconnect")
         assert (page.status, page.heading) == (200, "GitHub is disconnected")
-        assert "GitHub has confirmed that the key works no more." in said(page)
+        assert "GitHub has confirmed that access is revoked." in said(page)
         async with new_browser() as browser:
             headers = {"authorization": f"Bearer {key}"}
             reply = await browser.get(f"{here.sandbox.url}/github/api/user", headers=headers)
@@ -179,8 +179,8 @@ async def test_disconnect_pressed_twice_says_the_same() -> None:
         assert [page.status for page in pages] == [200, 200]
         assert pages[0].text == pages[1].text
         words = said(pages[1])
-        assert "What shop kept of octocat is wiped." in words
-        assert "Its name stays for a day, so that this page can be shown again." in words
+        assert "shop has deleted what it stored about octocat" in words
+        assert "name stays here for a day, so that this page can be shown again." in words
         stale = f"{here.url}{form.action.replace('disconnect', 'switch')}"
         again = Page.of(await person.browser.post(stale, data=form.fields))
         assert "Nothing is connected." in said(await ends(person, again))
@@ -189,8 +189,8 @@ async def test_disconnect_pressed_twice_says_the_same() -> None:
 @pytest.mark.parametrize(
     ("revocation", "words"),
     [
-        (None, "Hub has no way to be told."),
-        (Revocation(url=f"{NOBODY}/revoke"), "Hub did not confirm that the key is void."),
+        (None, "Hub offers no way to revoke access from here."),
+        (Revocation(url=f"{NOBODY}/revoke"), "Hub did not confirm that access is revoked."),
     ],
     ids=["without a way", "down"],
 )
@@ -291,11 +291,11 @@ async def test_the_only_account_that_is_not_in_use_is_not_said_to_stand_behind_a
         hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
         person = await here.person()
         words = said(await look(person, here))
-        assert "Not in use: a tool gets it only if it asks for this very account." in words
+        assert "Not in use: a tool gets it only if it asks for exactly this account." in words
         octocat = next(one for one in await here.connections() if one.label == "octocat")
         await press(person, here, f"{tail(octocat)}/disconnect")
         words = said(await look(person, here))
-        assert "Not in use, and no other is: a tool that needs one asks you first" in words
+        assert "Not in use, and neither is another account: a tool that needs one asks you" in words
         assert "Not in use:" not in words
         # The tool asks, as the page says.
         await here.ask("repo", tool="list", arguments="again").link()
@@ -326,7 +326,7 @@ async def test_one_that_works_no_more_is_connected_again_from_the_page() -> None
         start = await press(person, here, "/reconnect")
         assert start.heading == "Connect Hub to shop"
         words = said(start)
-        assert "because you asked to reconnect it on the page of connected accounts" in words
+        assert "because you asked to reconnect it under Your accounts" in words
         assert "because you used" not in words
         await ends(person, await approved(here, person, start))
         kept = await the_one(here)
@@ -448,7 +448,7 @@ async def test_one_that_was_disconnected_meanwhile_is_not_connected_again() -> N
         await press(person, here, "/disconnect")
         sent = await person.browser.post(urljoin(here.url, form.action), data=form.fields)
         page = await ends(person, Page.of(sent))
-        assert page.heading == "Connected accounts"
+        assert page.heading == "Your accounts"
         assert await here.service.elicitations.open_of(here.service.identity.local_owner) == []
 
 
@@ -600,7 +600,7 @@ async def test_a_remote_person_signs_in_where_people_do_and_comes_back_here() ->
         assert "elicit pair" not in page.text
         assert page.actions == (f"{here.oauth_env.url}/signin",)
         page = await sign_in(stranger, page, "alice")
-        assert (page.status, page.heading) == (200, "Connected accounts")
+        assert (page.status, page.heading) == (200, "Your accounts")
         assert "Signed in as alice ." in said(page)
 
 
@@ -625,21 +625,21 @@ async def test_it_is_kept_to_the_ticked_clients_and_given_to_all_again() -> None
         await here.ask("repo", client="Cursor").account()
         person = await here.person()
         page = await look(person, here)
-        assert "Claude as it calls itself" in said(page)
+        assert "Claude its own name, not verified" in said(page)
         assert page.text.count(" checked>") == 2
         kept, (claude, _) = await the_one(here), (await the_one(here)).clients
         data = {**field_of(here, person, kept.id), "client": claude.key}
         place = f"{here.url}/connections/{tail(kept)}/keep"
         assert (await person.browser.post(place, data=data)).status_code == 303
         page = await look(person, here)
-        assert "Only those that are ticked. Any other asks you first." in said(page)
+        assert "Only the selected assistants. Any other asks you first." in said(page)
         assert page.text.count(" checked>") == 1
         again = here.ask("repo", client="Claude", arguments="again")
         await again.account()
         assert not again.has_asked
         asked = here.ask("repo", client="Cursor", arguments="again")
         page = await person.visit(await asked.link())
-        assert "from your yes on by the one that asks now" in said(page)
+        assert "and the one that asks now if you allow it" in said(page)
         await press(person, here, "/keep?all=1")
         last = here.ask("repo", client="Another", arguments="again")
         await last.account()

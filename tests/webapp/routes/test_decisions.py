@@ -52,9 +52,9 @@ async def test_older_requests_and_decisions_stand_on_further_pages():
 async def test_an_empty_inbox_and_one_of_nobodys_say_so():
     async with approving(shop()) as here:
         frank, alice = await here.signed_in("frank"), await here.signed_in("alice")
-        assert "Nothing waits here." in (await frank.visit(here.inbox)).text
+        assert "Nothing is waiting." in (await frank.visit(here.inbox)).text
         page = await alice.visit(here.inbox)
-        assert "You decide nothing for others" in page.text
+        assert "You don't decide for others" in page.text
         assert (await alice.visit(here.inbox + "?of=finance&after=x")).status == 200
         for path in ("/finance/nothing", "/finance/" + "x" * 200, "/Finance/x"):
             assert (await frank.visit(here.inbox + path)).status == 404

@@ -18,7 +18,7 @@ SOUP: dict[str, Json] = {
     "properties": {"dish": {"type": "string", "maxLength": 40}},
     "required": ["dish"],
 }
-LATE = "Your press changed nothing"
+LATE = "Nothing was changed"
 Act = Callable[[SandboxEnv, str], Awaitable[object]]
 
 
@@ -139,7 +139,7 @@ async def test_answer_after_the_time_is_over_says_that_it_changed_nothing() -> N
         tab = await at.guest.person.visit(link)
         at.clock.tick(minutes=6)
         late = await pressed(at.guest.person, tab, link)
-        assert (late.status, late.heading) == (409, "The time is over")
+        assert (late.status, late.heading) == (409, "This link has expired")
         assert LATE in late.text
 
 

@@ -41,7 +41,7 @@ async def test_it_says_what_was_paid_for_what_and_how_it_stands(shop: Shop) -> N
     async with buying(shop) as buy:
         page = await page_of(shop, buy.person)
         assert (page.status, page.heading) == (200, "Your payments")
-        assert "Nothing was paid" in page.text
+        assert "You have no payments" in page.text
         await paid_in_vain(shop, buy)
         page = await page_of(shop, buy.person)
         for said in ("9.00 €", "Premium report", "report", "Not used yet", "7 days", "Test"):
@@ -50,7 +50,7 @@ async def test_it_says_what_was_paid_for_what_and_how_it_stands(shop: Shop) -> N
         await results_are_noted(shop)
         page = await page_of(shop, buy.person)
         assert "Used." in page.text
-        assert "Give the money back" not in page.text
+        assert "Refund" not in page.text
         (payment,) = await shop.payments()
         for hidden in (payment.owner, payment.session, str(payment.payment_intent)):
             assert hidden not in page.text
@@ -68,7 +68,7 @@ async def test_the_button_gives_the_money_back_once(shop: Shop) -> None:
         (payment,) = await shop.payments()
         assert (payment.status, payment.reason) == ("refunded", "the person asked for it")
         assert (shop.line.count(REFUND), len(await shop.refunds())) == (1, 1)
-        assert "Given back." in (await page_of(shop, buy.person)).text
+        assert "Refunded." in (await page_of(shop, buy.person)).text
         assert "refunded meanwhile" in await buy.again()
         await buy.is_asked_again()
 
@@ -101,7 +101,7 @@ async def test_a_stranger_sees_nothing_and_gives_nothing_back(shop: Shop) -> Non
         stranger.browser.cookies = buy.person.browser.cookies
         page = await page_of(shop, stranger)
         assert page.status == 403
-        for hidden in ("9.00", "Premium", "Give the money back"):
+        for hidden in ("9.00", "Premium", "Refund"):
             assert hidden not in page.text
         assert (await stranger.browser.post(to, data=data)).status_code == 403
         assert await shop.ledger() == ["open"]
@@ -159,12 +159,12 @@ async def test_a_provider_that_does_not_answer_is_asked_again_by_itself(shop: Sh
         shop.line.is_down = True
         answer = await buy.person.browser.post(to, data=await field(shop, buy.person))
         assert answer.status_code == 502
-        assert "you need not do anything" in answer.text
-        assert "being given back" in (await page_of(shop, buy.person)).text
+        assert "You don't need to do anything" in answer.text
+        assert "being refunded" in (await page_of(shop, buy.person)).text
         shop.line.is_down = False
         shop.clock.tick(minutes=5)
         await shop.sweep()
-        assert "Given back." in (await page_of(shop, buy.person)).text
+        assert "Refunded." in (await page_of(shop, buy.person)).text
 
 
 async def test_the_page_of_the_link_says_what_became_of_the_money(shop: Shop) -> None:
@@ -183,8 +183,8 @@ async def test_the_page_of_the_link_says_what_became_of_the_money(shop: Shop) ->
         assert "3.00 €" in (await page_of(shop, buy.person)).text
         page = await buy.person.visit(buy.link)
         assert page.heading == "Paid 9.00 €"
-        assert "of it was given back" in page.text
+        assert "of it was refunded" in page.text
         await shop.refund_by_hand()
         await shop.tell_all()
         page = await buy.person.visit(buy.link)
-        assert page.heading == "9.00 € was given back"
+        assert page.heading == "9.00 € was refunded"

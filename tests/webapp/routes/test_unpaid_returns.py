@@ -49,7 +49,7 @@ async def test_a_transfer_that_has_not_arrived_is_not_to_be_paid_again(shop: Sho
         there = await buy.person.go_on(buy.link)
         page = await buy.person.come_back(await buy.person.press_there(there, "open"))
         assert page.heading == "Not paid yet"
-        assert "Then do not pay again" in page.text
+        assert "Then don't pay again" in page.text
         await buy.person.come_back(await buy.person.press_there(there, "paid"))
         assert await buy.result() == "paid 9.00 EUR"
 
@@ -133,7 +133,7 @@ async def test_a_provider_that_refused_is_said_to_have_and_nothing_is_over(
     await shop.restart(sellers={name: registered[name]()})
     async with buying(shop) as buy:
         page = await buy.person.press(buy.link)
-        assert (page.status, page.heading.endswith(" (sandbox) said no")) == (502, True)
+        assert (page.status, page.heading.endswith(" (sandbox) refused the request")) == (502, True)
         assert await shop.statuses() == ["opened"]
 
 
@@ -168,7 +168,9 @@ async def test_presses_that_are_refused_cost_no_attempt(shop: Shop) -> None:
         assert await shop.statuses() == ["opened"]
 
 
-@pytest.mark.parametrize(("trouble", "did"), [("silent", "did not answer"), ("refused", "said no")])
+@pytest.mark.parametrize(
+    ("trouble", "did"), [("silent", "did not answer"), ("refused", "refused the request")]
+)
 async def test_a_page_that_is_loaded_again_says_what_became_of_the_press(
     trouble: str, did: str, shop: Shop
 ) -> None:

@@ -1,9 +1,9 @@
-// What makes the pages livelier. Every page works without it.
+// Live updates, countdowns and copy buttons. Every page works without this script.
 "use strict";
 {
   const loaded = Date.now();
   const live = document.querySelector("[data-live]");
-  // A GET of the page, also where a POST showed it.
+  // The page's GET address, also if the response to a POST showed it.
   const here = live ? live.dataset.here : location.pathname + location.search;
   const goOn = () => location.replace(here);
   const pad = (number) => String(number).padStart(2, "0");
@@ -18,7 +18,7 @@
       timer.textContent = (hours ? hours + ":" + pad(minutes) : minutes) + ":" + pad(left % 60);
       if (left === 0) {
         clearInterval(ticking);
-        // A page that was made with no time left must not load itself for ever.
+        // A page that was rendered with no time left must not reload forever.
         if (total > 0) goOn();
       }
     };
@@ -44,12 +44,12 @@
       goOn();
     };
     source.onerror = () => {
-      // Else it connects again by itself.
+      // In any other state the browser reconnects by itself.
       if (source.readyState === EventSource.CLOSED) live.textContent = words;
     };
   }
 
-  // A second press does nothing, until the first has clearly led nowhere.
+  // Ignore a second press for 8 seconds. After that the first one has probably failed.
   addEventListener("submit", (event) => {
     const form = event.target;
     if (form.dataset.sent) return event.preventDefault();
@@ -69,10 +69,10 @@
     };
     button.hidden = false;
     button.onclick = () => hide(field.type === "text");
-    // Browsers remember what was sent in a field that they take for plain text.
+    // Browsers store values that were sent in a plain text field.
     field.form.addEventListener("submit", () => hide(true));
   }
-  // A password field holds one line: lines that are pasted are sent as they were, from beside it.
+  // A password field holds one line, so pasted lines are stored here and sent unchanged.
   for (const field of document.querySelectorAll("[data-lines]")) {
     const note = document.getElementById(field.dataset.lines);
     let pasted = null;
@@ -84,7 +84,7 @@
       event.preventDefault();
       pasted = text;
       field.value = lines.join(" ");
-      note.textContent = lines.length + " lines were pasted, and replace what was here.";
+      note.textContent = lines.length + " lines were pasted. They replace the previous text.";
     });
     field.addEventListener("input", () => {
       pasted = null;
@@ -94,7 +94,7 @@
       if (pasted !== null) event.formData.set(field.name, pasted);
     });
   }
-  // A line is sent by Enter, as everywhere; a text of several lines is not.
+  // Enter sends a text of one line, as in other forms, but not a text of several lines.
   for (const area of document.querySelectorAll("textarea.line")) {
     area.addEventListener("keydown", (event) => {
       const isPlain = event.key === "Enter" && !event.shiftKey && !event.isComposing;
@@ -103,7 +103,7 @@
       area.form.requestSubmit();
     });
   }
-  // Going back may show a page from memory that is no longer true.
+  // The browser's back button can show an outdated page from its cache.
   addEventListener("pageshow", (event) => event.persisted && goOn());
 
   if (navigator.clipboard) {
