@@ -24,10 +24,10 @@ from flows.elicitation.tool_call import ToolCall, client_of
 from flows.elicitation.traits import traits_of
 from flows.errors import AlreadyDone, ElicitError, InvalidQuestion, NotAllowed, NotPossible
 from flows.kinds.secret import Secret
-from flows.question import Outcome, Question, Request, asking
+from flows.question import Outcome, Question, asking
 from webapp.api.access import PERSON_HEADER, Requester
 from webapp.calls.call import Call
-from webapp.calls.presenter import Interrupted, Leg, PresentedQuestion, Prompts
+from webapp.calls.presenter import Interrupted, Leg, PresentedQuestion
 from webapp.calls.verbs import Verbs
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.api_keys import KeyScope
@@ -125,16 +125,17 @@ async def ask(
         call = call_of(service, key, caller, arguments=named_by(name))
     else:
         call = run_call_of(service, key, caller, run=place.run)
-    verbs = _Verbs(call)
+    verbs = Verbs(call, check=_must_be_asked_alone) if place is None else Verbs(call)
     outcome = None
     with service.running_tools.at_work(call):
         call.begin()
         try:
             with asking(verbs, is_tool=False):
                 if place is None:
-                    outcome = await verbs.ask_under(question)
+                    outcome = await _asked_alone(verbs, question)
                 else:
-                    outcome = await verbs.ask_at(question, nth=place.nth)
+                    verbs.count_from(place.nth, question.request)
+                    outcome = await question.outcome()
         except Interrupted:
             if isinstance(call.answer, ElicitError):
                 raise call.answer from None
@@ -142,7 +143,7 @@ async def ask(
                 raise AlreadyDone from None
         finally:
             await service.elicitations.run_to_completion(call.finish())
-    asked = verbs.asked(is_placed=place is not None)
+    asked = _step_of(verbs, is_placed=place is not None)
     if asked is not None:
         found = await service.elicitations.get(asked.elicitation_id)
         if found is not None:
@@ -151,7 +152,7 @@ async def ask(
         raise NoSuchQuestion
     if outcome.error is not None:
         raise outcome.error
-    return Known(question=question, content=verbs.known)
+    return Known(question=question, content=verbs.last_known)
 
 
 async def taken(service: Service, requester: Requester, current: Elicitation) -> Elicitation:
@@ -386,44 +387,25 @@ def call_of(
     )
 
 
-class _Verbs(Verbs):
-    """The question methods for one API request."""
+async def _asked_alone(verbs: Verbs, question: Question[Any]) -> Outcome[Any]:
+    """Ask the question, unless its Idempotency-Key belongs to a different question."""
+    kind, digest = verbs.fact(question.request)
+    try:
+        await verbs.call.the_run()
+    finally:
+        if verbs.call.run.is_loaded:
+            _must_be_asked_alone(verbs.call.run.value, Step(kind=kind, digest=digest, nth=0))
+    return await question.outcome()
 
-    known: Json = None  # an answer that was available without asking
-    _stands_at: Step | None = None
 
-    def asked(self, *, is_placed: bool) -> AskedStep | None:
-        """Return the question's step in the run; without a place, the run's last step."""
-        if not self.call.run.is_loaded:
-            return None
-        run = self.call.run.value
-        if self._stands_at is not None:
-            return run.at(self._stands_at)
-        return run.asked[-1] if run.asked and not is_placed else None
-
-    async def ask_at(self, question: Question[Any], *, nth: int) -> Outcome[Any]:
-        """Ask the question as the one after `nth` equal questions."""
-        self._counts[self.fact(question.request)] = nth
-        return await question.outcome()
-
-    async def _ask_at(self, step: Step, question: Question[Any], group: Prompts) -> Outcome[Any]:
-        self._stands_at = step
-        return await super()._ask_at(step, question, group)
-
-    async def _known(self, request: Request, digest: str, asking: AskedStep | None) -> Json | None:
-        self.known = await super()._known(request, digest, asking)
-        return self.known
-
-    async def ask_under(self, question: Question[Any]) -> Outcome[Any]:
-        """Ask the question, unless its Idempotency-Key belongs to a different question."""
-        fact = self.fact(question.request)
-        self._questions.check = _must_be_asked_alone  # also detects a concurrent request
-        try:
-            await self.call.the_run()
-        finally:
-            if self.call.run.is_loaded:
-                _must_be_asked_alone(self.call.run.value, Step(kind=fact[0], digest=fact[1], nth=0))
-        return await question.outcome()
+def _step_of(verbs: Verbs, *, is_placed: bool) -> AskedStep | None:
+    """Return the question's step in the run; without a place, the run's last step."""
+    if not verbs.call.run.is_loaded:
+        return None
+    run = verbs.call.run.value
+    if verbs.last_step is not None:
+        return run.at(verbs.last_step)
+    return run.asked[-1] if run.asked and not is_placed else None
 
 
 def _must_be_asked_alone(run: Run, step: Step) -> None:

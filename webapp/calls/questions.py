@@ -63,6 +63,7 @@ class Questions:
         asker: str | None,
         rounds: tuple[str, ...],
         has_ended: Callable[[], bool],
+        check: Callable[[Run, Step], None],
     ) -> None:
         self._elicitations = elicitations
         self._links = links
@@ -79,9 +80,7 @@ class Questions:
         self._has_ended = has_ended
         self._lock = asyncio.Lock()
         self._fresh: str | None = None  # id of an elicitation that is started but not announced yet
-        # Validator called before each question. It raises if `step` cannot be asked together with
-        # the run's earlier questions.
-        self.check: Callable[[Run, Step], None] = _nothing
+        self._check = check
 
     async def start_or_join(
         self, question: Question[Any], step: Step, waiter: Waiter, *, is_ordered: bool
@@ -142,7 +141,7 @@ class Questions:
         worded: Question[Any] | None = None
         for number in range(TRIES_AT_MOST):
             before = run = self._run.value
-            self.check(run, step)
+            self._check(run, step)
             known = run.at(step)
             current, former = await self._look(run, known, join)
             changed: list[Value] = []
@@ -355,7 +354,3 @@ class Questions:
         )
         await self._kinds.decisions.announce(started)
         return started
-
-
-def _nothing(run: Run, step: Step) -> None:
-    pass

@@ -50,11 +50,18 @@ LOOK_AGAIN = timedelta(seconds=3)
 
 
 class Verbs:
-    """The questions and actions of one request. Implements flows.question.Asker."""
+    """The questions and actions of one request. Implements flows.question.Asker.
 
-    def __init__(self, call: Call) -> None:
+    `check` raises if a question cannot be asked together with the run's earlier questions.
+    """
+
+    def __init__(
+        self, call: Call, *, check: Callable[[Run, Step], None] = lambda _run, _step: None
+    ) -> None:
         self.call = call
         self.last_error: ElicitError | None = None
+        self.last_step: Step | None = None  # the step of the latest question for a person
+        self.last_known: Json = None  # the latest answer that needed no question
         self.prefetched = Prefetched()
         self._questions = Questions(
             elicitations=call.elicitations,
@@ -70,6 +77,7 @@ class Verbs:
             asker=call.caller.name,
             rounds=call.rounds,
             has_ended=lambda: call.has_ended,
+            check=check,
         )
         self._counts: Counter[Fact] = Counter()
         self._seen: dict[Step, bool] = {}  # this request's steps; True: their order is checked
@@ -100,6 +108,10 @@ class Verbs:
             hide=call.used.hidden.add,
             loop=call.loop,
         )
+
+    def count_from(self, nth: int, request: Request) -> None:
+        """Count the next question with this request as the one after `nth` equal questions."""
+        self._counts[self.fact(request)] = nth
 
     def fact(self, request: Request) -> Fact:
         """Return what distinguishes this question from others. Raises NotConfigured."""
@@ -335,7 +347,8 @@ class Verbs:
             asked = await call.elicitations.get(asking.elicitation_id)
             if asked is not None and asked.delivered_at is None and await self._is_open(asked, by):
                 return None
-        return await kind.known(request, by)
+        self.last_known = await kind.known(request, by)
+        return self.last_known
 
     async def _is_open(self, asked: Elicitation, by: AskedBy) -> bool:
         if traits_of(asked.kind).is_gate and asked.status is Status.ACCEPTED:
@@ -345,6 +358,7 @@ class Verbs:
     async def _ask_at(self, step: Step, question: Question[T], group: Prompts) -> Outcome[T]:
         """Ask the question at this place. The questions of one group are shown together."""
         call, tracer = self.call, self.call.elicitations.telemetry.tracer
+        self.last_step = step
         with (
             working(f"ask {step.kind}", tracer=tracer, call=call.leg),
             call.elicitations.waiters.waiter(leg=call.leg, taker=call.leases) as waiter,
