@@ -211,9 +211,23 @@ class Identity:
             return Caller(owner=self.local_owner, client=client)
         return self._anonymous(
             client,
-            "Nobody can be asked, because it is not known who this caller is: it is not a program "
-            f"of this server's own user on this machine ({why_not}) People sign in where "
-            "ELICIT_ISSUER is set; `elicit pair` prints a key for a client of that user's.",
+            "Nobody can be asked, because the caller is unknown: it is not a program of this "
+            f"server's own user on this machine. {why_not} {self._way_to_be_known(scope)}",
+        )
+
+    def _way_to_be_known(self, scope: Mapping[str, Any]) -> str:
+        """Return a sentence that says what makes the caller of this request known."""
+        if not self._pairing.is_possible:
+            return "Set ELICIT_ISSUER, so that people sign in."
+        if self._can_pair(scope):
+            return (
+                "Give the client the key that `elicit pair` prints, or set ELICIT_ISSUER, so that "
+                "people sign in."
+            )
+        return (
+            "If this user runs your proxy, run the proxy as the server's user, and give the client "
+            "the key that `elicit pair` prints. Otherwise set ELICIT_ISSUER, so that people sign "
+            "in."
         )
 
     def caller_of_user(self, user: str) -> Caller:

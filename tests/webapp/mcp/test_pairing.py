@@ -150,6 +150,26 @@ def here(env: ServerEnv, *, uid: int | None) -> Scope:
     }
 
 
+@pytest.mark.parametrize(
+    ("uid", "advice"),
+    [
+        (None, "Give the client the key that `elicit pair` prints, or set ELICIT_ISSUER"),
+        (4242, "If this user runs your proxy, run the proxy as the server's user, and give"),
+    ],
+)
+async def test_refusal_advises_the_key_only_where_it_works(uid: int | None, advice: str):
+    # finding: XV8
+    async with server_env(shop()) as env:
+        scope = here(env, uid=uid)
+        refusal = env.service.identity.caller(scope, subject=None, client="a client").refusal
+        key = (b"authorization", f"Bearer {key_of(RING)}".encode())
+        paired = {**scope, "headers": [*scope["headers"], key]}
+        works = env.service.identity.caller(paired, subject=None, client="a client").refusal is None
+    assert refusal is not None
+    assert advice in refusal
+    assert works is (uid is None)
+
+
 PAIRED = IdentitySettings(pairs_for_yes=True)
 
 
