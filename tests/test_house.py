@@ -65,7 +65,7 @@ ROOMS = (
 )
 # A vendor's name may occur only in these packages, and in texts for people.
 VENDORS_ROOMS = (
-    *(f"flows/payments/{room}/" for room in ("stripe", "paypal", "mollie", "declared/catalog")),
+    *(f"flows/payments/{room}/" for room in ("stripe", "paypal", "mollie")),
     *(f"webapp/sandbox/{room}/" for room in ("authorization", "stripe", "paypal", "mollie")),
     *("flows/providers/", "webapp/demo/"),
     "webapp/sandbox/app.py",  # the simulated vendors

@@ -10,7 +10,6 @@ from typing import Any, Final
 from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
 from flows.errors import NotConfigured
-from flows.payments.declared.catalog import SELLERS
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.declared.gateway import DeclaredGateway
 from flows.payments.gateway import (
@@ -40,18 +39,13 @@ _GATEWAYS: Mapping[type, Callable[[Any], Gateway]] = {
 }
 # The webhook signature schemes that an operator's own declaration can name.
 SCHEMES: Final[Mapping[str, Scheme]] = {
-    one.name: one
-    for one in (
-        *(STANDARD_WEBHOOKS, GITHUB, MOLLIE, STRIPE),
-        *(seller.scheme for seller in SELLERS.values()),
-    )
+    one.name: one for one in (STANDARD_WEBHOOKS, GITHUB, MOLLIE, STRIPE)
 }
-# The settings of a provider, if they are more than ELICIT_{NAME}_KEY.
+# The settings of the providers that are written in code.
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "stripe": ("ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET"),
     "paypal": ("ELICIT_PAYPAL_CLIENT_ID", "ELICIT_PAYPAL_CLIENT_SECRET"),
     "mollie": ("ELICIT_MOLLIE_KEY",),
-    **{name: (f"ELICIT_{name.upper()}_KEY",) for name in SELLERS},
 }
 # Names that an operator's declaration cannot use.
 BUILT_IN = frozenset(_SETTINGS)

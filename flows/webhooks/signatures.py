@@ -17,20 +17,19 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Final, Literal, final
 
-import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from flows.elicitation.states import Json
 from flows.errors import Unverified
 
 BODY_BYTES_AT_MOST: Final = 256 * 1024
 HEADER_CHARACTERS_AT_MOST: Final = 4096
 SIGNATURES_AT_MOST: Final = 16
-TOLERANCE: Final = timedelta(minutes=5)
+TOLERANCE: Final = timedelta(minutes=5)  # in both directions, because clocks can be fast or slow
 PROOF: Final = object()  # only modules that verify use it; a test lists them
 
 _FIELD = re.compile(r"\{(id|ts|body|url)\}")
+_PART, _PARTS = re.compile(r"\{[^}]*\}"), frozenset({"{id}", "{ts}", "{body}", "{url}"})
 _TIME = re.compile(r"[0-9]{1,11}")  # seconds; ASCII only, at most the year 5138
 _ID = re.compile(r"[!-\-/-~]{1,255}")  # printable ASCII without spaces and full stops
 
@@ -81,40 +80,20 @@ class Scheme:
     message: str = "{body}"
     encoding: Literal["hex", "base64"] = "hex"
     digest: str = "sha256"
-    key: Literal["utf-8", "base64", "hex"] = "utf-8"
+    key: Literal["utf-8", "base64"] = "utf-8"
     key_prefix: str = ""  # the start of a secret's text that is not part of the key
     ed25519_label: str | None = None
     ed25519_key_prefix: str = "whpk_"
-    tolerance: timedelta = TOLERANCE  # in both directions, because clocks can be fast or slow
-    accepted: str | None = None  # exact response text that confirms receipt to the sender
 
     def __post_init__(self) -> None:
+        parts = _PART.findall(self.message)
+        if parts.count("{body}") != 1 or not {*parts} <= _PARTS:
+            raise ValueError("a message has {body} once, and otherwise only {id}, {ts} and {url}")
         has_time = self.time_label is not None or self.time_header is not None
         if has_time != ("{ts}" in self.message) or (self.id_header is None) == (
             "{id}" in self.message
         ):
             raise ValueError("a scheme reads a time or an id exactly where its message signs it")
-
-    def deliveries(
-        self,
-        *,
-        body: bytes,
-        headers: Sequence[tuple[str, str]],
-        secrets: Sequence[str],
-        now: datetime,
-        url: str,
-    ) -> Sequence[Delivery | Unverified]:
-        """Verify the request and return its deliveries, or the reason why one is rejected.
-
-        A scheme that signs each delivery separately returns several. Raises Unverified if the whole
-        request is rejected; see `verify`.
-        """
-        return [verify(self, body=body, headers=headers, secrets=secrets, now=now, url=url)]
-
-    def decode(self, body: bytes) -> Json:
-        """Decode the body of a Delivery. Raises ValueError or RecursionError."""
-        found: Json = msgspec.json.decode(body)
-        return found
 
 
 STANDARD_WEBHOOKS: Final = Scheme(
@@ -158,9 +137,9 @@ def verify(
     if not _is_signed(scheme, said, keys=keys, message=message):
         raise Unverified("bad_signature")
     sent_at = datetime.fromtimestamp(int(said.time), UTC) if said.time else None
-    if sent_at is not None and now - sent_at > scheme.tolerance:
+    if sent_at is not None and now - sent_at > TOLERANCE:
         raise Unverified("too_old")
-    if sent_at is not None and sent_at - now > scheme.tolerance:
+    if sent_at is not None and sent_at - now > TOLERANCE:
         raise Unverified("too_new")
     return Delivery(scheme=scheme.name, id=said.id or None, body=body, sent_at=sent_at, proof=PROOF)
 
@@ -274,12 +253,7 @@ def _key(scheme: Scheme, secret: str) -> bytes | Ed25519PublicKey:
             _from_base64(secret.removeprefix(scheme.ed25519_key_prefix))
         )
     text = secret.removeprefix(scheme.key_prefix)
-    if scheme.key == "base64":
-        key = _from_base64(text)
-    elif scheme.key == "hex":
-        key = bytes.fromhex(text)
-    else:
-        key = text.encode()
+    key = _from_base64(text) if scheme.key == "base64" else text.encode()
     # HMAC pads keys with zeros, so a key of only zeros equals the empty key.
     if not key.strip(b"\0 \t\r\n"):
         raise ValueError(f"{scheme.name}: the secret is empty")

@@ -1,30 +1,22 @@
-"""Declared payment providers for tests: for each, its replies and its webhooks."""
+"""The declarations of examples/payments: for each, its provider's replies and webhooks."""
 
-import base64
 import hashlib
-import hmac
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from Adyen.util import generate_notification_sig  # type: ignore[import-untyped]
-from coinbase_commerce.webhook import WebhookSignature  # type: ignore[import-untyped]
-from paddle_billing.Notifications import PaddleSignature  # type: ignore[import-untyped]
-from square.utils.webhooks_helper import verify_signature as square_verifies
-from standardwebhooks import Webhook as StandardWebhook
 
 from flows.elicitation.states import Elicitation
-from flows.payments.declared.catalog import SELLERS
-from flows.payments.declared.catalog.adyen_items import verify_items
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.declared.gateway import DeclaredGateway
 from flows.payments.session import SessionStatus
 from flows.webhooks.signatures import Delivery, verify
-from tests.support import gateway_env, signing
+from tests.support import gateway_env
 from tests.support.clock import NOON
 from tests.support.gateway_env import BACK, ID, NINE, TRIP, reply, run
+from tests.support.signers import EXAMPLES, SIGNERS, URL
 
 SECRET = "key_hidden"
 KEY = f"{ID}:1"
@@ -32,8 +24,7 @@ DIGEST = hashlib.sha256(KEY.encode()).hexdigest()[:32]
 RETURN = f"{BACK}?state=s-1"
 CANCEL = f"{RETURN}&cancelled=1"
 WHAT = "Premium report & more"
-HOOK = "https://elicit.example/webhooks/square"
-ADYEN_KEY = "44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056"
+HOOK_SECRET = "d2hz"
 PAYMENT = "pay-1"
 Data = dict[str, Any]
 
@@ -63,7 +54,6 @@ class Case:
     events: Mapping[str, SessionStatus]
     paid_event: str
     ignored: Data
-    sign: Callable[[bytes], Delivery]
     fetched_at: Mapping[str, tuple[str, Any]] = field(default_factory=dict[str, tuple[str, Any]])
     told_at: Mapping[str, tuple[str, Any]] = field(default_factory=dict[str, tuple[str, Any]])
     close: tuple[str, Any] | None = None
@@ -95,7 +85,10 @@ class Case:
         return gateway_env.keeping(before, departure.kept)
 
     def delivered(self, event: Data) -> Delivery:
-        return self.sign(msgspec.json.encode(event))
+        scheme, body = self.seller.declaration.scheme, msgspec.json.encode(event)
+        headers = SIGNERS[scheme](body, HOOK_SECRET, NOON)
+        secrets = self.seller.webhook_secrets
+        return verify(scheme, body=body, headers=headers, secrets=secrets, now=NOON, url=URL)
 
 
 def put(data: Data, place: str, value: Any) -> Data:
@@ -110,19 +103,12 @@ def put(data: Data, place: str, value: Any) -> Data:
 
 
 def seller(name: str, **fields: Any) -> DeclaredAccount:
-    told = {"secret": SECRET, "webhook_secrets": ("whs",), "is_live": False}
-    return DeclaredAccount(declaration=SELLERS[name], **{**told, **fields})
+    told = {"secret": SECRET, "webhook_secrets": (HOOK_SECRET,), "is_live": False}
+    return DeclaredAccount(declaration=EXAMPLES[name], **{**told, **fields})
 
 
 def eur(amount: int) -> Data:
     return {"amount": amount, "currency": "EUR"}
-
-
-def verified(name: str, body: bytes, headers: Mapping[str, str]) -> Delivery:
-    scheme = SELLERS[name].scheme
-    return verify(
-        scheme, body=body, headers=[*headers.items()], secrets=["whs"], now=NOON, url=HOOK
-    )
 
 
 # Square
@@ -176,17 +162,6 @@ def _square_event(word: str) -> Data:
     }
 
 
-def _square_signs(body: bytes) -> Delivery:
-    headers = dict(signing.square(body, secret="whs", url=HOOK))
-    assert square_verifies(
-        request_body=body.decode(),
-        signature_header=headers["x-square-hmacsha256-signature"],
-        signature_key="whs",
-        notification_url=HOOK,
-    )
-    return verified("square", body, headers)
-
-
 def _square_refund(status: str) -> Data:
     refund = {"id": "re-1", "status": status, "amount_money": eur(900), "payment_id": PAYMENT}
     return {"refund": refund}
@@ -236,7 +211,6 @@ square = Case(
     events={},
     paid_event="payment.updated COMPLETED",
     ignored=put(_square_event("x COMPLETED"), "type", "invoice.created"),
-    sign=_square_signs,
     refund="POST /v2/refunds",
     refund_body={"payment_id": PAYMENT, "amount_money": eur(900), "reason": "No seats"},
     refund_replies={
@@ -323,13 +297,6 @@ def _paddle_adjustment(status: str) -> Data:
     }
 
 
-def _paddle_signs(body: bytes) -> Delivery:
-    seconds = int(NOON.timestamp())
-    signed = f"{seconds}:".encode() + body
-    value = PaddleSignature.calculate_hmac("whs", signed).hexdigest()
-    return verified("paddle", body, {"Paddle-Signature": f"ts={seconds};h1={value}"})
-
-
 _PADDLE_PRICE = {
     "description": WHAT,
     "name": WHAT,
@@ -386,7 +353,6 @@ paddle = Case(
     },
     paid_event="transaction.completed completed",
     ignored=put(_paddle_event("x paid"), "event_type", "transaction.ready"),
-    sign=_paddle_signs,
     refund="POST /adjustments",
     refund_body={
         "action": "refund",
@@ -400,116 +366,6 @@ paddle = Case(
         "refused": _paddle_adjustment("rejected"),
     },
     held=_paddle_held,
-)
-
-
-# Adyen
-
-
-def _adyen_link(word: str) -> Data:
-    return {
-        "id": "PLTEST1",
-        "url": "https://test.adyen.link/PLTEST1",
-        "status": word,
-        "reference": KEY,
-        "merchantAccount": "ShopCOM",
-        "amount": {"value": 900, "currency": "EUR"},
-        "description": WHAT,
-        "returnUrl": RETURN,
-        "expiresAt": "2026-03-01T15:00:00+01:00",
-    }
-
-
-def _adyen_item(word: str) -> Data:
-    kind, _, success = word.partition(" ")
-    return {
-        "pspReference": PAYMENT,
-        "originalReference": "",
-        "merchantAccountCode": "ShopCOM",
-        "merchantReference": KEY,
-        "amount": {"value": 900, "currency": "EUR"},
-        "eventCode": kind,
-        "success": success,
-        "eventDate": "2026-03-01T13:05:00+01:00",
-        "paymentMethod": "visa",
-    }
-
-
-def _adyen_signs(body: bytes) -> Delivery:
-    item: Data = msgspec.json.decode(body)
-    signature = generate_notification_sig(item, ADYEN_KEY).decode()
-    entry = {**item, "additionalData": {"hmacSignature": signature}}
-    whole = {"live": "false", "notificationItems": [{"NotificationRequestItem": entry}]}
-    [found] = verify_items(body=msgspec.json.encode(whole), secrets=[ADYEN_KEY], now=NOON)
-    assert isinstance(found, Delivery)
-    return found
-
-
-def _adyen_claim(kind: str) -> Data:
-    return {**_adyen_item(f"{kind} true"), "pspReference": "cb-1", "originalReference": PAYMENT}
-
-
-def _adyen_refund(status: str) -> Data:
-    return {
-        "merchantAccount": "ShopCOM",
-        "paymentPspReference": PAYMENT,
-        "pspReference": "re-1",
-        "status": status,
-        "amount": {"value": 900, "currency": "EUR"},
-    }
-
-
-adyen = Case(
-    seller=seller("adyen", own={"merchant": "ShopCOM"}),
-    session=KEY,
-    handle="PLTEST1",
-    page="https://test.adyen.link/PLTEST1",
-    create="https://checkout-test.adyen.com/v72/paymentLinks",
-    body={
-        "merchantAccount": "ShopCOM",
-        "reference": KEY,
-        "amount": {"value": 900, "currency": "EUR"},
-        "description": WHAT,
-        "returnUrl": RETURN,
-        "expiresAt": "2026-03-01T14:00:00+00:00",
-    },
-    opened=_adyen_link("active"),
-    fetch="/v72/paymentLinks/PLTEST1",
-    fetched=_adyen_link,
-    words={
-        "active": SessionStatus.OPEN,
-        "paymentPending": SessionStatus.PENDING,
-        "completed": SessionStatus.PENDING,
-        "paid": SessionStatus.PENDING,
-        "expired": SessionStatus.CLOSED,
-    },
-    open_word="active",
-    over_word="expired",
-    fetched_at={
-        "amount": ("amount.value", 90),
-        "currency": ("amount.currency", "USD"),
-        "account": ("merchantAccount", "OtherCOM"),
-    },
-    told_at={
-        "amount": ("amount.value", 90),
-        "currency": ("amount.currency", "USD"),
-        "session": ("merchantReference", f"{ID}:2"),
-        "account": ("merchantAccountCode", "OtherCOM"),
-    },
-    close=("PATCH /v72/paymentLinks/PLTEST1", {"status": "expired"}),
-    told=_adyen_item,
-    events={"AUTHORISATION true": SessionStatus.PAID},
-    paid_event="AUTHORISATION true",
-    ignored=_adyen_item("AUTHORISATION false"),
-    sign=_adyen_signs,
-    refund=f"POST /v72/payments/{PAYMENT}/refunds",
-    refund_body={"merchantAccount": "ShopCOM", "amount": {"value": 900, "currency": "EUR"}},
-    refund_replies={"pending": _adyen_refund("received"), "refused": _adyen_refund("refused")},
-    news={
-        "open": _adyen_claim("NOTIFICATION_OF_CHARGEBACK"),
-        "lost": _adyen_claim("CHARGEBACK"),
-        "won": _adyen_claim("CHARGEBACK_REVERSED"),
-    },
 )
 
 
@@ -572,16 +428,6 @@ def _polar_held(refunded: int) -> Data:
     return _polar_order("partially_refunded", (refunded - tax, tax))
 
 
-def _polar_signs(body: bytes) -> Delivery:
-    library = StandardWebhook(base64.b64encode(b"whs").decode())
-    headers = {
-        "webhook-id": "msg_1",
-        "webhook-timestamp": str(int(NOON.timestamp())),
-        "webhook-signature": library.sign("msg_1", NOON, body.decode()),
-    }
-    return verified("polar", body, headers)
-
-
 def _polar_refund(status: str) -> Data:
     return {"id": "re-1", "status": status, "amount": 756, "tax_amount": 144, "order_id": PAYMENT}
 
@@ -630,7 +476,6 @@ polar = Case(
     },
     paid_event="order.paid paid",
     ignored=_polar_event("order.created paid"),
-    sign=_polar_signs,
     refund="POST /v1/refunds/",
     refund_body={
         "order_id": PAYMENT,
@@ -688,11 +533,6 @@ def _lemon_event(word: str) -> Data:
     return {"meta": meta, **_lemon_order(status)}
 
 
-def _lemon_signs(body: bytes) -> Delivery:
-    signature = hmac.new(b"whs", body, hashlib.sha256).hexdigest()
-    return verified("lemon_squeezy", body, {"X-Signature": signature})
-
-
 lemon_squeezy = Case(
     seller=seller(
         "lemon_squeezy",
@@ -742,7 +582,6 @@ lemon_squeezy = Case(
         "mode": ("data.attributes.test_mode", False),
     },
     ignored=_lemon_event("subscription_created paid"),
-    sign=_lemon_signs,
     refund="POST /v1/orders/4001/refund",
     refund_body={"data": {"type": "orders", "id": "4001", "attributes": {"amount": 900}}},
     refund_replies={
@@ -778,13 +617,6 @@ def _coinbase_event(word: str) -> Data:
     kind, _, status = word.partition(" ")
     event = {"id": "ev-1", "resource": "event", "type": kind, "data": _charge(status)}
     return {"id": "delivery-1", "attempt_number": 1, "event": event}
-
-
-def _coinbase_signs(body: bytes) -> Delivery:
-    headers = dict(signing.coinbase(body, secret="whs"))
-    [signature] = headers.values()
-    assert WebhookSignature.verify_sig_header(body.decode(), signature, "whs")
-    return verified("coinbase", body, headers)
 
 
 coinbase = Case(
@@ -837,7 +669,6 @@ coinbase = Case(
     },
     paid_event="charge:confirmed COMPLETED",
     ignored=_coinbase_event("charge:created NEW"),
-    sign=_coinbase_signs,
 )
 
-CASES = (adyen, coinbase, lemon_squeezy, paddle, polar, square)
+CASES = (coinbase, lemon_squeezy, paddle, polar, square)

@@ -20,7 +20,6 @@ from litestar.exceptions import HTTPException
 from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation
-from flows.payments.declared.catalog import SELLERS
 from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import Payment
@@ -30,6 +29,7 @@ from tests.support import signing
 from tests.support.clock import Clock
 from tests.support.service_env import RING, URL, question_in_store
 from tests.support.serving import transport_to
+from tests.support.signers import EXAMPLES
 from webapp.http.client import Outbound
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.payments.certificates import Certificates
@@ -155,54 +155,9 @@ class Mollie:
         return payment
 
 
-ADYEN_KEY = "aa" * 32
-ADYEN = DeclaredAccount(
-    declaration=SELLERS["adyen"],
-    secret="a-key",
-    webhook_secrets=(ADYEN_KEY,),
-    is_live=False,
-    own={"merchant": "M1"},
-)
-
-
-class Adyen:
-    """Adyen. A payment link has only a status. The webhook names the payment."""
-
-    def __init__(self) -> None:
-        self.link: Body = {}
-        self.refunds: list[Body] = []
-        self.calls: list[str] = []
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        path = request.url.path
-        self.calls.append(f"{request.method} {path}")
-        if request.method == "POST" and path.endswith("/paymentLinks"):
-            page = {"id": "PL1", "url": "https://test.adyen.link/PL1", "status": "active"}
-            self.link = {**page, **json.loads(request.content)}
-        elif path.endswith("/refunds"):
-            self.refunds.append(json.loads(request.content))
-            return httpx.Response(201, json={"pspReference": "RF1", "status": "received"})
-        return httpx.Response(200, json=self.link)
-
-    @staticmethod
-    def notice(asked: Elicitation, kind: str) -> bytes:
-        """Return the body of a webhook for the payment, or for a later event of the payment."""
-        is_first = kind == "AUTHORISATION"
-        item = {
-            "pspReference": "P1" if is_first else kind,
-            "originalReference": "" if is_first else "P1",
-            "merchantAccountCode": "M1",
-            "merchantReference": f"{asked.id}:1",
-            "amount": {"value": 900, "currency": "EUR"},
-            "eventCode": kind,
-            "success": "true",
-        }
-        return signing.adyen([item], secret=ADYEN_KEY)
-
-
 _LEMON_SECRET = "shh"
 LEMON_SQUEEZY = DeclaredAccount(
-    declaration=SELLERS["lemon_squeezy"],
+    declaration=EXAMPLES["lemon_squeezy"],
     secret="a-key",
     webhook_secrets=(_LEMON_SECRET,),
     is_live=False,
@@ -277,11 +232,11 @@ class PaymentEnv:
     store: MemoryStore
     app: Any
 
-    async def asked(self, join: str = "a question") -> Elicitation:
+    async def asked(self, join: str = "a question", *, is_live: bool = False) -> Elicitation:
         """Store a question for 9 EUR, and return the stored elicitation."""
         fresh = question_in_store(self.service, kind="payment", join=join, timeout=HALF_AN_HOUR)
         terms = CheckoutTerms(
-            seller=self.seller.name, amount=900, currency="EUR", what="Report", is_live=False
+            seller=self.seller.name, amount=900, currency="EUR", what="Report", is_live=is_live
         )
         about = replace(fresh.asked, url=None, terms=msgspec.to_builtins(terms))
         asked = replace(fresh, asked=about)

@@ -7,25 +7,13 @@ as it is published. A delivery's headers are in the order in which they are sign
 
 import base64
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 Headers: TypeAlias = list[tuple[str, str]]
-
-_ADYEN_SIGNS = (
-    ("pspReference",),
-    ("originalReference",),
-    ("merchantAccountCode",),
-    ("merchantReference",),
-    ("amount", "value"),
-    ("amount", "currency"),
-    ("eventCode",),
-    ("success",),
-)
 
 
 def stripe(body: bytes, *, secret: str, now: datetime) -> Headers:
@@ -63,12 +51,6 @@ def svix(body: bytes, *, secret: str, now: datetime, id: str) -> Headers:
     return [(name.replace("webhook-", "svix-"), value) for name, value in headers]
 
 
-def polar(body: bytes, *, secret: str, now: datetime, id: str) -> Headers:
-    """Sign by Standard Webhooks, with the secret's text itself as the key."""
-    key = base64.b64encode(secret.encode()).decode()
-    return standard_webhooks(body, secret=key, now=now, id=id)
-
-
 def square(body: bytes, *, secret: str, url: str) -> Headers:
     """Sign a body for `url`, the notification address that the merchant set at Square."""
     mac = _base64(secret.encode(), _joined(url, body))
@@ -92,17 +74,6 @@ def lemon_squeezy(body: bytes, *, secret: str) -> Headers:
     return [("X-Signature", _hex(secret, "", body))]
 
 
-def adyen(items: Sequence[Mapping[str, Any]], *, secret: str) -> bytes:
-    """Return the body in which Adyen sends items. Each item has its own signature by a hex key."""
-    key = bytes.fromhex(secret)
-    entries: list[Mapping[str, Any]] = []
-    for item in items:
-        said = ":".join(str(_found(item, path)) for path in _ADYEN_SIGNS)
-        signature = {"hmacSignature": _base64(key, said.encode())}
-        entries.append({"NotificationRequestItem": {**item, "additionalData": signature}})
-    return msgspec.json.encode({"live": "false", "notificationItems": entries})
-
-
 def _seconds(now: datetime) -> str:
     return str(int(now.timestamp()))
 
@@ -117,10 +88,3 @@ def _hex(secret: str, before: str, body: bytes) -> str:
 
 def _base64(key: bytes, message: bytes) -> str:
     return base64.b64encode(hmac.digest(key, message, "sha256")).decode()
-
-
-def _found(item: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    value: Any = item
-    for name in path:
-        value = value.get(name, "")
-    return value

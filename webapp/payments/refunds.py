@@ -36,7 +36,7 @@ from flows.payments.refunds import (
     REFUND_AGAIN_AT_MOST,
     UnderWay,
 )
-from flows.payments.registry import Gateways
+from flows.payments.registry import Gateways, settings_of
 from flows.payments.session import SessionStatus
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
@@ -269,10 +269,10 @@ class Refunds:
             return elsewhere
         seller = self._sellers.get(payment.seller)
         if seller is None or seller.is_live != payment.is_live:
-            variable = f"ELICIT_{payment.seller.upper()}_"
+            needed = " and ".join(settings_of(payment.seller))
             return (
-                f"{payment.seller!r}, who took it, is not set up here: its variables "
-                f"({variable}...) stand in the environment of the server."
+                f"{payment.seller!r}, who took it, is not set up here: no provider of this name is "
+                f"configured in this environment. It needs {needed}."
             )
         if payment.payment_intent is None:
             return f"{seller.label} has not said which payment it was."

@@ -23,7 +23,7 @@ from litestar.response.base import ASGIResponse
 from flows.errors import Failed, StoreUnavailable, Unverified
 from flows.payments.gateway import Certifies, NoticesOnly, Signs
 from flows.payments.session import Malformed, Mismatch
-from flows.webhooks.signatures import BODY_BYTES_AT_MOST, Delivery
+from flows.webhooks.signatures import BODY_BYTES_AT_MOST, verify
 from webapp.http.rate_limit import address_key
 from webapp.service import Service
 
@@ -59,39 +59,22 @@ async def hooked(
 async def _signed(
     gateway: Signs, body: bytes, *, headers: Sequence[tuple[str, str]], service: Service
 ) -> ASGIResponse:
-    name, became = gateway.seller.name, "ignored"
-    refused: Unverified | Malformed | None = None
-    for one in _deliveries(gateway, body, headers=headers, service=service):
-        try:
-            if isinstance(one, Unverified):
-                raise one
-            became = await service.webhooks.receive(gateway, one)
-            _taken(became, name, service)
-        except (Unverified, Malformed) as error:
-            _turned_away(error, name, service)
-            refused = refused or error  # the other events of the delivery still count
-    if refused is not None:
-        raise refused
-    accepted = gateway.scheme.accepted
-    if accepted is not None:
-        return _answer(accepted, "text/plain")
-    return _received(became)
-
-
-def _deliveries(
-    gateway: Signs, body: bytes, *, headers: Sequence[tuple[str, str]], service: Service
-) -> Sequence[Delivery | Unverified]:
-    """Return the request's deliveries, several if each event has its own signature."""
+    name = gateway.seller.name
     try:
-        return gateway.scheme.deliveries(
+        delivery = verify(
+            gateway.scheme,
             body=body,
             headers=headers,
             secrets=gateway.webhook_secrets,
             now=service.clock(),
-            url=f"{service.public_url}/webhooks/{gateway.seller.name}",
+            url=f"{service.public_url}/webhooks/{name}",
         )
-    except Unverified as error:
-        return [error]
+        became = await service.webhooks.receive(gateway, delivery)
+    except (Unverified, Malformed) as error:
+        _turned_away(error, name, service)
+        raise
+    _taken(became, name, service)
+    return _received(became)
 
 
 async def _hinted(
@@ -127,16 +110,12 @@ async def _hinted(
     return _received("hint")
 
 
-def _received(became: str) -> ASGIResponse:
-    return _answer(json.dumps({"received": became}), "application/json")
-
-
 @lru_cache(64)
-def _answer(text: str, media_type: str) -> ASGIResponse:
+def _received(became: str) -> ASGIResponse:
     """Return a response from a cache: creating one costs as much as verifying a signature."""
     return ASGIResponse(
-        body=text.encode(),
-        media_type=media_type,
+        body=json.dumps({"received": became}).encode(),
+        media_type="application/json",
         status_code=HTTPStatus.OK,
         headers={"cache-control": "no-store"},
     )

@@ -8,6 +8,7 @@ provider lacks the feature of that key.
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -21,6 +22,7 @@ from flows.payments.declared.mapping import OURS, OURS_OPENED, OURS_TOLD, Holdin
 from flows.payments.receipt import Dispute, RefundStatus
 from flows.payments.registry import BUILT_IN, SCHEMES
 from flows.payments.session import SessionStatus
+from flows.webhooks.signatures import Scheme
 from webapp.settings.payments import OF_ACCOUNTS, OF_DECLARED
 from webapp.settings.toml_tables import TEXT, TYPES, converted, keys_of, tables_in, unknown_key
 
@@ -32,13 +34,14 @@ SETTINGS: Final = frozenset(
 _READINGS: Final = {"created": OURS_OPENED, "fetched": OURS, "told": OURS_TOLD}
 _MINUTES_AT_MOST = LIFE_AT_MOST // timedelta(minutes=1)
 _INTEGERS = range(-(2**63), 2**64)  # the integers that JSON can contain
+_HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 _CARRIERS = frozenset({"authorization", "proxy-authorization", "cookie"})
 _ANY, _MINUTES = "a table of what JSON can say", f"a whole number, 1 to {_MINUTES_AT_MOST}"
 _SECONDS = "a list of seconds, each a whole number, 1 at least"
 _REFUNDS = "a table of pending or succeeded"
 _NEWS = f"a table of {', '.join(Dispute)} or returned"
 _STATES = f"a table of {', '.join(SessionStatus)}"
-_LIVE, _UNIT = "a table of true or false", "minor or decimal"
+_LIVE, _UNIT, _ENCODING = "a table of true or false", "minor or decimal", "hex or base64"
 _TYPES: Mapping[str, Any] = {
     **TYPES,
     _ANY: dict[str, Any],
@@ -56,7 +59,6 @@ _KEYS = keys_of(
     minutes=_MINUTES,  # the life of a checkout
     pace=_SECONDS,
     refund_states=_REFUNDS,
-    scheme=TEXT,
     news=_NEWS,
 )
 _CAN_BE_NONE = frozenset(
@@ -70,7 +72,11 @@ _READING_KEYS: Mapping[str, str] = {
 }
 _ALWAYS_READ = frozenset({"session", "states", "unit"})
 _HOLDING_KEYS: Mapping[str, str] = dict.fromkeys(Holding.__dataclass_fields__, TEXT)
-KEYS: Final = (*_KEYS, *_READINGS, "holding")
+# What a table can say of a signature; `false` means that there is none.
+_SCHEME_KEYS: Mapping[str, str] = dict.fromkeys(
+    ("signature_header", "signature_label", "separator", "time_label", "message", "encoding"), TEXT
+)
+KEYS: Final = (*_KEYS, *_READINGS, "holding", "scheme")
 
 
 def read_merchant_accounts(
@@ -114,7 +120,44 @@ def _values(table: Mapping[str, Any], faults: list[str]) -> dict[str, Any]:
         missing = [key for key in ("call", "id", "currency", "given") if found.get(key) is None]
         faults += [f"holding.{key}: needed." for key in missing]
         values["holding"] = None if missing else Holding(**found)
+    if "scheme" in table:
+        values["scheme"] = _scheme(table["scheme"], faults)
     return values
+
+
+def _scheme(says: object, faults: list[str]) -> Scheme | None:
+    """Return the scheme that is named or described, or None if that is a fault."""
+    if isinstance(says, str):
+        if says not in SCHEMES:
+            names = ", ".join(sorted(SCHEMES))
+            faults.append(f"scheme: unknown; they are {names}, or a table of its own.")
+        return SCHEMES.get(says)
+    if not isinstance(says, dict):
+        faults.append("scheme: it is a text or a table.")
+        return None
+    before = len(faults)
+    values = {
+        key: value
+        for key, value in _inner("scheme", cast("object", says), _SCHEME_KEYS, faults).items()
+        if value is not None
+    }
+    header = values.pop("signature_header", "")
+    if not _HEADER.fullmatch(header):
+        faults.append("scheme.signature_header: needed, the name of a header.")
+    if values.get("encoding", "hex") not in ("hex", "base64"):
+        faults.append(f"scheme.encoding: it is {_ENCODING}.")
+    message = values.get("message", "{body}")
+    if "{id}" in message:
+        faults.append("scheme.message: {id} is nothing that can stand there.")
+    if ("time_label" in values) != ("{ts}" in message):
+        faults.append("scheme.time_label: needed if the message has {ts}, and only then.")
+    if len(faults) > before:
+        return None
+    try:
+        return Scheme(name="declared", signature_header=header.lower(), **values)
+    except ValueError as error:
+        faults.append(f"scheme.message: {error}.")
+        return None
 
 
 def _converted(
@@ -146,11 +189,6 @@ def _settle_types(values: dict[str, Any], faults: list[str]) -> None:
         values["headers"] = tuple(values["headers"].items())
     taken = sorted(SETTINGS.intersection(values.get("needs", ())))
     faults += [f"needs: {name} is a setting of every provider." for name in taken]
-    if "scheme" in values:
-        scheme = SCHEMES.get(values["scheme"])
-        if scheme is None:
-            faults.append(f"scheme: unknown; they are {', '.join(sorted(SCHEMES))}.")
-        values["scheme"] = scheme
     if "news" in values:
         try:
             values["news"] = {

@@ -5,14 +5,13 @@ key itself therefore says whether it is live, or a separate variable does. A ser
 gives providers no address.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from flows.errors import Unverified
 from flows.origin import is_origin
-from flows.payments.declared.catalog import SELLERS
 from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
 from flows.payments.gateway import MerchantAccount
 from flows.payments.mollie.gateway import mollie
@@ -84,7 +83,7 @@ MOLLIE_KEY = Setting(
 KEY = Setting(
     name="ELICIT_{NAME}_KEY",
     parse=str,
-    says="your API key at a declared payment provider, such as SQUARE",
+    says="your API key at a declared payment provider, such as ACME",
 )
 SIGNS = Setting(
     name="ELICIT_{NAME}_WEBHOOK_SECRET",
@@ -113,6 +112,26 @@ PAYMENTS = (
 )
 OF_ACCOUNTS = (CLIENT_ID, CLIENT_SECRET)
 OF_DECLARED = (KEY, SIGNS, LIVE, ORIGINS)
+# Providers that came with earlier versions, and what their settings need now.
+_FORMER: Mapping[str, str] = {
+    "adyen": "Adyen was removed from this server, and elicit.toml cannot declare it",
+    **{
+        name: f"{label} does not come with this server any more; copy the "
+        f"table in examples/payments/{name}.toml to elicit.toml"
+        for name, label in (
+            ("coinbase", "Coinbase Commerce"),
+            ("lemon_squeezy", "Lemon Squeezy"),
+            ("paddle", "Paddle"),
+            ("polar", "Polar"),
+            ("square", "Square"),
+        )
+    },
+}
+
+
+def former(declared: Container[str]) -> Mapping[str, str]:
+    """Return what became of earlier providers, by the beginning of their variables."""
+    return {f"ELICIT_{name.upper()}_": why for name, why in _FORMER.items() if name not in declared}
 
 
 def names_of(declaration: ProviderDeclaration) -> list[str]:
@@ -138,7 +157,7 @@ def read_merchant_accounts(
         _stripe(values),
         _paypal(values, pair=credentials.get("paypal")),
         _mollie(values, url=url),
-        *(_declared(values, one) for one in {**SELLERS, **declared}.values()),
+        *(_declared(values, one) for one in declared.values()),
     )
     return {seller.name: seller for seller in found if seller is not None}
 

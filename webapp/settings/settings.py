@@ -13,7 +13,6 @@ from flows.errors import StoreUnavailable, WeakSecret
 from flows.kinds.gate import GatePolicy
 from flows.oauth.provider import Provider
 from flows.origin import is_loopback
-from flows.payments.declared.catalog import SELLERS
 from flows.payments.gateway import MerchantAccount
 from flows.providers import PROVIDERS
 from webapp.events.addresses import EventAddress
@@ -326,7 +325,7 @@ def read_settings(
         problems.append(f"ELICIT_ROOT_PATH: the path of ELICIT_URL ({url}) must begin with it.")
     if settings.hsts is not None and not url.startswith("https:"):
         problems.append(f"ELICIT_HSTS: it needs a server behind https, but ELICIT_URL is {url}.")
-    values.refuse_unknown(_known(environment, declared))
+    values.refuse_unknown(_known(environment, declared), former=payments.former(declared.sellers))
     if problems:
         raise BadSettings(problems)
     return settings
@@ -335,9 +334,10 @@ def read_settings(
 def unknown_names(environment: Mapping[str, str]) -> list[str]:
     """Return a sentence for each set name that begins like ours and is no setting."""
     values = Values(environment)
-    known = [*_known(environment, declared_in(values))]
+    declared = declared_in(values)
+    known = [*_known(environment, declared)]
     values.problems.clear()
-    values.refuse_unknown(known)
+    values.refuse_unknown(known, former=payments.former(declared.sellers))
     return values.problems
 
 
@@ -430,5 +430,5 @@ def _known(environment: Mapping[str, str], declared: Declarations) -> Iterator[s
     yield from (row.of(n).name for n in events.names_in(environment) for row in events.EVENTS)
     for provider in (*PROVIDERS, *declared.providers, *_registered(environment)):
         yield from (row.of(provider).name for row in payments.OF_ACCOUNTS)
-    for declaration in {**SELLERS, **declared.sellers}.values():
+    for declaration in declared.sellers.values():
         yield from payments.names_of(declaration)

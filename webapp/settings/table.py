@@ -105,14 +105,17 @@ class Values:
         """Add a problem: `missing` is not set, although `beside`, which needs it, is set."""
         self.problems.append(f"{missing}: not set, and {beside} is: set both of them, or neither.")
 
-    def refuse_unknown(self, known: Iterable[str]) -> None:
-        """Add a problem for each set name that begins like ours and is no setting."""
+    def refuse_unknown(self, known: Iterable[str], *, former: Mapping[str, str]) -> None:
+        """Add a problem for each set name that begins like ours and is no setting.
+
+        `former` says what became of the settings that begin with each of its keys.
+        """
         known = sorted(known)
-        self.problems += [
-            f"{name}: no setting has this name{_nearest(name, known)}."
-            for name, value in sorted(self.environment.items())
-            if name.startswith(PREFIX) and value.strip() and name not in known
-        ]
+        for name, value in sorted(self.environment.items()):
+            if name.startswith(PREFIX) and value.strip() and name not in known:
+                gone = next((former[start] for start in former if name.startswith(start)), None)
+                why = gone or f"no setting has this name{_nearest(name, known)}"
+                self.problems.append(f"{name}: {why}.")
 
 
 # Options of `elicit serve`, by the names that settings would have.

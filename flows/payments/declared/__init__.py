@@ -1,4 +1,4 @@
-"""Payment providers described as data: a table in `elicit.toml`, or an entry of the catalog.
+"""Payment providers described as data: a table in `elicit.toml`. `examples/payments` has some.
 
 `declaration` describes a provider's API and webhooks: addresses, where values are in its JSON
 (`mapping`), and what is sent (`templates`). `reader` reads a reply by the declaration, and

@@ -44,7 +44,7 @@ from flows.payments.session import Malformed, SessionStatus, StoredCheckout, kep
 from flows.webhooks.signatures import Delivery, Scheme
 
 OPENING = "open its payment page"
-REASON_AT_MOST = 190  # Square allows 192 characters
+REASON_AT_MOST = 190  # Square, in examples/payments, allows 192 characters
 ASKING = "say what became of the payment"
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from flows.elicitation.states import Json
 from flows.errors import Failed
-from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
+from flows.payments.declared.declaration import DeclaredAccount
 from flows.payments.declared.mapping import Holding, Reading
 from flows.payments.declared.templates import at, first_of, text_at
 from flows.payments.gateway import Notice, ProviderSession
@@ -95,7 +95,10 @@ def named_in(data: Json, reading: Reading) -> tuple[str | None, str | None]:
 def notice_in(body: bytes, seller: DeclaredAccount) -> Notice:
     """Read a verified event. Raises Malformed."""
     declared = seller.declaration
-    data = _event_in(body, declared)
+    try:
+        data: Json = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        raise Malformed("payment event") from None
     kind = text_at(data, declared.event_type) or ""
     given = None if declared.event_id is None else text_at(data, declared.event_id)
     id = given or hashlib.sha256(body).hexdigest()  # a repeated event has the same bytes
@@ -122,13 +125,6 @@ def notice_in(body: bytes, seller: DeclaredAccount) -> Notice:
         payment=told.payment,
         transition=f"{told.id} {told.state} {told.refunded} {told.charged_back}",
     )
-
-
-def _event_in(body: bytes, declared: ProviderDeclaration) -> Json:
-    try:
-        return declared.scheme.decode(body)
-    except (ValueError, RecursionError):
-        raise Malformed("payment event") from None
 
 
 def _changes(data: Json, seller: DeclaredAccount, *, id: str, kind: str) -> Notice:

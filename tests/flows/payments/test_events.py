@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from flows.errors import InvalidQuestion
 from flows.payments.claims import disputed
-from flows.payments.declared.catalog import SELLERS
 from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclaration
 from flows.payments.declared.reader import notice_in
 from flows.payments.gateway import ProviderSession, heard
@@ -37,6 +36,7 @@ NEWS = {
     "claim.opened": Dispute.OPEN,
     "claim.lost": Dispute.LOST,
     "claim.won": Dispute.WON,
+    "claim.again": Dispute.LOST_AGAIN,
     "claim.gone": Dispute.GONE,
     "back": None,
 }
@@ -50,9 +50,6 @@ OWN = DeclaredAccount(
     ),
     secret="a-key",
     is_live=True,
-)
-ADYEN = DeclaredAccount(
-    declaration=SELLERS["adyen"], secret="a-key", is_live=False, own={"merchant": "M1"}
 )
 
 
@@ -81,9 +78,9 @@ def event(kind: str = "checkout.updated", **says: Any) -> bytes:
     return msgspec.json.encode({"type": kind, "data": checkout(**says)})
 
 
-def told(payment: Payment, body: bytes, *, seller: DeclaredAccount = OWN) -> Payment:
+def told(payment: Payment, body: bytes) -> Payment:
     """Return the payment after a verified notice with this body."""
-    notice = notice_in(body, seller)
+    notice = notice_in(body, OWN)
     if notice.session is not None:
         return heard(payment, notice.session, now=NOON)
     assert notice.news is not None
@@ -107,10 +104,6 @@ def asked(payment: Payment, **says: Any) -> Payment:
     return heard(payment, session, now=NOON)
 
 
-def item(kind: str, *, psp: str = "D1", success: str = "true") -> bytes:
-    return f"{psp}:P1:M1:{gateway_env.ID}:1:900:EUR:{kind}:{success}".encode()
-
-
 NOTICES = [
     event(),
     event(refunded=100),
@@ -121,7 +114,6 @@ NOTICES = [
     event(refunded=100, charged_back=800),
     *(event(kind, refunded=200) for kind in NEWS),
 ]
-ITEMS = [item(kind.removesuffix(":true")) for kind in ADYEN.declaration.news]
 BEFORE = [row(), row(status=SPENT, spent_at=NOON)]
 
 
@@ -137,18 +129,6 @@ def test_notices_of_a_payment_come_in_any_order_and_again_to_the_same_row(
             straight = told(straight, one)
         for one in (*shuffled, *again):
             crossed = told(crossed, one)
-        assert crossed == straight
-
-
-@given(items=st.lists(st.sampled_from(ITEMS), max_size=6), data=st.data())
-def test_so_do_adyens(items: list[bytes], data: st.DataObject) -> None:
-    shuffled = data.draw(st.permutations(items))
-    for before in BEFORE:
-        straight = crossed = before
-        for one in items:
-            straight = told(straight, one, seller=ADYEN)
-        for one in (*shuffled, *items):
-            crossed = told(crossed, one, seller=ADYEN)
         assert crossed == straight
 
 
@@ -224,52 +204,41 @@ def test_what_a_question_says_of_nothing_changes_nothing() -> None:
     assert told(row(), event()) == row()
 
 
-# Adyen.
+# Disputes that go back and forth.
 
 
 @pytest.mark.parametrize(
     ("kinds", "status"),
     [
-        (["CHARGEBACK", "CHARGEBACK_REVERSED"], OPEN),
-        (["CHARGEBACK_REVERSED", "CHARGEBACK"], OPEN),
-        (["CHARGEBACK_REVERSED", "NOTIFICATION_OF_CHARGEBACK"], OPEN),
-        (["CHARGEBACK", "CHARGEBACK_REVERSED", "SECOND_CHARGEBACK"], DISPUTED),
-        (["SECOND_CHARGEBACK", "CHARGEBACK_REVERSED", "CHARGEBACK"], DISPUTED),
-        (["CAPTURE_FAILED"], DISPUTED),
-        (["CANCELLATION"], DISPUTED),
-        (["CANCEL_OR_REFUND"], DISPUTED),
-        (["CAPTURE_FAILED", "CHARGEBACK_REVERSED"], DISPUTED),
+        (["lost", "won", "again"], DISPUTED),
+        (["lost", "won", "again", "won"], OPEN),
+        (["won", "opened"], OPEN),
+        (["gone", "won"], DISPUTED),
     ],
 )
-def test_how_a_claim_at_adyen_ends_its_kinds_say(kinds: list[str], status: ReceiptStatus) -> None:
-    payment = row()
-    for number, kind in enumerate(kinds):
-        payment = told(payment, item(kind, psp=f"D{number}"), seller=ADYEN)
-    assert payment.status is status
-    assert [*payment.disputes] == [f"{CLAIM}P1"]
-
-
-@pytest.mark.parametrize(
-    ("kinds", "status"),
-    [
-        (["CHARGEBACK", "CHARGEBACK_REVERSED", "SECOND_CHARGEBACK"], DISPUTED),
-        (["CHARGEBACK", "CHARGEBACK_REVERSED", "SECOND_CHARGEBACK", "CHARGEBACK_REVERSED"], OPEN),
-    ],
-)
-def test_claim_at_adyen_that_goes_back_and_forth_ends_the_same_in_any_order(
+def test_claim_that_goes_back_and_forth_ends_the_same_in_any_order(
     kinds: list[str], status: ReceiptStatus
 ) -> None:
     # finding: XM3
-    for order in permutations(enumerate(kinds)):
+    events = [event(f"claim.{kind}", number=number) for number, kind in enumerate(kinds)]
+    for order in permutations(events):
         payment = row()
-        for number, kind in (*order, *order):  # each event comes twice
-            payment = told(payment, item(kind, psp=f"D{number}"), seller=ADYEN)
+        for one in (*order, *order):  # each event comes twice
+            payment = told(payment, one)
         assert payment.status is status
+        assert [*payment.disputes] == [f"{CLAIM}pay-1"]
 
 
-def test_a_cancellation_at_adyen_that_did_not_happen_takes_nothing() -> None:
-    notice = notice_in(item("CANCELLATION", success="false"), ADYEN)
-    assert (notice.news, notice.session) == (None, None)
+def test_claim_at_another_account_names_that_account() -> None:
+    declaration = replace(
+        OWN.declaration,
+        needs=("shop",),
+        account="shop",
+        told=replace(OWN.declaration.told, account="data.shop"),
+    )
+    seller = replace(OWN, declaration=declaration, own={"shop": "s-1"})
+    assert notice_in(event("claim.lost"), seller).account == "s-1"
+    assert notice_in(event("claim.lost", shop="s-2"), seller).account == "s-2"
 
 
 # A repeated refund request.

@@ -28,12 +28,18 @@ from tests.support.acme import (
     tell,
 )
 from tests.support.own_provider import Orchard
-from tests.support.payment_env import ADYEN, Adyen, Interrupted, PaymentEnv, selling
+from tests.support.payment_env import Interrupted, PaymentEnv, selling
 from webapp.cli.webhooks import replay_hook
 from webapp.records.ids import tail_of
 
 OPEN, REFUNDED, DISPUTED = ReceiptStatus.OPEN, ReceiptStatus.REFUNDED, ReceiptStatus.DISPUTED
-NEWS = '[sellers.acme.news]\n"claim.opened" = "open"\n"claim.lost" = "lost"\n"claim.won" = "won"\n'
+NEWS = """
+[sellers.acme.news]
+"claim.opened" = "open"
+"claim.lost" = "lost"
+"claim.won" = "won"
+"claim.gone" = "gone"
+"""
 
 
 @pytest.fixture
@@ -226,49 +232,24 @@ async def test_a_provider_that_tells_of_no_claims_ends_none_when_it_is_asked(
     assert (await ledger(other), orchard.refunded) == ([DISPUTED], [])
 
 
-@pytest.fixture
-def links() -> Adyen:
-    return Adyen()
-
-
-@pytest.fixture
-async def adyen(links: Adyen) -> AsyncIterator[PaymentEnv]:
-    async with selling(ADYEN, links) as payment_env:
-        yield payment_env
-
-
-async def paid(adyen: PaymentEnv, links: Adyen) -> Elicitation:
-    asked = await adyen.begun()
-    links.link["status"] = "completed"
-    await notify(adyen, links.notice(asked, "AUTHORISATION"))
-    assert await ledger(adyen) == [OPEN]
-    return asked
-
-
-async def notify(adyen: PaymentEnv, notice: bytes) -> None:
-    assert (await adyen.post(notice)).status_code == 200
-
-
-@pytest.mark.parametrize("kind", ["CHARGEBACK", "CAPTURE_FAILED", "CANCELLATION"])
-async def test_what_adyen_says_is_gone_is_not_given_back_besides(
-    adyen: PaymentEnv, links: Adyen, kind: str
+@pytest.mark.parametrize("kinds", [("claim.lost", "claim.won"), ("claim.won", "claim.lost")])
+async def test_claim_that_was_won_is_over_in_either_order(
+    payment_env: PaymentEnv, acme: Acme, kinds: tuple[str, str]
 ) -> None:
-    asked = await paid(adyen, links)
-    await notify(adyen, links.notice(asked, kind))
-    assert await ledger(adyen) == [DISPUTED]
-    assert await asked_about(adyen, asked) == [DISPUTED]
-    for days in (1, 7, 20):
-        await adyen.sweep(days=days)
-        assert (await ledger(adyen), links.refunds) == ([DISPUTED], [])
-
-
-@pytest.mark.parametrize(
-    "kinds", [("CHARGEBACK", "CHARGEBACK_REVERSED"), ("CHARGEBACK_REVERSED", "CHARGEBACK")]
-)
-async def test_a_claim_that_adyen_has_reversed_is_over_whichever_is_told_first(
-    adyen: PaymentEnv, links: Adyen, kinds: tuple[str, str]
-) -> None:
-    asked = await paid(adyen, links)
+    await begun(payment_env)
+    await tell(payment_env, acme.pay())
     for kind in kinds:
-        await notify(adyen, links.notice(asked, kind))
-    assert await ledger(adyen) == [OPEN]
+        told = acme.event().replace(b"checkout.updated", kind.encode())
+        await tell(payment_env, told, id=f"msg_{kind}".replace(".", "_"))
+    assert await ledger(payment_env) == [OPEN]
+
+
+async def test_money_that_is_gone_is_not_refunded(payment_env: PaymentEnv, acme: Acme) -> None:
+    asked = await begun(payment_env)
+    await tell(payment_env, acme.pay())
+    gone = acme.event().replace(b"checkout.updated", b"claim.gone")
+    await tell(payment_env, gone, id="msg_2")
+    for days in (1, 7, 20):
+        assert await asked_about(payment_env, asked) == [DISPUTED]
+        await payment_env.sweep(days=days)
+        assert (await ledger(payment_env), acme.refunds) == ([DISPUTED], {})

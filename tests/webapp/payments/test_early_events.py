@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,14 +12,17 @@ import pytest
 from flows import Money, Receipt, elicit
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed
-from flows.payments.declared.catalog.adyen_items import verify_items
 from flows.payments.mollie.gateway import mollie
 from flows.payments.receipt import ReceiptStatus
 from flows.question import asking
-from flows.webhooks.signatures import Delivery
+from flows.webhooks.signatures import verify
+from tests.support import signing
 from tests.support.acme import (
+    DECLARED,
+    SIGNS,
     Acme,
     begun,
+    declared,
     kept,
     ledger,
     noted,
@@ -28,7 +32,7 @@ from tests.support.acme import (
 )
 from tests.support.disputes import CLOSED, claim, claimed
 from tests.support.disputes import kept as unused
-from tests.support.payment_env import ADYEN, ADYEN_KEY, Adyen, Mollie, PaymentEnv, selling
+from tests.support.payment_env import Mollie, PaymentEnv, selling
 from tests.support.service_env import Holding, call_of
 from tests.support.shop_env import Shop, buying
 from tests.support.webhook_log import only, replayed
@@ -130,81 +134,78 @@ async def test_an_event_that_waits_for_its_session_asks_the_provider_less_and_le
 
 
 @pytest.fixture
-def at_adyen() -> Adyen:
-    return Adyen()
-
-
-@pytest.fixture
-async def adyen_env(at_adyen: Adyen) -> AsyncIterator[PaymentEnv]:
-    async with selling(ADYEN, at_adyen) as payment_env:
+async def claims_env(acme: Acme, tmp_path: Path) -> AsyncIterator[PaymentEnv]:
+    news = '[sellers.acme.news]\n"claim.lost" = "lost"\n'
+    async with selling(declared(DECLARED + news, folder=tmp_path), acme) as payment_env:
         yield payment_env
 
 
+def lost(acme: Acme) -> bytes:
+    """Return the event that a bank has taken the money of the first payment."""
+    event = acme.event(payment="pay-co-1")
+    return event.replace(b"checkout.updated", b"claim.lost")
+
+
 async def test_a_claim_that_comes_before_its_payment_waits_for_it_and_counts(
-    adyen_env: PaymentEnv, at_adyen: Adyen
+    claims_env: PaymentEnv, acme: Acme
 ) -> None:
-    payment_env = adyen_env
-    asked = await payment_env.begun()
-    assert (await payment_env.post(at_adyen.notice(asked, "CHARGEBACK"))).status_code == 200
-    at_adyen.link["status"] = "completed"
-    await payment_env.sweep()
-    assert await kept(payment_env) == [("waiting", "payment")]
-    assert (await payment_env.post(at_adyen.notice(asked, "AUTHORISATION"))).status_code == 200
-    assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
-    assert sorted(await kept(payment_env)) == [("applied", None), ("applied", None)]
-    payment_env.clock.tick(days=8)
-    await payment_env.sweep()
-    assert at_adyen.refunds == []
+    await begun(claims_env)
+    assert await received(await tell(claims_env, lost(acme))) == "waiting"
+    await claims_env.sweep()
+    assert await kept(claims_env) == [("waiting", "payment")]
+    await tell(claims_env, acme.pay(), id="msg_2")
+    assert await ledger(claims_env) == [ReceiptStatus.DISPUTED]
+    assert sorted(await kept(claims_env)) == [("applied", None), ("applied", None)]
+    claims_env.clock.tick(days=8)
+    await claims_env.sweep()
+    assert acme.refunds == {}
 
 
 async def test_so_it_does_when_another_process_was_told_of_the_claim(
-    adyen_env: PaymentEnv, at_adyen: Adyen
+    claims_env: PaymentEnv, acme: Acme
 ) -> None:
-    payment_env = adyen_env
-    asked = await payment_env.begun()
-    service = payment_env.service
+    await begun(claims_env)
+    service = claims_env.service
     payments = service.kinds.payments
     other = Webhooks(
         elicitations=service.elicitations, payments=payments, outbound=service.outbound
     )
-    claim = at_adyen.notice(asked, "CHARGEBACK")
-    [told] = verify_items(body=claim, secrets=(ADYEN_KEY,), now=payment_env.clock())
-    assert isinstance(told, Delivery)
-    assert await other.receive(payments.flow.signing["adyen"], told) == "waiting"
-    await payment_env.post(at_adyen.notice(asked, "AUTHORISATION"))
-    assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
+    gateway, now = payments.flow.signing["acme"], claims_env.clock()
+    headers = signing.standard_webhooks(lost(acme), secret=SIGNS, now=now, id="msg_1")
+    told = verify(gateway.scheme, body=lost(acme), headers=headers, secrets=[SIGNS], now=now)
+    assert await other.receive(gateway, told) == "waiting"
+    await tell(claims_env, acme.pay(), id="msg_2")
+    assert await ledger(claims_env) == [ReceiptStatus.DISPUTED]
 
 
 async def test_a_payment_that_comes_days_after_the_claim_is_claimed_at_once(
-    adyen_env: PaymentEnv, at_adyen: Adyen
+    claims_env: PaymentEnv, acme: Acme
 ) -> None:
-    payment_env = adyen_env
-    asked = await payment_env.begun()
-    await payment_env.post(at_adyen.notice(asked, "CHARGEBACK"))
-    at_adyen.link["status"] = "expired"
+    await begun(claims_env)
+    await tell(claims_env, lost(acme))
+    acme.checkouts["co-1"]["state"] = "closed"
     for _ in range(4):
-        payment_env.clock.tick(days=1)
-        await payment_env.sweep()
-        assert await kept(payment_env) == [("waiting", "payment")]
-    await payment_env.post(at_adyen.notice(asked, "AUTHORISATION"))
-    assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
+        claims_env.clock.tick(days=1)
+        await claims_env.sweep()
+        assert await kept(claims_env) == [("waiting", "payment")]
+    await tell(claims_env, acme.pay(), id="msg_2")
+    assert await ledger(claims_env) == [ReceiptStatus.DISPUTED]
 
 
 async def test_news_that_wait_ask_the_provider_less_and_less_often_and_not_for_ever(
-    adyen_env: PaymentEnv, at_adyen: Adyen
+    claims_env: PaymentEnv, acme: Acme
 ) -> None:
-    payment_env = adyen_env
-    asked = await payment_env.begun()
-    await payment_env.post(at_adyen.notice(asked, "CHARGEBACK"))
-    before = len(at_adyen.calls)
+    asked = await begun(claims_env)
+    await tell(claims_env, lost(acme))
+    before = len(acme.calls)
     for _ in range(50):
-        await payment_env.sweep()
-    assert len(at_adyen.calls) - before < 10
-    at_adyen.link["status"] = "expired"
-    payment_env.clock.tick(minutes=31)
-    await payment_env.sweep()
-    await erased(payment_env, asked)
-    assert await kept(payment_env) == []
+        await claims_env.sweep()
+    assert len(acme.calls) - before < 10
+    acme.checkouts["co-1"]["state"] = "closed"
+    claims_env.clock.tick(minutes=31)
+    await claims_env.sweep()
+    await erased(claims_env, asked)
+    assert await kept(claims_env) == []
 
 
 # Events after the question was erased, long after the payment.

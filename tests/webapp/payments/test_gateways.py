@@ -376,7 +376,6 @@ async def test_a_price_that_paypal_does_not_take_is_refused_before_there_is_a_li
     [
         ("paypal", {"ELICIT_PAYPAL_CLIENT_ID", "ELICIT_PAYPAL_CLIENT_SECRET"}),
         ("stripe", {"ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET"}),
-        ("square", {"ELICIT_SQUARE_KEY"}),
         ("acme", {"[sellers.acme] in elicit.toml", "ELICIT_ACME_KEY"}),
     ],
 )

@@ -1,8 +1,8 @@
 """[sellers.NAME] in elicit.toml and its variables: valid settings are read, errors reported."""
 
+import json
 import os
 import re
-import sys
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.payments.declared.catalog import SELLERS
 from flows.payments.declared.declaration import (
     ASKED,
     GIVEN_BACK,
@@ -25,11 +24,11 @@ from flows.payments.receipt import Dispute, RefundStatus
 from flows.payments.registry import BUILT_IN, SCHEMES
 from flows.payments.session import SessionStatus
 from flows.payments.stripe.account import STRIPE
-from flows.webhooks.signatures import STANDARD_WEBHOOKS
+from flows.webhooks.signatures import STANDARD_WEBHOOKS, Scheme
 from tests.support.settings import problems_in, variables_in
 from webapp.settings.config_file import BadDeclaration, read_declarations
 from webapp.settings.payment_providers import KEYS, SETTINGS, read_merchant_accounts
-from webapp.settings.settings import Settings, read_settings
+from webapp.settings.settings import Settings, read_settings, unknown_names
 
 NEWS = "a table of inquiry, closed, open, lost, appealed, lost again, won, gone or returned"
 SMALL = """
@@ -111,6 +110,12 @@ LIVE = {**OF_ACME, "ELICIT_ACME_LIVE": "1"}
 
 def merchant_of(text: str, name: str = "acme") -> ProviderDeclaration:
     return read_declarations(text, source="elicit.toml").sellers[name]
+
+
+def _scheme(**says: object) -> str:
+    """Return a line that describes a scheme."""
+    keys = {"signature_header": "X-Mac", **says}
+    return f"scheme = {{ {', '.join(f'{key} = {json.dumps(one)}' for key, one in keys.items())} }}"
 
 
 def problems_of(text: str) -> list[str]:
@@ -229,6 +234,21 @@ def test_every_key_of_the_file_reaches_the_declaration() -> None:
 CLOSES = OURS_OPENED.closes_at
 
 
+def test_a_scheme_can_be_described() -> None:
+    line = _scheme(signature_label="v1=", separator=",", time_label="t=", message="{ts}{url}{body}")
+    assert merchant_of(SMALL + line).scheme == Scheme(
+        name="declared",
+        signature_header="x-mac",
+        signature_label="v1=",
+        separator=",",
+        time_label="t=",
+        message="{ts}{url}{body}",
+    )
+    assert merchant_of(SMALL + _scheme(separator=False, encoding="base64")).scheme == Scheme(
+        name="declared", signature_header="x-mac", encoding="base64"
+    )
+
+
 def test_what_the_file_can_say_is_all_that_a_declaration_has() -> None:
     has = {*ProviderDeclaration.__dataclass_fields__} - {"name"}
     assert {"life" if key == "minutes" else key for key in KEYS} == has
@@ -344,7 +364,19 @@ ORIGIN = "checkout_origins: it is not an https origin."
         ('headers = { A = "{secret}\\n" }', "headers: it is no header."),
         ('headers = { A = "{secret} {shop}" }', "headers.A: {shop} is nothing that can stand"),
         ("headers = { A = 7 }", "headers: it is a table of texts."),
-        ('scheme = "hunter2"', "scheme: unknown; they are adyen, coinbase, github, "),
+        ('scheme = "hunter2"', "scheme: unknown; they are github, mollie, "),
+        ("scheme = 7", "scheme: it is a text or a table."),
+        ("scheme = {}", "scheme.signature_header: needed, the name of a header."),
+        (_scheme(signature_header="x y"), "scheme.signature_header: needed"),
+        (_scheme(signature_header=False), "scheme.signature_header: needed"),
+        (_scheme(encoding="hunter2"), "scheme.encoding: it is hex or base64."),
+        (_scheme(message="{ts}.{body}"), "scheme.time_label: needed if the message has {ts}"),
+        (_scheme(time_label="t="), "scheme.time_label: needed if the message has {ts}"),
+        (_scheme(message="{id}.{body}"), "scheme.message: {id} is nothing that can stand there."),
+        (_scheme(message="hunter2"), "scheme.message: a message has {body} once"),
+        (_scheme(message="{body}{hunter2}"), "scheme.message: a message has {body} once"),
+        (_scheme(separator=7), "scheme.separator: it is a text."),
+        (_scheme(secret="hunter2"), "scheme.secret: unknown; they are signature_header, "),
         ("event_type = false", "event_type: it is a text."),
         ('event_type = "sk hunter2"', "event_type: it is no place."),
         ('news = { a = "hunter2" }', f"news: it is {NEWS}."),
@@ -440,7 +472,7 @@ VALUES: st.SearchStrategy[object] = st.recursive(
                 "POST /x/{payment}",
                 "https://x.example",
                 "a.b",
-                "adyen",
+                "github",
                 "paid",
             )
         ),
@@ -579,11 +611,32 @@ def test_the_problems_of_the_file_are_settings_problems(home: dict[str, str]) ->
 
 
 def test_those_that_come_with_it_are_chosen_before_ones_own(home: dict[str, str]) -> None:
-    square = {"ELICIT_SQUARE_KEY": "k", "ELICIT_SQUARE_WEBHOOK_SECRET": "s"}
-    settings = read_settings(
-        {**home, **LIVE, **square, "ELICIT_SQUARE_LOCATION": "L1", "ELICIT_MOLLIE_KEY": "test_x"}
-    )
-    assert list(settings.sellers) == ["mollie", "square", "acme"]
+    settings = read_settings({**home, **LIVE, "ELICIT_MOLLIE_KEY": "test_x"})
+    assert list(settings.sellers) == ["mollie", "acme"]
+
+
+@pytest.mark.parametrize("name", ["ELICIT_SQUARE_KEY", "ELICIT_LEMON_SQUEEZY_STORE"])
+def test_setting_of_provider_with_an_example_names_the_example(
+    home: dict[str, str], name: str
+) -> None:
+    (problem,) = problems_in({**home, name: "1"})
+    assert unknown_names({**home, name: "1"}) == [problem]
+    (file,) = re.findall(r"examples/payments/\w+\.toml", problem)
+    assert problem.startswith(f"{name}: ")
+    assert (HOUSE / file).is_file()
+
+
+def test_setting_of_removed_provider_says_that_it_was_removed(home: dict[str, str]) -> None:
+    (problem,) = problems_in({**home, "ELICIT_ADYEN_MERCHANT": "ShopCOM"})
+    assert problem.startswith("ELICIT_ADYEN_MERCHANT: Adyen was removed from this server")
+
+
+def test_setting_of_own_provider_with_a_removed_name_is_any_other_setting(
+    home: dict[str, str],
+) -> None:
+    declare(home, SMALL.replace("[sellers.acme]", "[sellers.adyen]"))
+    (problem,) = problems_in({**home, "ELICIT_ADYEN_KYE": "1"})
+    assert problem.endswith("no setting has this name; perhaps ELICIT_ADYEN_KEY is meant.")
 
 
 @pytest.mark.parametrize(
@@ -740,30 +793,10 @@ def test_several_secrets_are_read_while_one_replaces_another(home: dict[str, str
     assert acme_in(read_settings({**home, **LIVE, **both})).webhook_secrets == (SIGNS, SIGNS[:-4])
 
 
-@pytest.mark.parametrize("name", list(SELLERS))
-def test_those_that_come_declared_are_set_up_by_the_same_words(
-    home: dict[str, str], name: str
-) -> None:
-    declared = SELLERS[name]
-    prefix = f"ELICIT_{name.upper()}"
-    environment = {
-        f"{prefix}_KEY": KEY,
-        f"{prefix}_WEBHOOK_SECRET": "ab" * 16,
-        f"{prefix}_LIVE": "1",
-        f"{prefix}_CHECKOUT_ORIGINS": "https://pay.shop.example",
-        **{f"{prefix}_{need.upper()}": "x1" for need in declared.needs},
-    }
-    seller = read_settings({**home, **environment}).sellers[name]
-    assert (seller.label, seller.is_live) == (declared.label, True)
-    assert seller.checkout_origins == (*declared.checkout_origins, "https://pay.shop.example")
-    assert "{" not in seller.api
-
-
 # The documentation.
 
 
 HOUSE = Path(__file__).parents[3]
-PAGE = (HOUSE / "docs" / "how-to" / "payments.md").read_text("utf-8")
 _PROVIDERS = (HOUSE / "docs" / "how-to" / "providers.md").read_text("utf-8")
 DECLARING = _PROVIDERS.partition("\n## Your own payment provider\n")[2]
 EXAMPLES = re.findall(r"```toml\n(.*?)```", DECLARING, re.DOTALL)
@@ -791,25 +824,7 @@ def test_every_key_is_explained() -> None:
     assert set(SCHEMES) <= words
 
 
-def test_the_events_that_each_provider_has_to_send_are_listed() -> None:
-    for declared in SELLERS.values():
-        kinds = {kind.removesuffix(":true") for kind in (*declared.events, *declared.news)}
-        (line,) = (line for line in PAGE.splitlines() if line.startswith(f"- {declared.label}: "))
-        assert set(re.findall(r"`([^`]+)`", line)) == kinds
-
-
-def test_the_page_says_what_each_provider_needs_and_that_it_is_experimental() -> None:
-    for name, declared in SELLERS.items():
-        assert "Experimental" in str(sys.modules[f"flows.payments.declared.catalog.{name}"].__doc__)
-        row = f"| {declared.label} (experimental) | `{name}` |"
-        (line,) = (line for line in PAGE.splitlines() if line.startswith(row))
-        prefix = f"ELICIT_{name.upper()}"
-        needed = {f"{prefix}_{need.upper()}" for need in declared.needs}
-        if not declared.checkout_origins:
-            needed.add(f"{prefix}_CHECKOUT_ORIGINS")
-        if declared.test_api is None:
-            needed.add(f"{prefix}_LIVE")
-        assert set(re.findall(r"ELICIT_[A-Z_]+", line)) == needed
+def test_the_settings_of_each_provider_are_listed() -> None:
     settings = (HOUSE / "docs" / "reference" / "settings.md").read_text("utf-8")
     for name in SETTINGS - {"client_id", "client_secret"}:
         assert f"`ELICIT_{{NAME}}_{name.upper()}`" in settings

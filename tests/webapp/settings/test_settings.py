@@ -425,7 +425,7 @@ def test_a_default_port_may_be_written_out(home: dict[str, str], given: str, url
         ("ELICIT_WORKER", "elicit serve has the option --workers for it"),
         ("ELICIT_STRIPE_KYE", "perhaps ELICIT_STRIPE_KEY is meant"),
         ("ELICIT_GITHUB_CLIENT_IDD", "perhaps ELICIT_GITHUB_CLIENT_ID is meant"),
-        ("ELICIT_POLAR_KEYS", "perhaps ELICIT_POLAR_KEY is meant"),
+        ("ELICIT_MOLLIE_KEYS", "perhaps ELICIT_MOLLIE_KEY is meant"),
         ("ELICIT_ISSUER_CLIENT_SECRT", "perhaps ELICIT_ISSUER_CLIENT_SECRET is meant"),
         ("ELICIT_XYZZY_QQQ_WWW", "elicit settings lists them"),
     ],
