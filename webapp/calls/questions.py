@@ -10,7 +10,7 @@ before the address was, the next identical call runs the function again.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 
 SAYS_CHARACTERS = 80
 
+# Called before each question. It raises if the step cannot be asked together with the run's earlier
+# questions.
+Check: TypeAlias = Callable[[Run, Step], None]
+
 
 class Questions:
     """The elicitations of one request's questions."""
@@ -63,7 +67,7 @@ class Questions:
         asker: str | None,
         rounds: tuple[str, ...],
         has_ended: Callable[[], bool],
-        check: Callable[[Run, Step], None],
+        check: Check,
     ) -> None:
         self._elicitations = elicitations
         self._links = links

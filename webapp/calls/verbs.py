@@ -35,7 +35,7 @@ from webapp.calls.once import (
 from webapp.calls.outcome import cancelled, outcome_of, processing
 from webapp.calls.prefetched import Fact, Prefetched
 from webapp.calls.presenter import Interrupted, PresentedQuestion, Prompts
-from webapp.calls.questions import Questions
+from webapp.calls.questions import Check, Questions
 from webapp.calls.resources import OwnersReach
 from webapp.calls.unasked import nothing_stands_before
 from webapp.deadline import Deadline
@@ -50,14 +50,9 @@ LOOK_AGAIN = timedelta(seconds=3)
 
 
 class Verbs:
-    """The questions and actions of one request. Implements flows.question.Asker.
+    """The questions and actions of one request. Implements flows.question.Asker."""
 
-    `check` raises if a question cannot be asked together with the run's earlier questions.
-    """
-
-    def __init__(
-        self, call: Call, *, check: Callable[[Run, Step], None] = lambda _run, _step: None
-    ) -> None:
+    def __init__(self, call: Call, *, check: Check = lambda _run, _step: None) -> None:
         self.call = call
         self.last_error: ElicitError | None = None
         self.last_step: Step | None = None  # the step of the latest question for a person
