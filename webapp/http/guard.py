@@ -21,9 +21,10 @@ from http import HTTPStatus
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Any, TypeAlias
 
-from webapp.http.address import Authority, PublicAddress, headers_of, origin_of, plain_ip
+from webapp.http.address import Authority, PublicAddress, origin_of, plain_ip
 from webapp.http.answer import problem, send_answer
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import PROXIED_KEY, Exchange, note_exchange
 from webapp.http.root_path import Misplaced, is_below, placed, written_path
 
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -33,9 +34,6 @@ Network: TypeAlias = IPv4Network | IPv6Network
 MACHINE_PATHS = (
     *("/mcp", "/.well-known", "/live", "/ready", "/health", "/metrics", "/webhooks", "/api"),
 )
-# Set in the scope of a request that a configured proxy passed on: such a request does not come from
-# this machine's user.
-PROXIED_KEY = "elicit.proxied"
 
 # Parts of a path that two parsers can read as different routes: dot segments, empty segments,
 # backslashes, encoded separators and dots (also encoded twice), incomplete escapes, control
@@ -116,32 +114,35 @@ class Guard:
         if scope["type"] not in {"http", "websocket"}:
             await self._app(scope, receive, send)
             return
+        scope = {**scope}
+        exchange = note_exchange(scope)
         try:
-            _check_length(scope)
-            if self._is_for_worker(scope):
+            _check_length(exchange)
+            if self._is_for_worker(scope, exchange):
                 await send_answer(send, HTTPStatus.OK, _WORKER, {**_COMMON, **_WORKER_HEADERS})
                 return
             _check_path(scope)
             scope = self._placed(scope)
-            scope = self._seen_past_proxies(scope)
-            is_elsewhere = self._check_host(scope)
-            self._check_origin(scope)
+            scope = self._seen_past_proxies(scope, exchange)
+            is_elsewhere = self._check_host(scope, exchange)
+            self._check_origin(scope, exchange)
         except _Refusal as refusal:
             self._log(refusal)
-            await self._refuse(refusal, scope, receive, send)
+            await self._refuse(refusal, exchange, scope, receive, send)
             return
         if is_elsewhere:
             await self._redirect(scope, send)
         else:
             await self._app(scope, receive, send)
 
-    def _is_for_worker(self, scope: Scope) -> bool:
+    def _is_for_worker(self, scope: Scope, exchange: Exchange) -> bool:
         """Return True if a browser requests a service worker script, at any path."""
         return (
             self._address.is_on_loopback
             and scope["type"] == "http"
-            and headers_of(scope, b"service-worker") == ["script"]
-            and self._address.host_of(scope) in {self._address.authority, *self._address.aliases}
+            and exchange.headers.get(b"service-worker") == ["script"]
+            and exchange.host(scheme=self._address.scheme)
+            in {self._address.authority, *self._address.aliases}
         )
 
     def _placed(self, scope: Scope) -> Scope:
@@ -171,9 +172,9 @@ class Guard:
             self._told.add(refusal.code)
             _logger.warning("guard.refused: %s", refusal.do, extra={"code": refusal.code})
 
-    def _check_host(self, scope: Scope) -> bool:
+    def _check_host(self, scope: Scope, exchange: Exchange) -> bool:
         """Return True to redirect the request: its host is another name of this machine."""
-        host = self._address.host_of(scope)
+        host = exchange.host(scheme=self._address.scheme)
         if host is None:
             raise _bad_request("host-malformed", "A request must name its host exactly once.")
         if host == self._address.authority or scope["path"] in self._any_host_paths:
@@ -190,8 +191,9 @@ class Guard:
             do=f"ELICIT_URL is {self._address.url}; set it to the address that people open.",
         )
 
-    def _check_origin(self, scope: Scope) -> None:
-        origins, sites = headers_of(scope, b"origin"), headers_of(scope, b"sec-fetch-site")
+    def _check_origin(self, scope: Scope, exchange: Exchange) -> None:
+        headers = exchange.headers
+        origins, sites = headers.get(b"origin"), headers.get(b"sec-fetch-site", [])
         calls = is_below(scope["path"], _CALLS)
         if not origins:
             # Browsers omit Origin in some same-origin requests, and then send Sec-Fetch-Site.
@@ -210,13 +212,13 @@ class Guard:
                 detail=_NO_CALLER if calls else _OTHER_SITE,
             )
 
-    def _seen_past_proxies(self, scope: Scope) -> Scope:
+    def _seen_past_proxies(self, scope: Scope, exchange: Exchange) -> Scope:
         """Return the scope as the proxy saw it, if a configured proxy sent the request."""
         client = scope.get("client")
         if not client or not self._trusted_proxies or not self._is_trusted(client[0]):
             return scope
         changes: dict[str, Any] = {PROXIED_KEY: True}
-        chains = headers_of(scope, b"x-forwarded-for")
+        chains = exchange.headers.get(b"x-forwarded-for", [])
         if len(chains) > 1:
             raise _bad_proxy("X-Forwarded-For came more than once.")
         for chain in chains:
@@ -229,14 +231,16 @@ class Guard:
                 changes["client"] = (address, 0)
                 if not self._is_trusted(address):
                     break
-        schemes = headers_of(scope, b"x-forwarded-proto")
+        schemes = exchange.headers.get(b"x-forwarded-proto", [])
         if schemes:
             if len(schemes) > 1 or schemes[0].lower() not in {"http", "https"}:
                 raise _bad_proxy("X-Forwarded-Proto is neither http nor https.")
             is_secure = schemes[0].lower() == "https"
             plain = "ws" if scope["type"] == "websocket" else "http"
             changes["scheme"] = plain + "s" * is_secure
-        return {**scope, **changes}
+        scope = {**scope, **changes}
+        note_exchange(scope)
+        return scope
 
     def _is_trusted(self, text: str) -> bool:
         try:
@@ -251,8 +255,10 @@ class Guard:
         headers = {**_COMMON, "location": self._address.url + target}
         await send_answer(send, HTTPStatus.TEMPORARY_REDIRECT, b"", headers)
 
-    async def _refuse(self, refusal: _Refusal, scope: Scope, receive: Receive, send: Send) -> None:
-        if _prefers_html(",".join(headers_of(scope, b"accept"))):
+    async def _refuse(
+        self, refusal: _Refusal, exchange: Exchange, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        if _prefers_html(",".join(exchange.headers.get(b"accept", []))):
             media_type, body = "text/html; charset=utf-8", _page(refusal, url=self._address.url)
         else:
             media_type = "application/problem+json"
@@ -306,9 +312,9 @@ def _check_path(scope: Scope) -> None:
         raise _bad_request("path-malformed", "The path of this request is not in its plain form.")
 
 
-def _check_length(scope: Scope) -> None:
+def _check_length(exchange: Exchange) -> None:
     """Reject requests with two lengths: a proxy may use the other length (RFC 9112, 6.1)."""
-    if headers_of(scope, b"transfer-encoding") and headers_of(scope, b"content-length"):
+    if exchange.headers.keys() >= {b"transfer-encoding", b"content-length"}:
         raise _bad_request(
             "length-twice", "A request says how long it is once: by its length, or in chunks."
         )

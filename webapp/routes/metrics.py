@@ -8,9 +8,9 @@ import secrets
 from http import HTTPStatus
 
 from webapp.collector import Collector
-from webapp.http.address import headers_of
 from webapp.http.answer import problem, send_answer
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import exchange_of
 from webapp.telemetry.families import MEDIA_TYPE
 
 PATH = "/metrics"
@@ -39,7 +39,7 @@ class MetricsPage:
         if not is_head and scope["method"] != "GET":
             status, about = HTTPStatus.METHOD_NOT_ALLOWED, {"allow": "GET, HEAD"}
             await _refuse(send, status, about, "Metrics are read with GET.")
-        elif not self._is_known(headers_of(scope, b"authorization")):
+        elif not self._is_known(exchange_of(scope).headers.get(b"authorization", [])):
             status, about = HTTPStatus.UNAUTHORIZED, {"www-authenticate": "Bearer"}
             detail = "Metrics are for whoever brings the token of ELICIT_METRICS."
             await _refuse(send, status, about, detail)

@@ -12,7 +12,8 @@ import pytest
 
 from tests.support.serving import serving_at
 from webapp.http.connection import Message, Receive, Scope, Send
-from webapp.http.guard import PROXIED_KEY, Guard
+from webapp.http.exchange import PROXIED_KEY
+from webapp.http.guard import Guard
 
 HERE = "http://127.0.0.1:8765"
 PUBLIC = "https://tools.example.com"
