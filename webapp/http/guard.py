@@ -1,4 +1,4 @@
-"""The middleware that checks Host, Origin and path of every request.
+"""The checks of Host, Origin and path that every request has to pass.
 
 MCP libraries check nothing by default, so a web page that rebinds its host name to 127.0.0.1 could
 run tools as the person who reads the page. A client address in a header is only trusted if a
@@ -23,16 +23,16 @@ from typing import Any, TypeAlias
 
 from webapp.http.address import Authority, PublicAddress, origin_of, plain_ip
 from webapp.http.answer import problem, send_answer
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.connection import Receive, Scope, Send
 from webapp.http.exchange import PROXIED_KEY, Exchange, note_exchange
-from webapp.http.root_path import Misplaced, is_below, placed, written_path
+from webapp.http.root_path import Misplaced, placed, written_path
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
-# Paths for programs, which use different names of loopback and do not follow redirects well. Each
-# path includes everything below it.
-MACHINE_PATHS = (
-    *("/mcp", "/.well-known", "/live", "/ready", "/health", "/metrics", "/webhooks", "/api"),
+# First segments of paths for programs, which use different names of loopback and do not follow
+# redirects well.
+FOR_PROGRAMS = frozenset(
+    ("mcp", ".well-known", "live", "ready", "health", "metrics", "webhooks", "api")
 )
 
 # Parts of a path that two parsers can read as different routes: dot segments, empty segments,
@@ -43,7 +43,7 @@ _CROOKED = re.compile(
 )
 _CROOKED_DECODED = re.compile(r"//|\\|/\.{1,2}(?:/|$)|%2[ef]|%5c|[\x00-\x1f\x7f]", re.IGNORECASE)
 
-_CALLS = "/mcp"
+_CALLS = "mcp"
 PROBES = ("/ready", "/health")
 _OTHER_SITE = "This request was made by a page of another site, so it was not carried out."
 _NO_CALLER = (
@@ -81,16 +81,14 @@ class _Refusal(Exception):
 
 
 class Guard:
-    """The middleware that refuses requests not meant for this server."""
+    """The checks that refuse requests not meant for this server."""
 
     def __init__(
         self,
-        app: ASGIApp,
         *,
         public_url: str,
         allowed_origins: frozenset[str] = frozenset(),
         trusted_proxies: tuple[Network, ...] = (),
-        machine_paths: tuple[str, ...] = MACHINE_PATHS,
         taken_path: str = "",
         any_host_paths: frozenset[str] = frozenset(),
     ) -> None:
@@ -99,28 +97,24 @@ class Guard:
         `any_host_paths` are served for any host name, because browsers cannot use them. Raises
         ValueError for an invalid address or origin.
         """
-        self._app = app
         self._address = PublicAddress.parse(public_url)
         self._named_origins = {_required_origin(text) for text in allowed_origins}
         own = (self._address.scheme, self._address.authority)
         self._page_origins = {*self._named_origins, own}
         self._trusted_proxies = trusted_proxies
-        self._machine_paths = machine_paths
         self._taken_path = taken_path
         self._any_host_paths = any_host_paths
         self._told = set[str]()  # codes of refusals that were logged as a warning
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in {"http", "websocket"}:
-            await self._app(scope, receive, send)
-            return
+    async def admit(self, scope: Scope, receive: Receive, send: Send) -> Scope | None:
+        """Return the scope as the application sees it, or answer the request and return None."""
         scope = {**scope}
         exchange = note_exchange(scope)
         try:
             _check_length(exchange)
             if self._is_for_worker(scope, exchange):
                 await send_answer(send, HTTPStatus.OK, _WORKER, {**_COMMON, **_WORKER_HEADERS})
-                return
+                return None
             _check_path(scope)
             scope = self._placed(scope)
             scope = self._seen_past_proxies(scope, exchange)
@@ -129,11 +123,11 @@ class Guard:
         except _Refusal as refusal:
             self._log(refusal)
             await self._refuse(refusal, exchange, scope, receive, send)
-            return
+            return None
         if is_elsewhere:
             await self._redirect(scope, send)
-        else:
-            await self._app(scope, receive, send)
+            return None
+        return scope
 
     def _is_for_worker(self, scope: Scope, exchange: Exchange) -> bool:
         """Return True if a browser requests a service worker script, at any path."""
@@ -180,7 +174,7 @@ class Guard:
         if host == self._address.authority or scope["path"] in self._any_host_paths:
             return False
         if host in self._address.aliases:
-            if any(is_below(scope["path"], path) for path in self._machine_paths):
+            if first_segment(scope["path"]) in FOR_PROGRAMS:
                 return False
             if scope["type"] == "http" and scope["method"] in {"GET", "HEAD"}:
                 return True
@@ -194,7 +188,7 @@ class Guard:
     def _check_origin(self, scope: Scope, exchange: Exchange) -> None:
         headers = exchange.headers
         origins, sites = headers.get(b"origin"), headers.get(b"sec-fetch-site", [])
-        calls = is_below(scope["path"], _CALLS)
+        calls = first_segment(scope["path"]) == _CALLS
         if not origins:
             # Browsers omit Origin in some same-origin requests, and then send Sec-Fetch-Site.
             is_meant = not calls or sites in ([], ["none"])
@@ -274,6 +268,10 @@ class Guard:
         if refusal.code == "length-twice":  # the connection's later bytes are ambiguous too
             headers["connection"] = "close"
         await send_answer(send, refusal.status, body, headers, prefix=prefix)
+
+
+def first_segment(path: str) -> str:
+    return path.split("/", 2)[1]
 
 
 def _page(refusal: _Refusal, *, url: str) -> bytes:

@@ -18,13 +18,8 @@ _PROBLEM = "application/problem+json"
 _NOT_KEPT = {"cache-control": "no-store"}
 
 
-def with_metrics(app: ASGIApp, *, collector: Collector, token: str) -> ASGIApp:
-    """Return the application with the metrics page, or unchanged without a token."""
-    return MetricsPage(app, collector=collector, token=token) if token else app
-
-
 class MetricsPage:
-    """The metrics page at its path. All other requests go to the application."""
+    """The metrics page at its path. The application has the paths below it."""
 
     def __init__(self, app: ASGIApp, *, collector: Collector, token: str) -> None:
         self._app = app
