@@ -25,10 +25,10 @@ from webapp.http.answer import send_answer
 from webapp.http.browser import page_headers
 from webapp.http.client import Outbound
 from webapp.http.connection import ASGIApp, ClientConnections, Receive, Scope, Send
+from webapp.http.edge import Edge
 from webapp.http.ending import told_of_the_end
-from webapp.http.guard import MACHINE_PATHS, Guard
-from webapp.http.hsts import StrictTransport
-from webapp.http.rate_limit import Paced, Rates
+from webapp.http.guard import Guard
+from webapp.http.rate_limit import Rates
 from webapp.identity.access_tokens import IssuerTokens, Verifier
 from webapp.identity.bearer_auth import ProtectedResource
 from webapp.identity.introspection import Introspection
@@ -48,7 +48,7 @@ from webapp.records.owners import must_be_servable
 from webapp.routes.answers import Answers
 from webapp.routes.credentials import credential_of
 from webapp.routes.metrics import PATH as METRICS_PATH
-from webapp.routes.metrics import with_metrics
+from webapp.routes.metrics import MetricsPage
 from webapp.routes.switch import Switch
 from webapp.sandbox.settings import Sandbox
 from webapp.server import HostedApplication, HostedServer
@@ -160,29 +160,34 @@ async def open_app(
         for task in [background.create_task(loop) for loop in loops]:
             stack.callback(task.cancel)
         await stack.enter_async_context(asked_in(service, app=asked_as))
-        app: ASGIApp = Switch(
+        switch = Switch(
             answers=answers, served=served, service=service, root_path=settings.root_path
         )
         tokens = _verifier(served, issuer, settings=settings, clock=clock)
-        if server is not None and isinstance(tokens, IssuerTokens):
-            root_path = settings.root_path
-            app = ProtectedResource(app, tokens=tokens, name=served.name, root_path=root_path)
+        protected = _protected(switch, served, tokens, settings=settings)
+        calls: ASGIApp = protected or switch.call
         if has_endpoint:
             await stack.enter_async_context(served.running())
             workers = routed(
-                app, served, settings=settings, service=service, store=store, processes=number
+                calls, served, settings=settings, service=service, store=store, processes=number
             )
-            app = await stack.enter_async_context(workers)
-        app = ApiRoutes(
-            app,
+            calls = await stack.enter_async_context(workers)
+        api = ApiRoutes(
+            switch,
             service=service,
             answers=answers,
             tokens=tokens,
             uses=_uses(settings),
             root_path=settings.root_path,
         )
-        app = with_metrics(app, collector=collector, token=settings.telemetry.metrics)
-        yield _guarded(app, service, settings=settings)
+        metrics = MetricsPage(switch, collector=collector, token=settings.telemetry.metrics)
+        routes: dict[str, ASGIApp] = {
+            "mcp": calls,
+            "api": api,
+            ".well-known": protected or switch,
+            "metrics": metrics if settings.telemetry.metrics else switch,
+        }
+        yield _edge(switch, routes, service, settings=settings)
 
 
 class NotRunning(RuntimeError):
@@ -406,13 +411,20 @@ def _hosted(
     )
 
 
-def _guarded(app: ASGIApp, service: Service, *, settings: Settings) -> ASGIApp:
-    if not settings.is_local:  # on one machine, everybody has the same address
-        rates = Rates(burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=service.clock)
-        free, credential = (*MACHINE_PATHS, "/static"), partial(credential_of, service)
-        app = Paced(app, rates=rates, free=free, credential=credential)
-    app = Guard(
-        app,
+def _protected(
+    switch: Switch, served: HostedApplication, tokens: Verifier | None, *, settings: Settings
+) -> ProtectedResource | None:
+    if served.server is None or not isinstance(tokens, IssuerTokens):
+        return None
+    return ProtectedResource(
+        switch.call, tokens=tokens, name=served.name, root_path=settings.root_path
+    )
+
+
+def _edge(
+    app: ASGIApp, routes: Mapping[str, ASGIApp], service: Service, *, settings: Settings
+) -> Edge:
+    guard = Guard(
         public_url=settings.url,
         allowed_origins=settings.origins,
         trusted_proxies=settings.proxies,
@@ -420,7 +432,13 @@ def _guarded(app: ASGIApp, service: Service, *, settings: Settings) -> ASGIApp:
         # Metrics are read from each process at its own address, whatever the Host header.
         any_host_paths=frozenset({METRICS_PATH}) if settings.telemetry.metrics else frozenset(),
     )
-    return app if settings.hsts is None else StrictTransport(app, life=settings.hsts)
+    rates = None
+    if not settings.is_local:  # on one machine, everybody has the same address
+        rates = Rates(burst=PAGES_AT_ONCE, every=BETWEEN_PAGES, clock=service.clock)
+    credential = partial(credential_of, service)
+    return Edge(
+        app, guard=guard, routes=routes, rates=rates, credential=credential, hsts=settings.hsts
+    )
 
 
 def _vouching(server: Any, *, settings: Settings) -> str:

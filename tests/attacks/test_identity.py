@@ -23,8 +23,9 @@ from flows.oauth.sign_in import SignedIn
 from tests.support.clock import NOON, Clock
 from tests.support.sessions import ALICE, ISSUER, RING, jar
 from webapp.http.browser import Browser
+from webapp.http.exchange import PEER_KEY
 from webapp.identity.identity import Access, Caller, Identity, IdentityRules, Subject
-from webapp.identity.local_peer import PEER_KEY, LocalPeers, Peer
+from webapp.identity.local_peer import LocalPeers, Peer
 from webapp.identity.pairing import Pairing, address_of, key_of
 from webapp.identity.sessions import LOCAL_ISSUER, Sessions
 from webapp.records.owners import open_owners

@@ -14,7 +14,8 @@ import httpx2
 
 from tests.support.mcp_server import UID
 from webapp.http.connection import ASGIApp, Message, Scope
-from webapp.identity.local_peer import PEER_KEY, Peer
+from webapp.http.exchange import PEER_KEY
+from webapp.identity.local_peer import Peer
 
 Json = dict[str, Any]
 _ACCEPTS = "application/json, text/event-stream"

@@ -50,7 +50,7 @@ from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.parts import AnyRequest, bring, part, provided
 from webapp.http.rate_limit import TooOften
 from webapp.http.requests import Bounded
-from webapp.http.root_path import is_below, under
+from webapp.http.root_path import under
 from webapp.identity.access_tokens import Verifier
 from webapp.identity.api_keys import ApiKeyRefused
 from webapp.routes.answers import RETRY_SECONDS, Answers, problem
@@ -67,9 +67,8 @@ _HEADERS: Final = {
 }
 # Elsewhere these errors are the fault of the tool's author or the operator; here, the program's.
 _STATUS: Final[Mapping[type[ElicitError], int]] = {InvalidSchema: 400, NotConfigured: 422}
-PATHS: Final = tuple(
-    f"/api/{resource}"
-    for resource in (
+RESOURCES: Final = frozenset(
+    (
         *("questions", "approvals", "runs", "secrets", "inbox"),
         *("accounts", "payments", "webhooks", "events", "reference"),
     )
@@ -77,7 +76,7 @@ PATHS: Final = tuple(
 
 
 class ApiRoutes:
-    """Middleware that serves the API paths. Other requests, even below `/api`, go to the app."""
+    """The application of `/api`. Requests for other resources below `/api` go to the app."""
 
     def __init__(
         self,
@@ -101,7 +100,7 @@ class ApiRoutes:
         self._root_path = root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not any(is_below(scope["path"], path) for path in PATHS):
+        if scope["type"] != "http" or RESOURCES.isdisjoint(scope["path"].split("/", 3)[2:3]):
             await self._app(scope, receive, send)
             return
         bring(scope, self._parts)

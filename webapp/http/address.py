@@ -6,11 +6,9 @@ user name, a zone or an escape) is rejected.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
-from typing import Any
 from urllib.parse import urlsplit
 
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
@@ -98,11 +96,6 @@ class PublicAddress:
             return host == self.authority.host
         return port == self.authority.port and is_this_machine(host)
 
-    def host_of(self, scope: Mapping[str, Any]) -> Authority | None:
-        """Return the authority in the Host header; None if missing, repeated or malformed."""
-        hosts = headers_of(scope, b"host")
-        return Authority.parse(hosts[0], scheme=self.scheme) if len(hosts) == 1 else None
-
 
 def origin_of(text: str) -> tuple[str, Authority] | None:
     """Return the scheme and authority of an Origin header, or None if it is malformed."""
@@ -112,13 +105,6 @@ def origin_of(text: str) -> tuple[str, Authority] | None:
     scheme = match["scheme"].lower()
     authority = Authority.parse(match["authority"], scheme=scheme)
     return None if authority is None else (scheme, authority)
-
-
-def headers_of(scope: Mapping[str, Any], name: bytes) -> list[str]:
-    """Return every value of a header, one for each time it was sent."""
-    return [
-        value.decode("latin-1").strip() for key, value in scope["headers"] if key.lower() == name
-    ]
 
 
 @lru_cache(maxsize=256)  # few addresses, each with many requests

@@ -1,4 +1,4 @@
-"""The middleware that checks Host, Origin and path of every request.
+"""The checks of Host, Origin and path that every request has to pass.
 
 MCP libraries check nothing by default, so a web page that rebinds its host name to 127.0.0.1 could
 run tools as the person who reads the page. A client address in a header is only trusted if a
@@ -21,21 +21,19 @@ from http import HTTPStatus
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Any, TypeAlias
 
-from webapp.http.address import Authority, PublicAddress, headers_of, origin_of, plain_ip
+from webapp.http.address import Authority, PublicAddress, origin_of, plain_ip
 from webapp.http.answer import problem, send_answer
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
-from webapp.http.root_path import Misplaced, is_below, placed, written_path
+from webapp.http.connection import Receive, Scope, Send
+from webapp.http.exchange import PROXIED_KEY, Exchange, note_exchange
+from webapp.http.root_path import Misplaced, placed, written_path
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
-# Paths for programs, which use different names of loopback and do not follow redirects well. Each
-# path includes everything below it.
-MACHINE_PATHS = (
-    *("/mcp", "/.well-known", "/live", "/ready", "/health", "/metrics", "/webhooks", "/api"),
+# First segments of paths for programs, which use different names of loopback and do not follow
+# redirects well.
+FOR_PROGRAMS = frozenset(
+    ("mcp", ".well-known", "live", "ready", "health", "metrics", "webhooks", "api")
 )
-# Set in the scope of a request that a configured proxy passed on: such a request does not come from
-# this machine's user.
-PROXIED_KEY = "elicit.proxied"
 
 # Parts of a path that two parsers can read as different routes: dot segments, empty segments,
 # backslashes, encoded separators and dots (also encoded twice), incomplete escapes, control
@@ -45,7 +43,7 @@ _CROOKED = re.compile(
 )
 _CROOKED_DECODED = re.compile(r"//|\\|/\.{1,2}(?:/|$)|%2[ef]|%5c|[\x00-\x1f\x7f]", re.IGNORECASE)
 
-_CALLS = "/mcp"
+_CALLS = "mcp"
 PROBES = ("/ready", "/health")
 _OTHER_SITE = "This request was made by a page of another site, so it was not carried out."
 _NO_CALLER = (
@@ -83,16 +81,14 @@ class _Refusal(Exception):
 
 
 class Guard:
-    """The middleware that refuses requests not meant for this server."""
+    """The checks that refuse requests not meant for this server."""
 
     def __init__(
         self,
-        app: ASGIApp,
         *,
         public_url: str,
         allowed_origins: frozenset[str] = frozenset(),
         trusted_proxies: tuple[Network, ...] = (),
-        machine_paths: tuple[str, ...] = MACHINE_PATHS,
         taken_path: str = "",
         any_host_paths: frozenset[str] = frozenset(),
     ) -> None:
@@ -101,47 +97,46 @@ class Guard:
         `any_host_paths` are served for any host name, because browsers cannot use them. Raises
         ValueError for an invalid address or origin.
         """
-        self._app = app
         self._address = PublicAddress.parse(public_url)
         self._named_origins = {_required_origin(text) for text in allowed_origins}
         own = (self._address.scheme, self._address.authority)
         self._page_origins = {*self._named_origins, own}
         self._trusted_proxies = trusted_proxies
-        self._machine_paths = machine_paths
         self._taken_path = taken_path
         self._any_host_paths = any_host_paths
         self._told = set[str]()  # codes of refusals that were logged as a warning
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in {"http", "websocket"}:
-            await self._app(scope, receive, send)
-            return
+    async def admit(self, scope: Scope, receive: Receive, send: Send) -> Scope | None:
+        """Return the scope as the application sees it, or answer the request and return None."""
+        scope = {**scope}
+        exchange = note_exchange(scope)
         try:
-            _check_length(scope)
-            if self._is_for_worker(scope):
+            _check_length(exchange)
+            if self._is_for_worker(scope, exchange):
                 await send_answer(send, HTTPStatus.OK, _WORKER, {**_COMMON, **_WORKER_HEADERS})
-                return
+                return None
             _check_path(scope)
             scope = self._placed(scope)
-            scope = self._seen_past_proxies(scope)
-            is_elsewhere = self._check_host(scope)
-            self._check_origin(scope)
+            scope = self._seen_past_proxies(scope, exchange)
+            is_elsewhere = self._check_host(scope, exchange)
+            self._check_origin(scope, exchange)
         except _Refusal as refusal:
             self._log(refusal)
-            await self._refuse(refusal, scope, receive, send)
-            return
+            await self._refuse(refusal, exchange, scope, receive, send)
+            return None
         if is_elsewhere:
             await self._redirect(scope, send)
-        else:
-            await self._app(scope, receive, send)
+            return None
+        return scope
 
-    def _is_for_worker(self, scope: Scope) -> bool:
+    def _is_for_worker(self, scope: Scope, exchange: Exchange) -> bool:
         """Return True if a browser requests a service worker script, at any path."""
         return (
             self._address.is_on_loopback
             and scope["type"] == "http"
-            and headers_of(scope, b"service-worker") == ["script"]
-            and self._address.host_of(scope) in {self._address.authority, *self._address.aliases}
+            and exchange.headers.get(b"service-worker") == ["script"]
+            and exchange.host(scheme=self._address.scheme)
+            in {self._address.authority, *self._address.aliases}
         )
 
     def _placed(self, scope: Scope) -> Scope:
@@ -171,15 +166,15 @@ class Guard:
             self._told.add(refusal.code)
             _logger.warning("guard.refused: %s", refusal.do, extra={"code": refusal.code})
 
-    def _check_host(self, scope: Scope) -> bool:
+    def _check_host(self, scope: Scope, exchange: Exchange) -> bool:
         """Return True to redirect the request: its host is another name of this machine."""
-        host = self._address.host_of(scope)
+        host = exchange.host(scheme=self._address.scheme)
         if host is None:
             raise _bad_request("host-malformed", "A request must name its host exactly once.")
         if host == self._address.authority or scope["path"] in self._any_host_paths:
             return False
         if host in self._address.aliases:
-            if any(is_below(scope["path"], path) for path in self._machine_paths):
+            if first_segment(scope["path"]) in FOR_PROGRAMS:
                 return False
             if scope["type"] == "http" and scope["method"] in {"GET", "HEAD"}:
                 return True
@@ -190,9 +185,10 @@ class Guard:
             do=f"ELICIT_URL is {self._address.url}; set it to the address that people open.",
         )
 
-    def _check_origin(self, scope: Scope) -> None:
-        origins, sites = headers_of(scope, b"origin"), headers_of(scope, b"sec-fetch-site")
-        calls = is_below(scope["path"], _CALLS)
+    def _check_origin(self, scope: Scope, exchange: Exchange) -> None:
+        headers = exchange.headers
+        origins, sites = headers.get(b"origin"), headers.get(b"sec-fetch-site", [])
+        calls = first_segment(scope["path"]) == _CALLS
         if not origins:
             # Browsers omit Origin in some same-origin requests, and then send Sec-Fetch-Site.
             is_meant = not calls or sites in ([], ["none"])
@@ -210,13 +206,13 @@ class Guard:
                 detail=_NO_CALLER if calls else _OTHER_SITE,
             )
 
-    def _seen_past_proxies(self, scope: Scope) -> Scope:
+    def _seen_past_proxies(self, scope: Scope, exchange: Exchange) -> Scope:
         """Return the scope as the proxy saw it, if a configured proxy sent the request."""
         client = scope.get("client")
         if not client or not self._trusted_proxies or not self._is_trusted(client[0]):
             return scope
         changes: dict[str, Any] = {PROXIED_KEY: True}
-        chains = headers_of(scope, b"x-forwarded-for")
+        chains = exchange.headers.get(b"x-forwarded-for", [])
         if len(chains) > 1:
             raise _bad_proxy("X-Forwarded-For came more than once.")
         for chain in chains:
@@ -229,14 +225,16 @@ class Guard:
                 changes["client"] = (address, 0)
                 if not self._is_trusted(address):
                     break
-        schemes = headers_of(scope, b"x-forwarded-proto")
+        schemes = exchange.headers.get(b"x-forwarded-proto", [])
         if schemes:
             if len(schemes) > 1 or schemes[0].lower() not in {"http", "https"}:
                 raise _bad_proxy("X-Forwarded-Proto is neither http nor https.")
             is_secure = schemes[0].lower() == "https"
             plain = "ws" if scope["type"] == "websocket" else "http"
             changes["scheme"] = plain + "s" * is_secure
-        return {**scope, **changes}
+        scope = {**scope, **changes}
+        note_exchange(scope)
+        return scope
 
     def _is_trusted(self, text: str) -> bool:
         try:
@@ -251,8 +249,10 @@ class Guard:
         headers = {**_COMMON, "location": self._address.url + target}
         await send_answer(send, HTTPStatus.TEMPORARY_REDIRECT, b"", headers)
 
-    async def _refuse(self, refusal: _Refusal, scope: Scope, receive: Receive, send: Send) -> None:
-        if _prefers_html(",".join(headers_of(scope, b"accept"))):
+    async def _refuse(
+        self, refusal: _Refusal, exchange: Exchange, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        if _prefers_html(",".join(exchange.headers.get(b"accept", []))):
             media_type, body = "text/html; charset=utf-8", _page(refusal, url=self._address.url)
         else:
             media_type = "application/problem+json"
@@ -268,6 +268,10 @@ class Guard:
         if refusal.code == "length-twice":  # the connection's later bytes are ambiguous too
             headers["connection"] = "close"
         await send_answer(send, refusal.status, body, headers, prefix=prefix)
+
+
+def first_segment(path: str) -> str:
+    return path.split("/", 2)[1]
 
 
 def _page(refusal: _Refusal, *, url: str) -> bytes:
@@ -306,9 +310,9 @@ def _check_path(scope: Scope) -> None:
         raise _bad_request("path-malformed", "The path of this request is not in its plain form.")
 
 
-def _check_length(scope: Scope) -> None:
+def _check_length(exchange: Exchange) -> None:
     """Reject requests with two lengths: a proxy may use the other length (RFC 9112, 6.1)."""
-    if headers_of(scope, b"transfer-encoding") and headers_of(scope, b"content-length"):
+    if exchange.headers.keys() >= {b"transfer-encoding", b"content-length"}:
         raise _bad_request(
             "length-twice", "A request says how long it is once: by its length, or in chunks."
         )

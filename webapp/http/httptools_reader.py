@@ -11,6 +11,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_BYTES_AT_MOST = 64 * 1024  # large enough for the cookies of all programs on 127.0.0.1
+_TOO_LONG = "the head is too long"
 
 
 class FastProtocol(HttpToolsProtocol):
@@ -36,24 +37,24 @@ class FastProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        self._count(url)
+        self._read_bytes += len(url)
+        if self._read_bytes > HEAD_BYTES_AT_MOST:
+            raise ValueError(_TOO_LONG)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._head_bytes is not None:
-            self._count(name, value)
-            super().on_header(name, value)
+        if self._head_bytes is None:
+            return
+        self._read_bytes += len(name) + len(value)
+        if self._read_bytes > HEAD_BYTES_AT_MOST:
+            raise ValueError(_TOO_LONG)
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._head_bytes = None
         if not self.url.startswith(b"/") and self.url != b"*":
             raise ValueError("it asks for another host's address")
         super().on_headers_complete()
-
-    def _count(self, *parts: bytes) -> None:
-        self._read_bytes += sum(map(len, parts))
-        if self._read_bytes > HEAD_BYTES_AT_MOST:
-            raise ValueError("the head is too long")
 
     def _refuse(self) -> None:
         earlier: Any = self.cycle  # None before the first request

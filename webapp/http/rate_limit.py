@@ -5,10 +5,9 @@ caller with more addresses than that is not limited by address.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from http import HTTPStatus
 from ipaddress import IPv6Address, ip_network
 from math import ceil
 from typing import Any
@@ -16,9 +15,6 @@ from typing import Any
 from flows.errors import ElicitError
 from webapp.deadline import Clock, ticks_of
 from webapp.http.address import plain_ip
-from webapp.http.answer import send_answer
-from webapp.http.browser import page_headers
-from webapp.http.connection import ASGIApp, Receive, Scope, Send
 
 KEYS_AT_MOST = 10_000
 _HOUSEHOLD_BITS = 64  # IPv6 prefix that one customer gets, with free choice of addresses in it
@@ -118,40 +114,3 @@ class AtOnce:
             self._under_way[key] -= 1
             if not self._under_way[key]:
                 del self._under_way[key]
-
-
-class Paced:
-    """Middleware that limits page requests by address.
-
-    If the address is over its limit, a request with a valid link, session or other token is counted
-    by that token instead, so people who share an address cannot block each other. Paths for
-    programs are exempt: their tokens and signatures identify the caller.
-    """
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        rates: Rates,
-        free: tuple[str, ...],
-        credential: Callable[[Scope], str | None],
-    ) -> None:
-        """`credential` returns the name of a request's valid token, or None."""
-        self._app = app
-        self._rates = rates
-        self._free = free
-        self._credential = credential
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = f"{scope['path']}/"
-        is_free = scope["type"] != "http" or any(path.startswith(f"{free}/") for free in self._free)
-        wait = 0.0 if is_free else self._rates.allow(address_key(scope))
-        if wait and (credential := self._credential(scope)) is not None:
-            wait = self._rates.allow(credential)
-        if not wait:
-            await self._app(scope, receive, send)
-            return
-        error = TooOften(wait)
-        about = {"content-type": "text/plain; charset=utf-8", "retry-after": str(error.seconds)}
-        status = HTTPStatus.TOO_MANY_REQUESTS
-        await send_answer(send, status, str(error).encode(), {**page_headers(), **about})

@@ -14,8 +14,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import PEER_KEY
 from webapp.identity.local_peer import (
-    PEER_KEY,
     Peer,
     PeerConnection,
     is_told_at_once,

@@ -29,15 +29,12 @@ from types import ModuleType
 from typing import Any
 
 from webapp.http.address import PublicAddress, plain_ip
-from webapp.http.guard import PROXIED_KEY
-
-# The key in a request's scope for the owner of its connection.
-PEER_KEY = "elicit.peer"
+from webapp.http.exchange import PEER_KEY, PROXIED_KEY, Exchange, exchange_of
 
 # The uid that the kernel shows for users without a uid here (overflowuid). Some services share it.
 _NOBODY = 65534
 
-_NAME_KEPT_AT_MOST = 64  # bytes of a header's name; longer names from strangers are not cached
+_NAMES_KEPT_AT_MOST = 1024  # bytes of a request's header names; longer ones are not cached
 _RELAYED = re.compile(
     r"forwarded|via|cdn-loop|max-forwards|surrogate-.*|x-(url-)?scheme"
     r"|([a-z0-9]+-)*(client|connecting|real)-ip"
@@ -123,7 +120,10 @@ class LocalPeers:
 
     def why_not(self, scope: Mapping[str, Any]) -> str | None:
         """Return a sentence that says why the request is not local, or None if it is."""
-        return self._relay(scope) or self._stranger(scope)
+        exchange = exchange_of(scope)
+        if exchange.judged is None or exchange.judged[0] is not self:
+            exchange.judged = (self, self._relay(scope, exchange) or self._stranger(scope))
+        return exchange.judged[1]
 
     def is_another_user(self, scope: Mapping[str, Any]) -> bool:
         """Return True if another user of this machine certainly made the connection."""
@@ -146,19 +146,20 @@ class LocalPeers:
         peer = scope.get(PEER_KEY)
         return isinstance(peer, Peer) and peer.is_gone
 
-    def _relay(self, scope: Mapping[str, Any]) -> str | None:
+    def _relay(self, scope: Mapping[str, Any], exchange: Exchange) -> str | None:
         """Return a sentence about a sign of a relay in the request, or None."""
         if scope.get(PROXIED_KEY):
             return "A configured proxy handed the request on."
-        for name, _ in scope["headers"]:
-            if (header := _relaying(name)) is not None:
-                return f"Something relayed the request: it carries the header {header}."
+        names = tuple(exchange.headers)
+        is_short = sum(map(len, names)) <= _NAMES_KEPT_AT_MOST
+        if (header := (_kept_relaying if is_short else _relaying)(names)) is not None:
+            return f"Something relayed the request: it carries the header {header}."
         # A minimal nginx configuration that runs as our own user uses HTTP/1.0.
         if scope.get("http_version") in {None, "0.9", "1.0"}:
             return "The request came over HTTP/1.0, which relays speak and browsers do not."
         if not self._address.is_on_loopback:
             return "This server's public address is not on this machine only."
-        if self._address.host_of(scope) not in self._hosts:
+        if exchange.host(scheme=self._address.scheme) not in self._hosts:
             return "The request names another host than this server's."
         return None
 
@@ -190,20 +191,15 @@ class LocalPeers:
         return None
 
 
-def _relaying(name: bytes) -> str | None:
-    """Return the header's name if relays add this header."""
-    return _kept_relaying(name) if len(name) <= _NAME_KEPT_AT_MOST else _relaying_now(name)
-
-
-def _relaying_now(name: bytes) -> str | None:
+def _relaying(names: tuple[bytes, ...]) -> str | None:
+    """Return the first of these headers that relays add, or None."""
     # Some servers pass names in CGI's spelling.
-    header = name.decode("latin-1").lower().replace("_", "-")
-    return header if _RELAYED.fullmatch(header) else None
+    headers = (name.decode("latin-1").replace("_", "-") for name in names)
+    return next((header for header in headers if _RELAYED.fullmatch(header)), None)
 
 
-_kept_relaying = lru_cache(maxsize=512)(
-    _relaying_now
-)  # clients send the same few names with each request
+# Clients send the same few names with each request.
+_kept_relaying = lru_cache(maxsize=256)(_relaying)
 
 
 @lru_cache(maxsize=256)

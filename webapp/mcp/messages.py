@@ -16,8 +16,8 @@ from typing import Any, Final
 from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE
 from mcp_types import INVALID_REQUEST
 
-from webapp.http.address import headers_of
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.http.exchange import exchange_of
 
 MESSAGE_BYTES_AT_MOST: Final = DEFAULT_MAX_REQUEST_BODY_SIZE
 VALUES_AT_MOST: Final = 50_000
@@ -106,7 +106,7 @@ def _marks(text: bytes) -> int:
 
 
 def _told_length(scope: Mapping[str, Any]) -> int:
-    told = headers_of(scope, b"content-length")
+    told = exchange_of(scope).headers.get(b"content-length")
     return int(told[0]) if told and told[0].isascii() and told[0].isdecimal() else 0
 
 

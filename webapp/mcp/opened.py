@@ -16,8 +16,8 @@ from typing import Any
 from mcp_types import INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from webapp.http.address import headers_of
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.http.exchange import exchange_of
 from webapp.identity.identity import Sender
 from webapp.mcp.shares import ClientSession, SessionRoom, Shares
 
@@ -58,7 +58,8 @@ class OpenedSessions:
         if sender is None:  # the connection has ended: do not start a body for it
             await refuse(send, HTTPStatus.FORBIDDEN, "It is not known who sent this.")
             return
-        ids, versions = headers_of(scope, SESSION_HEADER), headers_of(scope, VERSION_HEADER)
+        headers = exchange_of(scope).headers
+        ids, versions = headers.get(SESSION_HEADER, []), headers.get(VERSION_HEADER, [])
         if len(ids) > 1 or len(versions) > 1:  # the library might read another one than this code
             await refuse(send, HTTPStatus.BAD_REQUEST, "A header came more than once.")
         elif versions and versions[0] not in HANDSHAKE_PROTOCOL_VERSIONS:
@@ -84,9 +85,11 @@ class OpenedSessions:
         async def noting(message: Message) -> None:
             is_start = message["type"] == "http.response.start"
             if is_start and message["status"] < HTTPStatus.BAD_REQUEST:
-                for id in headers_of(message, SESSION_HEADER):
-                    self._open_ones[id] = session
-                    self._ids[session] = id
+                for name, value in message.get("headers", ()):
+                    if name.lower() == SESSION_HEADER:
+                        id = value.decode("latin-1").strip()
+                        self._open_ones[id] = session
+                        self._ids[session] = id
             await send(message)
 
         try:

@@ -8,9 +8,9 @@ import secrets
 from http import HTTPStatus
 
 from webapp.collector import Collector
-from webapp.http.address import headers_of
 from webapp.http.answer import problem, send_answer
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import exchange_of
 from webapp.telemetry.families import MEDIA_TYPE
 
 PATH = "/metrics"
@@ -18,13 +18,8 @@ _PROBLEM = "application/problem+json"
 _NOT_KEPT = {"cache-control": "no-store"}
 
 
-def with_metrics(app: ASGIApp, *, collector: Collector, token: str) -> ASGIApp:
-    """Return the application with the metrics page, or unchanged without a token."""
-    return MetricsPage(app, collector=collector, token=token) if token else app
-
-
 class MetricsPage:
-    """The metrics page at its path. All other requests go to the application."""
+    """The metrics page at its path. The application has the paths below it."""
 
     def __init__(self, app: ASGIApp, *, collector: Collector, token: str) -> None:
         self._app = app
@@ -39,7 +34,7 @@ class MetricsPage:
         if not is_head and scope["method"] != "GET":
             status, about = HTTPStatus.METHOD_NOT_ALLOWED, {"allow": "GET, HEAD"}
             await _refuse(send, status, about, "Metrics are read with GET.")
-        elif not self._is_known(headers_of(scope, b"authorization")):
+        elif not self._is_known(exchange_of(scope).headers.get(b"authorization", [])):
             status, about = HTTPStatus.UNAUTHORIZED, {"www-authenticate": "Bearer"}
             detail = "Send the token of ELICIT_METRICS in the Authorization header."
             await _refuse(send, status, about, detail)

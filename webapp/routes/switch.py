@@ -18,7 +18,10 @@ _log = logging.getLogger(__name__)
 
 
 class Switch:
-    """Sends each request to our routes, or to the served application if only it has the path."""
+    """Sends each request to our routes, or to the served application if only it has the path.
+
+    `call` is for paths whose first segment is that of the MCP endpoint.
+    """
 
     def __init__(
         self,
@@ -40,10 +43,7 @@ class Switch:
             await nothing_to_begin(receive, send)
             return
         if not (is_own := is_ours(scope["path"])) and self._served.has_route(scope):
-            # The author's own routes may complete questions: in trusted code, or with a return
-            # token.
-            with asking(self._service.completing):
-                await self._served(scope, receive, send)
+            await self._serve(scope, receive, send)
             return
         if scope["path"] == f"{MCP_PATH}/" and scope["type"] == "http":  # as the MCP libraries do
             to = {"location": MCP_PATH}
@@ -60,3 +60,13 @@ class Switch:
                 await send_answer(send, status, body, {"content-type": "application/problem+json"})
                 return
         await self._ours(scope, receive, send)
+
+    async def call(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_server = self._served.server is not None
+        is_call = has_server and scope["path"] == MCP_PATH and scope["type"] == "http"
+        await (self._serve if is_call else self)(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # The author's own routes may complete questions: in trusted code, or with a return token.
+        with asking(self._service.completing):
+            await self._served(scope, receive, send)

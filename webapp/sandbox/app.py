@@ -20,6 +20,7 @@ from litestar.exceptions import HTTPException
 from litestar.params import RawBody
 
 from webapp.http.connection import Receive, Scope, Send
+from webapp.http.edge import Edge
 from webapp.http.guard import Guard
 from webapp.http.parts import AnyRequest, bring, nothing_to_begin, part, provided
 from webapp.http.requests import Bounded
@@ -82,7 +83,7 @@ class SandboxApp:
             "checkout": checkout,
         }
         # Outside the routing as well: a middleware would not see an unknown path.
-        self._guarded = Guard(Bounded(_routes()), public_url=sandbox.url)
+        self._guarded = Edge(Bounded(_routes()), guard=Guard(public_url=sandbox.url))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -29,7 +29,8 @@ from webapp.deadline import HandClock
 from webapp.demo.client import DeclaringClient
 from webapp.http.client import Outbound, Transport
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
-from webapp.identity.local_peer import PEER_KEY, Peer
+from webapp.http.exchange import PEER_KEY
+from webapp.identity.local_peer import Peer
 from webapp.limits import CallLimits
 from webapp.sandbox import new_sandbox
 from webapp.sandbox.app import SandboxApp

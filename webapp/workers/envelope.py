@@ -23,10 +23,10 @@ from starlette.authentication import AuthCredentials
 
 from flows.crypto.vault import FINGERPRINT_BYTES, NONCE_BYTES, Ring
 from webapp.http.connection import Scope
-from webapp.http.guard import PROXIED_KEY
+from webapp.http.exchange import PEER_KEY, PROXIED_KEY
 from webapp.http.root_path import ROOT_KEY
 from webapp.identity.access_tokens import CheckedToken
-from webapp.identity.local_peer import PEER_KEY, Peer, PeerConnection
+from webapp.identity.local_peer import Peer, PeerConnection
 
 CHALLENGE_BYTES = 32
 _KEY_BYTES = 32

@@ -20,8 +20,8 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from flows.crypto.vault import Ring
 from flows.errors import StoreUnavailable
-from webapp.http.address import headers_of
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.http.exchange import exchange_of, note_exchange
 from webapp.mcp.opened import SESSION_HEADER, VERSION_HEADER, refuse
 from webapp.server import MCP_PATH, HostedApplication
 from webapp.service import Service
@@ -141,18 +141,22 @@ class RoutedSessions:
                 }
             await send(message)
 
-        headers = [
-            (name, value.removesuffix(suffix) if name == SESSION_HEADER else value)
-            for name, value in scope["headers"]
-        ]
-        await self._app({**scope, "headers": headers}, receive, naming)
+        if SESSION_HEADER in exchange_of(scope).headers:
+            headers = [
+                (name, value.removesuffix(suffix) if name == SESSION_HEADER else value)
+                for name, value in scope["headers"]
+            ]
+            scope = {**scope, "headers": headers}
+            note_exchange(scope)
+        await self._app(scope, receive, naming)
 
 
 def _worker_of(scope: Scope) -> str | None:
     """Return the worker that owns the request's session, or None without one valid session id."""
     if scope["type"] != "http":
         return None
-    ids, versions = headers_of(scope, SESSION_HEADER), headers_of(scope, VERSION_HEADER)
+    headers = exchange_of(scope).headers
+    ids, versions = headers.get(SESSION_HEADER, []), headers.get(VERSION_HEADER, [])
     has_none = any(version not in HANDSHAKE_PROTOCOL_VERSIONS for version in versions)
     if len(ids) != 1 or has_none:  # later protocol revisions have no sessions
         return None

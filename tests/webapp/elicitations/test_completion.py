@@ -35,8 +35,9 @@ from tests.support.service_env import (
 from webapp.calls.verbs import Verbs
 from webapp.completion import Completing
 from webapp.elicitations.aliases import give_alias
+from webapp.http.exchange import PEER_KEY
 from webapp.identity.identity import Identity, IdentityRules
-from webapp.identity.local_peer import PEER_KEY, LocalPeers, Peer
+from webapp.identity.local_peer import LocalPeers, Peer
 from webapp.identity.users import Users
 from webapp.records.owners import SERVICE
 from webapp.records.values import Alias

@@ -12,7 +12,9 @@ import pytest
 
 from tests.support.serving import serving_at
 from webapp.http.connection import Message, Receive, Scope, Send
-from webapp.http.guard import PROXIED_KEY, Guard
+from webapp.http.edge import Edge
+from webapp.http.exchange import PROXIED_KEY
+from webapp.http.guard import Guard
 
 HERE = "http://127.0.0.1:8765"
 PUBLIC = "https://tools.example.com"
@@ -72,7 +74,7 @@ async def ask(
         "server": ("127.0.0.1", 8765),
         **scope_changes,
     }
-    await Guard(app, **guard)(scope, receive, send)
+    await Edge(app, guard=Guard(**guard))(scope, receive, send)
     assert (answer.passed is None) == (answer.status != 0)
     return answer
 
@@ -471,7 +473,7 @@ async def test_the_lifespan_passes() -> None:
 )
 async def test_a_wrong_address_or_origin_is_refused_at_the_start(guard: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"is not an|must end after"):
-        Guard(hello, **guard)
+        Guard(**guard)
 
 
 async def hello(scope: Scope, receive: Receive, send: Send) -> None:
@@ -490,7 +492,7 @@ async def speak(url: str, text: str) -> str:
 
 
 async def test_over_a_real_connection_only_our_own_host_is_served() -> None:
-    async with serving_at(lambda url: Guard(hello, public_url=url)) as url:
+    async with serving_at(lambda url: Edge(hello, guard=Guard(public_url=url))) as url:
         host = urlsplit(url).netloc
         assert await speak(url, f"GET / HTTP/1.1\nHost: {host}\n\n") == "200 OK"
         for request, status in {
@@ -510,7 +512,7 @@ async def test_over_a_real_connection_only_our_own_host_is_served() -> None:
 
 async def test_over_a_real_connection_nobody_names_his_own_address() -> None:
     async with (
-        serving_at(lambda url: Guard(hello, public_url=url)) as url,
+        serving_at(lambda url: Edge(hello, guard=Guard(public_url=url))) as url,
         httpx.AsyncClient(headers={"X-Forwarded-For": "203.0.113.7"}) as client,
     ):
         assert (await client.get(url)).text == "127.0.0.1"

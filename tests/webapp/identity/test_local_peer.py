@@ -23,9 +23,9 @@ from tests.support.local_peers import ME, ON_LINUX
 from tests.support.serving import bound, serving_at
 from webapp.http.address import plain_ip
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
-from webapp.http.guard import PROXIED_KEY
+from webapp.http.exchange import PEER_KEY, PROXIED_KEY
 from webapp.identity import local_peer as locality
-from webapp.identity.local_peer import PEER_KEY, LocalPeers, Peer, PeerConnection, uid_of_peer
+from webapp.identity.local_peer import LocalPeers, Peer, PeerConnection, uid_of_peer
 
 HERE = "http://127.0.0.1:8765"
 MY_NAME = pwd.getpwuid(ME).pw_name

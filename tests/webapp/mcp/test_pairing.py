@@ -24,7 +24,8 @@ from tests.support.mcp_server import (
     text_of,
 )
 from webapp.http.connection import Scope
-from webapp.identity.local_peer import PEER_KEY, Peer
+from webapp.http.exchange import PEER_KEY
+from webapp.identity.local_peer import Peer
 from webapp.identity.pairing import address_of, key_of
 from webapp.limits import CallLimits
 from webapp.settings.identity import IdentitySettings

@@ -4,7 +4,9 @@ from datetime import timedelta
 
 from tests.support.clock import Clock
 from webapp.http.connection import Message, Receive, Scope, Send
-from webapp.http.rate_limit import Paced, Rates
+from webapp.http.edge import Edge
+from webapp.http.guard import Guard
+from webapp.http.rate_limit import Rates
 
 
 class Door:
@@ -15,10 +17,10 @@ class Door:
         self.came: list[str] = []
         rates = Rates(burst=3, every=timedelta(seconds=2), clock=self.clock)
         self.credentials: dict[str, str] = {}  # paths with a valid credential
-        self._app = Paced(
+        self._app = Edge(
             self._pass,
+            guard=Guard(public_url="https://tools.example.com"),
             rates=rates,
-            free=("/mcp", "/webhooks"),
             credential=lambda scope: self.credentials.get(scope["path"]),
         )
 
@@ -31,7 +33,13 @@ class Door:
         async def send(message: Message) -> None:
             said.append(message)
 
-        scope: Scope = {"type": "http", "path": path, "client": (address, 5), "headers": []}
+        scope: Scope = {
+            "type": "http",
+            "method": "GET",
+            "path": path,
+            "client": (address, 5),
+            "headers": [(b"host", b"tools.example.com")],
+        }
         await self._app(scope, receive, send)
         headers = {k.decode(): v.decode() for k, v in said[0]["headers"]}
         return said[0]["status"], headers
@@ -77,6 +85,6 @@ async def test_one_address_does_not_hold_back_another() -> None:
 
 async def test_programs_are_not_counted() -> None:
     door = Door()
-    for path in ("/mcp", "/webhooks/stripe"):
+    for path in ("/mcp", "/webhooks/stripe", "/static/app.css"):
         assert [(await door.ask(path))[0] for _ in range(9)] == [200] * 9
     assert (await door.ask("/e/x"))[0] == 200
