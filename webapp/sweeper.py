@@ -100,7 +100,7 @@ async def _tried(service: Service, record: Record, now: datetime) -> None:
     except Unreadable:
         _log.exception("record.unreadable", extra={"kind": record.kind})
     except Conflict:
-        _log.info("sweeper.outrun", extra={"kind": record.kind})  # the record stays due
+        _log.info("sweeper.conflict", extra={"kind": record.kind})  # the record stays due
     except StoreUnavailable as error:
         _log.warning("store.unavailable", extra={"why": error.why})
     except ElicitError as error:

@@ -113,7 +113,7 @@ async def read_token(
     found = await working_account_of(service, requester, account_id, user=user)
     provider = service.kinds.accounts.connections.provider(found)
     assert provider is not None  # a working account has one
-    _log.info("account.token_told", extra={"id": found.id, "key": requester.program.id})
+    _log.info("account.token_read", extra={"id": found.id, "key": requester.program.id})
     return AccessToken(
         access_token=found.access_token,
         expires_at=found.expires_at,

@@ -153,7 +153,7 @@ class McpClients:
                     self._note(client, mode, what, about=about)
                 )
         except ElicitError:  # the question continues without the record
-            _log.warning("client.not_remembered", exc_info=True)
+            _log.warning("client.not_stored", exc_info=True)
 
     async def all(self, *, owner: str | None = None) -> list[ClientRecord]:
         """Return the records of one owner or of all owners, the latest first."""

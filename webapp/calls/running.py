@@ -241,7 +241,7 @@ class RunningTools:
         if self._calls:
             _, stubborn = await asyncio.wait(tuple(self._calls), timeout=ENDING_SECONDS)
             for task in stubborn:
-                _log.error("call.would_not_end", extra={"leg": self._calls[task].leg})
+                _log.error("call.not_ended", extra={"leg": self._calls[task].leg})
         for left in (self._begun, self._notes):
             if left:
                 await asyncio.wait(tuple(left), timeout=ENDING_SECONDS)
@@ -308,7 +308,7 @@ class RunningTools:
         has_failed = False
         while not await self._is_noted(call, note, has_failed=has_failed):
             if self._is_closing:
-                _log.error("call.not_noted", extra=_about(call))
+                _log.error("call.not_recorded", extra=_about(call))
                 break
             if not has_failed:  # a shutdown waits for the retry
                 self._unanswered.add(call)
@@ -331,7 +331,7 @@ class RunningTools:
             _log.exception("call.bookkeeping_failed", extra=_about(call, error))
             return True
         if has_failed:
-            _log.info("call.noted", extra=_about(call))
+            _log.info("call.recorded", extra=_about(call))
         return True
 
     def _try_again(self) -> None:
@@ -363,4 +363,4 @@ def _about(call: Call, error: Exception | None = None) -> dict[str, object]:
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        _log.warning("call.left_body_failed", exc_info=task.exception())
+        _log.warning("call.abandoned_run_failed", exc_info=task.exception())

@@ -29,7 +29,7 @@ async def all_were_asked(unasked: Unasked, *, tool: str) -> None:
     if unasked:
         await asyncio.sleep(0)
     if made := unasked.pop_all():
-        _log.error("questions.never_asked", extra={"tool": tool, "places": _in_full(made)})
+        _log.error("questions.not_awaited", extra={"tool": tool, "places": _in_full(made)})
         raise never_asked(made)
 
 

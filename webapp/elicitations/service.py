@@ -413,7 +413,7 @@ class Elicitations:
             if self.plugins.hear_ends:
                 self.plugins.settled(changed)
         else:
-            _log.info("elicitation.moved", extra={**_told(changed), "status": status})
+            _log.info("elicitation.changed", extra={**_told(changed), "status": status})
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._works.discard(task)

@@ -47,4 +47,4 @@ async def _look(listing: Listing) -> None:
     try:
         await listing.look_again()
     except Exception:  # noqa: BLE001 - one listing must not stop the others
-        _log.exception("tools.look_failed")
+        _log.exception("tools.check_failed")

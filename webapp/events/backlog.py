@@ -57,7 +57,7 @@ class Backlog:
         if told_at is None or now - told_at >= BETWEEN_WORDS:
             self._told_at[address] = now
             waiting = len(self._waiting[address])
-            _log.error("events.not_kept", extra={"address": address, "waiting": waiting})
+            _log.error("events.not_stored", extra={"address": address, "waiting": waiting})
 
     def update(self, id: str, *, status: str) -> None:
         """Update the count from an event's status, written by any process."""

@@ -227,7 +227,7 @@ class EventSender:
             case "given up":
                 _log.error("event.given_up", extra={**about, "why": event.why})
             case _:
-                _log.warning("event.not_taken", extra={**about, "why": event.why})
+                _log.warning("event.not_accepted", extra={**about, "why": event.why})
         result = "failed" if event.status == "waiting" else event.status.replace(" ", "_")
         self._elicitations.observer.event_sent(event.address, result)
         return event.status != "waiting"

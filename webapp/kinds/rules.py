@@ -78,7 +78,7 @@ class Rules:
             async with asyncio.timeout(ANSWERED_WITHIN):
                 return await future
         except TimeoutError:
-            _log.warning("rules.nobody_answered", extra={"id": asked.id})
+            _log.warning("rules.timed_out", extra={"id": asked.id})
             return [NOBODY]
         finally:
             del self._asked[check.id]

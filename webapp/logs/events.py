@@ -39,6 +39,33 @@ _IN_ADDRESS = re.compile(
     r"|()[\w-]{40,}\.[\w-]{43}(?![\w-])"
 )
 _OURS = ("webapp", "flows")
+# Former names of events. Until the next release a line has the former name, too, as `formerly`.
+FORMER_EVENTS = {
+    "account.token_read": "account.token_told",
+    "audit.repaired": "audit.mended",
+    "call.abandoned_run_failed": "call.left_body_failed",
+    "call.not_ended": "call.would_not_end",
+    "call.not_recorded": "call.not_noted",
+    "call.recorded": "call.noted",
+    "callback.mix_up": "callback.mixed",
+    "client.not_stored": "client.not_remembered",
+    "elicitation.changed": "elicitation.moved",
+    "event.not_accepted": "event.not_taken",
+    "events.not_stored": "events.not_kept",
+    "payment.unknown_status": "payment.unknown_word",
+    "questions.not_awaited": "questions.never_asked",
+    "return.provider_unreachable": "return.unanswered",
+    "rules.timed_out": "rules.nobody_answered",
+    "store.changes_disconnected": "store.hears_nothing",
+    "store.changes_reconnected": "store.hears_again",
+    "sweeper.conflict": "sweeper.outrun",
+    "task.result_not_stored": "task.result_not_kept",
+    "tools.check_failed": "tools.look_failed",
+    "webhook.not_stored": "webhook.not_kept",
+    "webhook.processed": "webhook.taken",
+    "webhook.provider_unreachable": "webhook.not_asked",
+    "workers.not_connected": "workers.apart",
+}
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -65,6 +92,8 @@ class Events(logging.Formatter):
             "event": record.getMessage(),
             **extras_of(record),
         }
+        if (former := FORMER_EVENTS.get(record.getMessage())) is not None:
+            facts["formerly"] = former
         hidden = cast("Collection[str]", facts.pop("hidden", ()))
         error = record.exc_info[1] if record.exc_info else None
         cause = root_cause(record)

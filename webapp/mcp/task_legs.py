@@ -130,7 +130,7 @@ class TaskLegs:
         self._long[run_id] = text
         while sum(map(len, self._long.values())) > LONG_BYTES_AT_MOST:
             gone, _ = self._long.popitem(last=False)
-            _log.warning("task.result_not_kept", extra={"run": gone})
+            _log.warning("task.result_not_stored", extra={"run": gone})
 
 
 def _result_of(came_of_it: HandlerResult | Exception) -> Result:

@@ -164,7 +164,7 @@ class Verification:
         told_before: Sequence[StoredWebhook] = ()
         if session.unknown_word is not None:
             about = {"id": elicitation.id, "session": session.id, "why": session.unknown_word}
-            _log.warning("payment.unknown_word", extra=about)
+            _log.warning("payment.unknown_status", extra=about)
 
         async def rows(changed: Elicitation) -> Sequence[Value]:
             nonlocal told_before

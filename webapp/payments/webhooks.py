@@ -216,7 +216,9 @@ class Webhooks:
             try:
                 await self.reconcile(stored or hook)
             except Failed as error:  # the sweeper polls the provider later
-                _log.warning("webhook.not_asked", extra={"seller": seller.name, "why": str(error)})
+                _log.warning(
+                    "webhook.provider_unreachable", extra={"seller": seller.name, "why": str(error)}
+                )
                 return word
             word = "asked"
         return word

@@ -176,7 +176,7 @@ class AuditChain:
 
 
 def _log_mended(owner: str, why: str) -> None:
-    _log.error("audit.mended", extra={"owner": owner[:6], "why": why})
+    _log.error("audit.repaired", extra={"owner": owner[:6], "why": why})
 
 
 class _OwnersChain:

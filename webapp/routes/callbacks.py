@@ -60,7 +60,7 @@ async def provider_answers(
     try:
         code = accounts.flow.code_of(elicitation, arrival)
     except Mixed as error:
-        _log.warning("callback.mixed", extra={"id": elicitation.id, "why": error.reason})
+        _log.warning("callback.mix_up", extra={"id": elicitation.id, "why": error.reason})
         mixed = BadRequest(server=server, problem=str(error))
         return answers.page(mixed, status=HTTPStatus.BAD_REQUEST, for_user=elicitation.is_for_user)
     # this server's configuration lacks the provider; the question stays open
@@ -107,7 +107,7 @@ async def provider_returns(
                 )
     except (Failed, Mismatch) as error:
         # The provider's webhook brings the result; until then the page of the link waits.
-        _log.warning("return.unanswered", exc_info=error, extra={"id": elicitation.id})
+        _log.warning("return.provider_unreachable", exc_info=error, extra={"id": elicitation.id})
     return see_other(service.links.of(elicitation, now=page.now))
 
 

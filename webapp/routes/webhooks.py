@@ -51,7 +51,7 @@ async def hooked(
             return await _hinted(unsigned, body, request=request, service=service)
     except StoreUnavailable as error:
         service.telemetry.observer.webhook_came(seller, "not_kept")
-        _log.warning("webhook.not_kept", extra={"seller": seller, "why": error.why})
+        _log.warning("webhook.not_stored", extra={"seller": seller, "why": error.why})
         raise ServiceUnavailableException from error
     raise NotFoundException
 
@@ -101,7 +101,7 @@ async def _hinted(
         became = f"other_{error.what}"
     except Failed as error:  # the provider sends the hint again
         service.telemetry.observer.webhook_came(name, "not_asked")
-        _log.warning("webhook.not_asked", extra={"seller": name, "why": str(error)})
+        _log.warning("webhook.provider_unreachable", extra={"seller": name, "why": str(error)})
         raise ServiceUnavailableException from error
     _taken(became or "ignored", name, service)
     if became not in (None, "asked"):
@@ -129,7 +129,7 @@ def _turned_away(error: Unverified | Malformed, seller: str, service: Service) -
 
 
 def _taken(became: str, seller: str, service: Service) -> None:
-    _log.info("webhook.taken", extra={"seller": seller, "became": became})
+    _log.info("webhook.processed", extra={"seller": seller, "became": became})
     service.telemetry.observer.webhook_came(seller, became)
 
 

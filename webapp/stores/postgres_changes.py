@@ -131,7 +131,7 @@ class PostgresChanges:
             except StoreUnavailable:
                 wait = min(2 * wait, _LAST_WAIT_SECONDS)
                 continue
-            _log.info("store.hears_again")
+            _log.info("store.changes_reconnected")
             self._look_again()
             await self._stay(connection)
             wait = _FIRST_WAIT_SECONDS
@@ -165,7 +165,7 @@ class PostgresChanges:
             why = self._server.unavailable(error).why
         finally:
             connection.terminate()
-        _log.warning("store.hears_nothing", extra={"why": why})
+        _log.warning("store.changes_disconnected", extra={"why": why})
 
 
 def _payloads(opening: str, names: Sequence[_Name]) -> list[str]:

@@ -68,7 +68,7 @@ async def routed(
         except RelayUnusable as error:
             if processes > 1:
                 raise StoreUnavailable(str(error)) from error
-            _log.warning("workers.apart", extra={"why": str(error)})
+            _log.warning("workers.not_connected", extra={"why": str(error)})
         yield routing
 
 

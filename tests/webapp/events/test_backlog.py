@@ -30,7 +30,7 @@ async def test_beyond_the_bound_nothing_is_kept_and_the_log_and_the_row_say_so(
         for number in range(5):
             await asked(service, join=str(number), timeout=WEEK)
         assert len(await events_of(service)) == 3
-        assert caplog.messages.count("events.not_kept") == 1
+        assert caplog.messages.count("events.not_stored") == 1
         await round_of(service)
         assert (await service.events.states())["crm"].not_kept == 2
         receiver.is_down = False

@@ -217,7 +217,7 @@ async def test_a_write_of_very_many_is_written_and_what_it_cannot_tell_is_counte
     await here.elicitations.write(*many)
     assert len(await events_of(here)) == 100
     assert here.events.backlog.not_kept == {"crm": 200}
-    assert "events.not_kept" in caplog.messages
+    assert "events.not_stored" in caplog.messages
 
 
 async def test_what_was_told_is_erased_when_its_time_is_over() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from flows.question import Asker, asking
 from tests.support.work import is_at_most
-from webapp.logs.events import LETTERS_AT_MOST, Events, JsonEvents, mask_secrets
+from webapp.logs.events import FORMER_EVENTS, LETTERS_AT_MOST, Events, JsonEvents, mask_secrets
 from webapp.logs.lines import SOUGHT_SECONDS, WINDOW_SECONDS, Counted, Lines, LogSettings
 
 
@@ -28,6 +28,12 @@ def test_an_event_stands_with_the_ids_that_it_was_given() -> None:
 def test_an_event_without_ids_is_one_line() -> None:
     assert line("app.failed").endswith("webapp.routes app.failed")
     assert "\n" not in line("app.failed")
+
+
+def test_renamed_event_has_its_former_name() -> None:
+    record = logging.LogRecord("webapp", logging.INFO, "", 1, "audit.repaired", None, None)
+    assert json.loads(JsonEvents().format(record))["formerly"] == "audit.mended"
+    assert not FORMER_EVENTS.keys() & set(FORMER_EVENTS.values())
 
 
 async def test_what_a_tool_was_told_in_confidence_is_not_in_its_traceback() -> None:

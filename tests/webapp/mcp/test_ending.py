@@ -56,7 +56,7 @@ def test_a_body_that_swallows_its_cancellation_is_not_waited_for_for_ever(caplog
     loop.close()
     assert ENDING_SECONDS <= took < 2 * ENDING_SECONDS
     assert not was_over
-    assert [record.message for record in caplog.records] == ["call.would_not_end"]
+    assert [record.message for record in caplog.records] == ["call.not_ended"]
 
 
 def test_a_body_that_ends_when_it_is_told_costs_no_time():

@@ -306,7 +306,7 @@ async def test_unknown_word_about_ours_is_asked_about_and_said(
         event = json.loads(paid)
         event["data"]["object"] |= {"payment_status": "escrowed"}
         assert (await shop.tell(event)).status_code == 200
-        (line,) = [one for one in caplog.records if one.getMessage() == "payment.unknown_word"]
+        (line,) = [one for one in caplog.records if one.getMessage() == "payment.unknown_status"]
         assert vars(line)["why"] == "escrowed"
         (row,) = (await list_payments(shop.service, only_open=True)).rows
         assert row.standing == "on its way"

@@ -90,7 +90,7 @@ async def test_delivery_is_noted_once_the_store_is_back(
     (payment,) = await shop.payments()
     assert (failed["tool"], failed["payments"], failed["why"]) == ("report", payment.id, AWAY)
     assert failed["call"]
-    assert "call.noted" in [one.msg for one in caplog.records]
+    assert "call.recorded" in [one.msg for one in caplog.records]
 
 
 @pytest.mark.parametrize("body", BODIES)

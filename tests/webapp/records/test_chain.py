@@ -174,7 +174,7 @@ async def test_a_damaged_newest_block_stops_no_question_and_is_never_made_whole(
         assert [row.what for row in rows[-20:]] == ["asked"] * 20
         assert await faults_of(again)
         assert await faults_of(again, head)
-        assert [record.message for record in caplog.records].count("audit.mended") == 1
+        assert [record.message for record in caplog.records].count("audit.repaired") == 1
 
 
 async def test_a_block_of_long_words_stays_far_below_what_a_store_takes(here: Service) -> None:

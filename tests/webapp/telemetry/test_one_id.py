@@ -16,12 +16,17 @@ from webapp.testing import AskedPerson, elicit_person
 
 # The events that each kind logs at least, in this order.
 STEPS = {
-    "url": ["elicitation.asked", "elicitation.moved", "elicitation.settled"],
+    "url": ["elicitation.asked", "elicitation.changed", "elicitation.settled"],
     "oauth": [
-        *("elicitation.asked", "elicitation.moved", "elicitation.moved"),
+        *("elicitation.asked", "elicitation.changed", "elicitation.changed"),
         *("elicitation.settled", "account.connected"),
     ],
-    "payment": ["elicitation.asked", "elicitation.moved", "elicitation.settled", "webhook.taken"],
+    "payment": [
+        "elicitation.asked",
+        "elicitation.changed",
+        "elicitation.settled",
+        "webhook.processed",
+    ],
     "form": ["elicitation.asked", "elicitation.settled"],
     "confirm": ["elicitation.asked", "elicitation.settled"],
     "secret": ["elicitation.asked", "elicitation.settled"],
