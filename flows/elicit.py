@@ -160,7 +160,7 @@ async def once(
         if not name:
             raise InvalidQuestion("once needs a name that is unique within the tool.")
         if not isinstance(key, str | int | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidQuestion(f"once({name!r}): its key is a text or a whole number.")
+            raise InvalidQuestion(f"once({name!r}): key must be a string or an int.")
     done = await current_asker().once(name, work, key=key, again=again)
     return cast("J", done)
 
@@ -174,7 +174,7 @@ async def notify(message: str) -> None:
     """
     with reporting_errors():
         if not message.strip() or len(message) > MESSAGE_AT_MOST:
-            raise InvalidQuestion(f"notify tells something, in {MESSAGE_AT_MOST} characters.")
+            raise InvalidQuestion(f"notify needs a message of 1 to {MESSAGE_AT_MOST} characters.")
         await current_asker().notify(message)
 
 
@@ -235,7 +235,7 @@ async def complete_elicitation(
     with reporting_errors():
         if isinstance(elicitation, str):
             if program is not None and tool is not None:
-                raise InvalidQuestion("Pass program= or tool=, and leave the other out.")
+                raise InvalidQuestion("Pass either program= or tool=, not both.")
             return await current_asker().complete(
                 elicitation, content or {}, owner=owner, program=program, tool=tool
             )

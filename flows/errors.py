@@ -102,7 +102,7 @@ class CallOver(ElicitError):
     name = "ELICITATION_CALL_OVER"
 
     def __init__(self) -> None:
-        super().__init__("This call has ended, so it can ask no more questions.")
+        super().__init__("This call has ended, so it cannot ask another question.")
 
 
 class AlreadyDone(ElicitError):
@@ -136,15 +136,15 @@ class NotAsked(ElicitError):
         self.places = places
         self.in_def = in_def
         instead = (
-            " A function that is a plain `def` cannot await: mark its tool with "
-            "@elicit.needs(question), and read the answer with elicit.needed(question)."
+            " A plain `def` function cannot await. Mark the tool with @elicit.needs(question), "
+            "and read the answer with elicit.needed(question)."
         )
         super().__init__(
-            f"The tool created a question at {', '.join(places)} and never asked it, so its result "
-            "is withheld. This is a bug in the tool, and calling it again does not help: its "
-            "author has to write `await` before the question, or call discard() on a question that "
-            f"should not be asked.{instead if in_def else ''} What the tool did before is not "
-            "undone."
+            f"The tool created a question at {', '.join(places)} and never asked it, so its "
+            "result is withheld. This is a bug in the tool, and calling it again does not "
+            "help. The tool's author has to write `await` before the question, or call "
+            f"discard() on a question that should not be asked.{instead if in_def else ''} "
+            "The work that the tool did before is not undone."
         )
 
 
@@ -157,9 +157,9 @@ class NotAwaited(NotAsked, TypeError):
         self.places = (place,)
         ElicitError.__init__(
             self,
-            f"The tool used the question that it created at {place} as if it were the answer. This "
-            "is a bug in the tool, and calling it again does not help: its author has to write "
-            "`await` before the question.",
+            f"The tool used the question that it created at {place} as if it were the answer. "
+            "This is a bug in the tool, and calling it again does not help. The tool's author "
+            "has to write `await` before the question.",
         )
 
 
@@ -201,7 +201,9 @@ class NotConfigured(ElicitError):
         """`has_none`: no provider of the kind is configured. `how`: how the operator fixes it."""
         self.missing = missing
         are_not = "is not set" if len(missing) == 1 else "are not set"
-        says = f"This server is not set up for that yet: {' and '.join(missing)} {are_not}."
+        says = (
+            f"This server is not set up for this question yet: {' and '.join(missing)} {are_not}."
+        )
         tries = " Or try it with --sandbox, which simulates the providers." if has_none else ""
         super().__init__(f"{says} {how or 'Ask the operator of this server to set it.'}{tries}")
 
@@ -353,8 +355,8 @@ class OwnerNeeded(ElicitError):
         self.elicitation_id, self.tools = elicitation_id, tuple(tools)
         who, what = ("tools", f"tool={' or '.join(tools)}") if tools else ("people", "owner=")
         super().__init__(
-            f"Several {who} have a question with the elicitation_id {elicitation_id!r}, so nothing "
-            f"was completed: pass {what}, or complete it by its link.id."
+            f"Several {who} have a question with the elicitation_id {elicitation_id!r}, so "
+            f"nothing was completed. Pass {what}, or complete the question by its link.id."
         )
 
 
@@ -362,7 +364,7 @@ class OwnerNeeded(ElicitError):
 _HAPPENED: Final[Mapping[str, str]] = {
     "pending": "The question is not answered yet",
     "opened": "The question is not answered yet",
-    "exchanging": "The question is being finished at its provider",
+    "exchanging": "The question is still being processed by its provider",
     "accepted": "The question was accepted already",
     "declined": "The question was declined",
     "denied": "The question was declined at its provider",
@@ -373,7 +375,7 @@ _HAPPENED: Final[Mapping[str, str]] = {
     "open": "The payment is not used yet",
     "taken": "A run uses the payment",
     "spent": "The payment was used already",
-    "perhaps delivered": "The payment may be used already",
+    "perhaps delivered": "The payment may have been used already",
     "refunding": "The payment is being refunded",
     "refunded": "The payment was refunded already",
     "disputed": "The payment is disputed at the payer's bank",
@@ -405,7 +407,7 @@ class TooManyAttempts(ElicitError):
     def __init__(self, *, limit: int) -> None:
         self.limit = limit
         super().__init__(
-            f"This link was started {limit} times already. Ask your assistant for a new one."
+            f"This link was used {limit} times already. Ask your assistant for a new link."
         )
 
 
@@ -422,7 +424,8 @@ class TooManyPending(ElicitError):
         whose = "on this server" if is_in_all else "for this person"
         super().__init__(
             f"Nothing was asked: the limit of open questions {whose} is reached ({limit}). Call "
-            "this tool again when some of them have been answered, declined or have expired."
+            "this tool again when some of them have been answered, have been declined or have "
+            "expired."
         )
 
 
@@ -441,9 +444,10 @@ class StoreUnavailable(ElicitError):
     def __init__(self, why: str) -> None:
         self.why = why
         super().__init__(
-            "This server cannot save anything at the moment, so the request could not be finished. "
-            "Try again in a minute with the same arguments: the call resumes where it stopped. If "
-            "this error persists, ask the server's operator to check the server's log."
+            "This server cannot save anything at the moment, so it could not finish the "
+            "request. Try again in a minute with the same arguments: the call resumes where it "
+            "stopped. If this error persists, ask the server's operator to check the server's "
+            "log."
         )
         self.add_note(why)
 
@@ -456,7 +460,7 @@ class InvalidToken(ElicitError):
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
-        super().__init__("This link is damaged, too old, or from another server.")
+        super().__init__("This link is incomplete, has expired, or belongs to another server.")
 
 
 class Unverified(ElicitError):
@@ -467,7 +471,7 @@ class Unverified(ElicitError):
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
-        super().__init__("This delivery could not be verified.")
+        super().__init__("The server could not verify this webhook.")
 
 
 class WeakSecret(ElicitError, ValueError):
@@ -483,7 +487,7 @@ class Unreadable(ElicitError):
 
     def __init__(self) -> None:
         super().__init__(
-            "An encrypted record cannot be decrypted: its key is no longer in ELICIT_SECRET, or "
-            "the record was changed or moved. Add the former secret to ELICIT_SECRET again, or "
-            "restore a backup."
+            "An encrypted record cannot be decrypted: its key is no longer in ELICIT_SECRET, "
+            "or the record was changed or moved. Add the previous secret to ELICIT_SECRET "
+            "again, or restore a backup."
         )

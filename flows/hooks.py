@@ -223,11 +223,14 @@ class PluginHook(Generic[ValueT]):
         """Return the value for the next hook, from this hook's return value. Raises HookMisused."""
         if given is None:
             if self.moment == "replace":
-                raise HookMisused("It replaces the stage but returns nothing: return the value.")
+                raise HookMisused(
+                    "The hook replaces the stage but returns nothing. Return the value."
+                )
             return value
         if self.moment == "after":
             raise HookMisused(
-                "A hook after a stage must return None, because its value is ignored."
+                "A hook that runs after a stage must return None, because its return value "
+                "is ignored."
             )
         if type(given) is not type(value):
             raise HookMisused(
@@ -358,7 +361,8 @@ def _marked(moment: Moment, stage: str, when: Callable[[Any], bool] | None) -> C
     def mark(method: Callable[..., Any]) -> Callable[..., Any]:
         if moment == "around" and not inspect.iscoroutinefunction(method):
             raise BadPlugin(
-                f"{method.__qualname__} wraps a stage and has to await it: write async def."
+                f"{method.__qualname__} wraps a stage and has to await it, so it must be an "
+                "async def."
             )
         marks = (HookMark(moment=moment, stage=stage, when=when), *getattr(method, _MARK, ()))
         setattr(method, _MARK, marks)
@@ -377,9 +381,15 @@ def _must_be_possible(moment: Moment, stage: object) -> None:
         meant = f"perhaps {near[0]!r} is meant" if near else f"there are {', '.join(STAGES)}"
         raise BadPlugin(f"@{moment}({stage!r}): no stage has this name; {meant}.")
     if moment not in row.moments:
-        why = "is a guard" if row.is_guard else "writes" if row.writes else "is the person's word"
+        why = (
+            "is a guard"
+            if row.is_guard
+            else "writes"
+            if row.writes
+            else "is the person's own decision"
+        )
         raise BadPlugin(
-            f"@{moment}({stage!r}): {stage} {why}, so it cannot have a hook of {moment}; write "
+            f"@{moment}({stage!r}): {stage} {why}, so it cannot have a {moment} hook; write "
             f"{' or '.join(row.moments)}."
         )
 
@@ -391,13 +401,13 @@ def hooks_of(plugin: object) -> tuple[PluginHook[Any], ...]:
     """
     if isinstance(plugin, type):
         raise BadPlugin(
-            f"{plugin.__name__} is a class: a plugin is an object, so write {plugin.__name__}() "
-            "and name that."
+            f"{plugin.__name__} is a class, but a plugin is an object. So write "
+            f"{plugin.__name__}(), and name that object."
         )
     found = tuple(_found(plugin))
     if not found:
         raise BadPlugin(
-            f"A {type(plugin).__name__} has no hooks: mark its methods, as in "
+            f"A {type(plugin).__name__} has no hooks. Mark its methods, as in "
             '@after("settle") (from flows.hooks import after).'
         )
     return found
@@ -429,8 +439,8 @@ def must_say_no_more(schema: Schema[Any], typed: Json, left: Json) -> None:
         is_told = asked.name in now
         if is_told and not _says_no_more(asked, was.get(asked.name), now[asked.name]):
             raise HookMisused(
-                f"It changes {asked.name}: a text may lose letters, or have * in their place, "
-                "choices may become fewer, and a field may be left out."
+                f"It changes {asked.name}: a hook can remove characters from a text or replace "
+                "them with *, remove choices, and remove fields."
             )
 
 

@@ -156,14 +156,18 @@ class Question(Generic[T_co]):
 
     def __post_init__(self) -> None:
         if not self.message.strip():
-            raise InvalidQuestion("The message is empty: the person must be told what this is for.")
+            raise InvalidQuestion(
+                "The message is empty. Write what the person is asked for, and why."
+            )
         if len(self.message) > MESSAGE_AT_MOST or not _can_be_written(self.message):
             raise InvalidQuestion(
                 f"The message has more than {MESSAGE_AT_MOST} characters, or half a letter."
             )
         must_be_timeout(self.timeout)
         if self.key is not None and not (self.key and _can_be_written(self.key)):
-            raise InvalidQuestion("key is empty or no text; leave it out or give it one.")
+            raise InvalidQuestion(
+                "key must be a string that is not empty. Leave it out, or pass such a string."
+            )
         if self.elicitation_id is not None:
             must_be_elicitation_id(self.elicitation_id)
         if (here := _here.get(None)) is not None:
@@ -452,7 +456,7 @@ def refusal(
             ttl=timeout,
         )
     if status not in _REFUSALS:
-        raise ValueError(f"{status} is no outcome")
+        raise ValueError(f"{status} is not an outcome")
     error, words = _REFUSALS[status]
     if status is Status.DECLINED and approver is not None:
         words = f"{approver} declined"
@@ -461,8 +465,8 @@ def refusal(
 
 _REFUSALS: Mapping[Status, tuple[type[NotAccepted], str]] = {
     Status.DECLINED: (Declined, "The person declined"),
-    Status.DENIED: (Denied, "The person said no at the provider"),
+    Status.DENIED: (Denied, "The person declined at the provider"),
     Status.CANCELLED: (Cancelled, "It was cancelled before an answer"),
     Status.FAILED: (Failed, "It could not be finished"),
-    Status.SUPERSEDED: (Superseded, "A newer question took its place"),
+    Status.SUPERSEDED: (Superseded, "A newer question replaced it"),
 }

@@ -33,19 +33,21 @@ class AccountRequest:
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
-            raise InvalidQuestion(f"{self.name!r} can be no provider's name.")
+            raise InvalidQuestion(f"{self.name!r} is not a valid name of a provider.")
         for scope in self.scopes:
             if not SCOPE.fullmatch(scope):
-                raise InvalidQuestion(f"{scope!r} can be no scope (RFC 6749, 3.3).")
+                raise InvalidQuestion(f"{scope!r} is not a valid scope (RFC 6749, 3.3).")
         if sum(map(len, self.scopes)) > SCOPES_AT_MOST:
-            raise InvalidQuestion(f"scopes have {SCOPES_AT_MOST} characters at most, together.")
+            raise InvalidQuestion(
+                f"All scopes together must not have more than {SCOPES_AT_MOST} characters."
+            )
         if self.account is not None and not is_account_name(self.account):
             raise InvalidQuestion(
-                f"account is the name or id of one, of 1 to {ACCOUNT_AT_MOST} characters; leave it "
-                "out for any."
+                f"account must be the name or id of an account, of 1 to {ACCOUNT_AT_MOST} "
+                "characters. Leave it out to accept any account."
             )
         if self.reason is not None and not 1 <= len(self.reason) <= REASON_AT_MOST:
-            raise InvalidQuestion(f"reason has 1 to {REASON_AT_MOST} characters.")
+            raise InvalidQuestion(f"reason must have 1 to {REASON_AT_MOST} characters.")
 
     @property
     def message(self) -> str:
@@ -80,13 +82,15 @@ class PaymentRequest:
 
     def __post_init__(self) -> None:
         if not isinstance(self.price, Money):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidQuestion('The price is a Money, such as Money("9.00", "EUR").')
+            raise InvalidQuestion('The price must be a Money, such as Money("9.00", "EUR").')
         if self.price.minor_units <= 0:  # the provider checks other limits
             raise InvalidQuestion(f"A price of {self.price} cannot be paid: it must be above zero.")
         if not self.what.strip() or len(self.what) > WHAT_AT_MOST or not self.what.isprintable():
-            raise InvalidQuestion(f"what says in 1 to {WHAT_AT_MOST} characters what is paid for.")
+            raise InvalidQuestion(
+                f"what must say, in 1 to {WHAT_AT_MOST} characters, what the person pays for."
+            )
         if self.seller is not None and not NAME.fullmatch(self.seller):
-            raise InvalidQuestion(f"{self.seller!r} can be no provider's name.")
+            raise InvalidQuestion(f"{self.seller!r} is not a valid name of a provider.")
 
     @property
     def message(self) -> str:

@@ -83,8 +83,8 @@ def must_be_tool_name(name: str) -> None:
     """
     if len(name) > TOOL_CHARACTERS_AT_MOST:
         raise InvalidQuestion(
-            f"The name of the tool has {len(name)} characters, and a person is shown "
-            f"{TOOL_CHARACTERS_AT_MOST} at most. Give the tool a shorter name."
+            f"The name of the tool has {len(name)} characters, and the page shows at most "
+            f"{TOOL_CHARACTERS_AT_MOST}. Give the tool a shorter name."
         )
 
 
@@ -126,13 +126,13 @@ def must_be_flat(arguments: object) -> None:
             return
         if depth > DEPTH_AT_MOST:
             raise InvalidQuestion(
-                f"The arguments are nested more than {DEPTH_AT_MOST} deep, which a person cannot "
-                "be shown. Send flatter arguments."
+                f"The arguments are nested more than {DEPTH_AT_MOST} deep, which is more than "
+                "the page can show. Send flatter arguments."
             )
         if values > VALUES_AT_MOST:
             raise InvalidQuestion(
-                f"The arguments have more than {VALUES_AT_MOST:,} values, which a person cannot be "
-                "shown. Send less at once."
+                f"The arguments have more than {VALUES_AT_MOST:,} values, which is more than "
+                "the page can show. Send less at once."
             )
 
 

@@ -87,12 +87,12 @@ class Ring:
 
     def _hold(self, secrets_newest_first: Sequence[bytes]) -> None:
         if not secrets_newest_first:
-            raise WeakSecret("There is no secret; make one with: elicit keys new")
+            raise WeakSecret("ELICIT_SECRET is empty; create a secret with: elicit keys new")
         for secret in secrets_newest_first:
             if len(secret) < SECRET_BYTES:
                 raise WeakSecret(
                     f"A secret has {len(secret)} bytes and needs {SECRET_BYTES} at least; "
-                    "make one with: elicit keys new"
+                    "create one with: elicit keys new"
                 )
         by_fingerprint = {fingerprint_of(secret): secret for secret in secrets_newest_first}
 

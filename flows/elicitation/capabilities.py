@@ -39,15 +39,15 @@ def modes_of(capabilities: object) -> frozenset[str]:
 def must_be_mode(mode: str) -> None:
     """Raise InvalidQuestion if `mode` is not an elicitation mode."""
     if mode not in MODES:
-        raise InvalidQuestion(f"{mode!r} is no elicitation mode; there are form and url.")
+        raise InvalidQuestion(f"{mode!r} is not an elicitation mode; write form or url.")
 
 
 def _must_be_capabilities(given: object) -> None:
     name = type(given).__name__
     if not isinstance(given, Mapping | None) and not hasattr(given, "elicitation"):
         raise InvalidQuestion(
-            f"{name} is no client's capabilities: give those that it declared, as "
-            "ctx.session.client_capabilities."
+            f"{name} is not a client's capabilities: pass the ones that the client declared, "
+            "such as ctx.session.client_capabilities."
         )
 
 

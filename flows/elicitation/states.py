@@ -33,7 +33,7 @@ LEASE = timedelta(seconds=30)
 LEASE_ENDED = datetime.fromtimestamp(0, UTC)
 EXCHANGE_AT_MOST = timedelta(seconds=60)
 INTERRUPTED = "interrupted"  # the exchange started and was never finished
-DOES_NOT_FIT = "the client's answer did not fit"  # reason why a question failed
+DOES_NOT_FIT = "the client's answer was invalid"  # reason why a question failed
 # a payment page's failure; the person may still pay on another page of the same question
 NOT_ARRIVED = "the payment did not arrive"
 RECORD_KEPT = timedelta(days=30)
@@ -265,7 +265,7 @@ def checked_content(content: Json) -> Json:
         text = json.dumps(content, allow_nan=False, ensure_ascii=False)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as err:
-        raise InvalidQuestion(f"The content is no JSON: {type(err).__name__}.") from err
+        raise InvalidQuestion(f"The content is not JSON: {type(err).__name__}.") from err
     if size > CONTENT_BYTES_AT_MOST:
         raise InvalidQuestion(f"The content has {size} bytes, {CONTENT_BYTES_AT_MOST} at most.")
     kept: Json = json.loads(text)
@@ -329,7 +329,9 @@ def accept(
         ValueError: This kind of question cannot be answered with this class of proof.
     """
     if not traits_of(elicitation.kind).goes_by(proof):
-        raise ValueError(f"{type(proof).__name__} completes no question of kind {elicitation.kind}")
+        raise ValueError(
+            f"{type(proof).__name__} cannot complete a question of kind {elicitation.kind}"
+        )
     # An exchange that started before `expires_at` may finish a little later.
     has_expired = now >= elicitation.expires_at and elicitation.status is not Status.EXCHANGING
     if has_expired and not elicitation.status.is_final:

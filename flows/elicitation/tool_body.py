@@ -37,8 +37,9 @@ class ToolBody:
         if (name, key) in self._used:
             how = "without a key" if key is None else f"with the key {key!r}"
             raise InvalidQuestion(
-                f"once({name!r}) was used before {how} in this run of the tool, so the work was "
-                f"not done: give each its own, as in once({name!r}, work, key=item)."
+                f"once({name!r}) was already used {how} in this run of the tool, so the work "
+                f"was not done. Give each call of once its own key, as in once({name!r}, work, "
+                "key=item)."
             )
         self._used.add((name, key))
         try:

@@ -158,7 +158,7 @@ def declared(kinds: Mapping[str, Traits]) -> Generator[None]:
     """Declare more kinds within this block. Raises ValueError if a name is already used."""
     for name, traits in kinds.items():
         if _declared.get(name, traits) != traits:
-            raise ValueError(f"There is a kind {name} already: give this one another name.")
+            raise ValueError(f"A kind named {name} already exists. Give this kind another name.")
     fresh = kinds.keys() - _declared.keys()
     _declared.update(kinds)
     try:

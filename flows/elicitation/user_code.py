@@ -30,25 +30,30 @@ SHOWN_AT_MOST = 3  # browsers with a code for one question; a guess is compared 
 TYPED_AT_MOST = 64
 
 PAGE_WORDS = (
-    "Type these letters into the chat in which you asked for this. They tell your assistant that "
-    "it is you who has this page open. If somebody sent you this link, close the page: give the "
-    "letters to nobody, whoever asks for them. This protects less than signing in would, and the "
-    "operator of this server has chosen it."
+    "Type this code into the chat in which you asked for this. It shows your assistant that "
+    "you have this page open. If somebody sent you this link, close the page, and never give "
+    "the code to anyone. A code protects you less than signing in; the operator of this server "
+    "has chosen it."
 )
 USERS_PAGE_WORDS = (
-    "Type these letters into the page where you asked for this. They tell it that it is you who "
-    "has this page open. If somebody sent you this link, close the page: give the letters to "
-    "nobody, whoever asks for them. This protects less than signing in would, and the operator of "
-    "this server has chosen it."
+    "Type this code into the page where you asked for this. It shows that page that you have "
+    "this page open. If somebody sent you this link, close this page, and never give the code "
+    "to anyone. A code protects you less than signing in; the operator of this server has "
+    "chosen it."
 )
 CHAT_WORDS = (
-    "Open the link yourself. It shows eight letters; type them here, and the page goes on. This "
-    "protects less than signing in would: never pass the link on, nor letters that somebody else "
-    "gave you."
+    "Open the link yourself. The page shows a code of eight letters. Type the code here, and "
+    "the page continues. A code protects you less than signing in: never pass the link on, and "
+    "never type a code that somebody else gave you."
 )
-WRONG_WORDS = "These are not the letters that the page shows. Look again, and type all eight."
-FRESH_WORDS = "That was wrong too often, so the page has new letters: reload it, and type those."
-CLOSED_WORDS = "Nobody has opened the link yet. Open it, and type the letters that it shows."
+WRONG_WORDS = (
+    "This is not the code that the page shows. Check the page again, and type all eight letters."
+)
+FRESH_WORDS = (
+    "Too many wrong codes were typed, so the page has a new code. Reload the page, and type "
+    "the new code."
+)
+CLOSED_WORDS = "Nobody has opened the link yet. Open it, and type the code that the page shows."
 
 
 class Code(Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ T = TypeVar("T")
 ARGUMENTS_BYTES_AT_MOST: Final = 16 * 1024
 DECIDED_WITHIN: Final = timedelta(days=1)
 _PASSES: Final = (
-    "what is typed into a form passes through the client and the model: ask for it with "
+    "the client and the model see what a person types into a form, so ask for it with "
     "elicit.secret."
 )
 # The formats that the protocol's forms support; the rest is checked when the answer arrives.
@@ -205,7 +205,8 @@ def must_be_approver(name: str | None) -> str | None:
     """Return the name. Raises InvalidQuestion if it is not a valid approver name."""
     if name is not None and not NAME.fullmatch(name):
         raise InvalidQuestion(
-            f"approver={name!r} can be no name: it is 1 to 32 of a-z, 0-9 and _, a letter first."
+            f"approver={name!r} is not a valid name: a name has 1 to 32 characters of a-z, "
+            "0-9 and _, and begins with a letter."
         )
     return name
 
@@ -231,7 +232,9 @@ def _asked(schema: type[Any] | Mapping[str, Json]) -> Schema[Any]:
     if schema is not str:
         found: Schema[Any] = schema_of(schema)
         if not found.fields:
-            raise InvalidQuestion("The schema has no fields: elicit.confirm asks for a yes.")
+            raise InvalidQuestion(
+                "The schema has no fields. To ask for a confirmation, use elicit.confirm."
+            )
         return found
     one = {"type": "string", "title": "Your answer"}
     asked: Schema[Any] = schema_of(
@@ -243,16 +246,16 @@ def _asked(schema: type[Any] | Mapping[str, Json]) -> Schema[Any]:
 def _must_not_ask_for_secrets(message: str, asked: Schema[Any], *, is_one_text: bool) -> None:
     if is_one_text and asks_for_a_secret(message):  # the only field has no name to check
         raise InvalidQuestion(
-            f"The question looks like one for a secret, and {_PASSES} If it asks for none, give it "
-            "a schema with one field, whose name says what it takes."
+            f"The question looks like one for a secret, and {_PASSES} If the question asks for "
+            "no secret, give it a schema with one field whose name says what the person types."
         )
     for field in asked.fields:
         if field.is_secret:
             raise InvalidQuestion(f"The field {field.name!r} is a secret, and {_PASSES}")
         if looks_secret(field):
             raise InvalidQuestion(
-                f"The field {field.name!r} looks like a secret, and {_PASSES} If it takes none, "
-                "give it another name and title, or choices."
+                f"The field {field.name!r} looks like a secret, and {_PASSES} If the field is "
+                "not a secret, give it another name and title, or choices."
             )
 
 
@@ -262,7 +265,7 @@ def _checked(arguments: Mapping[str, object]) -> Mapping[str, Json]:
         text = json.dumps(arguments, allow_nan=False, ensure_ascii=False)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidQuestion(f"The arguments are no JSON: {type(error).__name__}.") from error
+        raise InvalidQuestion(f"The arguments are not JSON: {type(error).__name__}.") from error
     if size > ARGUMENTS_BYTES_AT_MOST:
         raise InvalidQuestion(
             f"The arguments have {size} bytes, {ARGUMENTS_BYTES_AT_MOST} at most."

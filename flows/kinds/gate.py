@@ -118,8 +118,8 @@ def gate(
     )
     if message is not None and not 0 < len(message.strip()) <= MESSAGE_CHARACTERS_AT_MOST:
         raise InvalidQuestion(
-            f"The gate's message has 1 to {MESSAGE_CHARACTERS_AT_MOST} characters: leave it out or "
-            "say what a yes does."
+            f"The gate's message has 1 to {MESSAGE_CHARACTERS_AT_MOST} characters. Leave it "
+            "out, or write what happens when the person accepts."
         )
     # Fail at import if the mark is invalid.
     _ = gate_question(mark, tool="t", arguments="{}", shown={}, can_be_kept=False)
@@ -127,13 +127,17 @@ def gate(
     def marked(function: Any) -> Any:
         if not (_open(function, mark) if off else _shut(function, mark)):
             name = type(function).__name__
-            raise InvalidQuestion(f"A {name} cannot be marked with gate: mark its function.")
+            raise InvalidQuestion(
+                f"A {name} cannot be marked with gate. Mark the tool's function instead."
+            )
         return function
 
     if tool is None:
         return marked
     if not callable(tool):
-        raise InvalidQuestion("gate marks a tool's function: write @gate or @gate(message=...).")
+        raise InvalidQuestion(
+            "gate is a decorator for a tool's function. Write @gate or @gate(message=...)."
+        )
     return marked(tool)
 
 
@@ -224,8 +228,8 @@ def _open(function: object, mark: Gate) -> bool:
     before = mark_of(cast("Callable[..., Any]", own))
     if before is not None and not before.is_off:
         raise InvalidQuestion(
-            "It is marked with gate already, itself or what it wraps, and off=True opens no gate "
-            "that an author set: take that mark away, or leave out functools.wraps."
+            "The function, or the function that it wraps, is already marked with gate, and "
+            "off=True cannot remove that mark. Remove the mark, or leave out functools.wraps."
         )
     return keep_mark_on(own, _MARK, mark)
 

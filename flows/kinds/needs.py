@@ -17,8 +17,9 @@ SkipIf: TypeAlias = Callable[[Mapping[str, Json]], Awaitable[bool] | bool]
 OnComplete: TypeAlias = Callable[..., Awaitable[object] | object]
 _MARK: Final = "__elicit_needs__"
 NOT_NEEDED: Final = (
-    "needed(...) reads the answer to what the tool needs, and this was not asked before the tool "
-    "began: mark the tool with @elicit.needs(...) of the same question, and look at its skip_if."
+    "needed(...) reads the answer to a question that was asked before the tool began, and this "
+    "question was not asked then. Mark the tool with @elicit.needs(...) and the same question, "
+    "and check its skip_if."
 )
 
 
@@ -78,20 +79,23 @@ def needs(
     """
     must_mark_a_tool("needs(...)")
     if not questions:
-        raise InvalidQuestion("needs(...) is given what is asked: needs(elicit.oauth(github)).")
+        raise InvalidQuestion(
+            "needs(...) needs at least one question, as in needs(elicit.oauth(github))."
+        )
     for question in questions:
         if not isinstance(question, Question):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidQuestion(
-                f"needs(...) is given questions, not a {type(question).__name__}: "
-                "needs(elicit.oauth(github))."
+                f"needs(...) accepts only questions, not a {type(question).__name__}. Write, "
+                "for example, needs(elicit.oauth(github))."
             )
         if hide and not _is_kept(question):
             raise InvalidQuestion(
-                f"{question.message!r} is asked each time, so hide=True would hide the tool for "
-                "ever: it is for oauth, payment(once=True) and secret(name=...)."
+                f"{question.message!r} is asked at every call, so hide=True would hide the tool "
+                "forever. Use hide=True only with oauth, payment(once=True) and "
+                "secret(name=...)."
             )
     if decline_message is not None and not decline_message.strip():
-        raise InvalidQuestion("decline_message is empty: leave it out or say something.")
+        raise InvalidQuestion("decline_message is empty. Leave it out, or write a message.")
     for question in questions:
         question.discard()  # each call asks the question, not the decorator
     need = Need(
@@ -105,7 +109,9 @@ def needs(
     def mark(tool: F) -> F:
         if not keep_mark(tool, _MARK, lambda layer: (need, *needs_of(layer))):
             name = type(tool).__name__
-            raise InvalidQuestion(f"needs(...) marks a tool's function, not a {name}.")
+            raise InvalidQuestion(
+                f"needs(...) is a decorator for a tool's function, not for a {name}."
+            )
         return tool
 
     return mark

@@ -97,7 +97,9 @@ def secret(
             raise InvalidQuestion("name must be 1 to 64 letters, digits or . _ -")
         asked = with_secrets(schema_of(schema))
         if not asked.fields:
-            raise InvalidQuestion("The schema has no fields, so nothing can be typed.")
+            raise InvalidQuestion(
+                "The schema has no fields, so the person cannot type anything. Add a field."
+            )
         return Question(
             message=message,
             request=Secret(message=message, schema=asked, name=name),

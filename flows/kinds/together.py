@@ -37,7 +37,9 @@ class Together(Generic[T_co]):
             question.discard()
 
     def __bool__(self) -> NoReturn:
-        raise TypeError("questions have no truth before they are asked: write `await` before them")
+        raise TypeError(
+            "a question is neither true nor false before it is asked: write `await` before it"
+        )
 
 
 @overload
@@ -60,10 +62,15 @@ def together(*questions: Question[Any]) -> Together[Any]:
     InvalidQuestion if an argument is not a question.
     """
     if not questions:
-        _refuse("together asks several questions; give it some.")
+        _refuse(
+            "together needs at least one question. Pass questions one by one: together(*questions)."
+        )
     for question in questions:
         if not isinstance(cast("object", question), Question):
-            _refuse(f"together takes questions, and no {type(question).__name__}.")
+            _refuse(
+                f"together accepts only questions, not a {type(question).__name__}. Pass "
+                "questions one by one: together(*questions)."
+            )
     return Together(questions=questions)
 
 

@@ -20,8 +20,8 @@ def must_mark_a_tool(mark: str) -> None:
     """Raise InvalidQuestion in an `asking` block, except while a module is being imported."""
     if asks_without_tool() and place_of_call() is not None:
         raise InvalidQuestion(
-            f"{mark} marks a tool of an MCP server, and this block is none: await the questions "
-            "themselves here."
+            f"{mark} marks a tool of an MCP server, and a block `asking` is not a tool. Await "
+            "the questions themselves here."
         )
 
 

@@ -84,12 +84,15 @@ def url(
     with reporting_errors():
         must_be_listed("origins", origins)
         if not isinstance(url, str) and not origins:
-            raise InvalidQuestion("A function as url needs origins=, the places it may lead to.")
+            raise InvalidQuestion(
+                "url= is a function, so origins= is required: list the origins that the "
+                "function's addresses can have."
+            )
         literal = (origin_of(url), *origins) if isinstance(url, str) else tuple(origins)
         for origin in literal:
             if not is_origin(origin):
                 raise InvalidQuestion(
-                    f"{origin!r} is no origin; write scheme://host, without a path."
+                    f"{origin!r} is not an origin; write scheme://host, without a path."
                 )
         return Question(
             message=message,

@@ -130,10 +130,10 @@ class BadBearer(ElicitError):
 
 
 _WORDS = {
-    None: "This server answers those only who bring an access token.",
+    None: "This server requires an access token. Send one in an Authorization header.",
     "invalid_request": "The access token must come in one Authorization header and nowhere else.",
-    "invalid_token": "This access token is too old, damaged, or not made for this server.",
-    "insufficient_scope": "This access token does not allow what this server is for.",
+    "invalid_token": "This access token is expired, damaged, or not issued for this server.",
+    "insufficient_scope": "This access token lacks a scope that this server requires.",
 }
 
 
@@ -183,12 +183,16 @@ def verify(
     header = _header(token)
     if not keys:
         raise BadBearer(
-            "unknown key", expected="a kid that it publishes", received=header.get("kid")
+            "unknown key", expected="a kid that the issuer publishes", received=header.get("kid")
         )
     claims = signed_claims(token, list(keys))
     if claims is None:
         named = {name: header.get(name) for name in ("kid", "alg")}
-        raise BadBearer("signature", expected="one by a key that it publishes", received=named)
+        raise BadBearer(
+            "signature",
+            expected="a token signed with a key that the issuer publishes",
+            received=named,
+        )
     verified = _whose(claims, resource=resource, now=now)
     if "typ" not in header and not _OF_ACCESS & claims.keys():
         raise BadBearer("type")
@@ -205,7 +209,7 @@ def introspected(says: Mapping[str, Any], *, resource: Resource, now: datetime) 
         BadBearer: The token is not active, or a member of the response is wrong.
     """
     if says.get("active") is not True:
-        raise BadBearer("not active", expected="one that its issuer calls active")
+        raise BadBearer("not active", expected="a token that its issuer calls active")
     if str(says.get("token_type", "bearer")).lower() not in ("bearer", "access_token"):
         raise BadBearer("type", expected="Bearer", received=says["token_type"])
     seconds = int(now.timestamp())

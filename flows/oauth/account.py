@@ -95,7 +95,7 @@ class BearerAuth(httpx.Auth):
         return f"BearerAuth('***', origins={tuple(sorted(self._origins))!r})"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("a key to an account is not pickled or copied")
+        raise TypeError("an access token cannot be pickled or copied")
 
 
 def _is_whole(request: httpx.Request) -> bool:
@@ -186,7 +186,10 @@ class Account:
         )
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("an account is not pickled or copied: it holds a key and a call")
+        raise TypeError(
+            "an account cannot be pickled or copied, because it contains an access token and "
+            "the current call"
+        )
 
     def _facts(self) -> Content:
         return replace(self._content, connection=None)

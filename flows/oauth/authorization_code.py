@@ -47,7 +47,7 @@ class Mixed(ElicitError):
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
-        super().__init__("This answer is not one that the provider gives, so nothing was done.")
+        super().__init__("The response did not come from the provider, so the server ignored it.")
 
 
 class AccountTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +144,7 @@ class OauthFlow:
         if provider.discovers:
             found = yield from discover(provider)
             if kept.nonce is not None and found.jwks is None:
-                raise Failed(f"{provider.label} does not publish the keys that it signs with.")
+                raise Failed(f"{provider.label} does not publish its signing keys.")
             authorize = found.authorize
             kept = msgspec.structs.replace(
                 kept,
@@ -182,7 +182,7 @@ class OauthFlow:
             client.provider,
             issuer=kept.issuer,
             sends_issuer=kept.sends_issuer,
-            denied=f"The person said no at {client.provider.label}.",
+            denied=f"The person declined at {client.provider.label}.",
             elicitation_id=elicitation.id,
         )
 
@@ -218,7 +218,8 @@ class OauthFlow:
             raise NotConfigured(f"ELICIT_{name}_CLIENT_ID", f"ELICIT_{name}_CLIENT_SECRET")
         if client.client_id != terms.client_id:
             raise Failed(
-                f"This server's registration at {client.provider.label} has changed since.",
+                f"This server's registration at {client.provider.label} has changed since "
+                "this question was asked.",
                 elicitation_id=elicitation.id,
             )
         return terms, client

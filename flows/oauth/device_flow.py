@@ -67,7 +67,9 @@ def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[Dev
         token, userinfo = found.token, found.userinfo
         client_auth = found.client_auth(client_auth)
     if place is None or token is None:
-        raise Failed(f"{provider.label} has no way to connect without a browser here.")
+        raise Failed(
+            f"{provider.label} does not support connecting without a browser on this machine."
+        )
     asked = provider.asks(scopes)
     values = {"client_id": client.client_id}
     if asked:
@@ -76,14 +78,14 @@ def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[Dev
     reply = yield from ask(request, provider)
     refusal = refusal_in(reply, provider)
     if refusal is not None:
-        raise Failed(refusal.sentence or f"{provider.label} gave no code{refusal.shown}.")
+        raise Failed(refusal.sentence or f"{provider.label} sent no user code{refusal.shown}.")
     says = members_of(reply, provider)
     user_code = _text(says.get("user_code"), USER_CODE_AT_MOST)
     device_code = _text(says.get("device_code"), CODE_AT_MOST)
     uri = _address(says.get("verification_uri") or says.get("verification_url"))  # Google's name
     life = _seconds(says.get("expires_in"))
     if user_code is None or device_code is None or uri is None or life is None:
-        raise Failed(f"{provider.label} gave a code that cannot be used.")
+        raise Failed(f"{provider.label} sent a user code that cannot be used.")
     return DeviceCode(
         user_code=user_code,
         verification_uri=uri,
@@ -146,12 +148,14 @@ def _not_yet(
     if refusal.error == "slow_down":
         return _later(max(code.interval + INTERVAL, asked_for or INTERVAL))
     if refusal.error in _SAID_NO:
-        raise Denied(f"The person said no at {provider.label}.")
+        raise Denied(f"The person declined at {provider.label}.")
     if refusal.error == "expired_token":
         raise Failed(f"The code for {provider.label} was not entered in time.")
     if refusal.is_passing:
         return _later(code.interval * 2)
-    raise Failed(refusal.sentence or f"{provider.label} did not give a key{refusal.shown}.")
+    raise Failed(
+        refusal.sentence or f"{provider.label} did not issue an access token{refusal.shown}."
+    )
 
 
 def _later(interval: timedelta) -> Pending:

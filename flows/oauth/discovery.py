@@ -54,13 +54,13 @@ def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:
     """
     says = object_in(reply)
     if reply.status_code != 200 or says is None:
-        raise Failed(f"{provider.label} does not say how to connect (HTTP {reply.status_code}).")
+        raise Failed(f"{provider.label} does not publish its endpoints (HTTP {reply.status_code}).")
     if says.get("issuer") != provider.issuer:
-        raise Failed(f"{provider.label} answered in another name than its own.")
+        raise Failed(f"{provider.label} published an issuer that differs from the configured one.")
     authorize = _endpoint(says, "authorization_endpoint", provider)
     token = _endpoint(says, "token_endpoint", provider)
     if authorize is None or token is None:
-        raise Failed(f"{provider.label} does not say where to connect.")
+        raise Failed(f"{provider.label} does not publish the endpoints for connecting.")
     auths = says.get("token_endpoint_auth_methods_supported")
     return Metadata(
         authorize=authorize,
@@ -82,7 +82,7 @@ def _endpoint(says: Mapping[str, Any], key: str, provider: Provider) -> str | No
         return None
     address = _if_safe(says[key], provider)
     if address is None:
-        raise Failed(f"{provider.label} names an address that is not safe to go to.")
+        raise Failed(f"{provider.label} published an address that is not safe to open.")
     return address
 
 

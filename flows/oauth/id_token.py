@@ -44,16 +44,16 @@ def verified_claims(
         Failed: The token is missing, its signature is wrong, or it was not made for this sign-in.
     """
     if token is None:
-        raise Failed(f"{provider.label} did not say who signed in.")
+        raise Failed(f"{provider.label} did not say which person signed in.")
     claims = signed_claims(token, keys or [])
     if claims is None or not is_timely(claims, now=now):
-        raise Failed(f"{provider.label} sent a proof of who signed in that does not hold.")
+        raise Failed(f"{provider.label} sent an ID token that is not valid.")
     if (
         claims.get("iss") != issuer
         or not _is_for(claims, client_id)
         or not _is_same(claims.get("nonce"), nonce)
     ):
-        raise Failed(f"{provider.label} sent a proof of who signed in that is not for this.")
+        raise Failed(f"{provider.label} sent an ID token that was issued for another sign-in.")
     return claims
 
 

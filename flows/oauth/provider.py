@@ -180,7 +180,7 @@ class Provider:
             InvalidQuestion: The sandbox does not simulate this provider.
         """
         if self.sandbox is None:
-            raise InvalidQuestion(f"The sandbox does not play {self.label}.")
+            raise InvalidQuestion(f"The sandbox cannot simulate {self.label}.")
         return self.sandbox(base)
 
     def asks(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
@@ -206,29 +206,33 @@ class Provider:
     def _naming_faults(self) -> list[str]:
         faults: list[str] = []
         if not NAME.fullmatch(self.name):
-            faults.append("name: it must be 1 to 32 of a-z, 0-9 and _, beginning with a letter.")
+            faults.append(
+                "name: must be 1 to 32 characters of a-z, 0-9 and _, and begin with a letter."
+            )
         if not self.label.strip() or len(self.label) > LABEL_AT_MOST or not _is_plain(self.label):
-            faults.append(f"label: it must be 1 to {LABEL_AT_MOST} letters that people can read.")
+            faults.append(f"label: must be 1 to {LABEL_AT_MOST} visible characters.")
         return faults
 
     def _finding_faults(self) -> list[str]:
         """Return what is missing for finding the endpoints, and for knowing whose account it is."""
         faults: list[str] = []
         if self.sends_issuer and self.issuer is None:
-            faults.append("issuer: needed to compare with what the provider sends.")
+            faults.append("issuer: required, to compare with the issuer that the provider sends.")
         if not self.discovers:
             faults += [
-                f"{key}: needed where nothing is found out from an issuer."
+                f"{key}: required, because there is no issuer to discover it from."
                 for key in ("authorize", "token", "person")
                 if getattr(self, key) is None
             ]
             return faults
         if self.issuer is None:
-            faults.append("issuer: needed to find out where to go.")
+            faults.append("issuer: required, to discover the provider's endpoints.")
         if self.authorize is not None or self.token is not None:
-            faults.append("authorize, token: the issuer says where they are; leave them out.")
+            faults.append("authorize, token: leave them out, because the issuer publishes them.")
         if self.person is None and "openid" not in self.always:
-            faults.append('always: needs "openid", or person, to know whose account it is.')
+            faults.append(
+                'always: add "openid", or set person, so that the server knows whose account it is.'
+            )
         return faults
 
     def _address_faults(self) -> list[str]:
@@ -238,11 +242,11 @@ class Provider:
             if address is not None and (fault := _fault_of(address)):
                 faults.append(f"{key}: {fault}")
         if self.issuer is not None and ("?" in self.issuer or "#" in self.issuer):
-            faults.append("issuer: it has neither a query nor a fragment.")
+            faults.append("issuer: must have no query and no fragment.")
         if self.authorize is not None and "#" in self.authorize:
-            faults.append("authorize: it has no fragment.")
+            faults.append("authorize: must have no fragment.")
         faults += [
-            f"api_hosts: {_fault_of(host) or 'each is scheme://host, without a path.'}"
+            f"api_hosts: {_fault_of(host) or 'each must be scheme://host, without a path.'}"
             for host in self.api_hosts
             if _fault_of(host) or not is_origin(host)
         ]
@@ -254,9 +258,14 @@ class Provider:
         if fault := _fault_of(self.person.url):
             return [f"person.url: {fault}"]
         if origin_of(self.person.url) not in self.api_hosts:
-            return ["person.url: its host is not among api_hosts, where alone the key may go."]
+            return [
+                (
+                    "person.url: its host is not in api_hosts. The server sends an access token "
+                    "only to the hosts in api_hosts, so add it there."
+                )
+            ]
         if self.person.post is not None and not _is_json(self.person.post):
-            return ["person.post: it is no JSON."]
+            return ["person.post: must be JSON."]
         return []
 
     def _revocation_faults(self) -> list[str]:
@@ -266,9 +275,14 @@ class Provider:
         if fault := _fault_of(url):
             return [f"revoke: {fault}"]
         if kind not in ("form", "json", "delete", "bearer"):
-            return ["revoke: its kind must be form, json, delete or bearer."]
+            return ["revoke: kind must be form, json, delete or bearer."]
         if kind == "bearer" and origin_of(url) not in self.api_hosts:
-            return ["revoke: its host is not among api_hosts, where alone the key may go."]
+            return [
+                (
+                    "revoke: its host is not in api_hosts. The server sends an access token only "
+                    "to the hosts in api_hosts, so add it there."
+                )
+            ]
         return []
 
     def _spelling_faults(self) -> list[str]:
@@ -283,12 +297,12 @@ class Provider:
             if getattr(self, key) not in allowed
         ]
         faults += [
-            f"{key}: it is one character."
+            f"{key}: must be one character."
             for key in ("scope_separator", "reply_scope_separator")
             if len(getattr(self, key)) != 1
         ]
         faults += [
-            f"{key}: a scope is ASCII letters without spaces (RFC 6749, 3.3)."
+            f"{key}: a scope must be ASCII characters without spaces (RFC 6749, 3.3)."
             for key in ("always", "unmentioned")
             if not all(SCOPE.fullmatch(scope) for scope in getattr(self, key))
         ]
@@ -304,22 +318,26 @@ class Provider:
         ):
             taken = sorted((OUR_PARAMETERS | {self.scope_parameter}) & set(named))
             if taken:
-                faults.append(f"{key}: {', '.join(taken)} is what the flow itself says.")
+                faults.append(
+                    f"{key}: {', '.join(taken)} is set by the server itself; leave it out."
+                )
             if len(set(named)) < len(named):
-                faults.append(f"{key}: a parameter is given twice.")
+                faults.append(f"{key}: a parameter is listed twice.")
         return faults
 
     def _header_faults(self) -> list[str]:
         named = [name.lower() for name, _ in self.headers]
         if OUR_HEADERS & set(named):
-            return ["headers: one of them is what a request says by itself."]
+            return ["headers: the server sets one of these headers itself; leave it out."]
         if len(set(named)) < len(named):
-            return ["headers: one is given twice."]
+            return ["headers: a header is listed twice."]
         if not all(
             HEADER.fullmatch(name) and value.isascii() and _is_plain(value)
             for name, value in self.headers
         ):
-            return ["headers: a name is letters, digits and -, a value plain ASCII."]
+            return [
+                "headers: a name must be letters, digits and -, and a value must be plain ASCII."
+            ]
         return []
 
     def _refusal_faults(self) -> list[str]:
@@ -328,7 +346,7 @@ class Provider:
             if known.means not in ("ended", "client", "passing"):
                 faults.append("refusals: means must be ended, client or passing.")
             if (known.status, known.value, known.description) == (None, None, None):
-                faults.append("refusals: each needs a status, a value or a description.")
+                faults.append("refusals: each entry needs a status, a value or a description.")
         return faults
 
 

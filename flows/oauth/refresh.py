@@ -74,7 +74,9 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
     """
     provider = client.provider
     if connection.refresh_token is None:
-        raise RefreshTokenGone(f"{provider.label} gave nothing to renew this connection with.")
+        raise RefreshTokenGone(
+            f"{provider.label} sent no refresh token, so this connection cannot be renewed."
+        )
     place, client_auth = yield from _place(client, connection)
     values = {"grant_type": "refresh_token", "refresh_token": connection.refresh_token}
     request = post(client, place=place, values=values, client_auth=client_auth, body=provider.body)
@@ -93,7 +95,7 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
     if granted.id_token is not None and _is_anothers(granted.id_token, connection, provider):
         raise RefreshTokenGone(
             f"{provider.label} renewed this connection for another person than the one who "
-            "connected it, so it has to be connected again.",
+            "connected it. The person has to connect it again.",
             reason=ANOTHER_PERSON,
         )
     tokens = granted.tokens
@@ -149,10 +151,12 @@ def _no(refusal: Refusal, provider: Provider) -> RefreshTokenGone | TokenRefused
         is_ended = refusal.error in ENDED
         refusal = dataclasses.replace(refusal, means="ended" if is_ended else "unsure")
     if refusal.means != "ended":
-        return refused(refusal, provider, otherwise=f"{provider.label} did not renew the key")
+        return refused(
+            refusal, provider, otherwise=f"{provider.label} did not renew the access token"
+        )
     more = f" {refusal.sentence}" if refusal.sentence else ""
     return RefreshTokenGone(
-        f"{provider.label} does not renew this connection any more{refusal.shown}, so it has to be "
-        f"connected again.{more}",
+        f"{provider.label} does not renew this connection any more{refusal.shown}, so the "
+        f"person has to connect it again.{more}",
         reason=refusal.error or f"HTTP {refusal.status}",
     )

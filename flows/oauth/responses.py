@@ -69,18 +69,20 @@ def read_token_reply(reply: httpx.Response, provider: Provider, *, now: datetime
     whole = _whole(reply, provider)
     error = (whole or {}).get("error")
     if error not in (None, "") or (whole is not None and whole.get("ok") is False):
-        raise Failed(f"{provider.label} did not give a key{_code_of(error)}.")
+        raise Failed(f"{provider.label} did not issue an access token{_code_of(error)}.")
     if reply.status_code not in (200, 201) or whole is None:
-        raise Failed(f"{provider.label} did not give a key (HTTP {reply.status_code}).")
+        raise Failed(f"{provider.label} did not issue an access token (HTTP {reply.status_code}).")
     says = whole
     for key in provider.token_path:
         says = _inside(says, key)
     access_token = _token(says, "access_token", provider)
     if access_token is None:
-        raise Failed(f"{provider.label} did not give a key.")
+        raise Failed(f"{provider.label} did not issue an access token.")
     token_type = says.get("token_type", "bearer")
     if not isinstance(token_type, str) or token_type.lower() not in TOKEN_TYPES:
-        raise Failed(f"{provider.label} gave a key of a kind that cannot be used here.")
+        raise Failed(
+            f"{provider.label} issued an access token of a type that this server does not support."
+        )
     id_token = whole.get("id_token")
     return TokenReply(
         tokens=TokenSet(
@@ -190,7 +192,7 @@ def _token(says: Mapping[str, Any], key: str, provider: Provider) -> str | None:
         or len(token) > TOKEN_BYTES_AT_MOST
         or not _TOKEN.fullmatch(token)
     ):
-        raise Failed(f"{provider.label} gave a key that is not one.")
+        raise Failed(f"{provider.label} issued an access token that is not valid.")
     return token
 
 

@@ -120,7 +120,7 @@ class SignIn:
         )
         granted = tokens_in((yield from ask(request, provider)), provider, now=now)
         if metadata.jwks is None:
-            raise Failed(f"{provider.label} does not publish the keys that it signs with.")
+            raise Failed(f"{provider.label} does not publish its signing keys.")
         assert provider.issuer is not None
         claims = yield from proven_claims(
             granted,
@@ -135,7 +135,7 @@ class SignIn:
         # Userinfo is used for the label only: the subject comes from the signed id_token.
         subject = subject_of(claims, claim=self.claim)
         if subject is None or person is None:
-            raise Failed(f"{provider.label} did not say who signed in.")
+            raise Failed(f"{provider.label} did not say which person signed in.")
         return SignedIn(
             issuer=provider.issuer,
             subject=subject,

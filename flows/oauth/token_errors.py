@@ -171,7 +171,9 @@ def tokens_in(reply: httpx.Response, provider: Provider, *, now: datetime) -> To
     """
     refusal = refusal_in(reply, provider)
     if refusal is not None:
-        raise refused(refusal, provider, otherwise=f"{provider.label} did not give a key")
+        raise refused(
+            refusal, provider, otherwise=f"{provider.label} did not issue an access token"
+        )
     return read_token_reply(reply, provider, now=now)
 
 

@@ -14,7 +14,8 @@ _GRAPH = "https://graph.microsoft.com"
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,253}")
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ADMINISTRATOR = (
-    "An administrator of your organisation has to agree to this at Microsoft first; ask them to."
+    "An administrator of your organisation has to approve this at Microsoft first. Ask an "
+    "administrator to do so."
 )
 
 
@@ -24,7 +25,7 @@ def microsoft(tenant: str = "common", *, name: str = "microsoft") -> Provider:
     The issuer is known only for an id. Raises InvalidQuestion.
     """
     if not _TENANT.fullmatch(tenant):
-        raise InvalidQuestion("tenant: it is an id, a domain, or common.")
+        raise InvalidQuestion("tenant: must be an id, a domain, or common.")
     place = f"{_LOGIN}/{tenant}/oauth2/v2.0"
     manage = "https://myapps.microsoft.com"
     if tenant == "consumers":

@@ -106,7 +106,7 @@ def fault_in(field: Field, value: Json) -> str | None:
         case "choice":
             values = {choice.value for choice in field.choices}
             chosen = isinstance(value, str) and value in values
-            return None if chosen else "Choose one of those that are offered."
+            return None if chosen else "Choose one of the choices on this page."
         case "choices":
             return _fault_in_choices(field, value)
 
@@ -119,7 +119,7 @@ def why_no_pattern(pattern: str) -> str | None:
         re.compile(pattern)
         _matcher(pattern)
     except (re.error, RecursionError, OverflowError):
-        return "this is no regular expression"
+        return "this is not a regular expression"
     except SchemaError:
         return "the pattern is too large, or has look-around or back-references"
     return None
@@ -136,7 +136,7 @@ def _fault_in_text(limits: Limits, value: Json) -> str | None:
     try:
         value.encode()
     except UnicodeEncodeError:  # a lone surrogate
-        return "This has half a letter in it, which cannot be kept."
+        return "This contains half a character, which cannot be saved. Remove it."
     length = len(value)
     if limits.least is not None and length < limits.least:
         return f"This is too short: {length} of at least {limits.least:.0f} characters."
@@ -148,7 +148,7 @@ def _fault_in_text(limits: Limits, value: Json) -> str | None:
         try:
             _matcher(limits.pattern).validate_python(value)
         except ValidationError:
-            return "This does not look like what is asked for. Was all of it copied?"
+            return "This does not have the expected format. Did you copy all of it?"
     return _fault_in_format(limits.format, value)
 
 
@@ -198,9 +198,9 @@ def _fault_in_choices(field: Field, value: Json) -> str | None:
     if not isinstance(value, list | tuple) or not all(
         isinstance(one, str) and one in values for one in value
     ):
-        return "Choose among those that are offered."
+        return "Choose only from the choices on this page."
     if len(set(value)) != len(value):
-        return "Choose each of them once at most."
+        return "Choose each choice only once."
     limits = field.limits
     if limits.least is not None and len(value) < limits.least:
         return f"Choose at least {limits.least:.0f}."

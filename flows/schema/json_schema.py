@@ -72,7 +72,7 @@ def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> SchemaRead
         text = json.dumps(schema, allow_nan=False, ensure_ascii=False)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError):
-        refuse("$", "this is no JSON")
+        refuse("$", "this is not JSON")
     if size > SCHEMA_BYTES_AT_MOST:
         refuse("$", f"this has {size} bytes, {SCHEMA_BYTES_AT_MOST} at most")
     copied = json.loads(text)  # a copy that no other code can change
@@ -81,13 +81,13 @@ def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> SchemaRead
     _must_say_nothing(root, "$", "")
     _only(root, "$", {"type", "title", "properties", "required"})
     if root.get("type") != "object":
-        refuse("$.type", "only an object has fields")
+        refuse("$.type", "only an object can have fields: write type: object")
     properties = _mapping(root.get("properties", {}), "$.properties")
     if len(properties) > FIELDS_AT_MOST:
         refuse("$.properties", f"a form has {FIELDS_AT_MOST} fields at most")
     required = _texts(root.get("required", []), "$.required")
     for name in set(required) - properties.keys():
-        refuse("$.required", f"{name!r} is no property")
+        refuse("$.required", f"{name!r} is not one of the properties")
     fields: dict[str, Field] = {}
     clean: dict[str, Json] = {}
     nullable: set[str] = set()
@@ -144,7 +144,7 @@ def _field(
         items = _inlined(_mapping(found.get("items"), f"{path}.items"), f"{path}.items", root)
         _only(items, f"{path}.items", {"type"} | _OF_CHOICES)
         if items.get("type", "string") != "string":
-            refuse(f"{path}.items.type", "only texts can be chosen among")
+            refuse(f"{path}.items.type", "choices must be strings")
         choices, chosen = _choices(items, f"{path}.items")
         clean["items"] = {"type": "string", **chosen}
     elif kind == "integer":
@@ -205,25 +205,27 @@ def _kind(found: Mapping[str, Json], path: str) -> Kind:
         case "array":
             return "choices"
         case "object":
-            refuse(f"{path}.type", "a form is flat, and an object has fields of its own")
+            refuse(f"{path}.type", "a form is flat, so a field cannot be an object")
         case None:
-            refuse(path, "it has no type")
+            refuse(path, "the field has no type")
         case _:
-            refuse(f"{path}.type", f"{named!r} is none of string, number, integer, boolean, array")
+            refuse(
+                f"{path}.type", f"{named!r} is not one of string, number, integer, boolean, array"
+            )
 
 
 def _choices(found: Mapping[str, Json], path: str) -> tuple[tuple[Option, ...], Mapping[str, Json]]:
     """Return the choices from enum, const, oneOf or anyOf, and that keyword's clean schema."""
     spellings = [key for key in ("const", "enum", "oneOf", "anyOf") if key in found]
     if len(spellings) != 1:
-        refuse(path, "what can be chosen must stand in one of enum, oneOf and anyOf")
+        refuse(path, "write the choices in only one of enum, oneOf and anyOf")
     key = spellings[0]
     if key in {"const", "enum"}:
         listed = [found["const"]] if key == "const" else found["enum"]
         values = _texts(listed, f"{path}.{key}")
         names = _texts(found.get("enumNames", values), f"{path}.enumNames")
         if len(names) != len(values):
-            refuse(f"{path}.enumNames", "it needs a name for each of enum")
+            refuse(f"{path}.enumNames", "enumNames needs one name for each value of enum")
         chosen: dict[str, Json] = {"enum": values}
         chosen |= {"enumNames": names} if "enumNames" in found else {}
     else:
@@ -237,16 +239,18 @@ def _choices(found: Mapping[str, Json], path: str) -> tuple[tuple[Option, ...], 
             _only(option, here, {"const", "title", "type"})
             value = option.get("const")
             if not isinstance(value, str):
-                refuse(here, "only `const` with a text, and its title, can be chosen among")
+                refuse(here, "a choice must be a `const` with a string, and can have a title")
             values.append(value)
             names.append(_text(option, "title", here) or value)
         chosen = {key: [{"const": v, "title": n} for v, n in zip(values, names, strict=True)]}
     if not 0 < len(values) <= CHOICES_AT_MOST or len(set(values)) != len(values):
-        refuse(f"{path}.{key}", f"it needs 1 to {CHOICES_AT_MOST} different texts")
+        refuse(
+            f"{path}.{key}", f"a field needs 1 to {CHOICES_AT_MOST} different strings as choices"
+        )
     pairs = zip(values, names, strict=True)
     options = tuple(Option(value=value, title=name or value) for value, name in pairs)
     if len({looks_of(option.title) or "(empty)" for option in options}) != len(options):
-        refuse(f"{path}.{key}", "two of the choices look alike: give each a title of its own")
+        refuse(f"{path}.{key}", "two of the choices look alike: give each choice a different title")
     return options, chosen
 
 
@@ -261,12 +265,12 @@ def _limits(clean: Mapping[str, Json], path: str, kind: Kind) -> Limits:
                 refuse(f"{path}.{key}", "this cannot be negative")
     least, most = bounds
     if least is not None and most is not None and least > most:
-        refuse(path, f"nothing lies between {least} and {most}")
+        refuse(path, f"no value is possible between {least} and {most}")
     pattern, form = _text(clean, "pattern", path), _text(clean, "format", path)
     if pattern is not None and (why := why_no_pattern(pattern)):
         refuse(f"{path}.pattern", why)
     if form is not None and form not in FORMATS:
-        refuse(f"{path}.format", f"{form!r} is none of {', '.join(sorted(FORMATS))}")
+        refuse(f"{path}.format", f"{form!r} is not one of {', '.join(sorted(FORMATS))}")
     return Limits(least=least, most=most, pattern=pattern, format=form)
 
 
@@ -283,11 +287,14 @@ def _without_null(
         if [_type_of(one) for one in others] == ["number", "string"]:  # a Decimal
             return {**found, "anyOf": others}, True
         if len(others) != 1:
-            refuse(f"{path}.anyOf", "a field has one type; it may be optional")
+            refuse(f"{path}.anyOf", "a field can have only one type, and can be optional")
         inner = _inlined(_mapping(others[0], f"{path}.anyOf[0]"), f"{path}.anyOf[0]", root)
         outer = {key: value for key, value in found.items() if key != "anyOf"}
         if "description" in inner and "description" in outer:
-            refuse(f"{path}.anyOf[0].description", "the field has another one: write one of them")
+            refuse(
+                f"{path}.anyOf[0].description",
+                "the field has a second, different description: write only one",
+            )
         return {**inner, **outer}, True
     return found, False
 
@@ -300,7 +307,7 @@ def _inlined(found: Mapping[str, Json], path: str, root: Mapping[str, Json]) -> 
     place = re.fullmatch(r"#/(\$defs|definitions)/([^/]+)", ref) if isinstance(ref, str) else None
     target = _mapping(root.get(place[1], {}), path).get(place[2]) if place else None
     if not isinstance(target, Mapping) or "$ref" in target:
-        refuse(f"{path}.$ref", "it leads to nothing within this schema")
+        refuse(f"{path}.$ref", "this reference does not point to a part of this schema")
     _must_say_nothing(target, path, ".$ref")
     own = {key: value for key, value in found.items() if key != "$ref"}
     return {k: v for k, v in target.items() if k not in {"title", "description"}} | own
@@ -311,7 +318,9 @@ def _must_say_nothing(found: Mapping[str, Json], path: str, place: str) -> None:
     for key in ("title", "description"):
         if key in found and (key == "description" or not _CLASS.fullmatch(str(found[key]))):
             where = f"{path}{place or f'.{key}'}"
-            refuse(where, f"this {key} stands on no page: write it in the message or in a field")
+            refuse(
+                where, f"this {key} is not shown on the page: write it in the message or in a field"
+            )
 
 
 def _without_class_texts(schema: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -330,7 +339,7 @@ def _without_class_texts(schema: Mapping[str, Json]) -> Mapping[str, Json]:
 def _only(found: Mapping[str, Json], path: str, known: set[str]) -> None:
     for key in found:
         if key not in known | _SILENT and not key.startswith("x-"):
-            refuse(f"{path}.{key}", "this keyword is none that a form can show")
+            refuse(f"{path}.{key}", "a form does not support this keyword")
 
 
 def _mapping(value: Json, path: str) -> Mapping[str, Json]:

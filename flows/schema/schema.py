@@ -110,7 +110,9 @@ def schema_of(asked: Any) -> Schema[Any]:
         )
         return Schema(json=found.json, fields=found.fields, typed=_value)
     if not isinstance(asked, type):
-        raise InvalidSchema("A schema is str, a model, a dataclass, a TypedDict or JSON Schema.")
+        raise InvalidSchema(
+            "A schema must be str, a model, a dataclass, a TypedDict or a JSON Schema."
+        )
     return _schema_of_type(cast("type[Any]", asked))
 
 
@@ -166,7 +168,9 @@ def parse(schema: Schema[Any], fields: Mapping[str, Sequence[str]]) -> Parsed:
     for field in schema.fields:
         given = fields.get(field.input_name, ())
         if len(given) > 1 and field.kind != "choices":
-            faults.append(Fault(path=field.name, message="This came more than once."))
+            faults.append(
+                Fault(path=field.name, message="The form was sent with this field more than once.")
+            )
             continue
         value = _read(field, given)
         if value is not None:
@@ -221,7 +225,7 @@ def check(schema: Schema[Any], content: Json) -> tuple[Fault, ...]:
         size = len(json.dumps(content, ensure_ascii=False).encode())
         if size > CONTENT_BYTES_AT_MOST:
             message = (
-                f"All together this is too long: {size} bytes, {CONTENT_BYTES_AT_MOST} at most."
+                f"All answers together are too long: {size} bytes, {CONTENT_BYTES_AT_MOST} at most."
             )
             faults.append(Fault(path="", message=message))
     return tuple(faults)
@@ -360,7 +364,7 @@ def _typed_by(adapter: TypeAdapter[T], found: SchemaReading) -> Callable[[Json],
         # Raise outside of `except`: pydantic's message contains the input, and a chained
         # exception would show it.
         about = ", ".join(sorted({fault.path for fault in faults} - {""})) or "as a whole"
-        raise Refused(f"The answer does not fit what the tool accepts: {about}.", faults=faults)
+        raise Refused(f"The tool does not accept this answer: {about}.", faults=faults)
 
     return typed
 

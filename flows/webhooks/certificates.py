@@ -89,7 +89,7 @@ def roots_of(scheme: CertificateScheme, *, bundle: bytes) -> Store:
         in [name.value for name in root.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
     ]
     if not of_authority:
-        raise ValueError(f"{scheme.name}: the bundle has no root of {scheme.authority}")
+        raise ValueError(f"{scheme.name}: the bundle has no root certificate of {scheme.authority}")
     return Store(of_authority)
 
 

@@ -53,7 +53,7 @@ class Delivery:
 
     def __post_init__(self, proof: object) -> None:
         if proof is not PROOF:
-            raise TypeError("a Delivery comes from verify() and from nowhere else")
+            raise TypeError("only verify() can create a Delivery")
 
     def __repr__(self) -> str:
         return f"Delivery({self.scheme!r}, id={self.id!r}, {len(self.body)} bytes)"
@@ -153,7 +153,7 @@ def sign(
     and for an invalid secret.
     """
     if scheme.id_header is None or scheme.time_header is None or scheme.separator is None:
-        raise ValueError(f"{scheme.name}: nothing is sent by this scheme")
+        raise ValueError(f"{scheme.name}: this scheme cannot sign outgoing webhooks")
     time = str(int(now.timestamp()))
     message = _message(scheme, {"id": id, "ts": time}, body)
     macs = list[str]()
@@ -162,7 +162,7 @@ def sign(
             case bytes() as key:
                 macs.append(scheme.signature_label + _mac(scheme, key, message))
             case _:
-                raise ValueError(f"{scheme.name}: nothing is signed with a public key")
+                raise ValueError(f"{scheme.name}: a public key cannot sign; it only verifies")
     family = scheme.families[0]
     return [
         (family + scheme.id_header, id),

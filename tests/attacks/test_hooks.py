@@ -19,8 +19,11 @@ NONE: dict[str, tuple[str, str]] = {
     "a module that wants another": ("import no_such_thing", "imports 'no_such_thing'"),
     "a module that raises": ("1 / 0", "could not be imported: ZeroDivisionError"),
     "an attribute that is missing": ("", "has no 'audit'"),
-    "a class": (f"{CLASS}\naudit = Audit", "is a class: a plugin is an object, so write Audit()"),
-    "an object without hooks": ("audit = object()", "has no hooks: mark its methods"),
+    "a class": (
+        f"{CLASS}\naudit = Audit",
+        "is a class, but a plugin is an object. So write Audit()",
+    ),
+    "an object without hooks": ("audit = object()", "has no hooks. Mark its methods"),
     "a misspelt stage": (CLASS.replace("settle", "setle"), "perhaps 'settle' is meant"),
     "a guard replaced": (CLASS.replace('after("settle")', 'replace("verify")'), "is a guard"),
     "a write surrounded": (CLASS.replace('after("settle")', 'around("start")'), "start writes"),

@@ -84,12 +84,14 @@ def test_an_issuer_whose_metadata_promises_to_name_it_must_do_so():
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 NO_KEY = {
-    "did not give a key (HTTP 500).": [httpx.Response(500, text="oops")],
-    "did not give a key (HTTP 401).": [httpx.Response(401, json={})],
-    "did not give a key (HTTP 302).": [httpx.Response(302, headers={"Location": "/"})],
-    "did not give a key (HTTP 204).": [httpx.Response(204)],
-    "did not give a key (HTTP 400).": [httpx.Response(400, json={"access_token": "gho_x"})],
-    "did not give a key (HTTP 200).": [
+    "did not issue an access token (HTTP 500).": [httpx.Response(500, text="oops")],
+    "did not issue an access token (HTTP 401).": [httpx.Response(401, json={})],
+    "did not issue an access token (HTTP 302).": [httpx.Response(302, headers={"Location": "/"})],
+    "did not issue an access token (HTTP 204).": [httpx.Response(204)],
+    "did not issue an access token (HTTP 400).": [
+        httpx.Response(400, json={"access_token": "gho_x"})
+    ],
+    "did not issue an access token (HTTP 200).": [
         httpx.Response(200, html="<html>Sign in</html>"),
         httpx.Response(200, content=b"\xff\xfe"),
         httpx.Response(200, content=b""),
@@ -102,24 +104,24 @@ NO_KEY = {
         httpx.Response(200, text="access_token=a&access_token=b", headers=FORM),
         httpx.Response(200, text="a=b&" * 1000 + "access_token=t", headers=FORM),
     ],
-    "did not give a key (bad_verification_code).": [
+    "did not issue an access token (bad_verification_code).": [
         httpx.Response(200, json={"error": "bad_verification_code", "access_token": "gho_x"}),
         httpx.Response(200, text="error=bad_verification_code", headers=FORM),
     ],
-    "did not give a key.": [
+    "did not issue an access token.": [
         httpx.Response(200, json={"error": "<script>", "access_token": "gho_x"}),
         httpx.Response(200, json={"error": {"a": 1}, "access_token": "gho_x"}),
         httpx.Response(200, json={}),
         httpx.Response(200, json={"access_token": None}),
         httpx.Response(200, json={"access_token": ""}),
     ],
-    "did not give a key (invalid_code).": [
+    "did not issue an access token (invalid_code).": [
         httpx.Response(200, json={"ok": False, "error": "invalid_code"})
     ],
-    "did not give a key (invalid_grant).": [
+    "did not issue an access token (invalid_grant).": [
         httpx.Response(400, json={"error": "invalid_grant", "error_description": "call us"})
     ],
-    "gave a key that is not one.": [
+    "issued an access token that is not valid.": [
         httpx.Response(200, json={"access_token": 7}),
         httpx.Response(200, json={"access_token": ["gho_x"]}),
         httpx.Response(200, json={"access_token": "x" * (TOKEN_BYTES_AT_MOST + 1)}),
@@ -127,7 +129,7 @@ NO_KEY = {
         httpx.Response(200, json={"access_token": "kéy"}),
         httpx.Response(200, json={"access_token": "t", "refresh_token": {}}),
     ],
-    "gave a key of a kind that cannot be used here.": [
+    "issued an access token of a type that this server does not support.": [
         httpx.Response(200, json={"access_token": "t", "token_type": "mac"}),
         httpx.Response(200, json={"access_token": "t", "token_type": 1}),
     ],
@@ -226,7 +228,7 @@ UNKNOWN = ECKey.generate_key("P-256", parameters={"kid": "two"})
 def test_a_proof_of_somebody_else_connects_nobody(forge: Callable[[Elicitation], Any]):
     _, away = departed(ACME)
     said = {"access_token": "t", "id_token": forge(away)}
-    with pytest.raises(Failed, match=r"sent a proof|did not say who"):
+    with pytest.raises(Failed, match=r"sent an ID token|did not say wh"):
         granted(ACME, away, httpx.Response(200, json=said), key_set())
 
 
@@ -245,7 +247,7 @@ def test_a_proof_of_somebody_else_connects_nobody(forge: Callable[[Elicitation],
 def test_an_issuer_without_a_usable_key_proves_nothing(keys: httpx.Response):
     _, away = departed(ACME)
     said = {"access_token": "t", "id_token": id_token(away, email="ada@example.com")}
-    with pytest.raises(Failed, match="a proof"):
+    with pytest.raises(Failed, match="an ID token"):
         granted(ACME, away, httpx.Response(200, json=said), keys)
 
 
@@ -254,7 +256,7 @@ def test_a_secret_among_the_published_keys_signs_nothing():
     forged = signed_with(SECRET, "HS256", kid="one")(away)
     keys = {"keys": [SECRET.as_dict(private=True) | {"kid": "one"}, KEY.as_dict(private=False)]}
     said = {"access_token": "t", "id_token": forged}
-    with pytest.raises(Failed, match="a proof"):
+    with pytest.raises(Failed, match="an ID token"):
         granted(ACME, away, httpx.Response(200, json=said), httpx.Response(200, json=keys))
 
 
@@ -338,7 +340,7 @@ def test_metadata_that_leads_elsewhere_leads_nowhere(change):
 def test_an_issuer_that_says_nothing_readable_is_not_gone_to(reply: httpx.Response):
     flow = a_flow(ACME)
     going = an_elicitation(ACME, kept=flow.prepare(an_elicitation(ACME), TRIP))
-    with pytest.raises(Failed, match="does not say how to connect"):
+    with pytest.raises(Failed, match="does not publish its endpoints"):
         talked(flow.begin(going, TRIP), reply)
 
 

@@ -98,7 +98,7 @@ def refusal(
             now=NOON,
             url=URL,
         )
-    assert str(refused.value) == "This delivery could not be verified."
+    assert str(refused.value) == "The server could not verify this webhook."
     return refused.value.reason
 
 

@@ -308,7 +308,8 @@ async def test_where_the_code_binds_only_the_letters_of_that_browser_open() -> N
         await person.press(link.url, to="/code")
         assert (
             await link.confirm("BCDFGHJK")
-            == "These are not the letters that the page shows. Look again, and type all eight."
+            == "This is not the code that the page shows. Check the page again, and type all "
+            "eight letters."
         )
         mine = await letters_on(person, link.url)
         assert mine != theirs

@@ -78,7 +78,7 @@ def test_what_could_not_work_is_told_where_it_is_declared() -> None:
         raise AssertionError
 
     untyped: Any = around("describe")
-    with pytest.raises(BadPlugin, match="write async def"):
+    with pytest.raises(BadPlugin, match="must be an async def"):
         untyped(plain)
     with pytest.raises(BadPlugin, match="write a plain function"):
         before("describe", when=slow)  # type: ignore[call-overload]
@@ -121,7 +121,7 @@ def test_hooks_stand_in_the_order_in_which_they_are_written() -> None:
 
 @pytest.mark.parametrize(
     ("plugin", "says"),
-    [(Base, r"write Base\(\)"), (object(), "has no hooks"), (None, "has no hooks")],
+    [(Base, r"So write Base\(\)"), (object(), "has no hooks"), (None, "has no hooks")],
 )
 def test_what_is_no_plugin_is_told_what_to_write(plugin: object, says: str) -> None:
     with pytest.raises(BadPlugin, match=says):

@@ -90,7 +90,7 @@ def test_every_no_has_an_error_of_its_own() -> None:
 
 @pytest.mark.parametrize("status", [s for s in Status if not s.is_final])
 def test_what_is_open_is_no_outcome(status: Status) -> None:
-    with pytest.raises(ValueError, match="no outcome"):
+    with pytest.raises(ValueError, match="not an outcome"):
         refusal(status, message="m", elicitation_id="e", timeout=timedelta(minutes=5))
 
 

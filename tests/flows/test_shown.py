@@ -73,14 +73,14 @@ def test_a_value_that_holds_itself_ends_the_look_at_it() -> None:
 def test_a_confirmation_of_too_much_is_refused_where_it_is_written() -> None:
     # finding: XS4
     for arguments in ({"a": nested(900)}, {"a": "\n" * LINES_AT_MOST}):
-        with pytest.raises(InvalidQuestion, match="shown"):
+        with pytest.raises(InvalidQuestion, match="show"):
             _ = elicit.confirm("Sure?", arguments=arguments)
 
 
 def test_a_tool_whose_name_cannot_be_shown_asks_nothing() -> None:
     # finding: XS3
     must_be_tool_name("t" * TOOL_CHARACTERS_AT_MOST)
-    with pytest.raises(InvalidQuestion, match="201 characters, and a person is shown 200"):
+    with pytest.raises(InvalidQuestion, match="201 characters, and the page shows at most 200"):
         must_be_tool_name("t" * (TOOL_CHARACTERS_AT_MOST + 1))
 
 

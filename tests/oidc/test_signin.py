@@ -193,7 +193,7 @@ async def test_a_code_of_another_browser_is_worth_nothing(desk: Desk, newcomer: 
 async def test_a_proof_with_another_nonce_is_none(desk: Desk, newcomer: Newcomer) -> None:
     departure = await desk.leave()
     back = await (await newcomer(desk.provider, "alice")).walk(departure.url)
-    with pytest.raises(Failed, match="not for this"):
+    with pytest.raises(Failed, match="issued for another sign-in"):
         await desk.arrive(departure, back, nonce="another")
 
 

@@ -332,7 +332,7 @@ async def test_a_forgotten_await_fails_the_block(here: AskingEnv) -> None:
 
 async def test_marks_of_tools_are_not_for_a_block(here: AskingEnv) -> None:
     async with asking("ann", show=print):
-        with pytest.raises(InvalidQuestion, match="await the questions"):
+        with pytest.raises(InvalidQuestion, match="Await the questions"):
             elicit.gate(message="Sure?")
         question = elicit.oauth(github)
         with pytest.raises(InvalidQuestion, match="needs"):

@@ -435,7 +435,7 @@ def test_a_kind_is_completed_by_its_own_proofs_alone() -> None:
                 accepted = states.accept(asked, shown, now=NOON, content={"n": 1})
                 assert (accepted.status, accepted.content) == (Status.ACCEPTED, {"n": 1})
             else:
-                with pytest.raises(ValueError, match=f"completes no question of kind {kind}"):
+                with pytest.raises(ValueError, match=f"cannot complete a question of kind {kind}"):
                     states.accept(asked, shown, now=NOON, content={})
 
 

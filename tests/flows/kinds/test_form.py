@@ -110,7 +110,7 @@ def test_whoever_is_refused_wrongly_is_told_a_way_out_that_works() -> None:
         asked_as("credit_card", title="Which of your cards?")
     asked_as("which_card", title="Which of your cards?")
     asked_as("credit_card", enum=["the blue one", "the red one"])
-    with pytest.raises(InvalidQuestion, match="a schema with one field, whose name says"):
+    with pytest.raises(InvalidQuestion, match="a schema with one field whose name says"):
         _ = elicit.form("The password was leaked. Whom shall I tell?")
     person: dict[str, Json] = {"type": "object", "properties": {"whom": {"type": "string"}}}
     _ = elicit.form("The password was leaked. Whom shall I tell?", person)

@@ -101,7 +101,7 @@ def test_what_is_no_question_cannot_be_needed(questions: Any) -> None:
 
 @pytest.mark.parametrize("tool", [3, len, "tool", None, Exception("no function")])
 def test_what_is_no_function_of_the_authors_cannot_be_marked(tool: Any) -> None:
-    with pytest.raises(InvalidQuestion, match="marks a tool's function"):
+    with pytest.raises(InvalidQuestion, match="a decorator for a tool's function"):
         elicit.needs(TERMS)(tool)
 
 
@@ -115,7 +115,7 @@ def test_an_empty_message_for_a_no_is_refused() -> None:
     [TERMS, SURE, elicit.payment(Money("9.00", "EUR"), "Tea"), elicit.secret("Your door")],
 )
 def test_what_is_asked_each_time_cannot_hide_a_tool(question: Any) -> None:
-    with pytest.raises(InvalidQuestion, match="for ever"):
+    with pytest.raises(InvalidQuestion, match="forever"):
         elicit.needs(question, hide=True)
 
 

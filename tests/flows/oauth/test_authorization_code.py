@@ -134,7 +134,7 @@ class TestComingBack:
     def test_a_no_at_the_provider_is_the_persons_no(self) -> None:
         _, away = departed()
         back = arrived(error="access_denied", state="s", iss="https://github.com/login/oauth")
-        with pytest.raises(Denied, match="said no at GitHub") as denied:
+        with pytest.raises(Denied, match="declined at GitHub") as denied:
             a_flow().code_of(away, back)
         assert denied.value.elicitation_id == "e1"
 
@@ -309,7 +309,7 @@ class TestTheExchange:
         grant, _ = granted(github, away, form, httpx.Response(200, json=OCTOCAT))
         assert grant.scopes[:2] == ("repo", "user")
         provider = replace(github, replies="json")
-        with pytest.raises(Failed, match="did not give a key"):
+        with pytest.raises(Failed, match="did not issue an access token"):
             granted(provider, away, form)
 
     def test_a_provider_that_does_not_answer_is_asked_once(self) -> None:

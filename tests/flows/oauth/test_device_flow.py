@@ -171,7 +171,7 @@ class TestTheQuestions:
 
     @pytest.mark.parametrize("error", ["access_denied", "authorization_declined"])
     def test_a_no_is_the_persons_no(self, error: str) -> None:
-        with pytest.raises(Denied, match="said no at Acme"):
+        with pytest.raises(Denied, match="declined at Acme"):
             polled(said(400, error=error))
 
     def test_a_code_that_ran_out_is_told(self) -> None:
@@ -188,7 +188,7 @@ class TestTheQuestions:
         [
             (WITH_DEVICE, said(400, error="incorrect_device_code"), "incorrect_device_code"),
             (WITH_DEVICE, said(401, error="invalid_client"), "invalid_client"),
-            (WITH_DEVICE, ok(token_type="bearer"), "did not give a key"),
+            (WITH_DEVICE, ok(token_type="bearer"), "did not issue an access token"),
             (
                 microsoft(),
                 said(400, error="invalid_grant", error_description="AADSTS90094: needs admin"),

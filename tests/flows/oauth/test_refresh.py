@@ -189,13 +189,13 @@ class TestTheEnd:
     def test_a_no_for_good_means_that_the_person_connects_again(
         self, provider: Provider, reply: httpx.Response, reason: str
     ) -> None:
-        with pytest.raises(RefreshTokenGone, match="has to be connected again") as gone:
+        with pytest.raises(RefreshTokenGone, match="has to connect it again") as gone:
             renewed(reply, provider=provider)
         assert gone.value.reason == reason
         assert not isinstance(gone.value, Failed)
 
     def test_without_anything_to_renew_with_nobody_is_asked(self) -> None:
-        with pytest.raises(RefreshTokenGone, match="nothing to renew"):
+        with pytest.raises(RefreshTokenGone, match="no refresh token"):
             renewed(connection=a_connection(refresh_token=None))
 
     def test_what_the_code_of_the_end_means_is_said(self) -> None:

@@ -95,7 +95,7 @@ def test_a_caller_and_a_browser_of_one_person_are_one_subject() -> None:
 def test_a_sign_in_that_lacks_a_configured_claim_is_nobody(missing: str) -> None:
     _, kept = departed()
     said = {"oid": "o", "tid": "t"} | {missing: None}
-    with pytest.raises(Failed, match="did not say who"):
+    with pytest.raises(Failed, match="did not say which person"):
         came_back(kept, reply(kept, **said), key_set(), claim=ENTRA)
 
 
@@ -199,7 +199,7 @@ def test_half_a_letter_in_a_nonce_is_another_nonce(monkeypatch: pytest.MonkeyPat
     # No library writes this nonce, but JSON can contain it.
     said = {**claims, "nonce": "half \ud800"}
     monkeypatch.setattr("flows.oauth.id_token.signed_claims", lambda *_: said)
-    with pytest.raises(Failed, match="not for this"):
+    with pytest.raises(Failed, match="issued for another sign-in"):
         came_back(kept, reply(kept), key_set())
 
 

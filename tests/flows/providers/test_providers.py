@@ -128,7 +128,7 @@ def test_the_sandbox_serves_them_where_it_says() -> None:
 
 
 def test_the_sandbox_plays_only_what_it_knows() -> None:
-    with pytest.raises(InvalidQuestion, match="does not play Acme"):
+    with pytest.raises(InvalidQuestion, match="cannot simulate Acme"):
         openid("acme", "https://login.example").at(SANDBOX)
 
 

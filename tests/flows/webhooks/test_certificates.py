@@ -100,7 +100,7 @@ def received(
 def refusal(headers: Headers, body: bytes = BODY, **said: Any) -> str:
     with pytest.raises(Unverified) as refused:
         received(headers, body, **said)
-    assert str(refused.value) == "This delivery could not be verified."
+    assert str(refused.value) == "The server could not verify this webhook."
     return refused.value.reason
 
 
@@ -303,9 +303,9 @@ def test_of_all_trusted_roots_only_the_authoritys_are_believed() -> None:
     others = roots_of(replace(ours, authority="Other and Sons"), bundle=bundle)
     assert refusal(signed(), roots=others) == "bad_certificate"
     for authority in ("and Sons", "Other", "Nobody"):
-        with pytest.raises(ValueError, match="no root of"):
+        with pytest.raises(ValueError, match="no root certificate of"):
             roots_of(replace(ours, authority=authority), bundle=bundle)
-    with pytest.raises(ValueError, match="no root of"):
+    with pytest.raises(ValueError, match="no root certificate of"):
         roots_of(ours, bundle=b"")
 
 

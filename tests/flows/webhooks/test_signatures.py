@@ -347,7 +347,7 @@ def test_a_public_key_and_a_shared_secret_may_stand_side_by_side() -> None:
 
 
 def test_only_verification_makes_a_delivery() -> None:
-    with pytest.raises(TypeError, match=r"comes from verify\(\)"):
+    with pytest.raises(TypeError, match=r"only verify\(\) can create"):
         Delivery(scheme="stripe", id=None, body=BODY, sent_at=NOON, proof=object())
     with pytest.raises(TypeError):
         Delivery(scheme="stripe", id=None, body=BODY, sent_at=NOON)  # type: ignore[call-arg]

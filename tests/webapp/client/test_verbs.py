@@ -321,9 +321,9 @@ async def test_what_a_server_alone_can_do_says_what_to_do_instead(shop: Programs
             elicit.token("order-8")
         with pytest.raises(NotSupported, match="where tools are served"):
             elicit.read_token("text")
-        with pytest.raises(InvalidQuestion, match="await the questions"):
+        with pytest.raises(InvalidQuestion, match="Await the questions"):
             elicit.gate(lambda: None)
-        with pytest.raises(InvalidQuestion, match="await the questions"):
+        with pytest.raises(InvalidQuestion, match="Await the questions"):
             elicit.needs(city := elicit.form("Which city?"))
         city.discard()
         with pytest.raises(InvalidQuestion, match="address as text"):

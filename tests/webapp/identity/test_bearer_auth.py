@@ -88,7 +88,7 @@ async def test_a_caller_with_a_bad_token_is_told_that_it_is_one(door: Door) -> N
     assert answer.status == 401
     assert answer.headers["www-authenticate"] == (
         f'Bearer resource_metadata="{DOCUMENT}", error="invalid_token", error_description="This '
-        'access token is too old, damaged, or not made for this server."'
+        'access token has expired, is damaged, or was not issued for this server."'
     )
     assert answer.problem["code"] == "invalid_token"
     assert "audience" not in answer.body.decode() + str(answer.headers)
@@ -121,7 +121,12 @@ def of_another_algorithm() -> str:
             "{'iat': '+120 s', 'nbf': '+120 s', 'exp': '+300 s'}",
         ),
         (of_another_algorithm(), "algorithm", ALGORITHMS_TOLD, "'EdDSA'"),
-        (token(header={"kid": "another"}), "unknown key", "a kid that it publishes", "'another'"),
+        (
+            token(header={"kid": "another"}),
+            "unknown key",
+            "a kid that the issuer publishes",
+            "'another'",
+        ),
         (token(iss="https://evil.example"), "issuer", ISSUER, "'https://evil.example'"),
         (token(nonce="n"), "another kind of token", "an access token", "['nonce']"),
     ],

@@ -82,7 +82,7 @@ def test_what_a_client_declares_is_what_it_supports(declared, modes):
 
 def test_a_mode_that_does_not_exist_is_no_question():
     # parity: F11
-    with pytest.raises(InvalidQuestion, match="'sms' is no elicitation mode"):
+    with pytest.raises(InvalidQuestion, match="'sms' is not an elicitation mode"):
         supports_elicitation({"elicitation": {}}, "sms")
 
 
@@ -108,7 +108,7 @@ async def test_a_tool_sees_what_its_client_can_do(
         refused = await caller.result("wrong")
         assert refused.is_error
         assert refused.meta["code"] == "INVALID_INPUT"
-        assert "'Form' is no elicitation mode" in text_of(refused)
+        assert "'Form' is not an elicitation mode" in text_of(refused)
 
 
 @pytest.mark.parametrize("declared", [URL, None], ids=["url", "nothing"])

@@ -121,7 +121,7 @@ async def test_what_it_does_not_need_it_does_not_get(server):
         for tool in ("serve_tea", "give_tea"):
             heard = await person.call(tool)
             assert heard.code == "INVALID_INPUT", heard.text
-            assert "mark the tool with @elicit.needs" in heard.text
+            assert "Mark the tool with @elicit.needs" in heard.text
 
 
 async def test_an_async_tool_may_read_it_and_is_kept_from_blocking_everybody(server):
@@ -171,7 +171,7 @@ async def test_a_question_that_is_left_in_a_def_tool_is_told_with_the_way_out(se
     async with elicit_person(server) as person:
         heard = await person.call("serve_tea")
         assert heard.code == "ELICITATION_NOT_ASKED"
-        assert "plain `def` cannot await" in heard.text
+        assert "plain `def` function cannot await" in heard.text
         assert "elicit.needed(question)" in heard.text
         assert "plain `def`" not in (await person.call("serve_coffee")).text
 

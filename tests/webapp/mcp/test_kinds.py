@@ -71,7 +71,7 @@ async def test_model_hears_once_why_a_question_failed(server, revision, way):
         else:
             await at.guest.connect(link_in(await soon(caller.call("look"))))
             heard = text_of(await soon(caller.call("look")))
-        assert "GitHub did not give a key (HTTP 500)" in heard
+        assert "GitHub did not issue an access token (HTTP 500)" in heard
         assert "[ELICITATION_FAILED]" in heard
         if way != "url":
             await at.guest.connect(link_in(await soon(caller.call("look"))))

@@ -176,7 +176,7 @@ async def test_an_account_that_can_be_none_is_refused_in_a_sentence(server, acco
     async with odd_client(server) as (_, client):
         said = await client.call("connect", arguments={"account": account})
         (content,) = said["result"]["content"]
-        assert content["text"].startswith("account is the name or id of one")
+        assert content["text"].startswith("account must be the name or id of an account")
         assert said["result"]["isError"]
 
 

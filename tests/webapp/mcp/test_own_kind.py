@@ -108,5 +108,5 @@ async def test_what_its_traits_say_holds_for_it(server, revision):
 
 def test_a_name_that_is_taken_is_refused():
     taken = Traits(name="form", page="form")
-    with pytest.raises(ValueError, match="give this one another name"), declared({"form": taken}):
+    with pytest.raises(ValueError, match="Give this kind another name"), declared({"form": taken}):
         pass

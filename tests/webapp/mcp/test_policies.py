@@ -58,7 +58,7 @@ async def test_the_older_call_is_told_that_a_newer_question_took_its_place(serve
         assert told.is_error
         assert told.meta["errorId"] == told.meta["code"] == "ELICITATION_SUPERSEDED"
         assert told.meta["elicitId"] == env.id_of(link)
-        assert "A newer question took its place" in text_of(told)
+        assert "A newer question replaced it" in text_of(told)
         person = await env.person()
         assert (await person.visit(link)).csrf is None, "there is nothing to press any more"
         await env.complete(last)

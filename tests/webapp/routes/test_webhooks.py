@@ -70,7 +70,7 @@ async def test_a_signature_that_is_none_wrong_old_future_or_repeated_is_refused(
             answer = await shop.deliver(body, headers)
             assert (answer.status_code, answer.headers["content-type"]) == (400, PROBLEM)
             assert answer.json()["code"] == "WEBHOOK_UNVERIFIED"
-            assert answer.json()["detail"] == "This delivery could not be verified."
+            assert answer.json()["detail"] == "The server could not verify this webhook."
         assert (await shop.statuses(), await shop.ledger()) == (["opened"], [])
         assert await shop.webhooks() == []
         assert (await shop.deliver(body, good)).status_code == 200
