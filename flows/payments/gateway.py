@@ -404,7 +404,8 @@ def terms_for(elicitation: Elicitation, seller: MerchantAccount) -> CheckoutTerm
     terms = terms_of(elicitation)
     if (terms.seller, terms.is_live) != (seller.name, seller.is_live):
         raise Failed(
-            f"{seller.label} is set up for another mode than when this was asked.",
+            f"{seller.label} is now configured for another mode (live or test) than when the "
+            "payment was requested.",
             elicitation_id=elicitation.id,
         )
     return terms
@@ -414,7 +415,7 @@ def payment_of(payment: Payment, seller: MerchantAccount) -> str:
     """Return the provider's id of the payment. Raises Failed if the provider has none."""
     is_theirs = (payment.seller, payment.is_live) == (seller.name, seller.is_live)
     if payment.payment_intent is None or not is_theirs:
-        raise Failed(f"{seller.label} holds no payment for this receipt.")
+        raise Failed(f"{seller.label} has no payment for this receipt.")
     return payment.payment_intent
 
 

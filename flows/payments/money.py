@@ -117,15 +117,14 @@ def digits_of(currency: str) -> int:
     if code.upper() in _DIGITS:
         raise InvalidQuestion(f"Write the currency in capitals: {code.upper()!r}, not {code!r}.")
     raise InvalidQuestion(
-        f"{code[:20]!r} is no currency to ask money in: "
-        "write a current code of ISO 4217 such as 'EUR'."
+        f"{code[:20]!r} is not a currency: write a current code of ISO 4217 such as 'EUR'."
     )
 
 
 def _code(currency: object) -> str:
     if isinstance(currency, str):
         return currency
-    raise InvalidQuestion("A currency is written as text: its ISO 4217 code, such as 'EUR'.")
+    raise InvalidQuestion("A currency must be text: its ISO 4217 code, such as 'EUR'.")
 
 
 def _exact(amount: object) -> Decimal:
@@ -135,11 +134,11 @@ def _exact(amount: object) -> Decimal:
         return Decimal(amount)
     if not isinstance(amount, str):
         raise InvalidQuestion(
-            "An amount is text such as '9.00', a whole number or a Decimal; a float is not exact."
+            "An amount must be text such as '9.00', an int or a Decimal; a float is not exact."
         )
     if not _WRITTEN.fullmatch(amount):
         raise InvalidQuestion(
-            f"{amount[:40]!r} is no amount: write figures and one point, such as '1234.50'."
+            f"{amount[:40]!r} is not an amount: write digits and one point, such as '1234.50'."
         )
     return Decimal(amount)
 
@@ -149,11 +148,11 @@ def _minor_units(amount: Decimal, *, currency: str, digits: int) -> int:
     if not isinstance(exponent, int):
         raise InvalidQuestion("An amount must be a number: not NaN, and not infinite.")
     if amount <= 0:
-        raise InvalidQuestion("A price must be more than nothing.")
+        raise InvalidQuestion("A price must be more than zero.")
     if -exponent > digits:
         raise InvalidQuestion(
-            f"The amount has {-exponent} digits after the point, {currency} has {digits}: "
-            "round it first."
+            f"The amount has {-exponent} digits after the point, but {currency} has "
+            f"{digits}: round it first."
         )
     if amount.adjusted() + digits >= MINOR_UNIT_DIGITS_AT_MOST:
         raise InvalidQuestion(_TOO_LARGE)
@@ -162,11 +161,11 @@ def _minor_units(amount: Decimal, *, currency: str, digits: int) -> int:
 
 def _check_minor_units(number: object) -> None:
     if not isinstance(number, int) or isinstance(number, bool):
-        raise InvalidQuestion("Minor units are counted in whole numbers.")
+        raise InvalidQuestion("An amount in minor units must be an int.")
     if number < 0:
         raise InvalidQuestion("An amount of money must not be negative.")
     if number >= 10**MINOR_UNIT_DIGITS_AT_MOST:
         raise InvalidQuestion(_TOO_LARGE)
 
 
-_TOO_LARGE = f"The amount is too large: {MINOR_UNIT_DIGITS_AT_MOST} digits of minor units at most."
+_TOO_LARGE = f"The amount is too large: at most {MINOR_UNIT_DIGITS_AT_MOST} digits in minor units."

@@ -42,7 +42,7 @@ class UnderWay(Failed):
         if payment.part is not None:
             much = f"{Money.from_minor_units(payment.part.up_to, payment.currency)} of {much}"
         super().__init__(
-            f"{much} is being refunded at the moment, or by itself within a minute. Ask again then."
+            f"Another process is refunding {much} now. Request the refund again in a minute."
         )
 
 

@@ -165,4 +165,4 @@ def gateway_of(seller: MerchantAccount) -> Gateway:
     for sort, gateway in _GATEWAYS.items():
         if isinstance(seller, sort):
             return gateway(seller)
-    raise TypeError(f"{type(seller).__name__} is no registration at a payment provider")
+    raise TypeError(f"{type(seller).__name__} is not an account at a payment provider")

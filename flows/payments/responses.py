@@ -23,7 +23,7 @@ from flows.payments.receipt import Payment, Refund, RefundChange, RefundStatus
 from flows.payments.session import Id, Malformed, Mismatch, StoredCheckout
 
 T = TypeVar("T")
-GIVING_BACK = "give the money back"
+GIVING_BACK = "refund the payment"
 # Client errors that may succeed later: timeout, conflict, too early, too many requests.
 _NOT_NOW = (408, 409, 425, 429)
 # Client errors about the request itself, such as an amount that is too small, and not about
@@ -41,7 +41,8 @@ class KeyUsed(Failed):
 
     def __init__(self, seller: MerchantAccount, *, why: str) -> None:
         super().__init__(
-            f"{seller.label} has opened a payment page for this before ({why}).", is_refusal=True
+            f"{seller.label} has already opened a payment page for this question ({why}).",
+            is_refusal=True,
         )
 
 
@@ -157,7 +158,7 @@ def problem(reply: httpx.Response, *, code_of: Callable[[bytes], str]) -> str:
 
 
 def unreadable(seller: MerchantAccount, *, doing: str) -> Failed:
-    return Failed(f"{seller.label} could not {doing}: its answer is not what was asked for.")
+    return Failed(f"{seller.label} could not {doing}: its response is invalid.")
 
 
 def refund_key(payment: Payment) -> str:
@@ -181,7 +182,7 @@ def changes_told(
             for one in refunds
         )
     except Malformed:
-        raise unreadable(seller, doing="say what became of a refund") from None
+        raise unreadable(seller, doing="report the status of a refund") from None
 
 
 def refund_made(
@@ -190,7 +191,7 @@ def refund_made(
     """Check a refund that was just requested. Raises Failed, also if it was not made."""
     if not found.stands:
         raise Failed(
-            f"{seller.label} could not {GIVING_BACK} (refund {found.id} did not stand).",
+            f"{seller.label} could not {GIVING_BACK} (refund {found.id} failed).",
             is_refusal=True,
         )
     _, given = standing_refunds([found], payment, seller)
@@ -266,13 +267,13 @@ def learned(
         require_terms(elicitation, session, seller=seller)
     except Mismatch as error:
         raise Failed(
-            f"{seller.label} opened a payment page for another {error.what} than was asked, "
-            "so you are not sent there. Nothing was charged."
+            f"{seller.label} opened a payment page with another {error.what} than requested, "
+            "so the server does not send you there. Nothing was charged."
         ) from error
     if session.url is not None and _origin(session.url) not in seller.checkout_origins:
         raise Failed(
-            f"{seller.label} named a payment page that does not stand at "
-            f"{seller.checkout_origins[0]}, so you are not sent there. Nothing was charged."
+            f"{seller.label} returned a payment page that is not at {seller.checkout_origins[0]}, "
+            "so the server does not send you there. Nothing was charged."
         )
     until = kept.expires_at if session.closes_at is None else int(session.closes_at.timestamp())
     return msgspec.structs.replace(kept, session=session.id, url=session.url, expires_at=until)
@@ -281,7 +282,7 @@ def learned(
 def page_in(kept: StoredCheckout, seller: MerchantAccount) -> str:
     """Return the URL of the payment page. Raises Failed if there is none."""
     if kept.url is None:
-        raise Failed(f"{seller.label} named no payment page. Nothing was charged.")
+        raise Failed(f"{seller.label} returned no payment page. Nothing was charged.")
     return kept.url
 
 

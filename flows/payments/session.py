@@ -28,7 +28,7 @@ class Malformed(ElicitError, ValueError):
     http_status = 400
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"This is no {what} that can be read.")
+        super().__init__(f"The {what} is invalid.")
 
 
 class Mismatch(ElicitError):
@@ -43,7 +43,9 @@ class Mismatch(ElicitError):
     def __init__(self, what: str, *, session: str) -> None:
         self.what = what
         self.session = session
-        super().__init__(f"The payment's {what} is not what was asked for, so it settles nothing.")
+        super().__init__(
+            f"The payment's {what} differs from the request, so the payment is not accepted."
+        )
 
 
 class CheckoutTerms(Struct, frozen=True, kw_only=True):

@@ -18,7 +18,10 @@ from flows.payments.receipt import RECEIPT_KEPT
 
 # The `progress` of a question whose payment differs from what was asked for. The tool receives this
 # text too.
-PAID_OTHERWISE = "paid otherwise than asked: whoever runs this server has to look at it"
+PAID_OTHERWISE = (
+    "paid differently than requested (amount, currency or mode): the operator of this server has "
+    "to check the payment"
+)
 ASK_AGAIN_AFTER = timedelta(minutes=10)  # first pause; each further pause is twice as long
 ASK_AGAIN_AT_MOST = timedelta(days=1)
 TRIES_THAT_COUNT = 8

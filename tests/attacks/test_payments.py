@@ -191,7 +191,7 @@ def test_a_former_attempts_session_is_ours_as_well():
 )
 def test_nobody_is_led_elsewhere_to_pay(url):
     context = RedirectContext(number=1, return_url="https://elicit.example/cb", state="s", now=NOON)
-    with pytest.raises(Failed, match="not sent there") as failed:
+    with pytest.raises(Failed, match="does not send you there") as failed:
         run(StripeGateway(SELLER).begin(prepared(), context), reply(session(url=url)))
     assert "evil" not in str(failed.value)
 

@@ -49,7 +49,7 @@ async def nothing_is_settled(shop: Shop, buy: Buying) -> None:
 
 async def is_paid_otherwise(shop: Shop, buy: Buying) -> None:
     """Check that the tool is notified of the mismatch and gets no payment."""
-    assert "paid otherwise than asked" in await buy.result()
+    assert "paid differently than requested" in await buy.result()
     assert (await shop.ledger(), shop.bodies) == ([], 0)
 
 

@@ -196,7 +196,7 @@ async def test_a_tool_that_was_not_told_of_its_refund_hears_it_from_the_next_cal
         await account_env.bring_again()
         await account_env.carried()
         async with calling(server, "refund", mode=mode) as call:
-            with pytest.raises(AssertionError, match="refunded meanwhile"):
+            with pytest.raises(AssertionError, match="refunded in the meantime"):
                 await call.result()
             assert call.times_asked == 0
     (payment,) = await ledger(account_env)

@@ -171,7 +171,7 @@ async def test_what_was_given_back_before_the_crash_is_asked_for_anew_and_never_
     assert await account_env.statuses("payment") == ["refunded"]
     async with account_env.start(later=LEASE_OVER) as server:
         async with calling(server, "refund", mode=mode) as call:
-            with pytest.raises(AssertionError, match="refunded meanwhile"):
+            with pytest.raises(AssertionError, match="refunded in the meantime"):
                 await call.result()
         async with calling(server, "refund", mode=mode) as call:
             there = await customer.to_provider(await call.link())

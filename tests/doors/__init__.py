@@ -17,7 +17,7 @@ such a list (the modules are found by themselves):
     RULES = [
         Rule(
             id="paid-once",
-            says="A product that is bought for good is paid once",
+            says="A permanent purchase is paid once",
             source="promise 8",
             cells={
                 **every(ASKING, _is_refused),

@@ -53,7 +53,7 @@ async def _is_kept_back(process_pool: ProcessPool, mode: str) -> bool:
                 delivered = await call.result()
             except AssertionError as error:  # the tool's error
                 delivered = str(error)
-            return "refunded meanwhile" in delivered and account_env.work == []
+            return "refunded in the meantime" in delivered and account_env.work == []
 
 
 async def _tell(account_env: AccountEnv, kind: str, about: dict[str, Any]) -> None:

@@ -175,7 +175,7 @@ class Certificates:
             try:
                 self._played[scheme.root_url] = roots_of(scheme, bundle=root)
             except ValueError as error:
-                raise Failed("What stands there is no sandbox of ours.") from error
+                raise Failed("The address is not a sandbox of elicit-url.") from error
         return self._played[scheme.root_url]
 
     async def _fetched(self, url: str) -> bytes:
@@ -184,7 +184,7 @@ class Certificates:
         except httpx.HTTPError as error:
             raise Failed(f"{type(error).__name__} while fetching a certificate.") from error
         if reply.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise Failed(f"There is no certificate now (HTTP {reply.status_code}).")
+            raise Failed(f"The certificate could not be fetched (HTTP {reply.status_code}).")
         if reply.status_code != HTTPStatus.OK:
             raise Unverified("no_certificate")
         return reply.content

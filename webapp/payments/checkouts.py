@@ -204,7 +204,7 @@ class Checkouts:
             if page.next is None:
                 return elicitation
             after = page.next
-        raise Failed("There are too many payment pages at the provider to look through them.")
+        raise Failed("The provider lists too many payment pages to search them.")
 
     async def adopt(self, elicitation: Elicitation, found: ProviderSession) -> Elicitation:
         """Add a session that this server began and the store has lost to its question."""
@@ -427,7 +427,7 @@ class Checkouts:
         try:
             return await self._outbound.run(talk)
         except NotConfigured as error:
-            raise Failed("The payment provider is not set up here any more.") from error
+            raise Failed("The payment provider is not configured any more.") from error
 
     async def _ask(
         self, elicitation: Elicitation, session: str, *, collects: bool

@@ -39,7 +39,7 @@ from webapp.payments.unresolved import LOST, UnresolvedPayments
 from webapp.payments.verification import ON_ITS_WAY, Verification
 from webapp.records.values import Value
 
-_GONE = "refunded meanwhile"
+_GONE = "refunded in the meantime"
 
 
 class PaymentGone(NotPossible):
@@ -54,8 +54,8 @@ class PaymentGone(NotPossible):
         super().__init__(
             status=status,
             wanted=ReceiptStatus.SPENT,
-            message=f"The payment was {self.became}. This run cannot use it: give out nothing for "
-            "it.",
+            message=f"The payment was {self.became}. This run cannot use it: do not deliver "
+            "anything for it.",
         )
 
 
@@ -245,11 +245,13 @@ class Payments:
             await self.checkouts.ask_again(payment)
         now = await self.unresolved.read(payment) or payment
         if now.status is UnresolvedStatus.WAITING:
-            raise Failed(f"For this {ON_ITS_WAY}.", elicitation_id=now.elicitation_id)
+            raise Failed(f"For the same request, {ON_ITS_WAY}.", elicitation_id=now.elicitation_id)
         if now.status is UnresolvedStatus.OTHERWISE and now.paid is None:
             raise Failed(f"{LOST[:1].upper()}{LOST[1:]}.", elicitation_id=now.elicitation_id)
         if now.status is UnresolvedStatus.OTHERWISE:
-            raise Failed(f"For this was {PAID_OTHERWISE}.", elicitation_id=now.elicitation_id)
+            raise Failed(
+                f"The same request was {PAID_OTHERWISE}.", elicitation_id=now.elicitation_id
+            )
 
     async def _of(self, elicitation: Elicitation) -> Payment | None:
         id = _payment_in(elicitation)
@@ -299,14 +301,11 @@ def _became(payment: Payment) -> str:
         return _GONE if payment.pending is None else f"{_GONE}, and the money is on its way"
     match stage_of(payment):
         case Dispute.OPEN:
-            return "claimed back through the bank that it came from, which has not decided yet"
+            return "disputed at the person's bank, which has not decided yet"
         case Dispute.APPEALED:
-            return (
-                "taken back by the bank that it came from, and the operator of this server has "
-                "appealed"
-            )
+            return "charged back by the person's bank, and the operator of this server has appealed"
         case _:
-            return "taken back by the bank that it came from"
+            return "charged back by the person's bank"
 
 
 def _payment_in(elicitation: Elicitation) -> str | None:

@@ -107,7 +107,9 @@ class Refunds:
         if up_to is not None:
             if found is not None and not self._flow.gives_back_parts(found.seller):
                 label = self._sellers[found.seller].label
-                raise NoRefunds(f"{label} gives back all of it or nothing when asked by us.")
+                raise NoRefunds(
+                    f"{label} cannot make partial refunds for this server: refund all of it."
+                )
             async with self._asking.setdefault(id, asyncio.Lock()):
                 await self._finish_part(owner, id)
                 begun = await self._ledger.begin_part(
@@ -221,7 +223,7 @@ class Refunds:
             try:
                 found = await self._outbound.run(self._flow.fetch(elicitation, one.session))
             except NotConfigured as error:
-                raise Failed("The payment provider is not set up here any more.") from error
+                raise Failed("The payment provider is not configured any more.") from error
             is_there = found.state is SessionStatus.PAID and not found.total_returned
             if is_there and found.payment is not None and found.payment == one.payment_intent:
                 charges.add(found.payment)
@@ -261,7 +263,7 @@ class Refunds:
             talk = self._flow.refund(payment, reason=reason, up_to=up_to)
             return await self._outbound.run(talk)
         except NotConfigured as error:
-            raise Failed("The payment provider is not set up here any more.") from error
+            raise Failed("The payment provider is not configured any more.") from error
 
     def _why_not(self, payment: Payment) -> str | None:
         """Return why no provider can be asked for the refund, or None if one can."""
@@ -271,17 +273,17 @@ class Refunds:
         if seller is None or seller.is_live != payment.is_live:
             needed = " and ".join(settings_of(payment.seller))
             return (
-                f"{payment.seller!r}, who took it, is not set up here: no provider of this name is "
+                f"The payment was made at {payment.seller!r}: no provider of this name is "
                 f"configured in this environment. It needs {needed}."
             )
         if payment.payment_intent is None:
-            return f"{seller.label} has not said which payment it was."
+            return f"{seller.label} has not reported the id of the payment."
         if payment.seller in self._flow.refundable:
             return None
         by_hand = ""
         if isinstance(seller, DeclaredAccount) and seller.declaration.manage is not None:
-            by_hand = f" Do it by hand at {seller.declaration.manage}."
-        return f"{seller.label} gives nothing back when asked by us.{by_hand}"
+            by_hand = f" Refund it there: {seller.declaration.manage}."
+        return f"{seller.label} cannot make refunds for this server.{by_hand}"
 
     def _elsewhere(self, payment: Payment) -> str | None:
         """Return where the payment was made, if not at the configured provider of that name."""
@@ -290,14 +292,14 @@ class Refunds:
             return None
         if is_loopback(urlsplit(payment.at).hostname or ""):
             return (
-                f"It was paid at a sandbox, {payment.at}, where no money moves. Only the server "
-                "that has this sandbox gives it back, at its page /payments."
+                f"The payment was made at a sandbox, {payment.at}, where no money moves. Only the "
+                "server with this sandbox can refund it, on its page /payments."
             )
         if seller is None:
             return None
         return (
-            f"It was paid at {payment.at}, and {seller.label} is at {seller.api} here: use the "
-            "settings of then, or do it there."
+            f"The payment was made at {payment.at}, but {seller.label} is configured here at "
+            f"{seller.api}: restore the earlier settings, or refund the payment at the provider."
         )
 
     async def _ask(self, begun: Payment, *, then: Callable[[Payment], Payment]) -> Refund:

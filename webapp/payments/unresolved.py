@@ -31,13 +31,13 @@ from webapp.records.owners import SERVICE
 from webapp.records.values import KINDS
 
 LOST = (
-    "a payment page was opened for this before, and it cannot be looked up: the operator of this "
-    "server has to look at it"
+    "a payment page was opened for the same request before, and the server cannot find it any "
+    "more: the operator of this server has to check it at the provider"
 )
 ABOUT: Final = {
     "erased": "a payment whose question is erased",
     "missing": "a payment whose question is not in this store",
-    "foreign": "a payment that names a question of ours and was not begun by this server",
+    "foreign": "a payment that names a question of this server, but was not started by it",
 }
 _log = logging.getLogger(__name__)
 

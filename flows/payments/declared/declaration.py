@@ -167,36 +167,36 @@ class ProviderDeclaration:
     def _place_faults(self) -> list[str]:
         faults: list[str] = []
         if not NAME.fullmatch(self.name):
-            faults.append("name: 1 to 32 of a-z, 0-9 and _, a letter first.")
+            faults.append("name: must have 1 to 32 of a-z, 0-9 and _, and begin with a letter.")
         if not self.label.strip() or not self.label.isprintable():
-            faults.append("label: a name for people.")
+            faults.append("label: must be a printable name, which people see.")
         faults += [
-            f"needs: {name!r} is no name of its own."
+            f"needs: {name!r} is reserved or not a valid name; choose another name."
             for name in self.needs
             if not _OWN_NAME.fullmatch(name) or name in ASKED | KNOWN | GIVEN_BACK | {"secret"}
         ]
         if self.account is not None and self.account not in self.needs:
-            faults.append("account: one of the needs.")
+            faults.append("account: must be one of `needs`.")
         for key, api in (("api", self.api), ("test_api", self.test_api)):
             unknown = names_in(api) - {*self.needs}
             faults += [f"{key}: {_nothing(name)}" for name in sorted(unknown)]
             example = fill_text(api or "", dict.fromkeys({*self.needs, *unknown}, "example"))
             origin = "/".join(example.split("/")[:3])
             if api is not None and (not _is_origin(origin) or api.endswith("/")):
-                faults.append(f"{key}: an https address without a slash at its end.")
+                faults.append(f"{key}: must be an https address without a slash at its end.")
         faults += [
             f"checkout_origins: {origin!r} is not an https origin."
             for origin in (*self.checkout_origins, *self.test_checkout_origins)
             if not _is_origin(origin)
         ]
         if not timedelta() < self.life <= LIFE_AT_MOST:
-            faults.append("life: more than nothing, seven days at most.")
+            faults.append("life: must be longer than zero and at most seven days.")
         if not self.pace or min(self.pace) < timedelta(seconds=1):
-            faults.append("pace: pauses of a second and more.")
+            faults.append("pace: must be a list of pauses of at least one second.")
         if self.what_at_most < 1:
-            faults.append("what_at_most: one at least.")
+            faults.append("what_at_most: must be at least 1.")
         if self.unit_digits is not None and self.unit_digits not in range(7):
-            faults.append("unit_digits: 0 to 6.")
+            faults.append("unit_digits: must be from 0 to 6.")
         return faults
 
     def _call_faults(self) -> list[str]:
@@ -219,17 +219,17 @@ class ProviderDeclaration:
         calls = {"create": self.create, "fetch": self.fetch, "close": self.close}
         for key, call in {**calls, "refund": self.refund, "holding": holding}.items():
             if call is not None and not _CALL.fullmatch(call):
-                faults.append(f'{key}: a method and a path, such as "POST /checkouts".')
+                faults.append(f'{key}: must be a method and a path, such as "POST /checkouts".')
         if self.refund and not (self.has_refund_key or self.holding or self.tells_refunds):
             faults.append(
-                "refund: asked for again, it must not give back twice. It needs `idempotency`,"
+                "refund: a repeated refund request must not refund twice. Set `idempotency`, or"
                 " `holding`, or `fetched.refunded` with {session} in `fetch`."
             )
         if not self.settles and self.fetch is None:
-            faults.append("settles: what does not settle by itself needs a fetch.")
+            faults.append("settles: if the webhook does not settle the payment, set `fetch`.")
         for header, template in (*self.headers, (self.idempotency or "Idempotency-Key", "")):
             if not _HEADER.fullmatch(header) or not (template.isascii() and template.isprintable()):
-                faults.append(f"headers: {header!r} is no header.")
+                faults.append(f"headers: {header!r} is not a valid header.")
             unknown = names_in(template) - own - {"secret"}
             faults += [f"headers.{header}: {_nothing(name)}" for name in sorted(unknown)]
         return faults
@@ -248,7 +248,7 @@ class ProviderDeclaration:
             }
             if isinstance(reading, Reading) and reading.is_ours:
                 del places[f"{part}.session"]
-        faults += [f"{name}: needed." for name in NEEDED if places[name] is None]
+        faults += [f"{name}: required." for name in NEEDED if places[name] is None]
         return faults + place_faults(places)
 
 
@@ -269,9 +269,11 @@ class DeclaredAccount:
         if missing:
             raise ValueError(f"{declared.label} needs {', '.join(missing)}.")
         if not all(map(_OWN.fullmatch, self.own.values())):
-            raise ValueError(f"What {declared.label} needs is of letters, digits, dots and dashes.")
+            raise ValueError(
+                f"The settings for {declared.label} can have only letters, digits, dots and dashes."
+            )
         if not fits_a_header(self.secret):
-            raise ValueError(f"The key is no key of {declared.label}.")
+            raise ValueError(f"The key is not a valid key of {declared.label}.")
         if not self.is_live and declared.test_api is None:
             raise ValueError(f"{declared.label} has no test mode.")
         if not self.checkout_origins or not all(map(_is_origin, self.checkout_origins)):
@@ -302,7 +304,7 @@ class DeclaredAccount:
 
 
 def _nothing(name: str) -> str:
-    return f"{{{name}}} is nothing that can stand there."
+    return f"{{{name}}} is not allowed here."
 
 
 def _is_origin(text: str) -> bool:

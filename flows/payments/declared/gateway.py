@@ -45,7 +45,7 @@ from flows.webhooks.signatures import Delivery, Scheme
 
 OPENING = "open its payment page"
 REASON_AT_MOST = 190  # Square, in examples/payments, allows 192 characters
-ASKING = "say what became of the payment"
+ASKING = "report the status of the payment"
 
 
 class DeclaredGateway:
@@ -70,7 +70,7 @@ class DeclaredGateway:
     def check(self, price: Money) -> None:
         written(price, digits=self._declared.unit_digits)
         if self._declared.currencies and price.currency not in self._declared.currencies:
-            raise InvalidQuestion(f"{self.seller.label} takes no {price.currency}.")
+            raise InvalidQuestion(f"{self.seller.label} does not accept {price.currency}.")
 
     def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
         """Return the request to store. Raises InvalidQuestion if the price cannot be charged."""
@@ -97,7 +97,7 @@ class DeclaredGateway:
     def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         terms_for(elicitation, self.seller)
         if self._declared.fetch is None:
-            raise Failed(f"{self.seller.label} tells of a payment by its webhook only.")
+            raise Failed(f"{self.seller.label} reports payments only by webhook.")
         reply = yield self._request(self._declared.fetch, self._known(elicitation, session))
         data = answer_in(reply, self.seller, doing=ASKING)
         try:
@@ -137,8 +137,8 @@ class DeclaredGateway:
     ) -> Talk[Refund]:
         theirs = payment_of(payment, self.seller)
         if self._declared.refund is None:
-            by_hand = f" Do it by hand at {self._declared.manage}." if self._declared.manage else ""
-            raise Failed(f"{self.seller.label} gives nothing back when asked by us.{by_hand}")
+            by_hand = f" Refund it there: {self._declared.manage}." if self._declared.manage else ""
+            raise Failed(f"{self.seller.label} cannot make refunds for this server.{by_hand}")
         given, left = yield from self._refunded_so_far(payment, theirs)
         whole = payment.amount if up_to is None else up_to
         if given >= whole:

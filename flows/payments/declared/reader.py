@@ -175,7 +175,7 @@ def refund_in(reply: httpx.Response, seller: DeclaredAccount, *, price: Money) -
         raise unreadable(seller, doing=GIVING_BACK) from None
     if id is None or status is None:
         why = problem(reply, code_of=lambda _: "")
-        raise Failed(f"{seller.label} could not {GIVING_BACK} ({why}: it did not stand).")
+        raise Failed(f"{seller.label} could not {GIVING_BACK} ({why}: the refund failed).")
     return Refund(id=id, price=price, status=status)
 
 

@@ -114,9 +114,9 @@ def place_faults(places: Mapping[str, str | Mapping[str, object] | None]) -> lis
     for name, value in places.items():
         if isinstance(value, Mapping):
             wrong = [rule for rule in value if not _RULE.fullmatch(rule)]
-            faults += [f"{name}: {rule!r} is no place=value." for rule in wrong]
+            faults += [f"{name}: {rule!r} is not of the form path=value." for rule in wrong]
         elif value is not None:
             parts = value.split("+") if _ADDED_UP.fullmatch(name) else [value]
             if not all(re.fullmatch(_PLACE, part) for part in parts):
-                faults.append(f"{name}: {value!r} is no place.")
+                faults.append(f"{name}: {value!r} is not a valid path.")
     return faults

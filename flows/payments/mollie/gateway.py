@@ -282,4 +282,6 @@ def _amount(price: Money) -> dict[str, str]:
 
 def _require_key(key: str, *kinds: str) -> None:
     if not key.startswith(kinds) or not fits_a_header(key):
-        raise ValueError(f"The key is no key of Mollie: it begins with {' or '.join(kinds)}.")
+        raise ValueError(
+            f"The key is not a Mollie key: Mollie keys begin with {' or '.join(kinds)}."
+        )

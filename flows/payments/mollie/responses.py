@@ -37,7 +37,7 @@ from flows.payments.responses import (
 from flows.payments.session import REFERENCE_KEY, Malformed, SessionStatus
 
 NOTICE_BYTES_AT_MOST: Final = 1024
-ASKING = "say what became of the payment"
+ASKING = "report the status of the payment"
 _STATES = {
     "open": SessionStatus.OPEN,
     "pending": SessionStatus.PENDING,

@@ -378,7 +378,7 @@ def _path(order: str) -> str:
 
 def _amount(price: Money) -> dict[str, str]:
     if price.currency not in CURRENCIES:
-        raise InvalidQuestion(f"PayPal takes no {price.currency}.")
+        raise InvalidQuestion(f"PayPal does not accept {price.currency}.")
     digits = 0 if price.currency in WITHOUT_DECIMALS else None
     return {"currency_code": price.currency, "value": written(price, digits=digits)}
 
@@ -391,9 +391,11 @@ def _cut(text: str) -> str:
 def _require_credentials(*credentials: str) -> None:
     for one in credentials:
         if not one or ":" in one or " " in one or not (one.isascii() and one.isprintable()):
-            raise ValueError("PayPal's client id and secret are two words without a colon.")
+            raise ValueError(
+                "PayPal's client id and secret must not be empty, and cannot have spaces or colons."
+            )
 
 
 def _require_webhook_ids(ids: tuple[str, ...]) -> None:
     if not all(map(WEBHOOK_ID.fullmatch, ids)):
-        raise ValueError("The id of a PayPal webhook has letters and digits only.")
+        raise ValueError("The id of a PayPal webhook can have only letters and digits.")

@@ -165,7 +165,7 @@ class _Event(_Envelope, frozen=True, kw_only=True):
 
 def token_in(reply: httpx.Response, seller: MerchantAccount) -> str:
     """Return the access token. Raises Failed."""
-    doing = "let this server in"
+    doing = "issue an access token"
     token = decode(reply, _Token, seller=seller, doing=doing, code_of=issue_in).access_token
     if not _TOKEN.fullmatch(token):  # it becomes a header value
         raise unreadable(seller, doing=doing)
@@ -179,7 +179,7 @@ def order_in(reply: httpx.Response, seller: MerchantAccount, *, doing: str) -> P
 
 def same_order(order: str, reply: httpx.Response, seller: MerchantAccount) -> PayPalOrder:
     """Decode an order and check that it is the requested one. Raises Failed."""
-    doing = "say what became of the payment"
+    doing = "report the status of the payment"
     found = order_in(reply, seller, doing=doing)
     if found.id != order:
         raise unreadable(seller, doing=doing)
@@ -234,7 +234,7 @@ def reference_in(reply: httpx.Response, payment: str, seller: MerchantAccount) -
     """Return the elicitation of a capture, or None if it is not ours. Raises Failed."""
     if reply.status_code == 404:
         return None
-    doing = "say what a payment was for"
+    doing = "report the purpose of a payment"
     found = decode(reply, _Traced, seller=seller, doing=doing, code_of=issue_in)
     if found.id != payment:
         raise unreadable(seller, doing=doing)
@@ -249,7 +249,7 @@ def session_of(order: PayPalOrder, seller: MerchantAccount) -> ProviderSession:
 
     The order does not say whether it is live, so the seller's setting is used.
     """
-    doing = "say what became of the payment"
+    doing = "report the status of the payment"
     [unit] = order.purchase_units
     taken = [one for one in unit.payments.captures if one.status in TAKEN]
     state = _state(order, unit.payments, is_taken=bool(taken))

@@ -60,7 +60,9 @@ def stripe(
     """
     is_live = key.startswith(("sk_live_", "rk_live_"))
     if not (is_live or key.startswith(("sk_test_", "rk_test_"))) or not fits_a_header(key):
-        raise ValueError("The key is no secret key of Stripe: those begin with sk_ or rk_.")
+        raise ValueError(
+            "The key is not a secret key of Stripe: secret keys begin with sk_ or rk_."
+        )
     return StripeAccount(
         name="stripe",
         label="Stripe",
@@ -81,7 +83,7 @@ def sandbox_stripe(url: str, key: str, webhook_secrets: Sequence[str]) -> Stripe
     Raises ValueError for a live or invalid key, or an empty webhook secret.
     """
     if key.startswith(("sk_live_", "rk_live_")) or not fits_a_header(key):
-        raise ValueError("The key of a sandbox must be one of test mode.")
+        raise ValueError("The key of a sandbox must be a test key, not a live key.")
     api = url.rstrip("/")
     scheme, _, rest = api.partition("://")
     return StripeAccount(
@@ -116,7 +118,7 @@ def charged_units(amount: int, currency: str) -> int:
     multiplier, divisor = _scale(currency)
     minor_units, rest = divmod(amount * divisor, multiplier)
     if rest:
-        raise InvalidQuestion(f"{amount} is no amount in {currency}.")
+        raise InvalidQuestion(f"{amount} is not a valid amount in {currency}.")
     return checked_units(minor_units, currency)
 
 
@@ -126,5 +128,7 @@ def _scale(currency: str) -> tuple[int, int]:
 
 def _none_empty(secrets: Sequence[str]) -> tuple[str, ...]:
     if any(not secret.strip() for secret in secrets):
-        raise ValueError("A webhook secret is empty: anybody could sign with it.")
+        raise ValueError(
+            "A webhook secret is empty, so anybody could sign with it: set the signing secret."
+        )
     return tuple(secrets)

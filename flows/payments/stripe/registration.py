@@ -65,7 +65,7 @@ def examined(
     told_at = reply.headers.get("date")
     if reply.status_code == HTTPStatus.UNAUTHORIZED:
         wrong = SetupFinding(
-            says=f"{seller.label} does not know the key.",
+            says=f"{seller.label} rejects the key.",
             fix=f"set {_KEY} to a secret key from {_KEYS}",
         )
         return SetupReport(findings=(wrong,), told_at=told_at)
@@ -87,50 +87,50 @@ def _of_rights(tried: Mapping[str, int], whole: int, seller: StripeAccount) -> S
     if lacking or whole in _REFUSED:
         named = ", ".join(lacking) or "one of " + ", ".join(RIGHTS)
         return SetupFinding(
-            says=f"The key lacks a right at {seller.label} that payments need: {named}.",
-            fix=f"give it to the key at {_KEYS}, or set {_KEY} to a key that has it",
+            says=f"The key lacks a permission at {seller.label} that payments need: {named}.",
+            fix=f"add this permission to the key at {_KEYS}, or set {_KEY} to a key that has it",
         )
     known = (HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
     unclear = [right for right, status in tried.items() if status not in known]
     if unclear or whole != HTTPStatus.OK:
-        says = f"{seller.label} did not say whether the key has all rights that payments need."
+        says = f"{seller.label} did not report the permissions of the key."
         return SetupFinding(says=says, fix="run elicit doctor again", is_wrong=False)
-    return SetupFinding(says="The key has all rights that payments need.")
+    return SetupFinding(says="The key has all permissions that payments need.")
 
 
 def _of_account(reply: httpx.Response, seller: StripeAccount) -> SetupFinding:
     mode = "live" if seller.is_live else "test"
     if reply.status_code == HTTPStatus.FORBIDDEN:
         return SetupFinding(
-            says=f"{seller.label} takes the key ({mode}), which may not tell whose."
+            says=f"{seller.label} accepts the key ({mode}), but the key cannot read its account."
         )
     try:
         id = msgspec.json.decode(reply.content, type=_Account).id
     except msgspec.MsgspecError:
         return SetupFinding(
-            says=f"{seller.label} answers HTTP {reply.status_code}.",
-            fix=f"look at https://status.stripe.com, and at the key in {_KEY}",
+            says=f"{seller.label} returns HTTP {reply.status_code}.",
+            fix=f"check https://status.stripe.com, and the key in {_KEY}",
         )
-    return SetupFinding(says=f"{seller.label} takes the key ({mode}) of account {id}.")
+    return SetupFinding(says=f"{seller.label} accepts the key ({mode}) of account {id}.")
 
 
 def _of_endpoints(reply: httpx.Response, url: str, seller: StripeAccount) -> list[SetupFinding]:
     if reply.status_code in _REFUSED:
-        says = f"Whether {seller.label} sends webhooks to {url} cannot be asked with this key."
-        fix = "let it read webhook endpoints, or look there: " + _PAGE
+        says = f"The key cannot check if {seller.label} sends webhooks to {url}."
+        fix = "let the key read webhook endpoints, or check them at " + _PAGE
         return [SetupFinding(says=says, fix=fix, is_wrong=False)]
     try:
         listed = msgspec.json.decode(reply.content, type=_Endpoints).data
     except msgspec.MsgspecError:
         says = f"{seller.label} does not list its webhook endpoints (HTTP {reply.status_code})."
-        return [SetupFinding(says=says, fix=f"look there: {_PAGE}", is_wrong=False)]
+        return [SetupFinding(says=says, fix=f"check them at {_PAGE}", is_wrong=False)]
     ours = [one for one in listed if one.url == url]
     if not ours:
         others = ", ".join(sorted(one.url for one in listed)) or "none"
         return [
             SetupFinding(
                 says=f"{seller.label} has no webhook endpoint {url} (it has: {others}).",
-                fix=f"make one at {_PAGE} for that address, with {_listed(EVENTS)}, and set "
+                fix=f"create one at {_PAGE} for that address, with {_listed(EVENTS)}, and set "
                 f"{_SECRET} to its signing secret",
             )
         ]
@@ -138,19 +138,19 @@ def _of_endpoints(reply: httpx.Response, url: str, seller: StripeAccount) -> lis
     if not enabled:
         return [
             SetupFinding(
-                says=f"{seller.label} has switched its webhook endpoint {url} off.",
-                fix=f"switch it on at {_PAGE}, once ELICIT_URL is reached from there",
+                says=f"The webhook endpoint {url} at {seller.label} is disabled.",
+                fix=f"enable it at {_PAGE}, once {seller.label} can reach ELICIT_URL",
             )
         ]
     sent = {event for one in enabled for event in one.enabled_events}
     if lacking := (set[str]() if _EVERYTHING in sent else EVENTS - sent):
         return [
             SetupFinding(
-                says=f"{seller.label} does not send all that is needed to {url}.",
-                fix=f"add to that endpoint at {_PAGE}: {_listed(lacking)}",
+                says=f"{seller.label} does not send all events that payments need to {url}.",
+                fix=f"add these events to the endpoint at {_PAGE}: {_listed(lacking)}",
             )
         ]
-    return [SetupFinding(says=f"{seller.label} sends all that is needed to {url}.")]
+    return [SetupFinding(says=f"{seller.label} sends all events that payments need to {url}.")]
 
 
 def _listed(events: AbstractSet[str]) -> str:

@@ -116,7 +116,7 @@ def sessions_in(reply: httpx.Response, seller: StripeAccount) -> SessionPage:
 
 def same_session(session: str, reply: httpx.Response, seller: StripeAccount) -> CheckoutSession:
     """Decode a session and check that it is the requested one. Raises Failed."""
-    doing = "say what became of the payment"
+    doing = "report the status of the payment"
     found = session_in(reply, seller, doing=doing)
     if found.id != session:
         raise unreadable(seller, doing=doing)
@@ -125,7 +125,7 @@ def same_session(session: str, reply: httpx.Response, seller: StripeAccount) -> 
 
 def reference_in(reply: httpx.Response, payment: str, seller: StripeAccount) -> str | None:
     """Return the elicitation of the payment, or None if it is not ours. Raises Failed."""
-    doing = "tell of a payment"
+    doing = "report a payment"
     if reply.status_code == 404:
         return None
     found = _decode(reply, seller, _Intent, doing=doing)
@@ -138,7 +138,7 @@ def claims_in(
     reply: httpx.Response, payment: str, seller: StripeAccount
 ) -> tuple[ProviderClaim, ...]:
     """Return all disputes of this payment with their stages. Raises Failed."""
-    doing = "tell of a bank's claim"
+    doing = "list the disputes of a payment"
     listed = _decode(reply, seller, _Disputes, doing=doing)
     if any(one.payment_intent != payment for one in listed.data):
         raise unreadable(seller, doing=doing)

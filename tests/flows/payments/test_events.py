@@ -270,7 +270,9 @@ class Refunds:
     [Refunds(), Refunds(is_told=True, fetch="GET /checkouts/{handle}"), Refunds(body="{payment}")],
 )
 def test_a_refund_that_could_be_given_twice_is_no_declaration(refunds: Refunds) -> None:
-    with pytest.raises(InvalidQuestion, match=r"^refund: asked for again, it must not give back"):
+    with pytest.raises(
+        InvalidQuestion, match=r"^refund: a repeated refund request must not refund twice"
+    ):
         refunds.declare()
 
 

@@ -362,7 +362,7 @@ def test_a_charge_that_cannot_be_read_is_no_answer(amount: Json) -> None:
     ],
 )
 def test_claims_that_are_not_told_are_no_answer(bad: httpx.Response) -> None:
-    with pytest.raises(Failed, match="could not tell of a bank's claim"):
+    with pytest.raises(Failed, match="could not list the disputes of a payment"):
         run(STRIPE.fetch(begun(), "cs_test_1"), reply(charged_back(disputed=True)), bad)
 
 
@@ -373,7 +373,7 @@ def test_what_stripe_says_of_a_payment_names_its_question() -> None:
     assert run(STRIPE.trace("pi_1"), reply({"id": "pi_1"}))[0] is None
     assert run(STRIPE.trace("pi_1"), reply({}, 404))[0] is None
     for bad in (reply({"id": "pi_2"}), reply({}, 500), reply([]), httpx.Response(200)):
-        with pytest.raises(Failed, match="could not tell of a payment"):
+        with pytest.raises(Failed, match="could not report a payment"):
             run(STRIPE.trace("pi_1"), bad)
 
 
@@ -404,7 +404,7 @@ def test_each_is_asked_about_what_was_asked_for_it() -> None:
     assert run(gateways.fetch(begun(), "cs_test_1"), reply(told()))[0].state is OPEN
     assert run(gateways.collect(begun(), "cs_test_1"), reply(told()))[0].state is OPEN
     assert run(gateways.close(begun(), "cs_test_1"), reply(told(status="expired")))[0]
-    with pytest.raises(Failed, match="holds no payment"):
+    with pytest.raises(Failed, match="has no payment"):
         next(
             gateways.refund(
                 gateway_env.payment("mollie", session="tr_1", payment_intent=None), reason=""

@@ -182,7 +182,7 @@ def test_the_token_is_used_again_until_it_is_no_longer_taken() -> None:
     ],
 )
 def test_without_a_token_nothing_else_is_sent(bad: httpx.Response) -> None:
-    with pytest.raises(Failed, match=r"^PayPal could not let this server in") as failed:
+    with pytest.raises(Failed, match=r"^PayPal could not issue an access token") as failed:
         gateway_env.run(PayPalGateway(SELLER).begin(prepared(), TRIP), bad)
     assert "hidden" not in str(failed.value)
 
@@ -492,7 +492,7 @@ def test_a_capture_of_something_else_settles_nothing(captures: list[dict[str, An
     ],
 )
 def test_another_answer_about_an_order_is_none(bad: dict[str, Any]) -> None:
-    with pytest.raises(Failed, match="say what became of the payment"):
+    with pytest.raises(Failed, match="report the status of the payment"):
         fetch(bad)
 
 
@@ -587,7 +587,7 @@ def test_refunds_by_hand_that_come_to_the_whole_are_the_refund() -> None:
     ],
 )
 def test_a_refused_refund_is_none(there: httpx.Response) -> None:
-    with pytest.raises(Failed, match="give the money back"):
+    with pytest.raises(Failed, match="refund the payment"):
         refunded(refusal("TRANSACTION_DISPUTED"), there)
 
 
@@ -605,7 +605,7 @@ def test_a_refused_refund_is_none(there: httpx.Response) -> None:
     ],
 )
 def test_a_reply_that_is_no_refund_is_none(bad: httpx.Response) -> None:
-    with pytest.raises(Failed, match="give the money back"):
+    with pytest.raises(Failed, match="refund the payment"):
         refunded(bad)
 
 
@@ -734,7 +734,7 @@ def test_a_capture_of_somebody_elses_shop_is_none_of_ours(answer: httpx.Response
     ],
 )
 def test_another_answer_about_a_capture_is_none(bad: httpx.Response) -> None:
-    with pytest.raises(Failed, match="PayPal could not say what a payment was for"):
+    with pytest.raises(Failed, match="PayPal could not report the purpose of a payment"):
         traced(bad)
 
 

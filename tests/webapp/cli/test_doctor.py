@@ -237,14 +237,14 @@ async def test_what_a_proxy_takes_off_is_told(tmp_path: Path, httpx_mock: HTTPXM
 
 
 WRONG_AT_STRIPE: dict[str, tuple[dict[str, Any], Sequence[Any], Sequence[str]]] = {
-    "key": ({"account": 401}, [], ["does not know the key", "set ELICIT_STRIPE_KEY"]),
+    "key": ({"account": 401}, [], ["rejects the key", "set ELICIT_STRIPE_KEY"]),
     "no endpoint": ({}, [], ["no webhook endpoint", "ELICIT_STRIPE_WEBHOOK_SECRET"]),
     "another endpoint": (
         {},
         [endpoint("*", url="https://old.example/webhooks/stripe")],
         [f"no webhook endpoint {URL}/webhooks/stripe (it has: https://old.example"],
     ),
-    "switched off": ({}, [endpoint("*", status="disabled")], ["off", "switch it on"]),
+    "switched off": ({}, [endpoint("*", status="disabled")], ["disabled", "enable it"]),
     "too few events": (
         {},
         [endpoint(*EVERY_EVENT[:-5])],
@@ -281,9 +281,7 @@ async def test_a_restricted_key_leaves_open_what_it_may_not_read(
     at_stripe(httpx_mock, account=403, listing=403)
     found = await examined(STRIPE, tmp_path)
     assert told_of(found, "wrong") == ""
-    assert "cannot be asked with this key -> let it read webhook endpoints" in told_of(
-        found, "note"
-    )
+    assert "/webhooks/stripe -> let the key read webhook endpoints" in told_of(found, "note")
 
 
 @pytest.mark.parametrize("right", [*RIGHTS, None])
@@ -295,8 +293,8 @@ async def test_right_that_the_key_lacks_is_told(
     lacking = {} if right is None else {right: 403}
     at_stripe(httpx_mock, endpoint("*"), rights=lacking, whole=403)
     told = told_of(await examined(STRIPE, tmp_path), "wrong")
-    assert f"lacks a right at Stripe that payments need: {right or 'one of'}" in told
-    assert "give it to the key at https://dashboard.stripe.com/apikeys" in told
+    assert f"lacks a permission at Stripe that payments need: {right or 'one of'}" in told
+    assert "add this permission to the key at https://dashboard.stripe.com/apikeys" in told
     tried = [one for one in httpx_mock.get_requests() if one.method == "POST"]
     assert all("_of_the_doctor" in one.url.path and not one.content for one in tried)
 
@@ -309,7 +307,7 @@ async def test_rights_that_stripe_does_not_tell_are_no_verdict(
     at_stripe(httpx_mock, endpoint("*"), rights={"Disputes: read": 500})
     found = await examined(STRIPE, tmp_path)
     assert told_of(found, "wrong") == ""
-    assert "did not say whether the key has all rights" in told_of(found, "note")
+    assert "did not report the permissions of the key" in told_of(found, "note")
 
 
 async def test_stripe_that_cannot_be_reached_is_no_verdict(
@@ -431,7 +429,7 @@ async def test_where_all_is_well_it_is_said_what_has_to_be_registered(
     told = told_of(found, "ok")
     assert f"its redirect URI there has to be {URL}/callback/github" in told
     assert f"redirects people to {URL}/signin/callback" in told
-    assert f"Stripe sends all that is needed to {URL}/webhooks/stripe" in told
+    assert f"Stripe sends all events that payments need to {URL}/webhooks/stripe" in told
     assert "it matches Stripe's" in told
 
 

@@ -312,7 +312,7 @@ async def test_what_is_given_back_before_the_next_question_stays_given_back(serv
     async with caller_at_sandbox(server, revision) as (at, caller):
         result = await went_through(caller, "regret", [at.guest.pay, at.guest.type])
         # A body that runs again does not receive a payment that was refunded.
-        expected = "refunded meanwhile" if revision == MODERN else f"9.00 EUR {len(KEY)}"
+        expected = "refunded in the meantime" if revision == MODERN else f"9.00 EUR {len(KEY)}"
         assert expected in text_of(result)
         assert [payment.status for payment in await at.payments()] == ["refunded"]
 

@@ -71,7 +71,7 @@ async def test_steps_of_the_page_lead_through_a_sale_and_its_refund(shop: Shop) 
     ]
     assert commands.pop(0) == "elicit doctor"
     assert {each.standing for each in await doctor(shop)} == {"ok"}
-    assert any("all rights that payments need" in each.says for each in await doctor(shop))
+    assert any("all permissions that payments need" in each.says for each in await doctor(shop))
     said = dict[str, str]()
     async with buying(shop) as buy:
         assert await buy.paid() == "paid 9.00 EUR"

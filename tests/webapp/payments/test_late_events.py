@@ -107,7 +107,7 @@ async def test_what_was_given_back_there_is_not_handed_out(shop: Shop) -> None:
         assert await shop.tell_all() == ["refunded"]
         (payment,) = await shop.payments()
         assert (payment.status, payment.refunded) == ("refunded", 900)
-        assert "refunded meanwhile" in await buy.again()
+        assert "refunded in the meantime" in await buy.again()
         await buy.is_asked_again()
         assert shop.bodies == 0
 
@@ -191,7 +191,7 @@ async def test_a_refund_told_before_its_payment_reaches_no_tool_that_waits(
         told = await shop.tell(refunded, to=other if by_another_process else None)
         assert told.json() == {"received": "waiting"}
         await shop.tell(paid)
-        assert "refunded meanwhile" in await buy.result()
+        assert "refunded in the meantime" in await buy.result()
         assert (shop.bodies, await shop.ledger()) == (0, ["refunded"])
         (payment,) = await shop.payments()
         assert payment.version == 1  # the payment was written only once
@@ -311,7 +311,7 @@ async def test_what_a_bank_claims_back_is_not_handed_out(shop: Shop) -> None:
         payment = await kept(shop, buy)
         assert await claimed(shop, payment) == "disputed"
         assert shop.line.count(INTENT) == 1
-        assert "claimed back through the bank" in await buy.again()
+        assert "disputed at the person's bank" in await buy.again()
         await buy.is_asked_again()
         assert shop.bodies == 0
         shop.clock.tick(days=8)
@@ -326,7 +326,7 @@ async def test_a_claim_told_before_its_payment_reaches_no_tool_that_waits(shop: 
         about = {"id": "dp_1", "object": "dispute", "payment_intent": intent}
         assert (await shop.tell(told(CREATED, about))).json() == {"received": "waiting"}
         await shop.tell(paid)
-        assert "claimed back through the bank" in await buy.result()
+        assert "disputed at the person's bank" in await buy.result()
         assert (shop.bodies, await shop.ledger()) == (0, ["disputed"])
 
 

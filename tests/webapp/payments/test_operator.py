@@ -133,7 +133,7 @@ async def test_it_is_given_back_once_and_told_again(shop: Shop) -> None:
         assert (payment.status, payment.reason) == ("refunded", "sorry")
         assert await refund(shop, id) == "9.00 EUR was refunded on 2026-03-01."
         assert shop.line.count(REFUND) == 1
-        assert "refunded meanwhile" in await buy.again()
+        assert "refunded in the meantime" in await buy.again()
         await buy.is_asked_again()
 
 

@@ -858,7 +858,7 @@ async def test_a_receipt_that_was_given_back_before_a_crash_does_not_block_its_q
         await shop.restart()
     shop.clock.tick(seconds=31)
     async with shop.env.caller(LEGACY) as caller:
-        assert "refunded meanwhile" in text_of(await soon(caller.call("report")))
+        assert "refunded in the meantime" in text_of(await soon(caller.call("report")))
         call = caller.call("report")
         await (await shop.person()).pay(await caller.link())
         await shop.tell_all()

@@ -206,7 +206,10 @@ async def test_lost_page_at_a_provider_without_a_list_is_left_to_the_operator() 
         with pytest.raises(NotPossible):
             await env.go_on(asked)
         ended = await env.now(asked)
-        assert (ended.status, "cannot be looked up" in (ended.why or "")) == (Status.FAILED, True)
+        assert (ended.status, "cannot find it any more" in (ended.why or "")) == (
+            Status.FAILED,
+            True,
+        )
         (row,) = (await list_payments(env.service, only_open=True)).rows
         assert "lost a payment page" in str(row.note)
         in_the_way = await env.service.kinds.payments.unresolved.open()
@@ -286,7 +289,7 @@ async def test_payment_by_a_payment_link_with_our_reference_is_listed_and_settle
         await shop.service.kinds.payments.reconciling.reconcile(since)
         await shop.sweep()
         (note,) = await noted(shop)
-        assert "was not begun by this server" in str(note)
+        assert "was not started by it" in str(note)
         assert await shop.ledger() == []
 
 

@@ -313,7 +313,7 @@ async def test_what_was_paid_at_a_sandbox_is_asked_of_nobody_else(
         shop.line.is_down = False
     was, asked = await shop.ledger(), len(shop.line.keys)
     await shop.restart(sellers={"stripe": stripe("sk_test_of_the_operator", ["whsec_x"])})
-    with pytest.raises(NoRefunds, match=r"sandbox, http://.*gives it back, at its page /payments"):
+    with pytest.raises(NoRefunds, match=r"sandbox, http://.*can refund it, on its page /payments"):
         await shop.service.kinds.payments.refunds.refund(payment.owner, payment.id, reason=None)
     shop.clock.tick(days=8)
     await shop.sweep()
@@ -354,7 +354,7 @@ async def test_a_tool_that_could_not_give_it_back_does_not_use_it_either(shop: S
     shop.body = refund
     async with buying(shop) as buy:
         shop.line.broken.append("/refunds")
-        assert "could not give the money back" in await buy.paid()
+        assert "could not refund the payment" in await buy.paid()
         assert await shop.ledger() == ["refunding"]
         await soon(runs_are_delivered(shop))
         await buy.is_asked_again()

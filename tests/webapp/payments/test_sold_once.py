@@ -210,7 +210,7 @@ async def test_product_whose_claim_was_won_after_it_was_bought_again_is_refunded
     async with buying(shop) as buy:
         payment = await kept(shop, buy)
         await claimed(shop, payment)
-        assert "claimed back through the bank" in text_of(await buy.caller.result("report"))
+        assert "disputed at the person's bank" in text_of(await buy.caller.result("report"))
         link = await buy.is_asked_again()
         await buy.person.pay(link)
         await shop.tell_all()

@@ -111,7 +111,7 @@ async def test_nobody_is_asked_to_pay_for_the_same_again_meanwhile(
     if state == "otherwise":
         acme.pay()
         acme.checkouts["co-1"]["amount"] = 400
-    words = "on its way" if state == "pending" else "paid otherwise than asked"
+    words = "on its way" if state == "pending" else "paid differently than requested"
     with pytest.raises(Failed, match=words):
         await ask_the_same(payment_env, asked)
     await ask_the_same(payment_env, asked, what="Another report")

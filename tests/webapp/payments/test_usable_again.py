@@ -17,7 +17,7 @@ async def claimed_and_asked_again(shop: Shop, buy: Buying) -> tuple[Payment, str
     """Let a bank claim the unused payment. Return the payment and the link of the next question."""
     payment = await kept(shop, buy)
     assert await claimed(shop, payment) == "disputed"
-    assert "claimed back through the bank" in text_of(await buy.caller.result("report"))
+    assert "disputed at the person's bank" in text_of(await buy.caller.result("report"))
     return payment, await buy.is_asked_again()
 
 
@@ -99,7 +99,7 @@ async def test_claim_that_is_won_serves_the_next_call(shop: Shop, ends: str) -> 
     async with buying(shop) as buy:
         payment = await kept(shop, buy)
         await claimed(shop, payment)
-        assert "claimed back through the bank" in text_of(await buy.caller.result("report"))
+        assert "disputed at the person's bank" in text_of(await buy.caller.result("report"))
         if ends != "unasked":
             link = await buy.is_asked_again()
             await (buy.person.decline(link) if ends == "declined" else shop.expire())
@@ -114,7 +114,7 @@ async def test_payment_that_is_won_back_is_kept_for_another_week(shop: Shop) -> 
     async with buying(shop) as buy:
         payment = await kept(shop, buy)
         await claimed(shop, payment)
-        assert "claimed back through the bank" in text_of(await buy.caller.result("report"))
+        assert "disputed at the person's bank" in text_of(await buy.caller.result("report"))
         shop.clock.tick(days=20)
         await claimed(shop, payment, CLOSED, **WON)
         (row,) = await shop.payments()

@@ -69,7 +69,7 @@ async def test_the_button_gives_the_money_back_once(shop: Shop) -> None:
         assert (payment.status, payment.reason) == ("refunded", "the person asked for it")
         assert (shop.line.count(REFUND), len(await shop.refunds())) == (1, 1)
         assert "Refunded." in (await page_of(shop, buy.person)).text
-        assert "refunded meanwhile" in await buy.again()
+        assert "refunded in the meantime" in await buy.again()
         await buy.is_asked_again()
 
 

@@ -258,7 +258,7 @@ async def test_an_old_token_is_replaced_and_a_wrong_secret_gets_none(paying: Pay
     assert (await paying.fetched(begun)).state is SessionStatus.PAID
     seller = replace(paying.env.settings.paypal(), client_secret="another")
     stranger = replace(paying, gateway=PayPalGateway(seller))
-    with pytest.raises(Failed, match=r"let this server in \(HTTP 401, invalid_client\)"):
+    with pytest.raises(Failed, match=r"issue an access token \(HTTP 401, invalid_client\)"):
         await stranger.begun()
     control = await paying.env.browser.post(
         "/paypal/control", json={}, headers={"authorization": "Bearer another"}
