@@ -346,7 +346,7 @@ def _dead(*, is_made: bool) -> Holds:
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-                return "asked again"
+                return "asks for a new payment"
             return task.result()
 
         yield Held(world=world, person=person, finish=finish, cancel=_nobody, renew=_nobody)
@@ -361,7 +361,7 @@ async def _run(call: Call) -> str:
             await elicit.payment(NINE, WHAT)
     except ElicitError:
         await call.finish()
-        return "told so"
+        return "error"
     except BaseException:
         if not call.is_interrupted:
             raise
@@ -385,7 +385,7 @@ def _asked_again(body: dict[str, Any], *names: str) -> Holds:
         async def finish() -> str:
             state = await world.till.read(asked["id"])
             if state["status"] != "accepted":
-                return "to be paid" if state["status"] == "pending" else str(state["status"])
+                return "waits for payment" if state["status"] == "pending" else str(state["status"])
             taken = await world.till.post(asked["id"], "taken")
             return "delivered" if taken.status_code == 200 else f"{taken.status_code}"
 
@@ -405,24 +405,24 @@ def _asked_again(body: dict[str, Any], *names: str) -> Holds:
 
 
 async def _nobody() -> str:
-    return "nobody"
+    return "nothing to cancel"
 
 
 HOLDS: Mapping[str, Holds] = {
     "a tool call, 2025-11-25": _call(LEGACY, "report"),
     "a tool call, 2026-07-28": _call(MODERN, "report"),
-    "a tool that `needs` it": _call(LEGACY, "needed"),
+    "a tool that `needs` the payment": _call(LEGACY, "needed"),
     "a tool inside `once`": _call(LEGACY, "ship"),
     "a task, 2025-11-25": task_of(LEGACY),
     "a task, 2026-07-28": task_of(MODERN),
     "a task inside `once`": task_of(LEGACY, "ship"),
-    "a block `asking`": _block,
+    "an `asking` block": _block,
     "a program's run, inside `once`": _program,
-    "an answer over the API, told and not `taken`": _question,
-    "the lease of a process that died": _dead(is_made=False),
-    "a result that may have arrived": _dead(is_made=True),
-    "an open question for the same": _asked_again(PAYMENT, "one", "one"),
-    "an open question for a permanent purchase": _asked_again(
+    "an API answer that is not yet `taken`": _question,
+    "a call whose process died": _dead(is_made=False),
+    "a result that may have been delivered": _dead(is_made=True),
+    "a new question for the same payment": _asked_again(PAYMENT, "one", "one"),
+    "a new question for a permanent purchase": _asked_again(
         {**PAYMENT, "once": True}, "one", "two"
     ),
 }

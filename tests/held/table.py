@@ -13,95 +13,95 @@ FILE = Path(__file__).parents[2] / "docs" / "reference" / "payment-outcomes.md"
 BEGIN, END = "<!-- held: begin -->", "<!-- held: end -->"
 
 _AT_WORK = {
-    "the person's page": "no button; delivered, spent",
+    "the refund button on `/payments`": "no button; delivered, spent",
     "`elicit payments refund`": "refuses; delivered, spent",
-    "the API": "404; delivered, spent",
-    "the clock": "leaves it; delivered, spent",
+    "a refund over the API": "404; delivered, spent",
+    "the automatic refund": "does nothing; delivered, spent",
     "`elicit purge`": "refuses; delivered, spent",
-    "a bank's claim": "disputed; delivered, disputed",
-    "a claim that is won": "open; delivered, spent",
-    "a cancel": "cancelled; work done, open",
-    "the question's end": "expired; delivered, spent",
-    "a store that fails over": "goes on; delivered, spent",
-    "a store that lost the last seconds": "goes on; delivered, spent",
-    "a store that lost the delivery": "on the operator's list; delivered, open",
-    "an inquiry of a bank": "open; delivered, spent",
+    "a dispute": "disputed; delivered, disputed",
+    "a dispute that is won": "open; delivered, spent",
+    "a cancellation": "cancelled; work done, open",
+    "the question expires": "expired; delivered, spent",
+    "the store fails over": "continues; delivered, spent",
+    "the store loses the last seconds": "continues; delivered, spent",
+    "the store loses the delivery": "on the operator's list; delivered, open",
+    "a bank inquiry": "open; delivered, spent",
     "a refund that fails later": "refund failed; delivered, refunding",
 }
-_CANCELLED = {"a cancel": "cancelled; stopped, open"}
+_CANCELLED = {"a cancellation": "cancelled; stopped, open"}
 _TASK = {
     **_AT_WORK,
     **_CANCELLED,
-    "a bank's claim": "disputed; no such task, disputed",
+    "a dispute": "disputed; no such task, disputed",
     "a refund that fails later": "refund failed; no such task, refunding",
 }
 # The payment was disputed, so the same purchase must be paid for again.
 _OPEN_QUESTION = {
-    "the person's page": "no button; to be paid, disputed",
-    "`elicit payments refund`": "refuses; to be paid, disputed",
-    "the API": "409; to be paid, disputed",
-    "the clock": "leaves it; to be paid, disputed",
-    "`elicit purge`": "erases the rest; cancelled, disputed",
-    "a bank's claim": "disputed; to be paid, disputed",
-    "a claim that is won": "open; delivered, spent",
-    "a cancel": "cancelled; stopped, disputed",
-    "the question's end": "expired; expired, disputed",
-    "a store that fails over": "goes on; to be paid, disputed",
-    "a store that lost the last seconds": "goes on; to be paid, disputed",
-    "a store that lost the delivery": "disputed; to be paid, disputed",
-    "an inquiry of a bank": "disputed; to be paid, disputed",
-    "a refund that fails later": "disputed; to be paid, disputed",
+    "the refund button on `/payments`": "no button; waits for payment, disputed",
+    "`elicit payments refund`": "refuses; waits for payment, disputed",
+    "a refund over the API": "409; waits for payment, disputed",
+    "the automatic refund": "does nothing; waits for payment, disputed",
+    "`elicit purge`": "erases other data; cancelled, disputed",
+    "a dispute": "disputed; waits for payment, disputed",
+    "a dispute that is won": "open; delivered, spent",
+    "a cancellation": "cancelled; stopped, disputed",
+    "the question expires": "expired; expired, disputed",
+    "the store fails over": "continues; waits for payment, disputed",
+    "the store loses the last seconds": "continues; waits for payment, disputed",
+    "the store loses the delivery": "disputed; waits for payment, disputed",
+    "a bank inquiry": "disputed; waits for payment, disputed",
+    "a refund that fails later": "disputed; waits for payment, disputed",
 }
 TABLE: Mapping[str, Mapping[str, str]] = {
     "a tool call, 2025-11-25": {**_AT_WORK, **_CANCELLED},
     "a tool call, 2026-07-28": _AT_WORK,
-    "a tool that `needs` it": {**_AT_WORK, **_CANCELLED},
+    "a tool that `needs` the payment": {**_AT_WORK, **_CANCELLED},
     "a tool inside `once`": _AT_WORK,
     "a task, 2025-11-25": _TASK,
     "a task, 2026-07-28": _TASK,
-    "a task inside `once`": {**_TASK, "a cancel": "cancelled; work done, open"},
-    "a block `asking`": {**_AT_WORK, **_CANCELLED},
+    "a task inside `once`": {**_TASK, "a cancellation": "cancelled; work done, open"},
+    "an `asking` block": {**_AT_WORK, **_CANCELLED},
     "a program's run, inside `once`": {
         **_AT_WORK,
         **_CANCELLED,
-        "the API": "409; delivered, spent",
-        "a bank's claim": "disputed; raises, disputed",
+        "a refund over the API": "409; delivered, spent",
+        "a dispute": "disputed; raises, disputed",
         "a refund that fails later": "refund failed; raises, refunding",
     },
-    "an answer over the API, told and not `taken`": {
+    "an API answer that is not yet `taken`": {
         **_AT_WORK,
         **_CANCELLED,
-        "the person's page": "refunds; 409, refunded",
+        "the refund button on `/payments`": "refunds; 409, refunded",
         "`elicit payments refund`": "refunds; 409, refunded",
-        "the API": "refunds; 409, refunded",
-        "the clock": "refunds; 409, refunded",
-        "`elicit purge`": "erases the rest; delivered, spent",
-        "a bank's claim": "disputed; 409, disputed",
+        "a refund over the API": "refunds; 409, refunded",
+        "the automatic refund": "refunds; 409, refunded",
+        "`elicit purge`": "erases other data; delivered, spent",
+        "a dispute": "disputed; 409, disputed",
         "a refund that fails later": "refund failed; 409, refunding",
-        "a cancel": "409; stopped, open",
+        "a cancellation": "409; stopped, open",
     },
-    "the lease of a process that died": {
+    "a call whose process died": {
         **_AT_WORK,
         **_CANCELLED,
-        "the person's page": "refunds; told so, refunded",
-        "`elicit payments refund`": "refunds; told so, refunded",
-        "the clock": "refunds; told so, refunded",
-        "`elicit purge`": "erases the rest; delivered, spent",
-        "a bank's claim": "disputed; told so, disputed",
-        "a refund that fails later": "refund failed; told so, refunding",
-        "a cancel": "nobody; stopped, open",
+        "the refund button on `/payments`": "refunds; error, refunded",
+        "`elicit payments refund`": "refunds; error, refunded",
+        "the automatic refund": "refunds; error, refunded",
+        "`elicit purge`": "erases other data; delivered, spent",
+        "a dispute": "disputed; error, disputed",
+        "a refund that fails later": "refund failed; error, refunding",
+        "a cancellation": "nothing to cancel; stopped, open",
     },
-    "a result that may have arrived": {
+    "a result that may have been delivered": {
         **_AT_WORK,
         **_CANCELLED,
-        "`elicit payments refund`": "refunds; asked again, refunded",
-        "`elicit purge`": "erases the rest; delivered, spent",
-        "a bank's claim": "disputed; told so, disputed",
-        "a refund that fails later": "refund failed; told so, refunding",
-        "a cancel": "nobody; stopped, open",
+        "`elicit payments refund`": "refunds; asks for a new payment, refunded",
+        "`elicit purge`": "erases other data; delivered, spent",
+        "a dispute": "disputed; error, disputed",
+        "a refund that fails later": "refund failed; error, refunding",
+        "a cancellation": "nothing to cancel; stopped, open",
     },
-    "an open question for the same": _OPEN_QUESTION,
-    "an open question for a permanent purchase": _OPEN_QUESTION,
+    "a new question for the same payment": _OPEN_QUESTION,
+    "a new question for a permanent purchase": _OPEN_QUESTION,
 }
 
 
@@ -115,7 +115,7 @@ def cells() -> Iterator[tuple[str, str]]:
 def rendered() -> str:
     """Return the table as Markdown."""
     takes = [*_AT_WORK]
-    lines = [f"| in hand | {' | '.join(takes)} |", f"|---|{'---|' * len(takes)}"]
+    lines = [f"| the payment is used by | {' | '.join(takes)} |", f"|---|{'---|' * len(takes)}"]
     for hold, row in TABLE.items():
         lines.append(f"| {hold} | {' | '.join(row[take] for take in takes)} |")
     return "\n".join(lines) + "\n"

@@ -60,7 +60,7 @@ async def _clock(held: Held) -> str:
     due = await payments.ledger.change(payment.owner, payment.id, change)
     await payments.refunds.fall_due(due)
     is_refunded = (await held.world.payment()).status == "refunded"
-    return "refunds" if is_refunded else "leaves it"
+    return "refunds" if is_refunded else "does nothing"
 
 
 async def _purge(held: Held) -> str:
@@ -69,7 +69,7 @@ async def _purge(held: Held) -> str:
         await purge_owner(held.world.here.service, payment.owner, is_sure=True)
     except CommandRefused:
         return "refuses"
-    return "erases the rest"
+    return "erases other data"
 
 
 async def _dispute(held: Held) -> str:
@@ -146,14 +146,14 @@ async def _failover(held: Held) -> str:
         here.clock.tick(seconds=12)
     store.troubles.clear()
     await held.renew()
-    return "goes on"
+    return "continues"
 
 
 async def _step_back(held: Held) -> str:
     """Make the store lose the last seconds while the work continues."""
     copies = await _marked(held)
     await _loses(held, copies)
-    return "goes on"
+    return "continues"
 
 
 async def _lost_delivery(held: Held) -> str:
@@ -194,18 +194,18 @@ async def _loses(held: Held, copies: Sequence[Record]) -> None:
 
 
 TAKES: Mapping[str, Takes] = {
-    "the person's page": _page,
+    "the refund button on `/payments`": _page,
     "`elicit payments refund`": _command,
-    "the API": _api,
-    "the clock": _clock,
+    "a refund over the API": _api,
+    "the automatic refund": _clock,
     "`elicit purge`": _purge,
-    "a bank's claim": _dispute,
-    "a claim that is won": _won,
-    "a cancel": _cancel,
-    "the question's end": _expiry,
-    "a store that fails over": _failover,
-    "a store that lost the last seconds": _step_back,
-    "a store that lost the delivery": _lost_delivery,
-    "an inquiry of a bank": _inquiry,
+    "a dispute": _dispute,
+    "a dispute that is won": _won,
+    "a cancellation": _cancel,
+    "the question expires": _expiry,
+    "the store fails over": _failover,
+    "the store loses the last seconds": _step_back,
+    "the store loses the delivery": _lost_delivery,
+    "a bank inquiry": _inquiry,
     "a refund that fails later": _failed_refund,
 }

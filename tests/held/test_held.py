@@ -16,7 +16,7 @@ from webapp.cli.purge import _erase
 async def test_payment_in_hand_comes_to_what_the_table_says(hold: str, take: str) -> None:
     async with world() as at, HOLDS[hold](at) as held:
         door = await TAKES[take](held)
-        if take == "a cancel":
+        if take == "a cancellation":
             end = "work done" if at.made else "stopped"
         else:
             end = await held.end()
@@ -30,7 +30,7 @@ WORDS = {
     "a tool inside `once`": "[ELICITATION_ERASED]",
     "a task, 2025-11-25": "no such task",
     "a task, 2026-07-28": "no such task",
-    "a block `asking`": "[ELICITATION_ERASED]",
+    "an `asking` block": "[ELICITATION_ERASED]",
     "a program's run, inside `once`": "raises",
 }
 

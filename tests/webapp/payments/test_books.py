@@ -68,7 +68,13 @@ class Books:
     @property
     def table(self) -> str:
         """Return the table as `docs/reference/payment-outcomes.md` shows it."""
-        head = ["what happened", "page of payments", "`elicit payments list`", "event", "the model"]
+        head = [
+            "what happened",
+            "`/payments` page",
+            "`elicit payments list`",
+            "event",
+            "the model reads",
+        ]
         lines = [head, ["---"] * len(head), *self.rows]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("|  |", "| |")
 
@@ -106,13 +112,13 @@ class Books:
         caller, bodies = self.buy.caller, self.shop.bodies
         (payment,) = await self.shop.payments()
         if self._asking is not None and payment.has_ended:
-            return "still asks to pay again"
+            return "still asks for a new payment"
         call, self._asking = self._asking or caller.call("report"), None
         await eventually(lambda: call.done() or caller.has_links_left)
         if caller.has_links_left:
             await caller.link()
             self._asking = call
-            return "asks to pay again"
+            return "asks for a new payment"
         return HANDED_OUT if self.shop.bodies > bodies else text_of(call.result())
 
 
@@ -151,20 +157,20 @@ async def booked(shop: Shop) -> AsyncIterator[Books]:
 async def test_books_tell_the_truth_at_each_step_after_the_sale(shop: Shop) -> None:
     # finding: XM3, XM4, XM6
     async with booked(shop) as books:
-        await books.write("paid; the tool could not deliver")
+        await books.write("the person pays, and the tool fails")
         await books.press("slow")
         await books.refund("3.00", days=3)
-        await books.write("the operator refunds 3.00 EUR of it")
+        await books.write("the operator refunds 3.00 EUR")
         await books.press("refund_fails")
-        await books.write("three days later that refund fails")
+        await books.write("three days later the refund fails")
         await books.refund("3.00")
         await books.press("refund_arrives")
-        await books.write("the operator refunds it again")
+        await books.write("the operator repeats the refund")
         await books.press("inquiry")
         await books.write("a bank asks about the payment (inquiry)")
         await books.press("claim")
-        await books.write("the bank claims it (dispute)")
-        await books.write("the same call is made once more")
+        await books.write("the bank opens a dispute")
+        await books.write("the client repeats the call")
         await books.press("lost")
         await books.write("the dispute is lost")
         await books.press("appeal")
@@ -174,9 +180,9 @@ async def test_books_tell_the_truth_at_each_step_after_the_sale(shop: Shop) -> N
         await books.refund(days=3)
         await books.write("the operator refunds the rest", asks=False)
         await books.press("refund_fails")
-        await books.write("three days later that refund fails")
+        await books.write("three days later the refund fails")
         await books.refund()
         await books.press("refund_arrives")
-        await books.write("the operator refunds it again, and it arrives", asks=False)
+        await books.write("the operator repeats the refund, and it succeeds", asks=False)
         assert len(await shop.payments()) == 1
         assert books.table in OUTCOMES.read_text()
