@@ -88,7 +88,7 @@ async def test_a_caller_with_a_bad_token_is_told_that_it_is_one(door: Door) -> N
     assert answer.status == 401
     assert answer.headers["www-authenticate"] == (
         f'Bearer resource_metadata="{DOCUMENT}", error="invalid_token", error_description="This '
-        'access token has expired, is damaged, or was not issued for this server."'
+        'access token is expired, damaged, or not issued for this server."'
     )
     assert answer.problem["code"] == "invalid_token"
     assert "audience" not in answer.body.decode() + str(answer.headers)
