@@ -58,7 +58,6 @@ from webapp.kinds.secret import SecretPage
 from webapp.kinds.url import Visits
 from webapp.limits import CallLimits
 from webapp.oauth.accounts import Accounts
-from webapp.oauth.avatars import Avatars
 from webapp.payments.certificates import Certificates, Shelf
 from webapp.payments.payments import Payments
 from webapp.payments.webhook_log import KEPT as WEBHOOK_KEPT
@@ -107,7 +106,6 @@ class Service:
     anonymous_limit: Rates  # questions of anonymous callers, by address
     hint_limit: Rates  # unsigned notices, by address
     certificates: Certificates
-    avatars: Avatars
     running_tools: RunningTools
     tool_lists: ToolLists
     clock: Clock
@@ -355,7 +353,6 @@ async def open_service(
         hint_limit=Rates(burst=HINTS_AT_ONCE, every=BETWEEN_HINTS, clock=clock),
         certificates=certificates
         or Certificates(fetch=outbound.send, clock=clock, shelf=Shelf(elicitations)),
-        avatars=Avatars(outbound=outbound, clock=clock),
         running_tools=RunningTools(
             orphaned_at_most=policies.orphaned_at_most, grace=policies.grace
         ),

@@ -52,7 +52,6 @@ ROUTES: Mapping[str, Route] = {
     "GET /e/{token}": Route(at="/e/{}", names=LINK),
     "HEAD /e/{token}": Route(at="/e/{}", names=LINK),
     "GET /connections": Route(at="/connections"),
-    "GET /connections/{id}/picture": Route(at="/connections/{}/picture", of_account=True),
     "POST /connections/{id}/disconnect": Route(at="/connections/{}/disconnect", of_account=True),
     "POST /connections/{id}/reconnect": Route(at="/connections/{}/reconnect", of_account=True),
     "POST /connections/{id}/switch": Route(at="/connections/{}/switch", of_account=True),

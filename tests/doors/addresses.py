@@ -46,7 +46,7 @@ RULES = [
             **every(ANSWERING, "no provider answers here"),
             Door.HOOK: "no provider answers here",
             **every(ENTERING, "the issuer's addresses come from its metadata, as whole ones"),
-            Door.OWN_PAGES: "a picture is fetched here and sent as its bytes, with a type of ours",
+            Door.OWN_PAGES: "the address of a picture is neither requested nor shown on a page",
             Door.COMMAND: "a command prints addresses and follows none",
             **every(STORES, "no provider reaches a store"),
         },

@@ -198,7 +198,6 @@ class Outbound:
         *,
         bytes_at_most: int = REPLY_BYTES_AT_MOST,
         seconds_at_most: float = SECONDS_A_REQUEST,
-        is_operators: bool = True,
         is_authors: bool = False,
         operation: str = _FETCH,
         provider: str = OTHER,
@@ -207,13 +206,13 @@ class Outbound:
 
         Redirects are not followed and replies are not decompressed.
 
-        With `bytes_at_most=0`, the body is not read. Only with `is_operators` (the operator
-        configured the address) can the request reach this machine and the operator's network. With
-        `is_authors` as well, it can reach only this machine. Raises Failed or httpx.HTTPError.
+        With `bytes_at_most=0`, the body is not read. With `is_authors` (an author's code declares
+        the address), the request cannot reach the operator's network. Raises Failed or
+        httpx.HTTPError.
         """
         if self._client is None:
             raise Failed("Nobody outside can be reached from here.")
-        if provider == OTHER and is_operators and not is_authors:
+        if provider == OTHER and not is_authors:
             provider = self._name_at(request.url)
         asking, reply = _Asking(request, provider=provider, operation=operation), None
         try:
@@ -221,7 +220,6 @@ class Outbound:
                 request,
                 bytes_at_most=bytes_at_most,
                 seconds_at_most=seconds_at_most,
-                is_operators=is_operators,
                 is_authors=is_authors,
             )
             return reply
@@ -238,15 +236,13 @@ class Outbound:
         *,
         bytes_at_most: int,
         seconds_at_most: float,
-        is_operators: bool,
         is_authors: bool,
     ) -> httpx.Response:
         assert self._client is not None
         request.headers.update(UNPACKED)
         try:
             async with asyncio.timeout(seconds_at_most):
-                trusted = self._trusted if is_operators and not is_authors else ()
-                await self._check_address(request.url, trusted=trusted, is_operators=is_operators)
+                await self._check_address(request.url, trusted=() if is_authors else self._trusted)
                 reply = await self._client.send(request, stream=True, follow_redirects=False)
                 try:
                     body = await _body_of(reply, bytes_at_most) if bytes_at_most else b""
@@ -262,15 +258,13 @@ class Outbound:
         headers = [pair for pair in reply.headers.raw if pair[0].lower() not in _OF_THE_TRANSFER]
         return httpx.Response(reply.status_code, headers=headers, content=body, request=request)
 
-    async def _check_address(
-        self, url: httpx.URL, *, trusted: Sequence[TrustedHost] = (), is_operators: bool = True
-    ) -> None:
+    async def _check_address(self, url: httpx.URL, *, trusted: Sequence[TrustedHost] = ()) -> None:
         port = url.port or (443 if url.scheme == "https" else 80)
         found = [text.partition("%")[0] for text in await self._resolve(url.host, port)]
         if url.scheme == "https" and any(one.is_of(url.host, port, found) for one in trusted):
             return
         for address in map(ipaddress.ip_address, found):
-            if address.is_loopback and is_operators and self._allow_loopback:
+            if address.is_loopback and self._allow_loopback:
                 continue
             if url.scheme != "https" or not _is_public(address):
                 _log.warning("outbound.not_public", extra={"host": url.host, "port": port})

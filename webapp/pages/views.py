@@ -67,8 +67,7 @@ class AccountName:
     """The person of an account: the provider's label and their own name.
 
     There is no URL of a picture: the browser would request it from a third party, which then learns
-    who looks at which page. The page shows the label's first letter. Only /connections shows a
-    picture, from the server's own copy.
+    who looks at which page. The page shows the first letter instead.
     """
 
     label: str

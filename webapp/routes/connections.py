@@ -71,8 +71,6 @@ async def disconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> R
         done = await page.service.kinds.accounts.keys.disconnect(found.owner, found.id)
     except Failed as error:
         return _trouble(page, found, error, event="account.not_disconnected", again="disconnect")
-    if found.picture is not None:
-        page.service.avatars.forget(found.picture)
     view = Disconnected(
         server=page.answers.server,
         provider=_label(found, page.service),

@@ -27,7 +27,6 @@ from webapp.routes.links import allow, decline, go_on, show, show_user_code
 from webapp.routes.live import live
 from webapp.routes.page_request import page_request
 from webapp.routes.payments import payments, request_refund
-from webapp.routes.pictures import picture
 from webapp.routes.returns import called_back, come_back
 from webapp.routes.signin import offer_pairing, pair, sign_in, sign_out, signed_in
 from webapp.routes.webhooks import hooked
@@ -87,7 +86,7 @@ def routes() -> Litestar:
     )
     for_programs = Router(
         "/",
-        route_handlers=[live, called_back, hooked, alive, ready, static, picture],
+        route_handlers=[live, called_back, hooked, alive, ready, static],
         exception_handlers={Exception: details, HTTPException: details},
     )
     return Litestar(

@@ -87,9 +87,9 @@ def _environment() -> Environment:
 @cache
 def assets() -> dict[str, tuple[bytes, str]]:
     """Return the assets of the pages by path: their bytes and media types."""
-    types = {".css": "text/css", ".svg": "image/svg+xml", ".png": "image/png"}
+    types = {".css": "text/css", ".svg": "image/svg+xml"}
     return {
-        f"/{path.relative_to(_FOLDER).as_posix()}": (path.read_bytes(), types[path.suffix])
-        for path in (*_FOLDER.iterdir(), *(_FOLDER / "people").iterdir())
+        f"/{path.name}": (path.read_bytes(), types[path.suffix])
+        for path in _FOLDER.iterdir()
         if path.suffix in types
     }

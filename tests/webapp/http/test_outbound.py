@@ -4,13 +4,17 @@ import asyncio
 import gzip
 import tracemalloc
 from collections.abc import AsyncIterator, Generator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
 
 import httpx
 import pytest
 from pytest_httpx import HTTPXMock
 
 from flows.errors import Failed
+from webapp.connecting import outbound_of
 from webapp.http.client import REPLY_BYTES_AT_MOST, SECONDS_A_REQUEST, Outbound, refuse_packed
+from webapp.settings.settings import read_settings
 
 URL = "https://provider.example/token"
 PUBLIC = "93.184.215.14"
@@ -60,6 +64,30 @@ async def test_a_redirect_to_no_address_is_a_failure_of_the_other_side(
     httpx_mock.add_response(302, headers={"location": location})
     with pytest.raises(Failed):
         await outbound.run(talk())
+
+
+async def test_a_header_beyond_ascii_does_no_harm(
+    outbound: Outbound, httpx_mock: HTTPXMock
+) -> None:
+    name = (b"content-disposition", 'inline; filename="André.png"'.encode())
+    httpx_mock.add_response(text="one", headers=[name])
+    assert await outbound.run(talk()) == "200 one"
+
+
+async def test_a_cookie_that_a_provider_sets_is_not_stored(
+    httpx_mock: HTTPXMock, tmp_path: Path
+) -> None:
+    httpx_mock.add_response(headers={"set-cookie": "a=b; Max-Age=999"})
+    async with AsyncExitStack() as stack:
+        outbound = await outbound_of(stack, read_settings({"HOME": str(tmp_path)}))
+        await outbound.run(talk("http://127.0.0.1:9/"))
+        assert outbound._client is not None
+        assert not list(outbound._client.cookies.jar)
+
+
+async def test_a_service_without_network_reaches_nobody(httpx_mock: HTTPXMock) -> None:
+    with pytest.raises(Failed, match="Nobody outside can be reached from here"):
+        await Outbound.none().run(talk())
 
 
 async def test_a_talk_without_requests_asks_nobody(outbound: Outbound) -> None:

@@ -27,15 +27,15 @@ async def resolve(host: str, port: int) -> Sequence[str]:
     return INNER.get(host, [host.strip("[]")])
 
 
-async def asked(url: str, *trusted: str, is_operators: bool = True, is_local: bool = False) -> int:
+async def asked(url: str, *trusted: str, is_authors: bool = False) -> int:
     async with httpx.AsyncClient() as client:
         outbound = Outbound(
             client,
-            allow_loopback=is_local,
+            allow_loopback=False,
             resolve=resolve,
             trusted=[read_trusted_host(one) for one in trusted],
         )
-        reply = await outbound.send(httpx.Request("GET", url), is_operators=is_operators)
+        reply = await outbound.send(httpx.Request("GET", url), is_authors=is_authors)
     return reply.status_code
 
 
@@ -84,9 +84,7 @@ async def test_what_others_name_is_not_trusted_for_its_address() -> None:
     # finding: I1
     for url in ("https://login.internal/x", "https://10.1.2.3/x", "https://127.0.0.1/x"):
         with pytest.raises(Failed):
-            await asked(
-                url, "login.internal", "10.1.2.3", "127.0.0.1", is_operators=False, is_local=True
-            )
+            await asked(url, "login.internal", "10.1.2.3", "127.0.0.1", is_authors=True)
 
 
 async def test_a_provider_that_an_authors_code_declares_is_not_the_operators(

@@ -3,24 +3,21 @@
 The browser's driver answers the requests, so these tests open no port.
 """
 
-import re
 from collections.abc import AsyncIterator
 from dataclasses import fields
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, Route, expect
+from playwright.async_api import Browser, Page, expect
 
 from tests.support.page_site import ORIGIN, Site, visit
 from tests.support.page_views import HOSTILE, USUAL, hostile_views, usual
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import Done, StartAccount, StartPayment, StartUrl, View, Waiting
-from webapp.pages.views_connections import ConnectionsPage
 from webapp.pages.views_home import Home
-from webapp.sandbox.authorization.people import PEOPLE
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -107,37 +104,6 @@ async def test_the_buttons_work_without_javascript(
             await page.get_by_role("button", name=name).click()
     where = "/e/abc/decline" if name == "Decline" else "/e/abc/go"
     assert site.requests[1:] == [("POST", where, "csrf=c5f1")]
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-async def test_the_letter_stands_where_no_picture_comes_also_without_javascript(
-    scheme: Literal["light", "dark"], pages: Renderer, browser: Browser
-) -> None:
-    html = pages.render(usual(ConnectionsPage))
-    (image,) = re.findall(r"<img[^>]*>", html)
-    site = Site(html=html.replace(image, ""))
-    answers: dict[str, Any] = {
-        "nothing": {"status": 204},
-        "refused": {"status": 404, "body": "no"},
-        "torn": {"body": b"\x89PNG\r\n\x1a\n", "content_type": "image/png"},
-        "text": {"body": "no", "content_type": "text/plain"},
-        "picture": {"body": PEOPLE[0].picture, "content_type": "image/png"},
-    }
-    options = {"java_script_enabled": False, "color_scheme": scheme}
-    async with visit(browser, site, viewport={"width": 390, "height": 844}, **options) as page:
-
-        async def fulfil(route: Route) -> None:
-            await route.fulfill(**answers[urlsplit(page.url).fragment])
-
-        async def seen(name: str) -> bytes:
-            await page.goto("about:blank")
-            await page.goto(f"{ORIGIN}/connections#{name}")
-            return await page.locator(".letter").screenshot()
-
-        await page.route("**/connections/x1/picture", fulfil)
-        letter, site.html = await seen(""), html
-        shown = {name: await seen(name) for name in answers}
-    assert [name for name, looks in shown.items() if looks != letter] == ["picture"]
 
 
 async def test_a_second_press_sends_nothing_more(pages: Renderer, browser: Browser) -> None:

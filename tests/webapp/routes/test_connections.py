@@ -27,6 +27,7 @@ from tests.support.issuer import sign_in
 from tests.support.mcp_server import Page, Person, eventually, new_browser, soon
 from tests.support.oauth_env import OAuthEnv, approve, ends, oauth_env, with_providers
 from webapp.demo.walker import Page as Forms
+from webapp.http.connection import Receive, Scope, Send
 from webapp.oauth.access_tokens import CLAIM, WAIT_AT_MOST
 from webapp.sandbox import Sandbox
 from webapp.settings.settings import Settings
@@ -88,6 +89,25 @@ async def test_the_page_carries_neither_a_key_nor_an_owner_and_is_kept_nowhere()
         for hidden in (kept.access_token, kept.refresh_token, kept.owner, kept.key, kept.picture):
             assert str(hidden) not in answer.text
         assert f"/connections/{tail(kept)}/disconnect" in answer.text
+
+
+async def test_nobody_asks_the_provider_for_a_persons_picture() -> None:
+    async with oauth_env() as here:
+        sandbox, paths = here.gate._app, list[str]()
+
+        async def recorded(scope: Scope, receive: Receive, send: Send) -> None:
+            paths.append(scope["path"])
+            await sandbox(scope, receive, send)
+
+        here.gate._app = recorded
+        account = await here.connect("repo")
+        assert account.picture == f"{here.sandbox.url}/sandbox.svg"
+        assert "/github/api/user" in paths
+        person, id = await here.person(), tail(await the_one(here))
+        await look(person, here)
+        answer = await person.browser.get(f"{here.url}/connections/{id}/picture")
+        assert answer.status_code == 404
+        assert "/sandbox.svg" not in paths
 
 
 async def test_with_nothing_connected_the_page_says_how_that_comes() -> None:

@@ -37,7 +37,7 @@ async def test_a_code_becomes_tokens_that_say_who_it_is(person: Person):
         "sub": "sandbox-583231",
         "name": "Octo Cat",
         "preferred_username": "octocat",
-        "picture": f"{URL}/people/octocat.png",
+        "picture": f"{URL}/sandbox.svg",
         "email": "octocat@sandbox.example",
         "email_verified": True,
     }
@@ -313,7 +313,7 @@ async def test_github_shows_the_person_and_private_repositories_to_repo_only(per
     user = await person.get("/github/api/user", token)
     assert user.json()["id"] == 583231
     assert user.json()["login"] == "octocat"
-    assert user.json()["avatar_url"] == f"{URL}/people/octocat.png"
+    assert user.json()["avatar_url"] == f"{URL}/sandbox.svg"
     all_of_them = (await person.get("/github/api/user/repos", token)).json()
     assert "octocat/secret-plans" in [one["full_name"] for one in all_of_them]
     less = (await person.connect(GITHUB, scope="read:user"))["access_token"]

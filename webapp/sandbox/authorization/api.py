@@ -29,13 +29,12 @@ def user(request: AnyRequest, grants: Grants, sandbox: Settings) -> Response[Any
     if family is None:
         return _github_problem(HTTPStatus.UNAUTHORIZED, "Bad credentials")
     person = family.person
-    picture = f"{sandbox.url}/people/{person.login}.png"
     profile = {
         "id": person.number,
         "login": person.login,
         "name": person.name,
-        "avatar_url": picture,
-        "html_url": picture,
+        "avatar_url": f"{sandbox.url}/sandbox.svg",
+        "html_url": f"{sandbox.url}/sandbox.svg",
         "type": "User",
     }
     return Response(profile, headers=_with_scopes(family))

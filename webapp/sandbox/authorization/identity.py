@@ -58,7 +58,7 @@ class SandboxIdentity:
             claims |= {
                 "name": person.name,
                 "preferred_username": person.login,
-                "picture": f"{self._url}/people/{person.login}.png",
+                "picture": f"{self._url}/sandbox.svg",
             }
         if "email" in scopes:
             claims |= {"email": person.email, "email_verified": True}

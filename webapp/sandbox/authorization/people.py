@@ -1,10 +1,7 @@
-"""The made-up people of the sandbox, their pictures and their repositories."""
+"""The made-up people of the sandbox and their repositories."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-_PICTURES = Path(__file__).resolve().parent.parent / "people"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,11 +15,6 @@ class SandboxPerson:
     @property
     def email(self) -> str:
         return f"{self.login}@sandbox.example"
-
-    @property
-    def picture(self) -> bytes:
-        """The person's picture as PNG."""
-        return (_PICTURES / f"{self.login}.png").read_bytes()
 
     @property
     def repositories(self) -> list[dict[str, Any]]:
