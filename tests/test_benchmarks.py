@@ -22,7 +22,7 @@ def is_measured(figure: Figure) -> bool:
     return figure.ratio > 0 and bool(figure.baseline) and bool(figure.ours)
 
 
-def test_a_pending_waiter_has_a_size():
+def test_memory_of_pending_waiter_is_measured():
     figure = bytes_each(many=200)
     assert is_measured(figure)
     assert figure.ours.endswith(" B")
@@ -53,7 +53,7 @@ async def test_valkey_is_measured_against_a_bare_client_and_across_two_processes
     assert all(map(is_measured, figures))
 
 
-async def test_a_full_store_is_measured_beside_one_with_few_and_all_that_was_open_expires():
+async def test_full_store_is_measured_against_small_store():
     told = [
         figure
         async for figure in measured_full(
@@ -64,7 +64,7 @@ async def test_a_full_store_is_measured_beside_one_with_few_and_all_that_was_ope
     assert all(map(is_measured, told))
 
 
-async def test_what_a_call_a_callback_and_a_webhook_take_is_counted():
+async def test_commits_of_call_callback_and_webhook_are_counted():
     for what in (
         counts.of_calls("with_elicit", REVISIONS["2026-07-28"], times=1),
         counts.of_webhooks("ours", times=1),
@@ -73,7 +73,7 @@ async def test_what_a_call_a_callback_and_a_webhook_take_is_counted():
         assert (await what)["commits"] >= 1
 
 
-def test_what_a_settle_takes_is_counted_and_is_one_commit(tmp_path):
+def test_settling_needs_a_single_commit(tmp_path):
     assert counts.of_settles(times=3)["commits"] == 1
 
 
@@ -81,7 +81,7 @@ async def test_webhooks_are_measured_and_each_wakes_its_waiter():
     assert is_measured(await webhooks(seconds=0, times=10))
 
 
-async def test_each_walk_of_the_architecture_is_counted(tmp_path):
+async def test_each_walk_in_architecture_page_is_counted(tmp_path):
     page = (HOUSE / "docs" / "explanation" / "architecture.md").read_text("utf-8")
     told = page.partition("## Five walks")[2]
     for walk in await walks(tmp_path):
@@ -95,14 +95,14 @@ async def test_tool_calls_are_measured_on_both_revisions():
     assert all(map(is_measured, figures))
 
 
-def test_the_ratio_is_the_median_of_the_rounds_and_not_of_all_times():
+def test_ratio_is_the_median_of_the_rounds():
     slow_and_fast = [(10.0, 20.0), (1.0, 2.0), (1.0, 30.0)]
     figure = summary("a thing", slow_and_fast, show=str, at_most=1.5)
     assert figure.ratio == 2.0
     assert not figure.is_met
 
 
-def test_the_table_says_which_target_is_missed():
+def test_table_shows_missed_targets():
     met = summary("quick", [(2.0, 2.0)], show=str, at_most=1.5)
     missed = summary("slow", [(2.0, 4.0)], show=str, at_most=1.5)
     header, rule, *lines = table([met, missed]).splitlines()
@@ -117,14 +117,14 @@ def test_the_table_says_which_target_is_missed():
     assert ["MISSED" in line for line in lines] == [False, True]
 
 
-async def test_what_ends_one_process_is_foretold_from_what_a_lifecycle_takes():
+async def test_predicted_limit_of_one_process_is_above_measured_rate():
     for measured in await scale.measured_stores(times=200):
         # The predicted limit is based on processor time, which is at most the elapsed time.
         assert measured.foretold.calls >= measured.counted > 0
     assert (await scale.measured_call(measured.store, times=10)).processor > 0
 
 
-def test_more_machines_do_more_until_the_store_ends():
+def test_more_machines_increase_rate_until_store_is_the_limit():
     call = scale.CallCosts(processor=0.002, writes=5, reads=4)
     for store in scale.STORES[1:]:
         ends = [
@@ -138,7 +138,7 @@ def test_more_machines_do_more_until_the_store_ends():
     assert [(end.name, end.calls) for end in sqlite] == [("one machine", 0)]
 
 
-def test_a_line_is_told_for_each_store_and_number_of_machines():
+def test_table_has_a_line_for_each_store_and_number_of_machines():
     call = scale.CallCosts(processor=0.005, writes=5, reads=4)
     told = scale.table(call, scale.STORES, scale.Site(machines=1)).splitlines()
     assert len(told) == 2 + 1 + 2 * len(scale.MACHINES)

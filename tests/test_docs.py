@@ -17,7 +17,7 @@ LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^()\s]+)\)")
 OUTSIDE = {"semver.org", "www.standardwebhooks.com"}
 
 
-def test_the_first_screen_has_the_tool_and_two_commands():
+def test_readme_first_screen_has_the_tool_and_two_commands():
     first_screen = "\n".join(README.splitlines()[:30])
     code = samples("README.md", "python")[0]
     assert code in first_screen
@@ -28,30 +28,30 @@ def test_the_first_screen_has_the_tool_and_two_commands():
         assert f"`{command}`" in first_screen
 
 
-def test_blocks_of_the_readme_work_when_they_are_pasted_whole():
+def test_readme_code_blocks_contain_no_placeholders():
     blocks = [text for kind in ("console", "json") for text in samples("README.md", kind)]
     assert len(blocks) >= 6
     assert [text for text in blocks if re.search(r"/path/|<\w+>|\.\.\.|^\$ ", text)] == []
 
 
-def test_no_block_of_commands_adds_one_server_to_a_client_twice():
+def test_no_command_block_adds_a_server_to_a_client_twice():
     # finding: XA16
     for name, text in PAGES.items():
         for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
             assert len(re.findall(r"^claude mcp add\b", block, re.MULTILINE)) <= 1, name
 
 
-def test_the_readme_is_a_guide_and_not_a_reference():
+def test_readme_stays_within_size_limit():
     assert len(README.encode()) <= GUIDE_BYTES_AT_MOST
 
 
-def test_every_verb_of_the_guide_is_shown():
+def test_every_verb_is_shown_in_the_guide():
     shown = FILES["github_tools.py"]
     for verb in ("oauth", "payment", "secret", "form", "confirm", "url"):
         assert f"await elicit.{verb}(" in shown
 
 
-def test_the_pages_that_come_from_the_code_are_as_it_is():
+def test_generated_pages_are_up_to_date():
     for page in generated.PAGES:
         told = (generated.FOLDER / page).read_text("utf-8")
         assert told == generated.page(page), (
@@ -67,7 +67,7 @@ def test_every_public_name_is_in_the_reference():
     assert named - told == set()
 
 
-def test_what_a_tool_gets_is_told_whole():
+def test_reference_documents_every_public_attribute_of_tool_values():
     page = PAGES["docs/reference/api.md"]
     for kind in (flows.Account, flows.Receipt, flows.Refund, flows.Outcome, flows.Link):
         section = page.partition(f":: flows.{kind.__name__}()\n")[2].partition(".. auto")[0]
@@ -82,7 +82,7 @@ def test_every_link_leads_somewhere():
         assert [link for link in LINK.findall(_prose(text)) if not _leads(page, link)] == [], page
 
 
-def test_every_page_is_reached_from_the_readme():
+def test_every_page_is_reachable_from_the_readme():
     reached, new = set[str](), {"README.md"}
     while new:
         page = new.pop()

@@ -171,7 +171,7 @@ def _told(text: str) -> Iterator[tuple[str, str]]:
             yield from ((half, room) for room in re.findall(r"`(\w+)`", line.split("|")[1]))
 
 
-def test_no_module_imports_what_its_place_forbids() -> None:
+def test_modules_do_not_import_forbidden_modules() -> None:
     wrong = [
         f"{path} imports {imported}"
         for path in SOURCES
@@ -183,11 +183,11 @@ def test_no_module_imports_what_its_place_forbids() -> None:
     assert not wrong
 
 
-def test_every_module_stands_in_a_room() -> None:
+def test_every_module_belongs_to_a_known_package() -> None:
     assert {room_of(module_of(path)) for path in SOURCES} == set(ROOMS)
 
 
-def test_rooms_import_downward_only() -> None:
+def test_packages_import_downward_only() -> None:
     wrong = [
         f"{path} imports {imported}"
         for path in SOURCES
@@ -197,18 +197,18 @@ def test_rooms_import_downward_only() -> None:
     assert not wrong
 
 
-def test_no_files_import_each_other_in_a_circle() -> None:
+def test_imports_have_no_cycle() -> None:
     TopologicalSorter({module_of(path): imported_modules(path) for path in SOURCES}).prepare()
 
 
-def test_every_folder_opens_with_its_theory_of_operation() -> None:
+def test_every_package_docstring_explains_its_design() -> None:
     for path, tree in SOURCES.items():
         if path.endswith("/__init__.py") and path.count("/") == 2:
             theory = ast.get_docstring(tree) or ""
             assert theory.count("\n\n") >= 1, path
 
 
-def test_no_module_is_too_long_to_be_seen_whole() -> None:
+def test_no_module_has_more_than_500_lines() -> None:
     assert {
         path for path in SOURCES if len((HOUSE / path).read_text("utf-8").splitlines()) > 500
     } == set()
@@ -234,7 +234,7 @@ ONE_OF_MANY = (
 )
 
 
-def test_what_one_file_alone_uses_stands_in_it_or_says_why() -> None:
+def test_small_module_with_single_user_is_listed_with_reason() -> None:
     users: dict[str, set[str]] = {path: set() for path in SOURCES}
     for path in SOURCES:
         for module in imported_modules(path):
@@ -250,7 +250,7 @@ def test_what_one_file_alone_uses_stands_in_it_or_says_why() -> None:
     assert short == set(ALONE)
 
 
-def test_the_map_names_every_room() -> None:
+def test_architecture_page_names_every_package() -> None:
     text = (HOUSE / "docs" / "explanation" / "architecture.md").read_text("utf-8")
     told = {f"{half}.{room}" for half, room in _told(text)}
     assert told | {"flows", "webapp"} == set(ROOMS)
@@ -258,7 +258,7 @@ def test_the_map_names_every_room() -> None:
         assert path in SOURCES, path
 
 
-def test_the_sandbox_is_reached_by_its_address_alone() -> None:
+def test_sandbox_is_imported_only_by_its_servers() -> None:
     serves = {
         "webapp/serving/http_server.py": "webapp.sandbox",
         "webapp/serving/supervising.py": "webapp.sandbox.settings",
@@ -280,7 +280,7 @@ def test_the_sandbox_is_reached_by_its_address_alone() -> None:
     assert not wrong
 
 
-def test_flows_opens_nothing_but_values_of_httpx() -> None:
+def test_flows_creates_no_clients_loops_or_files() -> None:
     wrong = [
         f"{path}:{node.lineno} calls {ast.unparse(node.func)}"
         for path, tree in SOURCES.items()
@@ -302,7 +302,7 @@ def test_importing_a_module_starts_no_client_and_no_loop() -> None:
     assert not wrong
 
 
-def test_only_the_outermost_modules_know_what_time_it_is() -> None:
+def test_only_outermost_module_reads_the_clock() -> None:
     wrong = [
         f"{path}:{node.lineno} reads {ast.unparse(node)}"
         for path, tree in SOURCES.items()
@@ -313,13 +313,13 @@ def test_only_the_outermost_modules_know_what_time_it_is() -> None:
     assert not wrong
 
 
-def test_every_module_says_what_it_is_under_a_name_that_says_something() -> None:
+def test_every_module_has_a_docstring_and_no_vague_name() -> None:
     silent = [path for path, tree in SOURCES.items() if not ast.get_docstring(tree)]
     vague = [path for path in SOURCES if VAGUE & set(module_of(path).split("."))]
     assert not silent + vague
 
 
-def test_the_public_names_are_sorted_constants_first_then_types() -> None:
+def test_public_names_are_sorted_with_constants_first() -> None:
     for node in SOURCES.get("flows/__init__.py", ast.Module([], [])).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             names = ast.literal_eval(node.value)
@@ -328,7 +328,7 @@ def test_the_public_names_are_sorted_constants_first_then_types() -> None:
             )
 
 
-def test_what_we_build_on_is_bounded_below_its_next_major_version() -> None:
+def test_dependencies_have_an_upper_version_bound() -> None:
     # finding: H4
     project = tomllib.loads((HOUSE / "pyproject.toml").read_text("utf-8"))["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["fastmcp"]]
@@ -338,7 +338,7 @@ def test_what_we_build_on_is_bounded_below_its_next_major_version() -> None:
     assert all(">=" in each for each in wanted)
 
 
-def test_the_pins_to_run_are_among_the_others_and_name_no_host() -> None:
+def test_runtime_pins_are_among_other_pins_and_have_hashes() -> None:
     run, *others = (
         (HOUSE / name).read_text("utf-8").replace("\\\n", "").splitlines()
         for name in ("constraints.txt", "constraints-dev.txt", "constraints-docs.txt")
@@ -351,7 +351,7 @@ def test_the_pins_to_run_are_among_the_others_and_name_no_host() -> None:
         assert not any("/" in line for line in lines)
 
 
-def test_every_test_that_a_document_names_is_there() -> None:
+def test_every_test_named_in_a_document_exists() -> None:
     named = [
         found
         for document in (HOUSE / "docs").rglob("*.md")
@@ -362,7 +362,7 @@ def test_every_test_that_a_document_names_is_there() -> None:
         assert f"def {name}(" in (HOUSE / path).read_text("utf-8"), f"{path}::{name}"
 
 
-def test_a_vendors_name_stands_in_the_vendors_room_alone() -> None:
+def test_vendor_names_occur_only_in_vendor_packages() -> None:
     wrong = [
         f"{path}:{getattr(node, 'lineno', '')} names {name}"
         for path, tree in SOURCES.items()
@@ -374,7 +374,7 @@ def test_a_vendors_name_stands_in_the_vendors_room_alone() -> None:
     assert not wrong
 
 
-def test_no_public_class_has_the_name_of_another() -> None:
+def test_public_class_names_are_unique() -> None:
     where: dict[str, list[str]] = {}
     for path, tree in SOURCES.items():
         for node in ast.iter_child_nodes(tree):
@@ -399,7 +399,7 @@ PROOFS_ARE_MADE_IN = {
 }
 
 
-def test_a_proof_is_made_where_it_was_verified_and_nowhere_else() -> None:
+def test_proofs_are_created_only_where_they_are_verified() -> None:
     # finding: C1
     made: dict[str, set[str]] = {}
     for path, tree in SOURCES.items():
@@ -413,7 +413,7 @@ def test_a_proof_is_made_where_it_was_verified_and_nowhere_else() -> None:
     assert declared - {"Proof", "Decider"} == set(PROOFS_ARE_MADE_IN)
 
 
-def test_an_answer_goes_through_one_door() -> None:
+def test_answers_are_accepted_in_a_single_module() -> None:
     # finding: C1
     doors = {
         path
@@ -424,7 +424,7 @@ def test_an_answer_goes_through_one_door() -> None:
     assert doors == {"webapp/elicitations/complete.py"}
 
 
-def test_kinds_are_told_apart_by_their_traits() -> None:
+def test_code_does_not_compare_kinds_by_name() -> None:
     # A kind's own package may compare an elicitation's kind.
     own = ("webapp/oauth/", "webapp/payments/", "webapp/routes/callbacks.py", "webapp/cli/")
     kinds = {"url", "oauth", "payment", "secret", "form", "confirm", "gate", "decision"}
@@ -457,7 +457,7 @@ def test_no_test_module_imports_another() -> None:
                 assert not named & modules, f"{path}:{node.lineno}: put it into tests/support"
 
 
-def test_the_tests_of_a_room_stand_in_a_folder_of_its_name() -> None:
+def test_test_folders_are_named_like_packages() -> None:
     for half in ("flows", "webapp"):
         rooms = {path.parent.name for path in (HOUSE / half).glob("*/__init__.py")}
         folders = {path.parent.name for path in (HOUSE / "tests" / half).glob("*/__init__.py")}
@@ -489,7 +489,7 @@ FORMER_MODULES = {
 }
 
 
-def test_nothing_has_a_former_name() -> None:
+def test_former_names_are_not_used_again() -> None:
     for path, tree in (*SOURCES.items(), *TESTS.items()):
         if not path.startswith("tests/mutation/"):  # where reach is a standard term
             name = path.split("/")[-1].removesuffix(".py").removeprefix("test_")
@@ -527,7 +527,7 @@ PRIVATE_PHRASES = re.compile(
 READ_BY_PEOPLE = ("README.md", "docs", "webapp/cli", "webapp/settings", "flows/errors.py")
 
 
-def test_what_people_read_has_the_words_of_the_field() -> None:
+def test_documents_do_not_use_private_phrases() -> None:
     for name in READ_BY_PEOPLE:
         place = HOUSE / name
         for path in [place] if place.is_file() else sorted(place.rglob("*.*")):

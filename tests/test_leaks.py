@@ -88,16 +88,16 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("text", LEAKS.values(), ids=LEAKS)
-def test_what_has_a_form_is_told_by_it(text: str) -> None:
+def test_secret_with_known_form_is_recognized(text: str) -> None:
     assert kinds_in(text)
 
 
 @pytest.mark.parametrize("text", HARMLESS.values(), ids=HARMLESS)
-def test_what_only_looks_like_a_secret_is_none(text: str) -> None:
+def test_harmless_text_is_not_reported(text: str) -> None:
     assert not kinds_in(text)
 
 
-def test_a_text_of_the_form_of_a_token_without_its_envelope_is_none() -> None:
+def test_text_shaped_like_token_without_envelope_is_not_reported() -> None:
     assert not kinds_in("AR" + TOKEN[2:])
 
 
@@ -124,7 +124,7 @@ def caught(error: Exception) -> tuple[Any, ...]:
     ],
     ids=["arguments", "extra", "nested", "message", "another's"],
 )
-def test_a_record_is_heard_with_everything_that_it_was_given(said: logging.LogRecord) -> None:
+def test_log_record_is_checked_with_all_its_arguments(said: logging.LogRecord) -> None:
     ears = Ears()
     ears.handler.handle(said)
     (found,) = ears.findings()
@@ -133,14 +133,14 @@ def test_a_record_is_heard_with_everything_that_it_was_given(said: logging.LogRe
     assert "ada" not in found
 
 
-def test_a_record_of_a_library_is_heard_with_what_its_exception_says() -> None:
+def test_library_log_record_is_checked_with_its_exception() -> None:
     ears = Ears()
     error = caught(ValueError("no ada@shop.example"))
     ears.handler.handle(record("broke", name="uvicorn.error", levelno=40, exc_info=error))
     assert len(ears.findings()) == 1
 
 
-def test_a_record_stays_as_it_was_for_whoever_formats_it_next() -> None:
+def test_log_record_is_not_changed_by_check() -> None:
     said = record("broke", exc_info=caught(ValueError("it")))
     Ears().handler.handle(said)
     assert said.exc_text is None
@@ -158,13 +158,15 @@ def test_a_record_stays_as_it_was_for_whoever_formats_it_next() -> None:
         ("mcp.server.mcpserver", logging.INFO, False),
     ],
 )
-def test_what_production_never_shows_is_not_heard(name: str, level: int, is_heard: bool) -> None:
+def test_log_records_hidden_in_production_are_not_checked(
+    name: str, level: int, is_heard: bool
+) -> None:
     ears = Ears()
     ears.handler.handle(record("to ada@shop.example", name=name, levelno=level))
     assert bool(ears.findings()) is is_heard
 
 
-def test_a_logger_that_passes_nothing_on_is_heard_all_the_same() -> None:
+def test_logger_without_propagation_is_checked() -> None:
     logger = logging.getLogger("shop.alone")
     logger.propagate = False
     ears = Ears()
@@ -178,7 +180,7 @@ def test_a_logger_that_passes_nothing_on_is_heard_all_the_same() -> None:
     assert not logger.handlers
 
 
-def test_what_was_said_before_the_secret_went_by_is_a_leak_too() -> None:
+def test_text_logged_before_secret_was_noted_is_a_leak() -> None:
     ears = Ears()
     ears.hear("shop", f"began with {RANDOM}")
     assert not ears.findings()
@@ -188,7 +190,7 @@ def test_what_was_said_before_the_secret_went_by_is_a_leak_too() -> None:
     ears.tell()  # each leak is reported once
 
 
-def test_a_part_of_a_long_secret_is_a_leak() -> None:
+def test_part_of_a_long_secret_is_a_leak() -> None:
     secrets = Secrets()
     secrets.note("token", TOKEN)
     assert secrets.in_text(TOKEN[20:70]) == {"token"}
@@ -220,11 +222,11 @@ async def traded(path: str, ears: Ears, *, app: ASGIApp = shop, **options: Any) 
 
 @pytest.mark.parametrize("path", ["/problem", "/page", "/metrics"])
 @pytest.mark.parametrize("said", ["who is ada@shop.example", f"your shop is {RANDOM}"])
-async def test_what_is_answered_to_anybody_is_heard(path: str, said: str) -> None:
+async def test_public_responses_are_checked(path: str, said: str) -> None:
     assert await traded(path, Ears(), content=said)
 
 
-async def test_what_a_page_holds_for_its_own_person_is_no_leak() -> None:
+async def test_secrets_on_a_persons_own_page_are_not_a_leak() -> None:
     form = f'<form action="/e/{TOKEN}"><input value="{RANDOM}"></form><p>Not found</p>'
     assert not await traded("/page", Ears(), content=form)
     assert not await traded("/fine", Ears(), content="Hello ada@shop.example")
@@ -242,21 +244,21 @@ async def test_what_a_page_holds_for_its_own_person_is_no_leak() -> None:
         ({"auth": ("shop", RANDOM[1:])}, "password"),
     ],
 )
-async def test_what_went_by_may_not_be_said_afterwards(options: Any, kind: str) -> None:
+async def test_secret_of_earlier_request_in_output_is_a_leak(options: Any, kind: str) -> None:
     ears = Ears()
     assert not await traded("/", ears, **options)
     ears.hear("shop", f"knows {RANDOM[1:]}")
     assert ears.findings() == [f"shop: {kind}"]
 
 
-async def test_what_a_person_typed_into_our_page_may_not_be_said_afterwards() -> None:
+async def test_typed_secret_in_output_is_a_leak() -> None:
     ears = Ears()
     await traded(f"/e/{TOKEN}", ears, data={"answer": "correct horse battery"})
     ears.hear("shop", "got correct horse battery")
     assert ears.findings() == ["shop: typed"]
 
 
-async def test_a_failed_tool_may_say_nothing_but_its_failure() -> None:
+async def test_failed_tool_result_is_checked() -> None:
     failed = {"isError": True, "content": [{"type": "text", "text": "not ada@shop.example"}]}
     answer = {"jsonrpc": "2.0", "id": 1, "result": failed}
     ears = Ears()
@@ -265,14 +267,14 @@ async def test_a_failed_tool_may_say_nothing_but_its_failure() -> None:
     assert not await traded("/mcp", Ears(), content=f"data: {json.dumps(fine)}\n\n")
 
 
-def test_the_link_that_a_person_is_to_open_is_no_failure() -> None:
+def test_link_in_elicitation_error_is_not_a_leak() -> None:
     data = {"elicitations": [{"url": f"https://shop.example/e/{TOKEN}"}]}
     assert list(failures_in({"error": {"code": -32042, "message": "Open", "data": data}})) == [
         "Open"
     ]
 
 
-def test_a_link_that_a_result_offers_may_stand_in_it_and_no_other() -> None:
+def test_offered_link_in_result_is_allowed_but_no_other_link() -> None:
     link = f"https://shop.example/e/{TOKEN}"
     pending = {"elicitationPending": {"url": link}}
     content = [{"type": "text", "text": f"Open {link} now"}]
@@ -281,7 +283,7 @@ def test_a_link_that_a_result_offers_may_stand_in_it_and_no_other() -> None:
     assert any(kinds_in(said) for said in failures_in({"result": {**result, "_meta": None}}))
 
 
-def test_of_several_links_that_a_result_offers_each_may_stand_in_it() -> None:
+def test_several_offered_links_in_result_are_allowed() -> None:
     links = [f"https://shop.example/e/{TOKEN}{end}" for end in "abc"]
     offered = [{"url": link} for link in links[:2]]
     meta = {"elicitationPending": offered[0], "elicitationsPending": offered}
@@ -328,7 +330,7 @@ async def test_a_child_of_a_test_that_fails():
 """
 
 
-async def test_a_test_in_which_something_leaks_fails_and_says_where(tmp_path: Path) -> None:
+async def test_test_with_leak_fails_and_names_the_leak(tmp_path: Path) -> None:
     (tmp_path / "test_shop.py").write_text(SUITE)
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
@@ -363,7 +365,7 @@ async def test_a_test_in_which_something_leaks_fails_and_says_where(tmp_path: Pa
     assert "out of tea" in end.out
 
 
-def test_it_listens_to_this_very_test() -> None:
+def test_leak_check_covers_this_test() -> None:
     logging.getLogger("webapp.shop").debug("to %s", "ada@shop.example")
     with pytest.raises(LeakFound, match=r"DEBUG webapp\.shop: to %s: email"):
         EARS.tell()
@@ -371,7 +373,7 @@ def test_it_listens_to_this_very_test() -> None:
 
 @pytest.mark.parametrize("has_port", [True, False])
 @pytest.mark.parametrize("path", ["/problem", "/page"])
-async def test_what_is_served_in_a_test_is_heard(path: str, has_port: bool) -> None:
+async def test_responses_served_in_a_test_are_checked(path: str, has_port: bool) -> None:
     if has_port:
         async with serving(shop) as url, httpx.AsyncClient() as client:
             await client.post(f"{url}{path}", content=f"unread {TOKEN}")
@@ -406,7 +408,7 @@ def assert_heard(name: str) -> None:
     assert str(found.value) == f"leaked: standard error of {name}: token"
 
 
-async def test_each_command_is_heard(tmp_path: Path, leaking: dict[str, str]) -> None:
+async def test_output_of_each_command_is_checked(tmp_path: Path, leaking: dict[str, str]) -> None:
     assert (await run("keys", "list", home=tmp_path, extra=leaking)).status == 3
     assert_heard("elicit keys")
     with pytest.raises(AssertionError, match="it ended before it said"):
@@ -415,7 +417,7 @@ async def test_each_command_is_heard(tmp_path: Path, leaking: dict[str, str]) ->
     assert_heard("elicit serve")
 
 
-async def test_a_server_over_pipes_is_heard(tmp_path: Path, leaking: dict[str, str]) -> None:
+async def test_output_of_stdio_server_is_checked(tmp_path: Path, leaking: dict[str, str]) -> None:
     desktop = Desktop(home=tmp_path, port=1, more=leaking)
     with pytest.raises((ExceptionGroup, MCPError)):
         async with desktop.client():
@@ -423,12 +425,14 @@ async def test_a_server_over_pipes_is_heard(tmp_path: Path, leaking: dict[str, s
     assert_heard("elicit stdio")
 
 
-async def test_the_program_of_the_readme_is_heard(tmp_path: Path, leaking: dict[str, str]) -> None:
+async def test_output_of_readme_program_is_checked(tmp_path: Path, leaking: dict[str, str]) -> None:
     assert not await finish_at_the_checkout(tmp_path, "4711", leaking)
     assert_heard("finish.py")
 
 
-async def test_the_typescript_clients_are_heard(tmp_path: Path, leaking_program: str) -> None:
+async def test_output_of_typescript_clients_is_checked(
+    tmp_path: Path, leaking_program: str
+) -> None:
     with pytest.raises(AssertionError, match="the client ended"):
         async with calling(leaking_program, CLIENTS[0], "http://a", declares=None):
             pass
@@ -438,19 +442,19 @@ async def test_the_typescript_clients_are_heard(tmp_path: Path, leaking_program:
     assert_heard("the conformance suite")
 
 
-def test_the_openid_provider_is_heard(leaking_program: str) -> None:
+def test_output_of_openid_provider_is_checked(leaking_program: str) -> None:
     with pytest.raises((RuntimeError, BrokenPipeError)), OpenIdProvider(leaking_program):
         pass
     assert_heard("the OpenID provider")
 
 
-async def test_a_process_on_a_store_is_heard() -> None:
+async def test_output_of_store_process_is_checked() -> None:
     async with contender(TOKEN, "nowhere") as process:
         await process.wait()
     assert_heard("the contender")
 
 
-async def test_a_server_that_may_be_killed_is_heard_in_all_that_it_says() -> None:
+async def test_all_output_of_killable_server_is_checked() -> None:
     name = "tests.crash.leaking"
     ways = {
         "prints": f"standard error of {name}: token",
@@ -469,7 +473,7 @@ async def test_a_server_that_may_be_killed_is_heard_in_all_that_it_says() -> Non
             assert str(found.value) == f"leaked: {finding}"
 
 
-def test_ears_that_pass_nothing_on_are_deaf() -> None:
+def test_process_reporting_no_output_raises_deaf() -> None:
     ears = Ears()
     written = ears.listen("the shop", passes_on=True)
     os.write(written.fileno(), b"serving\n")
@@ -477,7 +481,7 @@ def test_ears_that_pass_nothing_on_are_deaf() -> None:
         written.close()
 
 
-def test_what_a_killed_process_did_not_pass_on_wholly_is_no_leak() -> None:
+def test_incomplete_report_of_killed_process_is_not_a_leak() -> None:
     ears = Ears()
     written = ears.listen("the shop", passes_on=True)
     half = json.dumps({"noted": ("state", RANDOM)})[:-9]
@@ -551,7 +555,7 @@ def started_in(path: Path) -> Iterator[str]:
             yield from {words[-1], ".".join(words[-2:])} & STARTING
 
 
-def test_nothing_is_served_or_started_that_is_not_heard() -> None:
+def test_every_server_and_process_in_tests_is_checked_or_listed() -> None:
     tests = HOUSE / "tests"
     found = {
         path.relative_to(tests).as_posix(): starts

@@ -26,7 +26,7 @@ MEASURING = {
 HOUSE = Path(__file__).parent.parent
 
 
-def test_no_limit_of_a_test_is_one_that_a_slow_machine_could_reach() -> None:
+def test_no_test_time_limit_is_shorter_than_hang_limit() -> None:
     # finding: T1
     short = [
         f"{path.name}: {found[0]}"
@@ -38,13 +38,13 @@ def test_no_limit_of_a_test_is_one_that_a_slow_machine_could_reach() -> None:
 
 
 @pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
-async def test_no_client_gives_up_sooner_by_itself(library: Any) -> None:
+async def test_http_clients_use_the_hang_limit_as_timeout(library: Any) -> None:
     # finding: XH10
     async with library.AsyncClient() as client:
         assert client.timeout == library.Timeout(HANG_SECONDS)
 
 
-def test_no_test_judges_by_a_clock() -> None:
+def test_tests_do_not_measure_elapsed_time() -> None:
     # finding: XH10
     measuring = {
         str(path.relative_to(HOUSE))

@@ -73,7 +73,7 @@ HAVE_TESTS = tuple(f"docs/how-to/{name}.md" for name in ("asgi", "client", "test
     ("library", "revision"),
     [("mcp", "legacy"), ("mcp", "2026-07-28"), ("fastmcp", "2026-07-28")],
 )
-async def test_every_tool_in_the_samples_does_what_it_says(tmp_path, library, revision):
+async def test_every_sample_tool_returns_its_documented_result(tmp_path, library, revision):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     here = f"http://127.0.0.1:{port}"
@@ -123,7 +123,7 @@ async def test_every_tool_in_the_samples_does_what_it_says(tmp_path, library, re
     assert said == ["Done", "Done", "accepted", "accepted"]
 
 
-async def test_two_commands_of_the_readme_call_the_tool_of_its_first_screen(tmp_path):
+async def test_two_readme_commands_call_the_tool_of_first_screen(tmp_path):
     (block,) = (text for text in samples("README.md", "console") if "elicit serve" in text)
     serve, demo = (line.partition("  #")[0].split() for line in block.splitlines())
     (tmp_path / "github_tools.py").write_text(samples("README.md", "python")[0])
@@ -134,7 +134,7 @@ async def test_two_commands_of_the_readme_call_the_tool_of_its_first_screen(tmp_
     assert called.status == 0, called.err
 
 
-def test_the_samples_are_typed(tmp_path):
+def test_samples_pass_type_check(tmp_path):
     # finding: H5
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
@@ -145,7 +145,7 @@ def test_the_samples_are_typed(tmp_path):
     assert (found.startswith("Success"), wrong) == (True, ""), found
 
 
-def test_every_sample_of_python_is_in_a_file_that_is_run():
+def test_every_python_sample_is_part_of_a_tested_file():
     for page in PAGES:
         for text in samples(page, "python"):
             ast.parse(text)
@@ -155,14 +155,14 @@ def test_every_sample_of_python_is_in_a_file_that_is_run():
                 )
 
 
-def test_every_command_that_is_shown_is_one():
+def test_every_shown_command_is_valid():
     shown = [(page, line) for page in PAGES for line in _commands(page)]
     assert len(shown) > 30
     wrong = [f"{page}: {line}" for page, line in shown if not _is_right(line)]
     assert wrong == []
 
 
-def test_every_client_that_is_told_of_us_starts_us():
+def test_every_client_configuration_starts_this_server():
     started = 0
     for page in PAGES:
         for text in samples(page, "json"):
@@ -176,7 +176,7 @@ def test_every_client_that_is_told_of_us_starts_us():
     assert started >= 1
 
 
-def test_every_table_for_an_operators_file_can_be_read():
+def test_every_toml_sample_is_valid_configuration():
     tables = [text for page in PAGES for text in samples(page, "toml")]
     assert tables
     for text in tables:

@@ -21,7 +21,7 @@ async def empty_app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.mark.parametrize("turns", range(5))
-def test_a_connection_that_arrives_at_the_stop_is_closed(turns: int) -> None:
+def test_connection_arriving_while_server_stops_is_closed(turns: int) -> None:
     """A connection is closed, however many turns of the event loop before the stop it arrived."""
 
     async def connect_and_stop() -> list[socket.socket]:

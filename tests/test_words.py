@@ -73,12 +73,12 @@ def raised_in(text: str) -> set[str]:
     return names
 
 
-def test_no_docstring_begins_with_a_clause_a_pronoun_or_a_negation() -> None:
+def test_no_docstring_begins_with_clause_pronoun_or_negation() -> None:
     docstrings, _ = read()
     assert [one for one in docstrings if CLAUSE.match(one.text)] == []
 
 
-def test_errors_that_docstrings_say_are_raised_exist() -> None:
+def test_errors_raised_according_to_docstrings_exist() -> None:
     docstrings, words = read()
     known = words | set(dir(builtins)) | BY_OTHERS
     missing = [(one.place, raised_in(one.text) - known) for one in docstrings]
@@ -93,13 +93,11 @@ def test_errors_that_docstrings_say_are_raised_exist() -> None:
         ("Do.\n\nRaises:\n    Refused: If so.\n    Gone: Else.", {"Refused", "Gone"}),
     ],
 )
-def test_raised_errors_are_read_from_a_sentence_and_from_a_section(
-    text: str, names: set[str]
-) -> None:
+def test_raised_errors_are_read_from_sentence_and_section(text: str, names: set[str]) -> None:
     assert raised_in(text) == names
 
 
-def test_names_that_docstrings_quote_as_code_exist() -> None:
+def test_names_quoted_in_docstrings_exist() -> None:
     docstrings, words = read()
     quoted = [(one.place, found[1]) for one in docstrings for found in QUOTED.finditer(one.text)]
     assert [(place, name) for place, name in quoted if not set(name.split(".")) <= words] == []
@@ -199,7 +197,7 @@ def imported_by(path: str) -> Iterator[str]:
 
 
 # finding: XH5
-def test_exceptions_in_docstrings_are_known_to_the_module_or_to_one_that_it_imports() -> None:
+def test_exceptions_in_docstrings_are_known_to_module_or_its_imports() -> None:
     shared = bound_in("flows/errors.py") | set(dir(builtins)) | BY_OTHERS
     wrong = []
     for path in SOURCES:
@@ -210,7 +208,7 @@ def test_exceptions_in_docstrings_are_known_to_the_module_or_to_one_that_it_impo
 
 
 # finding: XH7
-def test_repr_begins_with_the_name_of_its_class() -> None:
+def test_repr_begins_with_class_name() -> None:
     wrong = []
     for path in SOURCES:
         for owner in ast.walk(tree_of(path)):

@@ -77,7 +77,7 @@ async def at_every_route(program: Program, id: str) -> dict[str, int]:
     return found
 
 
-async def test_a_key_for_one_user_reaches_no_other(here: AskingEnv, shop: Program) -> None:
+async def test_key_for_one_user_cannot_reach_other_users(here: AskingEnv, shop: Program) -> None:
     asked = await shop.asked(CONFIRM, user="bob")
     async with program_at(here, owners=("ann",)) as anns:
         statuses = await at_every_route(anns, asked["id"])
@@ -87,7 +87,7 @@ async def test_a_key_for_one_user_reaches_no_other(here: AskingEnv, shop: Progra
         assert (await anns.ask(URL, user="bob")).status_code == 403
 
 
-async def test_no_key_answers_this_machines_own_user_or_a_gate(here: AskingEnv) -> None:
+async def test_no_key_can_answer_gates_or_questions_of_local_user(here: AskingEnv) -> None:
     owner = here.service.identity.local_owner
     names = ("uid:0", "local", owner)
     approving = program_at(here, program="desk", scope=KeyScope.APPROVE, owners=names)
@@ -102,7 +102,7 @@ async def test_no_key_answers_this_machines_own_user_or_a_gate(here: AskingEnv) 
             assert not found.status.is_final
 
 
-async def test_who_asks_cannot_make_a_key_that_also_answers(here: AskingEnv) -> None:
+async def test_key_with_ask_and_approve_scopes_is_refused(here: AskingEnv) -> None:
     with pytest.raises(ValueError, match="make two"):
         await here.service.api_keys.new(
             program="shop",
@@ -124,7 +124,7 @@ async def test_who_asks_cannot_make_a_key_that_also_answers(here: AskingEnv) -> 
         {"x-api-key": "{key}"},
     ],
 )
-async def test_only_a_key_in_its_header_counts(
+async def test_only_key_in_authorization_header_is_accepted(
     here: AskingEnv, shop: Program, headers: dict[str, str]
 ) -> None:
     sent = {name: text.replace("{key}", shop.key) for name, text in headers.items()}
@@ -138,7 +138,7 @@ async def test_only_a_key_in_its_header_counts(
         assert (await client.get("/api/questions?user=ann")).status_code == 401
 
 
-async def test_a_revoked_or_expired_key_is_over_with_the_next_request(
+async def test_revoked_or_expired_key_is_refused_on_next_request(
     here: AskingEnv, shop: Program
 ) -> None:
     asked = await shop.asked(CONFIRM)
@@ -161,7 +161,7 @@ async def guessed(here: AskingEnv, times: int = REFUSED_AT_ONCE + 1) -> list[htt
         ]
 
 
-async def test_guesses_at_keys_are_slowed_down_before_the_store_is_asked() -> None:
+async def test_guessed_keys_are_rate_limited_before_store_is_read() -> None:
     # finding: XS5
     store = Counting(MemoryStore())
     async with living(asking_env(store=store)) as here:
@@ -174,7 +174,7 @@ async def test_guesses_at_keys_are_slowed_down_before_the_store_is_asked() -> No
         assert store.key_reads - before == 0
 
 
-async def test_a_key_that_works_is_not_held_back_for_what_others_do_at_its_address(
+async def test_working_key_is_not_limited_by_guesses_from_same_address(
     here: AskingEnv, shop: Program
 ) -> None:
     # finding: XS5
@@ -186,7 +186,7 @@ async def test_a_key_that_works_is_not_held_back_for_what_others_do_at_its_addre
         assert (await new.call("GET", params={"user": "ann"})).status_code == 200
 
 
-async def test_a_key_of_another_process_is_known_in_the_middle_of_a_flood(
+async def test_key_created_by_another_process_works_during_flood(
     here: AskingEnv,
 ) -> None:
     # finding: XS5
@@ -202,7 +202,7 @@ async def test_a_key_of_another_process_is_known_in_the_middle_of_a_flood(
         assert (await client.get("/api/questions?user=ann")).status_code == 200
 
 
-async def test_a_refusal_is_logged_with_the_address_and_the_id_of_a_known_key(
+async def test_refused_key_is_logged_with_address_and_id_of_known_key(
     here: AskingEnv, shop: Program, caplog: pytest.LogCaptureFixture
 ) -> None:
     # finding: XS6
@@ -226,7 +226,7 @@ async def test_a_refusal_is_logged_with_the_address_and_the_id_of_a_known_key(
     assert [vars(one)["repeated"] for one in counted.due(61.0)] == [REFUSED_AT_ONCE - 2]
 
 
-async def test_keys_of_one_program_have_one_rate(here: AskingEnv, shop: Program) -> None:
+async def test_keys_of_same_program_share_rate_limit(here: AskingEnv, shop: Program) -> None:
     # finding: XS7
     async with program_at(here) as second, program_at(here, program="calm") as calm:
         for number in range(REQUESTS_AT_ONCE):
@@ -237,7 +237,7 @@ async def test_keys_of_one_program_have_one_rate(here: AskingEnv, shop: Program)
         assert (await calm.call("GET", params={"user": "ann"})).status_code == 200
 
 
-async def test_a_program_that_runs_wild_is_held_back_and_no_other(
+async def test_program_over_its_rate_limit_does_not_limit_other_programs(
     here: AskingEnv, shop: Program
 ) -> None:
     async with program_at(here, program="calm") as calm:
@@ -284,7 +284,7 @@ async def test_a_program_that_runs_wild_is_held_back_and_no_other(
         (b'{"kind": "confirm", "user": "ann", "message": "' + b"x" * 70_000 + b'"}', 413),
     ],
 )
-async def test_a_hostile_body_is_a_problem_of_its_sender(
+async def test_hostile_body_is_answered_with_problem_json(
     shop: Program, body: bytes, status: int
 ) -> None:
     answer = await shop.call("POST", content=body, headers={"content-type": "application/json"})
@@ -294,12 +294,12 @@ async def test_a_hostile_body_is_a_problem_of_its_sender(
 
 
 @pytest.mark.parametrize("body", [b'{"kind": NaN}', b'{"user": "\\ud800"}', b"{"])
-async def test_a_body_that_is_no_json_is_told_what_one_is(shop: Program, body: bytes) -> None:
+async def test_error_for_invalid_json_body_mentions_json(shop: Program, body: bytes) -> None:
     answer = await shop.call("POST", content=body, headers={"content-type": "application/json"})
     assert "JSON" in answer.json()["detail"]
 
 
-async def test_a_program_that_leaves_its_streams_open_leaves_room_for_the_others(
+async def test_program_with_many_open_streams_does_not_block_other_programs(
     here: AskingEnv, shop: Program
 ) -> None:
     asked = await shop.asked(CONFIRM)
@@ -331,16 +331,14 @@ async def test_a_program_that_leaves_its_streams_open_leaves_room_for_the_others
         assert (await shop.call("GET", f"/{asked['id']}")).status_code == 200
 
 
-async def test_a_long_idempotency_key_or_id_is_refused(shop: Program) -> None:
+async def test_too_long_idempotency_key_or_id_is_refused(shop: Program) -> None:
     assert (await shop.ask(CONFIRM, name="x" * 256)).status_code == 400
     assert (await shop.ask(CONFIRM, name="x" * 255)).status_code == 201
     assert (await shop.call("GET", f"/{'A' * 2000}")).status_code == 404
     assert (await shop.call("GET", f"/{'A' * 5000}")).status_code == 414
 
 
-async def test_a_replayed_idempotency_key_pays_nothing_twice(
-    here: AskingEnv, shop: Program
-) -> None:
+async def test_replayed_idempotency_key_does_not_pay_twice(here: AskingEnv, shop: Program) -> None:
     answers = await asyncio.gather(*(shop.ask(PAYMENT, name="order 8") for _ in range(8)))
     assert {answer.status_code for answer in answers} == {201}
     (id,) = {answer.json()["id"] for answer in answers}
@@ -353,7 +351,7 @@ async def test_a_replayed_idempotency_key_pays_nothing_twice(
         assert stolen.json()["status"] == "pending"
 
 
-async def test_of_two_questions_under_one_name_at_one_moment_one_is_asked() -> None:
+async def test_concurrent_questions_with_same_idempotency_key_ask_once() -> None:
     both_look = asyncio.Barrier(2)
 
     class Slow(MemoryStore):
@@ -379,7 +377,9 @@ async def test_of_two_questions_under_one_name_at_one_moment_one_is_asked() -> N
         assert len((await shop.call("GET", params={"user": "ann"})).json()["questions"]) == 1
 
 
-async def test_two_that_take_one_answer_spend_it_once(here: AskingEnv, shop: Program) -> None:
+async def test_concurrent_claims_of_same_answer_spend_payment_once(
+    here: AskingEnv, shop: Program
+) -> None:
     asked = await shop.asked(PAYMENT)
     await (await here.guest()).pay(asked["url"])
     await shop.read(asked["id"], wait=50)
@@ -390,7 +390,7 @@ async def test_two_that_take_one_answer_spend_it_once(here: AskingEnv, shop: Pro
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "http://127.0.0.1:1"])
-async def test_a_page_of_another_site_reaches_nothing_with_a_key_it_found(
+async def test_request_from_foreign_origin_or_host_is_refused_even_with_key(
     shop: Program, origin: str
 ) -> None:
     refused = await shop.call("POST", json={"user": "ann", **CONFIRM}, headers={"origin": origin})
@@ -399,7 +399,7 @@ async def test_a_page_of_another_site_reaches_nothing_with_a_key_it_found(
     assert foreign.status_code == 421
 
 
-async def test_no_answer_is_kept_by_a_browser_or_run_by_it(shop: Program) -> None:
+async def test_api_responses_are_not_cached_and_not_sniffed(shop: Program) -> None:
     asked = await shop.ask(FORM)
     unknown = await shop.call("GET", "/nothing")
     for answer in (asked, unknown):
@@ -408,7 +408,7 @@ async def test_no_answer_is_kept_by_a_browser_or_run_by_it(shop: Program) -> Non
         assert "set-cookie" not in answer.headers
 
 
-async def test_a_tool_of_that_name_shares_no_question_with_a_program(
+async def test_tool_and_program_with_same_name_share_no_question(
     here: AskingEnv, shop: Program
 ) -> None:
     async def sure() -> bool:

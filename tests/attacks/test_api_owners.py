@@ -330,11 +330,11 @@ def told(answer: httpx.Response) -> object:
     return answer.status_code, headers, answer.text
 
 
-async def test_every_route_of_the_document_says_here_what_it_needs() -> None:
+async def test_every_route_of_openapi_document_declares_its_needs_here() -> None:
     assert set(routes()) == {*BY_ID, *BY_NAME, *LISTS, *OPERATORS, *OTHERS}
 
 
-async def test_what_is_not_theirs_is_told_as_what_never_was_and_nothing_changes(
+async def test_objects_of_other_callers_look_like_missing_objects_and_stay_unchanged(
     everybody: Everybody,
 ) -> None:
     before = await everybody.rows()
@@ -355,7 +355,7 @@ async def test_what_is_not_theirs_is_told_as_what_never_was_and_nothing_changes(
     assert await everybody.rows() == before
 
 
-async def test_a_list_has_what_is_theirs_and_no_more(everybody: Everybody) -> None:
+async def test_list_contains_only_objects_of_its_caller(everybody: Everybody) -> None:
     for name, parameter in LISTS.items():
         for who in everybody.requesters:
             answer = await everybody.sent(who, name, Route())
@@ -368,7 +368,7 @@ async def test_a_list_has_what_is_theirs_and_no_more(everybody: Everybody) -> No
             assert listed == {one.id for one in things if who in one.seen_by}, (who, name)
 
 
-async def test_list_without_user_has_what_is_theirs_and_no_more(everybody: Everybody) -> None:
+async def test_list_without_user_contains_only_objects_of_its_caller(everybody: Everybody) -> None:
     # finding: XQ5
     questions = [one for one in everybody.things if one.parameter in ("question_id", ANSWERED)]
     for who in everybody.requesters:
@@ -392,7 +392,7 @@ async def test_list_without_user_has_what_is_theirs_and_no_more(everybody: Every
         assert not [one for one in hidden if one.id in "".join(texts)], who
 
 
-async def test_a_name_is_each_ones_own_and_reaches_nothing_of_anothers(
+async def test_same_name_of_two_callers_refers_to_separate_objects(
     everybody: Everybody,
 ) -> None:
     shop, guest = everybody.requesters[SHOP], await everybody.env.here.guest("cleo")
@@ -423,14 +423,14 @@ async def test_a_name_is_each_ones_own_and_reaches_nothing_of_anothers(
     assert (spent.status_code, forgotten.status_code) == (204, 204)
 
 
-async def test_what_is_the_operators_no_program_sees(everybody: Everybody) -> None:
+async def test_operator_routes_are_refused_for_programs(everybody: Everybody) -> None:
     for name in OPERATORS:
         for who in everybody.requesters.keys() - {OPERATOR}:
             refused = await everybody.sent(who, name, ASKED)
             assert refused.status_code in (400, 401, 403), (who, name)
 
 
-async def test_whose_it_is_reaches_all_of_it(everybody: Everybody) -> None:
+async def test_owner_can_reach_all_objects(everybody: Everybody) -> None:
     """Check that the tests above can see objects at all."""
     called = Route(query={"url": f"{everybody.env.here.sandbox.url}/github/api/user"})
     for one in everybody.things:

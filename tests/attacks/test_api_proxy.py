@@ -112,7 +112,7 @@ async def token_of(here: AskingEnv) -> str:
     return kept.access_token
 
 
-async def test_an_address_leads_to_the_provider_or_nowhere(
+async def test_url_outside_the_provider_is_refused(
     here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
 ) -> None:
     host = here.sandbox.url.removeprefix("http://")
@@ -124,14 +124,16 @@ async def test_an_address_leads_to_the_provider_or_nowhere(
     assert not httpx_mock.get_requests()
 
 
-async def test_two_addresses_are_not_one(here: AskingEnv, shop: Program, account: str) -> None:
+async def test_request_with_two_urls_is_refused_or_uses_provider_url(
+    here: AskingEnv, shop: Program, account: str
+) -> None:
     good, bad = f"{here.sandbox.url}/github/api/user", "https://evil.example/"
     for pair in ((good, bad), (bad, good)):
         answer = await shop.at(f"accounts/{account}/proxy", params={"user": "ann", "url": [*pair]})
         assert answer.status_code == 400 or answer.json()["login"] == "octocat"
 
 
-async def test_who_the_program_is_to_us_no_provider_is_told(
+async def test_headers_identifying_the_program_are_not_sent_to_provider(
     here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
 ) -> None:
     httpx_mock.add_response()
@@ -157,7 +159,7 @@ async def test_who_the_program_is_to_us_no_provider_is_told(
     assert shop.key not in str(request.headers.raw)
 
 
-async def test_a_second_length_or_encoding_smuggles_no_request(
+async def test_second_length_or_encoding_header_does_not_smuggle_request(
     here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
 ) -> None:
     httpx_mock.add_response()
@@ -215,7 +217,7 @@ USEFUL = {
 }
 
 
-async def test_headers_of_a_provider_pass_by_a_list_of_names(
+async def test_only_allowed_provider_headers_are_passed_on(
     here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
 ) -> None:
     # finding: XS8
@@ -284,7 +286,7 @@ async def location_of(
     return found
 
 
-async def test_a_relative_redirect_is_made_absolute_against_the_address_that_was_asked(
+async def test_relative_redirect_is_made_absolute(
     here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
 ) -> None:
     # finding: XS2
@@ -293,7 +295,7 @@ async def test_a_relative_redirect_is_made_absolute_against_the_address_that_was
         assert found == where(here, meant), said
 
 
-async def test_an_address_of_ours_in_a_providers_answer_is_left_out(
+async def test_redirect_to_our_own_address_is_removed(
     here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
 ) -> None:
     # finding: XS2
@@ -305,7 +307,7 @@ async def test_an_address_of_ours_in_a_providers_answer_is_left_out(
         assert await location_of(here, shop, account, httpx_mock, several) is None
 
 
-async def test_links_of_a_provider_are_absolute_and_none_is_ours(
+async def test_link_header_is_made_absolute_and_links_to_our_address_are_removed(
     here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
 ) -> None:
     # finding: XS2
@@ -328,7 +330,7 @@ async def test_links_of_a_provider_are_absolute_and_none_is_ours(
         assert "link" not in (await called(here, shop, account)).headers, bad
 
 
-async def test_beside_a_persons_token_no_library_follows_a_redirect(
+async def test_http_libraries_do_not_follow_redirect_when_user_token_is_sent(
     people: PeopleEnv, httpx_mock: HTTPXMock
 ) -> None:
     # finding: XS2
@@ -359,7 +361,7 @@ async def test_beside_a_persons_token_no_library_follows_a_redirect(
         assert told.headers["location"] == f"{here.sandbox.url}/user"
 
 
-async def test_a_program_that_follows_redirects_by_default_reaches_no_route_of_ours(
+async def test_program_following_redirects_reaches_no_route_of_our_server(
     here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
 ) -> None:
     # finding: XS2
@@ -384,7 +386,7 @@ async def test_a_program_that_follows_redirects_by_default_reaches_no_route_of_o
 
 
 @pytest.mark.parametrize("status", [200, 401, 500])
-async def test_a_token_that_the_provider_repeats_is_not_told(
+async def test_token_repeated_by_provider_is_redacted(
     here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock, status: int
 ) -> None:
     token = await token_of(here)
@@ -399,7 +401,7 @@ async def test_a_token_that_the_provider_repeats_is_not_told(
     assert token not in answer.text + str(answer.headers)
 
 
-async def test_an_answer_that_is_too_large_endless_or_packed_is_none(
+async def test_too_large_endless_or_compressed_provider_response_is_refused(
     here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
 ) -> None:
     httpx_mock.add_response(content=b"x" * ANSWER_BYTES_AT_MOST)
@@ -413,7 +415,7 @@ async def test_an_answer_that_is_too_large_endless_or_packed_is_none(
         assert words in refused.json()["detail"]
 
 
-async def test_a_body_that_is_too_large_goes_nowhere(
+async def test_too_large_request_body_is_not_forwarded(
     here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
 ) -> None:
     httpx_mock.add_response()
@@ -423,7 +425,7 @@ async def test_a_body_that_is_too_large_goes_nowhere(
     assert len(httpx_mock.get_requests()) == 1
 
 
-async def test_a_provider_that_does_not_answer_holds_up_one_program_and_not_the_others(
+async def test_unresponsive_provider_blocks_only_its_own_program(
     here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
 ) -> None:
     may_answer, held = asyncio.Event(), list[httpx.Request]()
@@ -451,7 +453,7 @@ async def test_a_provider_that_does_not_answer_holds_up_one_program_and_not_the_
     assert (await called(here, shop, account)).status_code == 200
 
 
-async def test_a_persons_access_token_reaches_no_provider(
+async def test_request_with_user_access_token_is_not_forwarded_to_provider(
     here: AskingEnv, shop: Program, account: str, httpx_mock: HTTPXMock
 ) -> None:
     httpx_mock.add_response(is_optional=True)

@@ -54,7 +54,7 @@ def bad_tokens(env: PeopleEnv) -> dict[str, str]:
     }
 
 
-async def test_a_token_that_mcp_would_refuse_is_refused_in_both_places_and_named(
+async def test_token_refused_by_mcp_is_also_refused_by_api_with_reason(
     env: PeopleEnv, shop: Program
 ) -> None:
     for name, text in bad_tokens(env).items():
@@ -79,9 +79,7 @@ USES = ("mcp", "api", "api/inbox")
 
 
 @pytest.mark.parametrize("use", USES)
-async def test_a_token_does_only_what_it_was_made_for(
-    env: PeopleEnv, shop: Program, use: str
-) -> None:
+async def test_token_works_only_for_its_audience(env: PeopleEnv, shop: Program, use: str) -> None:
     # finding: XS12
     text, url = env.token("kim", use=use), env.here.url
     beside = await shop.acting_for(text).call("POST", json=CONFIRM)
@@ -111,7 +109,7 @@ async def test_a_token_does_only_what_it_was_made_for(
         assert answer.headers["www-authenticate"] == 'Bearer error="insufficient_scope"'
 
 
-async def test_a_token_that_was_made_for_two_uses_has_both(env: PeopleEnv, shop: Program) -> None:
+async def test_token_for_two_audiences_works_for_both(env: PeopleEnv, shop: Program) -> None:
     # finding: XS12
     both = env.token("lou", audience=[f"{env.here.url}/mcp", f"{env.here.url}/api/"])
     assert (await shop.acting_for(both).call("POST", json=CONFIRM)).status_code == 201
@@ -121,7 +119,7 @@ async def test_a_token_that_was_made_for_two_uses_has_both(env: PeopleEnv, shop:
         assert (await person.call("GET")).status_code == 403
 
 
-async def test_where_the_operator_names_a_scope_it_opens_what_it_is_for_and_no_more() -> None:
+async def test_configured_scope_opens_only_its_own_routes() -> None:
     # finding: XS12
     opening = people_env(act_scope="elicit.act", own_scope="elicit.decide", scopes=("call",))
     async with living(opening) as own, program_at(own.here) as shop:
@@ -139,9 +137,7 @@ async def test_where_the_operator_names_a_scope_it_opens_what_it_is_for_and_no_m
         assert list(statuses.values()) == [(403, 403), (201, 403), (403, 200), (403, 403)]
 
 
-async def test_a_token_elsewhere_than_in_its_one_header_is_none(
-    env: PeopleEnv, shop: Program
-) -> None:
+async def test_token_outside_its_header_is_not_accepted(env: PeopleEnv, shop: Program) -> None:
     good = env.acting("alice")
     about = {"authorization": f"Bearer {shop.key}"}
     async with httpx.AsyncClient(base_url=env.here.url) as client:
@@ -169,7 +165,7 @@ async def test_a_token_elsewhere_than_in_its_one_header_is_none(
             assert answer.status_code == status, answer.text
 
 
-async def test_a_token_that_names_nobody_is_nobodys(env: PeopleEnv, shop: Program) -> None:
+async def test_token_without_subject_is_refused(env: PeopleEnv, shop: Program) -> None:
     for subject in (None, ""):
         refused = await shop.acting_for(env.acting(subject)).call("POST", json=CONFIRM)
         assert (refused.status_code, refused.json()["code"]) == (403, "ELICITATION_NOT_ALLOWED")
@@ -177,7 +173,7 @@ async def test_a_token_that_names_nobody_is_nobodys(env: PeopleEnv, shop: Progra
             assert (await person.call("GET")).status_code == 403
 
 
-async def test_the_right_token_with_another_programs_key_opens_nothing(
+async def test_token_with_key_of_another_program_opens_nothing(
     env: PeopleEnv, shop: Program
 ) -> None:
     asked = await shop.acting_for(env.acting("carol")).asked(CONFIRM)
@@ -195,7 +191,7 @@ async def test_the_right_token_with_another_programs_key_opens_nothing(
         {"scope": KeyScope.ASK, "owners": ("carol",)},
     ],
 )
-async def test_a_key_for_named_users_acts_for_no_person(
+async def test_key_for_named_users_cannot_act_with_user_token(
     env: PeopleEnv, shop: Program, about: dict[str, Any]
 ) -> None:
     asked = await shop.acting_for(env.acting("carol")).asked(CONFIRM)
@@ -210,9 +206,7 @@ async def test_a_key_for_named_users_acts_for_no_person(
         assert (await named.call("GET", f"/{asked['id']}")).status_code == 404
 
 
-async def test_a_stolen_token_is_good_until_it_expires_and_no_longer(
-    env: PeopleEnv, shop: Program
-) -> None:
+async def test_stolen_token_works_only_until_expiry(env: PeopleEnv, shop: Program) -> None:
     acting = shop.acting_for(env.acting("dora", exp=int(env.here.clock().timestamp()) + 60))
     asked = await acting.asked(CONFIRM)
     assert (await acting.read(asked["id"]))["status"] == "pending"
@@ -220,7 +214,7 @@ async def test_a_stolen_token_is_good_until_it_expires_and_no_longer(
     assert (await acting.call("GET", f"/{asked['id']}")).status_code == 401
 
 
-async def test_a_server_with_a_sign_in_of_its_own_is_asked_whose_a_token_is(library: str) -> None:
+async def test_server_with_custom_auth_identifies_token_owner(library: str) -> None:
     tokens = {
         "good": {"sub": "alice"},
         "hers": {"sub": "bob"},
@@ -246,7 +240,7 @@ async def until_waited_for(env: PeopleEnv, id: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["key", "token"])
-async def test_what_is_over_while_its_request_waits_gets_no_answer(
+async def test_waiting_request_is_refused_when_its_key_or_token_ends(
     env: PeopleEnv, shop: Program, what: str
 ) -> None:
     acting = shop.acting_for(env.acting("eve", exp=int(env.here.clock().timestamp()) + 60))
@@ -271,7 +265,7 @@ async def end(env: PeopleEnv, program: Program, what: str) -> None:
 
 @pytest.mark.parametrize("what", ["key", "token"])
 @pytest.mark.parametrize("then", ["a change", "nothing"])
-async def test_a_stream_ends_with_what_opened_it_and_tells_nothing_more(
+async def test_stream_ends_without_new_data_when_its_key_or_token_ends(
     env: PeopleEnv, shop: Program, what: str, then: str
 ) -> None:
     acting = shop.acting_for(env.acting("fay", exp=int(env.here.clock().timestamp()) + 60))
@@ -297,9 +291,7 @@ async def test_a_stream_ends_with_what_opened_it_and_tells_nothing_more(
     assert (await acting.call("GET", f"/{asked['id']}/events")).status_code == 401
 
 
-async def test_an_issuer_that_is_down_lets_nobody_in_and_takes_no_good_token_for_a_bad_one(
-    env: PeopleEnv, shop: Program
-) -> None:
+async def test_unavailable_issuer_causes_503_instead_of_401(env: PeopleEnv, shop: Program) -> None:
     env.here.clock.tick(days=2)  # the cached keys of the issuer are now too old
     env.issuer.is_down = True
     try:
@@ -316,9 +308,7 @@ async def test_an_issuer_that_is_down_lets_nobody_in_and_takes_no_good_token_for
     assert (await shop.acting_for(env.acting("gus")).ask(CONFIRM)).status_code == 201
 
 
-async def test_made_up_tokens_hold_back_their_program_and_no_token_that_works(
-    env: PeopleEnv, shop: Program
-) -> None:
+async def test_made_up_tokens_limit_only_the_sending_program(env: PeopleEnv, shop: Program) -> None:
     statuses = [
         (await shop.acting_for("made-up").call("GET")).status_code
         for _ in range(REQUESTS_AT_ONCE + 1)
@@ -338,7 +328,7 @@ async def test_made_up_tokens_hold_back_their_program_and_no_token_that_works(
     env.here.clock.tick(seconds=REFUSED_AT_ONCE)
 
 
-async def test_all_tokens_of_a_person_have_one_rate_and_one_room(env: PeopleEnv) -> None:
+async def test_tokens_of_same_person_share_rate_limit(env: PeopleEnv) -> None:
     # finding: XS7
     ivy, jack = "ivy", "jack"
     tokens = [env.own(ivy, jti=str(number)) for number in range(5)]

@@ -64,7 +64,7 @@ def by_hmac(secret: bytes, kid: str) -> str:
 
 @pytest.mark.parametrize("alg", ["none", "None", "NONE", "", None, ["ES256"]])
 @pytest.mark.parametrize("signature", [b"", b"signature"])
-def test_a_token_that_nobody_signed(alg, signature):
+def test_unsigned_token_is_refused(alg, signature):
     header = {"alg": alg, "typ": "at+jwt", "kid": "one"}
     assert refusal(written(header, claims_of(), signature)) in ("algorithm", "no token")
 
@@ -73,7 +73,7 @@ def test_a_token_that_nobody_signed(alg, signature):
     "secret",
     [PEM, json.dumps(RSA.as_dict(private=False)).encode(), str(KEYS[1]["n"]).encode()],
 )
-def test_a_token_signed_with_the_public_key_as_if_it_were_a_secret(secret):
+def test_token_signed_with_public_key_as_hmac_secret_is_refused(secret):
     assert refusal(by_hmac(secret, "two")) == "algorithm"
 
 
@@ -81,11 +81,11 @@ def test_a_token_signed_with_the_public_key_as_if_it_were_a_secret(secret):
     "header",
     [{}, {"jwk": STRANGER.as_dict(private=False)}, {"jku": "https://evil.example/jwks"}],
 )
-def test_a_token_signed_with_the_attackers_key_under_our_issuers_name(header):
+def test_token_signed_with_attackers_key_is_refused(header):
     assert refusal(token(key=STRANGER, header=header)) == "signature"
 
 
-def test_a_token_that_names_another_key_than_signed_it():
+def test_token_naming_another_key_than_its_signer_is_refused():
     assert refusal(token(header={"kid": "two"})) == "signature"
     assert refusal(token(header={"kid": "three"})) == "signature"
     assert refusal(token(key=RSA, alg="RS256", header={"kid": "one"})) == "signature"
@@ -94,7 +94,7 @@ def test_a_token_that_names_another_key_than_signed_it():
     assert refused.value.reason == "unknown key"
 
 
-def test_a_token_whose_claims_were_changed_after_it_was_signed():
+def test_token_with_changed_claims_is_refused():
     head, _, signature = token().split(".")
     body = written({}, claims_of(sub="bob")).split(".")[1]
     assert refusal(f"{head}.{body}.{signature}") == "signature"
@@ -102,7 +102,7 @@ def test_a_token_whose_claims_were_changed_after_it_was_signed():
 
 @settings(deadline=None, max_examples=200)
 @given(at=st.integers(min_value=0), letter=st.sampled_from("AQgwabcXYZ019-_.=+ é"))
-def test_a_token_with_any_one_letter_changed(at, letter):
+def test_token_with_changed_character_is_refused(at, letter):
     at %= len(GOOD)
     changed = GOOD[:at] + letter + GOOD[at + 1 :]
     if changed != GOOD:
@@ -111,12 +111,12 @@ def test_a_token_with_any_one_letter_changed(at, letter):
 
 @settings(deadline=None)
 @given(text=st.text(max_size=80) | st.text(alphabet=ascii_letters + "-_.", max_size=80))
-def test_whatever_is_sent_nothing_but_a_refusal_comes_of_it(text):
+def test_random_text_is_only_ever_refused(text):
     refusal(text)
     refusal(f"{GOOD.partition('.')[0]}.{text}")
 
 
-async def test_another_persons_session_of_the_protocol(library):
+async def test_protocol_session_of_another_person_is_refused(library):
     """Mallory has a valid token of her own, and knows the id of Alice's session."""
     door = Door()
     headers = {"accept": "application/json, text/event-stream"}
@@ -161,7 +161,7 @@ async def test_another_persons_session_of_the_protocol(library):
         [[HERE]],
     ],
 )
-def test_a_token_that_was_given_to_another_server(audience):
+def test_token_for_another_audience_is_refused(audience):
     """Refuse the token: otherwise the other server could impersonate each of its users here."""
     assert refusal(token(aud=audience)) == "audience"
 
@@ -177,7 +177,7 @@ def test_a_token_that_was_given_to_another_server(audience):
         [ISSUER],
     ],
 )
-def test_the_same_name_at_another_issuer(issuer):
+def test_token_of_another_issuer_is_refused(issuer):
     """Refuse even a token signed with our issuer's key, because tenants can share keys."""
     assert refusal(token(iss=issuer)) == "issuer"
 
@@ -196,11 +196,11 @@ def test_the_same_name_at_another_issuer(issuer):
         {"iat": None},
     ],
 )
-def test_a_token_of_another_time(changes):
+def test_token_outside_its_validity_period_is_refused(changes):
     assert refusal(token(**changes)) == "time"
 
 
-def test_an_expiry_that_is_no_number_does_not_last_for_ever():
+def test_token_with_nan_or_infinite_expiry_is_refused():
     for word in ("NaN", "Infinity"):
         payload = json.dumps(claims_of()).replace(str(NOW + 300), word).encode()
         body = base64.urlsafe_b64encode(payload).rstrip(b"=").decode()
@@ -214,7 +214,7 @@ def test_an_expiry_that_is_no_number_does_not_last_for_ever():
 @pytest.mark.parametrize(
     "claims", [{"nonce": "n"}, {"at_hash": "h"}, {"c_hash": "h"}, {"events": {}}]
 )
-def test_the_proof_of_a_sign_in_is_not_a_token_to_call_with(claims):
+def test_id_token_is_refused_as_access_token(claims):
     """Refuse an id_token whose audience is ours: one client id can serve for both tokens."""
     one = Resource(url=HERE, issuer=ISSUER, audiences=("our id",))
     assert refusal(token(aud="our id", header={"typ": "JWT"}, **claims), one) == (
@@ -233,14 +233,14 @@ def test_the_proof_of_a_sign_in_is_not_a_token_to_call_with(claims):
         "",
     ],
 )
-async def test_a_token_that_is_bound_to_a_key_is_no_plain_one(key, header):
+async def test_key_bound_token_is_refused_as_plain_bearer(key, header):
     """Refuse a key-bound token sent as a bearer, so that a thief needs the key (RFC 9449, 7.2)."""
     bound = token(cnf=key, header=header)
     assert refusal(bound) == "another kind of token"
     assert (await Door().ask(bearer(bound))).status == 401
 
 
-async def test_a_token_that_names_nobody_is_nobody():
+async def test_token_without_subject_identifies_no_person():
     door = Door()
     for nameless in (token(sub=None), token(sub=""), token(sub=["alice"]), token(sub=0)):
         answer = await door.ask(bearer(nameless))
@@ -267,13 +267,13 @@ async def test_a_token_that_names_nobody_is_nobody():
         base64.urlsafe_b64encode(b"7").decode() + ".x.x",
     ],
 )
-async def test_rubbish_is_refused_in_a_sentence(text):
+async def test_malformed_token_is_refused_with_invalid_token(text):
     answer = await Door().ask(bearer(text or " "))
     assert answer.status == 401
     assert answer.problem["code"] == "invalid_token"
 
 
-async def test_a_flood_of_made_up_keys_does_not_reach_the_issuer():
+async def test_flood_of_unknown_key_ids_does_not_reach_issuer():
     door = Door()
     for number in range(200):
         answer = await door.ask(bearer(token(header={"kid": f"made up {number}"})))
@@ -287,7 +287,7 @@ async def test_a_flood_of_made_up_keys_does_not_reach_the_issuer():
     assert door.there.fetches == 2
 
 
-async def test_rubbish_does_not_reach_the_issuer_at_all():
+async def test_malformed_token_does_not_reach_issuer():
     door = Door()
     for text in ("rubbish", written({"alg": "none", "kid": "x", "typ": "at+jwt"}, {})):
         await door.ask(bearer(text))
@@ -295,7 +295,7 @@ async def test_rubbish_does_not_reach_the_issuer_at_all():
 
 
 @pytest.mark.parametrize("query", ["access_token={}", "a=b&access_token={}&c", "access%5Ftoken={}"])
-async def test_a_token_in_the_address(query):
+async def test_token_in_query_is_refused(query):
     """Refuse a token in a query: logs store addresses, and a header could have another token."""
     door = Door()
     for headers in ([], [bearer()]):
@@ -305,7 +305,7 @@ async def test_a_token_in_the_address(query):
         assert token().partition(".")[0] not in answer.body.decode() + str(answer.headers)
 
 
-async def test_more_parameters_than_anybody_reads():
+async def test_too_many_query_parameters_are_refused():
     query = "&".join(f"a{number}=b" for number in range(1000)) + f"&access_token={token()}"
     assert (await Door().ask(bearer(), query=query)).status == 400
 
@@ -314,7 +314,7 @@ async def test_more_parameters_than_anybody_reads():
     "second",
     [bearer(), ("authorization", "Bearer x"), ("AUTHORIZATION", "Basic YTpi"), bearer(" ")],
 )
-async def test_two_headers_that_two_readers_read_differently(second):
+async def test_second_authorization_header_is_refused(second):
     door = Door()
     for headers in ((bearer(), second), (second, bearer())):
         answer = await door.ask(*headers)
@@ -322,7 +322,7 @@ async def test_two_headers_that_two_readers_read_differently(second):
         assert 'error="invalid_request"' in answer.headers["www-authenticate"]
 
 
-async def test_two_tokens_in_one_header():
+async def test_two_tokens_in_same_header_are_refused():
     for text in (f"{token()}, Bearer {token()}", f"{token()} {token()}", f"{token()},{token()}"):
         assert (await Door().ask(bearer(text))).status == 401
 
@@ -342,7 +342,7 @@ def sessions(store: MemoryStore, clock: Clock) -> Sessions:
     return sessions_of(store, clock)
 
 
-async def test_a_session_that_the_attacker_fixed_beforehand(sessions: Sessions):
+async def test_session_fixed_by_attacker_ends_when_person_signs_in(sessions: Sessions):
     """Mallory sets her cookie in Alice's browser and waits until Alice signs in."""
     planted = await signed_in(sessions, MALLORY)
     cookies = await signed_in(sessions, ALICE, cookies=planted)
@@ -353,7 +353,7 @@ async def test_a_session_that_the_attacker_fixed_beforehand(sessions: Sessions):
     assert await sessions.of(planted) is None
 
 
-async def test_a_sign_in_that_the_attacker_began():
+async def test_sign_in_begun_by_attacker_is_refused():
     """Mallory makes Alice's browser open the callback with her own code: login CSRF."""
     _, of_mallory = departed()
     _, of_alice = departed()
@@ -363,7 +363,7 @@ async def test_a_sign_in_that_the_attacker_began():
         came_back(None, arrival=arrived(of_mallory))
 
 
-async def test_a_cookie_that_was_stolen_dies_at_sign_out(
+async def test_stolen_cookie_is_refused_after_sign_out(
     sessions: Sessions, store: MemoryStore, clock: Clock
 ):
     cookies = await signed_in(sessions)
@@ -379,7 +379,7 @@ async def test_a_cookie_that_was_stolen_dies_at_sign_out(
     assert await sessions.of(later) is None
 
 
-async def test_a_session_of_another_server(store: MemoryStore, clock: Clock):
+async def test_session_of_another_server_is_refused(store: MemoryStore, clock: Clock):
     ours = sessions_of(store, clock)
     theirs = Ring([b"another server's secret of 32 b."])
     of_another_key = await signed_in(sessions_of(store, clock, ring=theirs))
@@ -388,7 +388,7 @@ async def test_a_session_of_another_server(store: MemoryStore, clock: Clock):
     assert await ours.of({ours.cookie_name: text}) is None
 
 
-async def test_another_token_of_ours_in_the_place_of_a_session(sessions: Sessions, clock: Clock):
+async def test_other_token_types_are_refused_as_session(sessions: Sessions, clock: Clock):
     tokens = Tokens(RING, origin=URL)
     rest = json.dumps({"id": "x", "issuer": ISSUER, "subject": "alice", "label": "Alice"})
     for purpose in Purpose:
@@ -402,7 +402,9 @@ async def test_another_token_of_ours_in_the_place_of_a_session(sessions: Session
     assert await sessions.of({sessions.cookie_name: leaving}) is None
 
 
-async def test_a_cookie_whose_end_was_reckoned_by_longer_limits(sessions: Sessions, clock: Clock):
+async def test_cookie_with_longer_expiry_still_ends_at_session_limit(
+    sessions: Sessions, clock: Clock
+):
     cookies = await signed_in(sessions)
     session = await sessions.of(cookies)
     assert session is not None
@@ -427,7 +429,7 @@ async def test_a_cookie_whose_end_was_reckoned_by_longer_limits(sessions: Sessio
     assert await sessions.of(long) is None
 
 
-def test_what_the_issuer_says_of_an_attacker_is_not_shown_to_the_person():
+def test_error_description_from_issuer_is_not_shown():
     _, kept = departed()
     said = arrived(kept, code=None, error="x", error_description="Call +1 555 to unlock")
     with pytest.raises(Exception, match="refused") as failed:

@@ -50,7 +50,7 @@ SECRETS = ("gho_sandbox_", "ghr_sandbox_", "sandbox_at_", "sandbox_rt_")
         "a b\r\nc",
     ],
 )
-async def test_a_made_up_state_is_a_link_that_we_do_not_know(state, here):
+async def test_made_up_state_shows_unknown_link_page(state, here):
     _, person, link, callback = await sent_out(here)
     page = await person.visit(changed(callback, state=state))
     assert (page.status, page.heading) == (404, "We do not know this link")
@@ -71,13 +71,13 @@ async def test_a_made_up_state_is_a_link_that_we_do_not_know(state, here):
         "a" * 8000,
     ],
 )
-async def test_a_strange_query_is_refused_without_a_fault(query, here):
+async def test_malformed_query_is_answered_with_404(query, here):
     person = await here.person()
     page = await person.visit(f"{here.url}/callback/github?{query}")
     assert page.status == 404
 
 
-async def test_no_other_token_of_ours_is_a_state(here):
+async def test_token_of_another_purpose_is_refused_as_state(here):
     _, person, link, callback = await sent_out(here)
     now, id = here.clock(), id_in(here.service, link.rsplit("/", 1)[1])
     for purpose in set(Purpose) - {Purpose.STATE}:
@@ -88,7 +88,7 @@ async def test_no_other_token_of_ours_is_a_state(here):
     assert await is_untouched(here, link)
 
 
-async def test_a_state_with_our_seal_and_another_secret_in_it_is_none(here):
+async def test_state_with_valid_seal_and_wrong_secret_is_refused(here):
     _, person, link, callback = await sent_out(here)
     now, id = here.clock(), id_in(here.service, link.rsplit("/", 1)[1])
     for rest, number in (("", 1), ("guess", 1), ("guess", 0), ("guess", 2)):
@@ -105,7 +105,7 @@ async def test_a_state_with_our_seal_and_another_secret_in_it_is_none(here):
     assert await is_untouched(here, link)
 
 
-async def test_a_state_that_nobody_has_a_record_for_is_unknown(here):
+async def test_state_without_stored_question_is_refused(here):
     # defect: lynq state of an unknown session
     person, now = await here.person(), here.clock()
     nobody = here.service.elicitations.new_id(here.service.identity.local_owner)
@@ -117,7 +117,7 @@ async def test_a_state_that_nobody_has_a_record_for_is_unknown(here):
     assert page.status == 404
 
 
-async def test_the_answer_to_one_question_settles_no_other(here):
+async def test_answer_to_a_question_does_not_settle_another_question(here):
     _, ann, first_link, first = await sent_out(here, arguments="first")
     _, bob, second_link, second = await sent_out(here, arguments="second")
     # The thief's code with the victim's state, and the reverse: PKCE and the browser check refuse.
@@ -130,7 +130,7 @@ async def test_the_answer_to_one_question_settles_no_other(here):
     assert await is_untouched(here, second_link)
 
 
-async def test_a_code_of_another_attempt_is_worth_nothing_with_our_state(here):
+async def test_code_of_another_attempt_fails_with_our_state(here):
     asked, person, link, callback = await sent_out(here)
     _, _, _, stolen = await sent_out(here, arguments="another")
     mixed = changed(callback, code=parameter(stolen, "code"))
@@ -141,7 +141,7 @@ async def test_a_code_of_another_attempt_is_worth_nothing_with_our_state(here):
     assert asked.has_asked
 
 
-async def test_an_answer_at_another_providers_address_is_not_taken(here):
+async def test_callback_at_another_providers_path_is_refused(here):
     _, person, link, callback = await sent_out(here)
     for other in ("google", "GitHub", "github2", "stripe", "%67ithub%00", "x" * 300):
         page = await person.visit(callback.replace("/callback/github", f"/callback/{other}"))
@@ -149,7 +149,7 @@ async def test_an_answer_at_another_providers_address_is_not_taken(here):
     assert await is_untouched(here, link)
 
 
-async def test_the_state_of_an_account_pays_for_nothing(here):
+async def test_oauth_state_is_refused_at_payment_return(here):
     _, person, link, callback = await sent_out(here)
     for seller in ("stripe", "github"):
         page = await person.visit(callback.replace("/callback/github", f"/return/{seller}"))
@@ -170,7 +170,7 @@ async def test_the_state_of_an_account_pays_for_nothing(here):
         "&error=",
     ],
 )
-async def test_an_answer_put_together_from_two_is_not_acted_upon(more, here):
+async def test_mixed_up_callback_is_refused(more, here):
     asked, person, link, callback = await sent_out(here)
     state, code = parameter(callback, "state"), parameter(callback, "code")
     page = await person.visit(callback + more.format(state=state, code=code))
@@ -181,14 +181,14 @@ async def test_an_answer_put_together_from_two_is_not_acted_upon(more, here):
 
 
 @pytest.mark.parametrize("code", [None, "", "x" * 5000, "a\x00b", "é", "a\nb"])
-async def test_a_code_that_is_none_is_not_exchanged(code, here):
+async def test_malformed_code_is_not_exchanged(code, here):
     _, person, link, callback = await sent_out(here)
     page = await person.visit(changed(callback, code=code))
     assert page.status == 400
     assert await is_untouched(here, link)
 
 
-async def test_a_browser_that_did_not_press_continue_is_turned_away(here):
+async def test_callback_in_browser_without_pressed_continue_is_refused(here):
     asked, person, link, callback = await sent_out(here)
     thief = await here.person()
     page = await thief.visit(callback)  # the thief has no cookie
@@ -206,7 +206,7 @@ async def test_a_browser_that_did_not_press_continue_is_turned_away(here):
     assert (await asked.account()).label == "octocat"
 
 
-async def test_the_attackers_own_yes_is_not_put_on_the_victim(here):
+async def test_attackers_code_is_not_accepted_in_victims_browser(here):
     """Check login CSRF: the attacker makes the victim's browser send the attacker's code."""
     _, _, attackers_link, callback = await sent_out(here, arguments="the attacker's")
     asked = here.ask("repo", arguments="the victim's")
@@ -218,7 +218,7 @@ async def test_the_attackers_own_yes_is_not_put_on_the_victim(here):
     assert not asked.task.done()
 
 
-async def test_an_earlier_attempts_answer_is_void_after_a_second_press(here):
+async def test_callback_of_earlier_attempt_is_refused_after_second_press(here):
     asked, person, link, earlier = await sent_out(here)
     later = await approve(person, await person.go_on(link))
     page = await person.visit(earlier)
@@ -229,7 +229,7 @@ async def test_an_earlier_attempts_answer_is_void_after_a_second_press(here):
     assert here.gate.exchanges == 1
 
 
-async def test_after_a_press_in_a_second_browser_the_first_cannot_finish(here):
+async def test_first_browser_cannot_finish_after_press_in_second_browser(here):
     asked, first, link, callback = await sent_out(here)
     second = await here.person()
     later = await approve(second, await second.go_on(link))
@@ -240,7 +240,7 @@ async def test_after_a_press_in_a_second_browser_the_first_cannot_finish(here):
     assert here.gate.exchanges == 1
 
 
-async def test_another_owners_question_is_neither_shown_nor_finished(here):
+async def test_question_of_another_owner_is_neither_shown_nor_finished(here):
     # defect: frontmcp another session answers
     stranger = here.service.elicitations.owners.tag(issuer="https://i.example", subject="eve")
     asked = here.ask("repo", owner=stranger)
@@ -258,7 +258,7 @@ async def test_another_owners_question_is_neither_shown_nor_finished(here):
     assert await is_untouched(here, link)
 
 
-async def test_a_scanner_that_opens_every_address_changes_nothing(here):
+async def test_link_scanner_changes_nothing(here):
     asked, person, link, callback = await sent_out(here)
     before = await here.row(link)
     scanner = await here.person(**{"user-agent": "scanner"})
@@ -287,7 +287,7 @@ async def test_a_scanner_that_opens_every_address_changes_nothing(here):
     assert (await asked.account()).label == "octocat"
 
 
-async def test_a_form_without_its_field_does_nothing(here):
+async def test_form_without_csrf_field_is_refused(here):
     asked, person, link, _ = await sent_out(here)
     before = await here.row(link)
     for path in ("", "/allow", "/decline"):
@@ -298,7 +298,7 @@ async def test_a_form_without_its_field_does_nothing(here):
     assert not asked.task.done()
 
 
-async def test_a_no_cannot_be_forged_from_another_browser(here):
+async def test_decline_cannot_be_forged_from_another_browser(here):
     _, _, link, callback = await sent_out(here)
     thief = await here.person()
     forged = changed(callback, code=None, error="access_denied")
@@ -306,7 +306,7 @@ async def test_a_no_cannot_be_forged_from_another_browser(here):
     assert await is_untouched(here, link)
 
 
-async def test_after_the_yes_no_error_takes_it_back(here):
+async def test_error_callback_after_acceptance_is_ignored(here):
     asked, person, link, callback = await sent_out(here)
     await person.visit(callback)
     await asked.account()
@@ -331,7 +331,7 @@ async def test_allow_after_decline_does_not_undo_the_decline(here):
     assert connection.tools == ("list",)
 
 
-async def test_allow_after_the_time_is_over_allows_nothing(here):
+async def test_allow_after_expiry_is_refused(here):
     await here.connect("repo")
     asked, person = here.ask("repo", tool="export_all"), await here.person()
     link = await asked.link()
@@ -344,7 +344,7 @@ async def test_allow_after_the_time_is_over_allows_nothing(here):
     assert connection.tools == ("list",)
 
 
-async def test_allow_when_the_account_is_gone_asks_afresh(here):
+async def test_allow_after_account_was_disconnected_asks_to_connect_again(here):
     await here.connect("repo")
     asked, person = here.ask("repo", tool="export_all"), await here.person()
     link = await asked.link()
@@ -356,7 +356,7 @@ async def test_allow_when_the_account_is_gone_asks_afresh(here):
     assert (await person.visit(link)).heading == "Connect GitHub to shop"
 
 
-async def test_allow_gives_the_account_that_the_page_showed(here):
+async def test_allow_shares_only_the_account_shown_on_page(here):
     await here.connect("repo")
     asked, person = here.ask("repo", tool="export_all"), await here.person()
     link = await asked.link()
@@ -373,7 +373,7 @@ async def test_allow_gives_the_account_that_the_page_showed(here):
     assert asked.has_asked
 
 
-async def test_no_key_is_in_a_page_a_log_an_address_or_a_result(caplog):
+async def test_access_token_is_in_no_page_log_address_or_result(caplog):
     # defect: mcp-authkit raw state is logged
     caplog.set_level(logging.DEBUG)
     server = MCPServer("shop")
@@ -448,7 +448,7 @@ def replace_location(page: Page, location: str) -> Page:
     return dataclasses.replace(page, location=location)
 
 
-async def test_what_a_failed_exchange_says_holds_no_secret(caplog):
+async def test_failed_exchange_reveals_no_secret(caplog):
     caplog.set_level(logging.DEBUG)
     async with oauth_env() as here:
         for fault in ("500", "html", "200-with-error", "no-token", "huge-token"):
@@ -470,7 +470,7 @@ async def test_what_a_failed_exchange_says_holds_no_secret(caplog):
                 assert not any(secret in text for text in said)
 
 
-async def test_a_live_registration_never_uses_the_sandboxs_account(here):
+async def test_live_registration_never_uses_sandbox_account(here):
     await here.connect("repo")
     kinds = here.service.kinds.accounts
     live = kinds._clients.clients["github"]
@@ -510,7 +510,7 @@ async def test_a_live_registration_never_uses_the_sandboxs_account(here):
         assert (await soon(here.ask("repo", arguments="y").task)).label == "octocat"
 
 
-async def test_a_sandbox_on_another_port_is_another_provider(here):
+async def test_sandbox_on_another_port_is_a_different_provider(here):
     await here.connect("repo")
     async with oauth_env(store=here.service.elicitations.store) as there:
         asked = there.ask("repo", arguments="there")
@@ -518,7 +518,7 @@ async def test_a_sandbox_on_another_port_is_another_provider(here):
         assert not asked.task.done()
 
 
-async def test_the_verifier_and_the_code_go_to_the_provider_that_was_asked(here):
+async def test_code_and_verifier_go_to_the_original_provider(here):
     """Check that a provider whose metadata changes during the redirect receives nothing."""
     acme = openid("acme", f"{here.sandbox.url}/oidc", label="Acme")
     ours = (here.sandbox.client_id, here.sandbox.client_secret)
@@ -535,7 +535,7 @@ async def test_the_verifier_and_the_code_go_to_the_provider_that_was_asked(here)
     await asked.account()
 
 
-async def test_a_crowd_of_wrong_answers_costs_the_right_one_nothing(here):
+async def test_wrong_callbacks_do_not_affect_the_right_callback(here):
     asked, person, link, callback = await sent_out(here)
     thieves = [await here.person() for _ in range(4)]
     wrong = [
@@ -551,7 +551,7 @@ async def test_a_crowd_of_wrong_answers_costs_the_right_one_nothing(here):
     assert (await here.row(link)).status is Status.ACCEPTED
 
 
-async def test_the_callback_is_no_open_redirect(here):
+async def test_callback_is_not_an_open_redirect(here):
     _, person, _, callback = await sent_out(here)
     elsewhere = f"{callback}&redirect_uri=https://evil.example&return_to=https://evil.example"
     answer = await person.browser.get(elsewhere)
@@ -561,7 +561,7 @@ async def test_the_callback_is_no_open_redirect(here):
     assert answer.headers["cache-control"] == "no-store"
 
 
-async def test_a_deny_that_carries_words_of_its_own_shows_none_of_them(here):
+async def test_error_description_on_denial_is_not_shown(here):
     asked, person = here.ask("repo"), await here.person()
     denied = await decide(person, await person.go_on(await asked.link()), "deny")
     said = changed(denied, error_description="Call 0800 to win", error_uri="https://evil.example")

@@ -48,7 +48,7 @@ def buying(library: str) -> tuple[Any, list[Json]]:
 
 
 @pytest.mark.parametrize("content", [None, {"name": "eve"}, {"paid": True, "status": "accepted"}])
-async def test_a_clients_accept_is_no_answer_whatever_it_carries(content):
+async def test_accept_from_client_does_not_complete_link(content):
     server, bought = buying("mcp")
     async with caller_of(server, MODERN, limits=SHORT) as (env, caller):
         asked = await caller.asked("buy")
@@ -85,7 +85,7 @@ def states(env: ServerEnv, run_id: str) -> dict[str, str]:
     return {**made, "none": "", "rubbish": "x" * 200, "two": ":::", "long": "x" * 5000}
 
 
-async def test_a_state_with_our_mark_that_we_did_not_make_is_the_tools_own_and_continues_nothing(
+async def test_forged_state_with_our_prefix_is_treated_as_the_tools_own(
     library,
 ):
     server, bought = buying(library)
@@ -105,7 +105,7 @@ def call_from(service: Service, client: str, *, run_id: str | None = None) -> Ca
     return call_of(service, client=client, run_id=run_id)
 
 
-async def test_another_client_of_the_same_person_neither_joins_nor_gets_what_was_answered():
+async def test_another_client_of_same_person_neither_joins_nor_gets_answer():
     question = elicit.url("Pay", LOGIN)
     async with process(MemoryStore(), Clock()) as service:
         first = call_from(service, "first")
@@ -129,7 +129,7 @@ async def test_another_client_of_the_same_person_neither_joins_nor_gets_what_was
 
 
 @pytest.mark.parametrize("size", [1, 40_000])
-async def test_waiting_again_for_what_is_done_does_nothing_again(revision, size: int):
+async def test_repeated_wait_for_finished_call_does_not_run_tool_again(revision, size: int):
     server, ran = new_server("mcp"), list[int]()
 
     @server.tool()

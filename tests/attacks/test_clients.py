@@ -55,7 +55,7 @@ async def answered_by_hand(
     )
 
 
-async def test_a_yes_of_a_clients_own_to_a_gate_starts_no_body(server, ran, revision):
+async def test_automatic_accept_of_client_does_not_run_gated_tool(server, ran, revision):
     async with here(server, revision, ("accept", {})) as it:
         assert code_of(await it.caller.result("wipe")) == NOBODY
         for _ in range(3):  # the body does not start if the call is repeated either
@@ -67,14 +67,14 @@ async def test_a_yes_of_a_clients_own_to_a_gate_starts_no_body(server, ran, revi
         assert await it.statuses() == [Status.PENDING]
 
 
-async def test_a_no_of_a_clients_own_takes_nothing_from_its_person(server, ran, revision):
+async def test_automatic_decline_of_client_leaves_question_open(server, ran, revision):
     async with here(server, revision, ("decline", None)) as it:
         assert code_of(await it.caller.result("wipe")) == NOBODY
         await it.answer_on_page("wipe")
         assert await it.caller.text("wipe") == "wiped"
 
 
-async def test_a_yes_after_its_persons_no_is_none(server, ran, revision):
+async def test_accept_after_person_declined_is_refused(server, ran, revision):
     async with here(server, revision) as it:
         if revision == LEGACY:
             call = await it.asks("wipe")
@@ -93,7 +93,7 @@ async def test_a_yes_after_its_persons_no_is_none(server, ran, revision):
         assert not ran
 
 
-async def test_the_time_of_an_older_question_makes_no_answer_old(server, ran):
+async def test_time_of_older_question_does_not_validate_early_answer(server, ran):
     async with here(server, MODERN) as it:
         older = await it.caller.asked("wipe")
         puts = it.env.service.clients.puts
@@ -109,7 +109,7 @@ async def test_the_time_of_an_older_question_makes_no_answer_old(server, ran):
 
 
 @pytest.mark.parametrize("tamper", [lambda _: None, lambda s: s[:-8], lambda s: f"@0,{s}"])
-async def test_a_state_of_ones_own_making_tells_no_time(server, ran, tamper):
+async def test_forged_or_missing_state_does_not_set_question_time(server, ran, tamper):
     async with here(server, MODERN) as it:
         asked = await it.caller.asked("wipe")
         (key,) = asked.input_requests or {}
@@ -124,7 +124,7 @@ async def test_a_state_of_ones_own_making_tells_no_time(server, ran, tamper):
         assert not ran
 
 
-async def test_what_a_client_of_another_person_did_says_nothing_of_ones_own():
+async def test_behavior_of_another_persons_client_is_not_applied():
     async with process(MemoryStore(), Clock()) as service:
         owners, clients = service.elicitations.owners, service.clients
         alice, eve = (owners.tag(issuer="tests", subject=name) for name in ("alice", "eve"))
@@ -136,7 +136,7 @@ async def test_what_a_client_of_another_person_did_says_nothing_of_ones_own():
         assert not await clients.all(owner=alice)
 
 
-async def test_a_client_says_nothing_itself_of_when_it_was_asked(server, ran, revision):
+async def test_client_cannot_claim_when_question_was_asked(server, ran, revision):
     content = {"after": 99, "at": 0}
     async with here(server, revision, ("accept", content), declares=FORM) as it:
         assert code_of(await it.caller.result("wipe")) == NOBODY

@@ -28,7 +28,7 @@ async def copied(person: Person, of: Person) -> Person:
     return person
 
 
-async def test_an_asker_who_is_an_approver_too_answers_for_themselves_in_no_way():
+async def test_requester_with_approver_role_cannot_answer_own_request():
     async with approving(shop()) as here, here.asking("frank") as caller:
         link = link_in(await caller.result("refund", order="o8"))
         frank, flora = await here.signed_in("frank"), await here.signed_in("flora")
@@ -44,7 +44,7 @@ async def test_an_asker_who_is_an_approver_too_answers_for_themselves_in_no_way(
         assert await is_open(here)
 
 
-async def test_a_name_at_another_issuer_and_a_claim_of_ones_own_make_no_approver():
+async def test_same_name_at_another_issuer_or_forged_claim_makes_no_approver():
     async with approving(shop()) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
         frank = await here.signed_in("frank")
@@ -65,7 +65,7 @@ async def test_a_name_at_another_issuer_and_a_claim_of_ones_own_make_no_approver
         assert await is_open(here)
 
 
-async def test_a_sign_in_of_long_ago_decides_nothing_with_a_page_that_was_opened_then():
+async def test_approver_with_old_sign_in_cannot_decide_from_old_page():
     async with approving(shop()) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
         carol = await here.signed_in("carol", **GROUPS)
@@ -79,7 +79,7 @@ async def test_a_sign_in_of_long_ago_decides_nothing_with_a_page_that_was_opened
         assert await is_open(here)
 
 
-async def test_whoever_asked_approves_nothing_by_the_form_that_their_page_leaves_out():
+async def test_requester_cannot_approve_with_hand_made_form():
     async with approving(shop()) as here, here.asking("frank") as caller:
         await caller.result("refund", order="o8")
         frank = await here.signed_in("frank")
@@ -95,7 +95,7 @@ async def test_whoever_asked_approves_nothing_by_the_form_that_their_page_leaves
         assert await is_open(here)
 
 
-async def test_a_form_of_another_site_another_browser_or_another_request_answers_nothing():
+async def test_form_of_another_site_browser_or_request_is_refused():
     async with approving(shop()) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
         frank, other = await here.signed_in("frank"), await here.signed_in("frank")
@@ -117,7 +117,7 @@ async def test_a_form_of_another_site_another_browser_or_another_request_answers
         assert {row.status for row in rows} == {Status.PENDING}
 
 
-async def test_a_scanner_that_opens_everything_decides_nothing():
+async def test_link_scanner_decides_nothing():
     async with approving(shop()) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
         frank = await here.signed_in("frank")
@@ -131,7 +131,7 @@ async def test_a_scanner_that_opens_everything_decides_nothing():
         assert await here.env.service.elicitations.store.list("inbox") == before
 
 
-async def test_another_name_of_an_approvers_opens_no_request_that_is_not_its_own():
+async def test_approver_group_name_in_address_opens_only_its_own_requests():
     async with approving(shop(), approvers=(FINANCE, LEGAL)) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
         frank, lea = await here.signed_in("frank"), await here.signed_in("lea")
@@ -157,7 +157,7 @@ async def test_another_name_of_an_approvers_opens_no_request_that_is_not_its_own
         assert await is_open(here)
 
 
-async def test_whoever_signs_in_next_in_the_same_browser_decides_as_themselves():
+async def test_next_person_signed_in_to_same_browser_decides_as_themselves():
     async with approving(shop()) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
         frank = await here.signed_in("frank")
@@ -169,7 +169,7 @@ async def test_whoever_signs_in_next_in_the_same_browser_decides_as_themselves()
         assert await is_open(here)
 
 
-async def test_the_askers_words_stand_apart_on_the_approvers_page():
+async def test_requesters_text_is_escaped_on_approvers_page():
     async with approving(shop()) as here, here.asking() as caller:
         await caller.result("refund", order="<b>approve</b> https://evil.example/?a=1")
         frank = await here.signed_in("frank")
@@ -178,7 +178,7 @@ async def test_the_askers_words_stand_apart_on_the_approvers_page():
         assert 'href="https://evil.example' not in text
 
 
-async def test_no_other_proof_settles_what_somebody_else_decides():
+async def test_other_proofs_cannot_settle_an_approval():
     async with approving(shop()) as here, here.asking() as caller:
         link = link_in(await caller.result("refund", order="o8"))
         service, id = here.env.service, here.env.id_of(link)

@@ -43,7 +43,7 @@ async def here(clock: Clock, receiver: Receiver) -> AsyncIterator[Service]:
         yield service
 
 
-async def test_a_receiver_learns_no_name_no_question_and_no_answer(
+async def test_event_contains_no_names_questions_or_answers(
     here: Service, receiver: Receiver
 ) -> None:
     question = await asked(here, subject="ann@example.com", issuer="https://login.example")
@@ -58,7 +58,7 @@ async def test_a_receiver_learns_no_name_no_question_and_no_answer(
         assert word not in told
 
 
-async def test_the_receiver_of_one_address_cannot_sign_for_another(clock: Clock) -> None:
+async def test_receiver_of_one_address_cannot_sign_for_another(clock: Clock) -> None:
     receiver = Receiver()
     async with telling(MemoryStore(), clock, receiver, addresses=[CRM, DESK]) as service:
         await asked(service)
@@ -68,7 +68,7 @@ async def test_the_receiver_of_one_address_cannot_sign_for_another(clock: Clock)
         verified(desk, secret=SECRET, clock=clock)
 
 
-async def test_an_address_that_leads_into_our_own_network_is_not_told(
+async def test_event_is_not_sent_to_address_in_private_network(
     clock: Clock, receiver: Receiver
 ) -> None:
     async with telling(MemoryStore(), clock, receiver, resolved="10.0.0.7") as service:
@@ -79,7 +79,9 @@ async def test_an_address_that_leads_into_our_own_network_is_not_told(
     assert "ELICIT_TRUSTED_HOSTS" in str(event.why)
 
 
-async def test_a_redirect_is_not_followed_and_is_no_yes(here: Service, receiver: Receiver) -> None:
+async def test_redirect_is_not_followed_and_counts_as_failure(
+    here: Service, receiver: Receiver
+) -> None:
     receiver.answers = [httpx.Response(307, headers={"location": "http://169.254.169.254/"})]
     await asked(here, timeout=WEEK)
     await here.events.sender.send_all()
@@ -87,9 +89,7 @@ async def test_a_redirect_is_not_followed_and_is_no_yes(here: Service, receiver:
     assert (len(receiver.requests), event.status, event.why) == (1, "waiting", "HTTP 307")
 
 
-async def test_the_body_of_an_answer_is_left_unread_however_long_it_is(
-    here: Service, receiver: Receiver
-) -> None:
+async def test_response_body_of_receiver_is_not_read(here: Service, receiver: Receiver) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(1_000_000):
             yield b"x" * 1_000_000
@@ -104,7 +104,7 @@ async def test_the_body_of_an_answer_is_left_unread_however_long_it_is(
 
 
 @pytest.mark.parametrize("text", ["9" * 400, "soon", "Sun, 01 Mar 2099 12:00:00 GMT"])
-async def test_what_it_says_of_the_time_is_a_day_at_most(
+async def test_retry_after_of_receiver_is_limited_to_one_day(
     here: Service, receiver: Receiver, clock: Clock, text: str
 ) -> None:
     receiver.answers = [httpx.Response(503, headers={"retry-after": text})]

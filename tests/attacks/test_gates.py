@@ -62,7 +62,7 @@ async def is_refused(caller: Caller, tool: str, **arguments: Json) -> bool:
     return bool(result.meta and result.meta.get("code") == "ELICITATION_DECLINED")
 
 
-async def test_a_model_that_may_answer_forms_may_not_open_a_gate(server, done, revision):
+async def test_model_allowed_to_answer_forms_cannot_open_gate(server, done, revision):
     who = IdentitySettings(lets_model_answer=True)
     async with caller_of(
         server, revision, who=who, limits=CallLimits(link=timedelta()), declares=None
@@ -83,9 +83,7 @@ async def test_a_model_that_may_answer_forms_may_not_open_a_gate(server, done, r
         assert not await env.service.kinds.gates.approvals.all()
 
 
-async def test_what_one_person_has_approved_another_is_asked_and_cannot_answer_for_them(
-    server, done
-):
+async def test_approval_of_one_person_does_not_open_gate_for_another(server, done):
     async with issuing() as issuer, server_env(server, who=issuer.who()) as env:
 
         def bearer(subject: str) -> Any:
@@ -111,7 +109,7 @@ async def test_what_one_person_has_approved_another_is_asked_and_cannot_answer_f
         assert done == [["ann", 1, ""]]
 
 
-async def test_a_yes_in_one_client_opens_for_no_other_of_the_same_person(server, done, revision):
+async def test_approval_in_one_client_does_not_open_gate_in_another(server, done, revision):
     # finding: S11
     async with issuing() as issuer, server_env(server, who=issuer.who()) as env:
 
@@ -140,9 +138,7 @@ async def test_a_yes_in_one_client_opens_for_no_other_of_the_same_person(server,
             assert done == [["ann", 1, ""]] * 2 + [["burnt", "ann", 1]]
 
 
-async def test_on_ones_own_machine_a_yes_is_for_what_calls_itself_so_or_for_all_if_ticked(
-    server, done
-):
+async def test_local_approval_covers_same_client_name_or_all_clients_if_ticked(server, done):
     # finding: S11
     async with (
         caller_of(server, MODERN, name="Claude", declares=URL) as (env, claude),
@@ -162,7 +158,7 @@ async def test_on_ones_own_machine_a_yes_is_for_what_calls_itself_so_or_for_all_
         assert len(done) == 3
 
 
-async def test_a_yes_to_one_call_is_none_to_a_call_that_is_nearly_the_same(server, done):
+async def test_approval_of_one_call_does_not_cover_similar_call(server, done):
     others: list[tuple[str, dict[str, Json]]] = [
         ("pay", {"to": "ann", "amount": 500}),
         ("pay", {"to": "ann", "amount": 5, "note": ""}),
@@ -183,7 +179,7 @@ async def test_a_yes_to_one_call_is_none_to_a_call_that_is_nearly_the_same(serve
 
 
 @pytest.mark.parametrize("ends", ["by time", "revoked", "cleared"])
-async def test_a_yes_that_is_over_opens_nothing(ends):
+async def test_ended_approval_opens_nothing(ends):
     server = new_server("mcp")
     done = gated(server)
     fills = [{}, *REFUSED]
@@ -203,7 +199,7 @@ async def test_a_yes_that_is_over_opens_nothing(ends):
         assert len(done) == 2
 
 
-async def test_arguments_that_play_others_are_shown_as_what_they_are(server, done):
+async def test_arguments_imitating_other_arguments_are_shown_escaped(server, done):
     honest: dict[str, Json] = {"to": "ann", "amount": 1, "note": "cheap"}
     plays: list[dict[str, Json]] = [
         {"to": "ann\namount: 1\nnote: cheap", "amount": 9000},
@@ -228,7 +224,7 @@ async def test_arguments_that_play_others_are_shown_as_what_they_are(server, don
 
 
 @pytest.mark.parametrize("asked", ["password", "api_key", "creditCard", "What is your password?"])
-async def test_a_form_for_a_secret_reaches_nobody(server, asked):
+async def test_form_asking_for_secret_is_not_shown(server, asked):
     @server.tool()
     async def ask(what: str) -> str:
         if what.endswith("?"):
@@ -250,7 +246,7 @@ class Transfer(BaseModel):
     to: str = Field(max_length=20)
 
 
-async def test_an_answer_that_was_not_asked_for_reaches_no_tool(server, revision):
+async def test_invalid_form_answer_does_not_reach_tool(server, revision):
     given = list[object]()
 
     @server.tool()
@@ -279,7 +275,7 @@ async def test_an_answer_that_was_not_asked_for_reaches_no_tool(server, revision
         assert {row.status for row in await env.elicitations()} == {Status.FAILED}
 
 
-async def test_a_tool_that_is_not_listed_waits_for_its_yes_as_any_other(server, done):
+async def test_unlisted_tool_is_gated_too(server, done):
 
     @server.tool()
     @elicit.gate

@@ -31,9 +31,7 @@ NONE: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("case", NONE)
-async def test_what_is_no_plugin_stops_the_start_with_what_to_write(
-    tmp_path: Path, case: str
-) -> None:
+async def test_invalid_plugin_stops_start_with_explanation(tmp_path: Path, case: str) -> None:
     text, says = NONE[case]
     (tmp_path / "my_rules.py").write_text(HEAD + text)
     name = "nowhere:audit" if "missing" in case and "module" in case else "my_rules:audit"
@@ -44,14 +42,14 @@ async def test_what_is_no_plugin_stops_the_start_with_what_to_write(
     assert "Traceback" not in ended.err
 
 
-async def test_a_command_does_not_settle_past_the_plugins_of_the_settings(tmp_path: Path) -> None:
+async def test_command_with_broken_configured_plugin_fails(tmp_path: Path) -> None:
     (tmp_path / "my_rules.py").write_text(f"{HEAD}{CLASS}")
     broken = {"ELICIT_PLUGINS": "my_rules:audit"}
     assert (await called("pending", "list", home=tmp_path, extra=broken)).status == 1
 
 
 @pytest.mark.parametrize("name", ["my_rules", "my_rules.py:audit", "./my_rules:audit", ":audit"])
-async def test_a_path_is_no_plugin(tmp_path: Path, name: str) -> None:
+async def test_file_path_is_refused_as_plugin(tmp_path: Path, name: str) -> None:
     by_option = await called("serve", "--port", "0", "--plugin", name, home=tmp_path)
     by_setting = await called("serve", "--port", "0", home=tmp_path, extra={"ELICIT_PLUGINS": name})
     for ended in (by_option, by_setting):
@@ -59,7 +57,7 @@ async def test_a_path_is_no_plugin(tmp_path: Path, name: str) -> None:
     assert "ELICIT_PLUGINS" in by_setting.err
 
 
-def test_a_plugin_is_found_behind_what_is_installed(
+def test_installed_module_takes_precedence_over_plugin_in_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "flows").mkdir()

@@ -139,7 +139,7 @@ def with_binding(asked: Elicitation, binding: BrowserBinding) -> Elicitation:
     return structs.replace(asked, binding=binding)
 
 
-async def test_a_link_forwarded_to_somebody_who_is_signed_in_is_theirs_not_to_open():
+async def test_forwarded_link_is_refused_for_another_signed_in_person():
     # defect: mcp-authkit forwarded link
     here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
@@ -149,7 +149,7 @@ async def test_a_link_forwarded_to_somebody_who_is_signed_in_is_theirs_not_to_op
     assert await here.access(asked, cookies=victim, client=ELSEWHERE) is Access.OTHER_PERSON
 
 
-async def test_a_link_forwarded_to_somebody_unknown_offers_a_sign_in_and_nothing_else():
+async def test_forwarded_link_offers_only_sign_in_to_unknown_person():
     here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
     # Also for this machine's own user, who is identified by the connection.
@@ -162,7 +162,7 @@ async def test_a_link_forwarded_to_somebody_unknown_offers_a_sign_in_and_nothing
     assert await here.access(asked, cookies=alice) is Access.SIGN_IN
 
 
-async def test_a_local_link_opens_for_nobody_but_this_machines_own_user():
+async def test_local_link_opens_only_for_local_user():
     here = await world()
     asked = asked_by(here.identity.caller(scope(), subject=None, client="c"))
     assert await here.access(asked) is Access.OPEN
@@ -182,7 +182,7 @@ async def test_a_local_link_opens_for_nobody_but_this_machines_own_user():
     assert await here.access(over_stdio, uid=ANOTHER_UID) is Access.HERE_ONLY
 
 
-async def test_a_local_link_opens_for_nobody_who_is_only_signed_in():
+async def test_local_link_does_not_open_for_remote_signed_in_person():
     here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=None, client="c"))
     alice = await here.signed_in(ALICE)
@@ -190,7 +190,7 @@ async def test_a_local_link_opens_for_nobody_who_is_only_signed_in():
     assert await here.access(asked, cookies=alice, uid=ANOTHER_UID) is Access.HERE_ONLY
 
 
-async def test_where_nobody_can_sign_in_nothing_is_asked_for_a_token():
+async def test_caller_with_token_is_refused_where_sign_in_is_not_configured():
     here = await world()
     caller = here.identity.caller(scope(), subject=FROM_ALICE, client="c")
     with pytest.raises(NotAllowed, match="ELICIT_ISSUER") as refused:
@@ -201,7 +201,7 @@ async def test_where_nobody_can_sign_in_nothing_is_asked_for_a_token():
         assert await here.access(asked_by(caller), client=client) is Access.HERE_ONLY
 
 
-async def test_a_token_of_another_issuer_than_where_people_sign_in_asks_nobody():
+async def test_caller_with_token_of_another_issuer_is_refused():
     here = await world(IdentityRules(issuer=ISSUER))
     subject = replace(FROM_ALICE, issuer=OTHER_ISSUER)
     caller = here.identity.caller(scope(), subject=subject, client="c")
@@ -209,7 +209,7 @@ async def test_a_token_of_another_issuer_than_where_people_sign_in_asks_nobody()
         caller.must_be_answerable("url")
 
 
-async def test_a_caller_without_a_name_asks_nobody():
+async def test_anonymous_caller_is_refused():
     here = await world()
     nameless = replace(FROM_ALICE, subject=None)
     for given, subject in ((scope(client=ELSEWHERE), None), (scope(), nameless)):
@@ -219,7 +219,7 @@ async def test_a_caller_without_a_name_asks_nobody():
                 caller.must_be_answerable(kind)
 
 
-async def test_not_even_the_code_lets_a_caller_without_a_name_have_accounts_and_secrets():
+async def test_anonymous_caller_gets_no_accounts_or_secrets_even_with_code():
     here = await world(IdentityRules(asks_anonymous=True))
     caller = here.identity.caller(scope(client=ELSEWHERE), subject=None, client="c")
     assert caller.by_code
@@ -230,7 +230,7 @@ async def test_not_even_the_code_lets_a_caller_without_a_name_have_accounts_and_
         caller.must_be_known()
 
 
-async def test_a_link_by_code_opens_for_the_browser_whose_letters_came_and_for_no_other():
+async def test_link_bound_by_code_opens_only_in_confirmed_browser():
     here = await world(IdentityRules(binds_by_code=True))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
     alices, victims = here.browser.fresh(), here.browser.fresh()
@@ -251,7 +251,7 @@ async def test_a_link_by_code_opens_for_the_browser_whose_letters_came_and_for_n
         assert access is Access.OTHER_BROWSER
 
 
-async def test_being_on_this_machine_or_signed_in_does_not_stand_for_the_code():
+async def test_local_or_signed_in_access_does_not_replace_the_code():
     here = await world(IdentityRules(issuer=ISSUER, binds_by_code=True))
     subject = replace(FROM_ALICE, issuer=OTHER_ISSUER)
     asked = asked_by(here.identity.caller(scope(), subject=subject, client="c"))
@@ -260,7 +260,7 @@ async def test_being_on_this_machine_or_signed_in_does_not_stand_for_the_code():
         assert await here.access(asked, cookies=cookies) is Access.CODE
 
 
-def test_all_guesses_that_there_are_find_one_code_in_a_hundred_and_seventy_million():
+def test_allowed_guesses_cover_one_in_170_million_codes():
     codes = len(bindings.ALPHABET) ** LETTERS
     assert codes // (WRONG_AT_MOST * SHOWN_AT_MOST) >= 170_000_000
     bound = bindings.bind(None, browser="the victim's")
@@ -271,7 +271,7 @@ def test_all_guesses_that_there_are_find_one_code_in_a_hundred_and_seventy_milli
     assert bound.confirmed_at is None
 
 
-def test_the_letters_of_one_question_or_of_an_earlier_number_say_nothing_of_another():
+def test_codes_differ_between_questions_and_numbers():
     bound = bindings.bind(None, browser="b")
     letters = [CODES.user_code(f"e{number}", bound.codes[-1]) for number in range(200)]
     for number in range(9):
@@ -280,7 +280,7 @@ def test_the_letters_of_one_question_or_of_an_earlier_number_say_nothing_of_anot
     assert len(set(letters)) == len(letters)
 
 
-async def test_the_same_subject_at_another_issuer_is_somebody_else():
+async def test_same_subject_at_another_issuer_is_another_owner():
     here = await world(IdentityRules(issuer=ISSUER, binds_by_code=True))
     owners = set()
     pairs = [
@@ -297,7 +297,7 @@ async def test_the_same_subject_at_another_issuer_is_somebody_else():
     assert len(owners) == len(pairs)
 
 
-async def test_the_same_name_or_e_mail_at_our_issuer_is_somebody_else():
+async def test_namesake_at_same_issuer_is_another_person():
     here = await world(IdentityRules(issuer=ISSUER))
     asked = asked_by(here.identity.caller(scope(), subject=FROM_ALICE, client="c"))
     label = "alice@example.com"
@@ -310,7 +310,7 @@ async def test_the_same_name_or_e_mail_at_our_issuer_is_somebody_else():
     )
 
 
-async def test_a_token_that_says_it_is_this_machines_user_is_nobody():
+async def test_token_claiming_local_issuer_identifies_no_person():
     for rules in (IdentityRules(), IdentityRules(issuer=ISSUER), IdentityRules(binds_by_code=True)):
         here = await world(rules)
         subject = Subject(issuer=LOCAL_ISSUER, subject=f"uid:{OUR_UID}", client_id="c")
@@ -320,7 +320,7 @@ async def test_a_token_that_says_it_is_this_machines_user_is_nobody():
             caller.must_be_known()
 
 
-async def test_a_paired_browsers_cookie_is_worth_nothing_to_another_user_of_the_machine():
+async def test_cookie_of_paired_browser_is_refused_for_another_machine_user():
     here = await world()
     asked = asked_by(here.identity.caller(None, subject=None, client="c"))
     token = here.pairing_token()
@@ -330,7 +330,7 @@ async def test_a_paired_browsers_cookie_is_worth_nothing_to_another_user_of_the_
     assert await here.access(asked, uid=UNKNOWN) is Access.PAIR
 
 
-async def test_nobody_is_paired_where_people_sign_in_or_the_address_is_public():
+async def test_pairing_is_refused_on_public_address_or_with_sign_in():
     for here in (
         await world(IdentityRules(issuer=ISSUER)),
         await world(url="https://tools.example"),
@@ -343,7 +343,7 @@ async def test_nobody_is_paired_where_people_sign_in_or_the_address_is_public():
         assert caller.owner is None
 
 
-async def test_a_pairing_address_is_spent_by_its_use_alone_and_by_time():
+async def test_pairing_address_is_used_up_by_use_or_expiry_only():
     here = await world()
     token, later = (here.pairing_token() for _ in range(2))
     for _ in range(3):  # a scanner
@@ -356,7 +356,7 @@ async def test_a_pairing_address_is_spent_by_its_use_alone_and_by_time():
     assert not await here.pairing.can_use(later)
 
 
-async def test_a_key_of_another_server_or_half_of_one_is_none():
+async def test_wrong_or_partial_local_key_is_refused():
     here = await world()
     key = key_of(RING)
     for wrong in ("", key[:-1], key + "x", key.upper(), "elicit_local_", f"{key} {key}"):
@@ -367,7 +367,7 @@ async def test_a_key_of_another_server_or_half_of_one_is_none():
     assert here.identity.caller(twice, subject=None, client="c").owner is None
 
 
-async def test_two_callers_without_a_name_have_no_owner_in_common():
+async def test_two_anonymous_callers_share_no_owner():
     here = await world(IdentityRules(asks_anonymous=True))
     for given in (scope(client=ELSEWHERE), scope(uid=ANOTHER_UID)):
         caller = here.identity.caller(given, subject=None, client="c")
@@ -375,7 +375,7 @@ async def test_two_callers_without_a_name_have_no_owner_in_common():
         assert caller.by_code
 
 
-async def test_a_call_from_inside_the_process_is_our_own_users_only_where_no_others_come() -> None:
+async def test_in_process_call_is_local_user_only_without_public_address() -> None:
     here = (await world()).identity
     assert here.caller(None, subject=None, client="c").owner == here.local_owner
     reached = (await world(url="https://tools.example.com")).identity

@@ -22,7 +22,7 @@ EVIL = '[providers.evil]\nissuer = "https://evil.example"\n'
 KEY = "gho_the-key"
 
 
-async def test_a_cookie_that_another_port_has_read_opens_nothing_for_its_reader(here):
+async def test_stolen_cookie_opens_nothing_on_another_users_connection(here):
     _, person, link, callback = await sent_out(here)
     page = await person.visit(link)
     name = here.service.browser.cookie_name
@@ -43,7 +43,7 @@ async def test_a_cookie_that_another_port_has_read_opens_nothing_for_its_reader(
     assert await is_untouched(here, link)
 
 
-async def test_a_cookie_that_another_port_has_planted_makes_no_form_of_its_own_good(here):
+async def test_planted_cookie_validates_no_forged_form(here):
     _, person, link, _ = await sent_out(here)
     browser, planted = here.service.browser, "p" * len(here.service.browser.fresh())
     person.browser.cookies.clear()
@@ -57,7 +57,7 @@ async def test_a_cookie_that_another_port_has_planted_makes_no_form_of_its_own_g
     assert await here.row(link) == before
 
 
-async def test_two_servers_of_one_machine_read_none_of_each_others_cookies(here):
+async def test_two_servers_on_one_machine_use_separate_cookies(here):
     async with oauth_env() as there:
         asked = here.ask("repo")
         person, link = await here.person(), await asked.link()
@@ -69,7 +69,7 @@ async def test_two_servers_of_one_machine_read_none_of_each_others_cookies(here)
         assert (len(cookies), len(names)) == (6, 2), "three each"
 
 
-async def test_nothing_in_the_working_directory_is_a_setting(tmp_path, monkeypatch):
+async def test_files_in_working_directory_are_not_read_as_settings(tmp_path, monkeypatch):
     home, work = tmp_path / "home", tmp_path / "unpacked"
     for name in (
         "elicit.toml",
@@ -94,7 +94,7 @@ async def test_nothing_in_the_working_directory_is_a_setting(tmp_path, monkeypat
     assert not any("evil" in repr(each) for each in settings.providers.values())
 
 
-async def test_a_key_goes_to_the_providers_own_origin_and_to_no_lookalike():
+async def test_access_token_is_sent_only_to_provider_origin():
     seen: list[tuple[str, str | None]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -126,7 +126,7 @@ async def test_a_key_goes_to_the_providers_own_origin_and_to_no_lookalike():
         assert sent is None, address
 
 
-async def test_a_user_name_in_an_address_takes_the_keys_place_nowhere():
+async def test_access_token_is_not_sent_to_host_after_user_name_in_url():
     seen: list[tuple[str, str]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -141,7 +141,7 @@ async def test_a_user_name_in_an_address_takes_the_keys_place_nowhere():
     assert not any(KEY in sent for _, sent in seen)
 
 
-async def test_a_redirect_to_another_port_does_not_get_the_key():
+async def test_redirect_to_another_port_does_not_receive_access_token():
     heard: dict[str, list[str]] = {"ours": [], "other": []}
 
     def telling(name: str, location: str | None) -> Any:

@@ -40,14 +40,14 @@ from webapp.stores.sqlite import SqliteStore
 from webapp.sweeper import fall_due
 
 
-def test_a_provider_tells_the_token_in_another_spelling():
+def test_re_encoded_token_from_provider_is_not_redacted():
     # finding: XS10
     reply = httpx.Response(200, content=base64.b64encode(b"a-token") + b" a-token nekot-a")
     told = proxy._told(reply, {}, tokens={"a-token"}, is_head=False)
     assert told.content == b"YS10b2tlbg== *** nekot-a"
 
 
-async def test_another_port_of_this_machine_reads_our_cookie():
+async def test_another_port_on_same_machine_receives_our_cookie():
     heard: list[str] = []
 
     async def listening(scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,7 +65,7 @@ async def test_another_port_of_this_machine_reads_our_cookie():
         assert here.service.browser.cookie_name in heard[0]
 
 
-def test_whoever_types_the_letters_vouches_for_the_browser_that_shows_them():
+def test_typed_code_confirms_the_browser_showing_the_code():
     codes = UserCodeGenerator(lambda: [b"k" * 32])
     strangers = bindings.bind(None, browser="a stranger's")
     (code,) = strangers.codes
@@ -74,7 +74,7 @@ def test_whoever_types_the_letters_vouches_for_the_browser_that_shows_them():
     assert bindings.is_confirmed(confirmed, browser="a stranger's")
 
 
-async def test_whoever_is_signed_in_at_the_provider_is_connected_and_named(here):
+async def test_account_signed_in_at_provider_is_connected_and_named(here):
     asked, person = here.ask("repo"), await here.person()
     callback = await approve(person, await person.go_on(await asked.link()), person="hubot")
     page = await ends(person, await person.visit(callback))
@@ -82,7 +82,7 @@ async def test_whoever_is_signed_in_at_the_provider_is_connected_and_named(here)
     assert "hubot" in page.text
 
 
-async def test_a_program_that_waits_a_second_is_taken_for_its_person(server, revision):
+async def test_program_waiting_a_second_counts_as_person(server, revision):
     @server.tool()
     @elicit.gate
     async def wipe() -> str:
@@ -95,7 +95,7 @@ async def test_a_program_that_waits_a_second_is_taken_for_its_person(server, rev
         assert text_of(await soon(call)) == "wiped"
 
 
-async def test_a_decline_at_the_clients_own_time_limit_is_taken_for_the_persons(server, revision):
+async def test_decline_at_client_timeout_counts_as_decline_of_person(server, revision):
     @server.tool()
     @elicit.gate
     async def wipe() -> str:
@@ -109,7 +109,7 @@ async def test_a_decline_at_the_clients_own_time_limit_is_taken_for_the_persons(
     assert "declined" in text_of(answer)
 
 
-async def test_a_tool_that_calls_a_gated_ones_function_asks_nobody(server):
+async def test_tool_calling_gated_function_directly_does_not_ask(server):
     @elicit.gate
     def wipe() -> str:
         return "wiped"
@@ -125,7 +125,7 @@ async def test_a_tool_that_calls_a_gated_ones_function_asks_nobody(server):
         assert (await caller.result("wipe")).is_error
 
 
-async def test_a_mark_on_the_other_side_of_a_proxy_is_not_seen_and_an_annotation_is():
+async def test_gate_mark_behind_proxy_is_not_seen_but_annotation_is():
 
     behind: Any = FastMCP("behind")
 
@@ -147,14 +147,14 @@ async def test_a_mark_on_the_other_side_of_a_proxy_is_not_seen_and_an_annotation
         assert len(caller.forms) == 1
 
 
-def test_an_authors_exception_is_logged_in_its_own_words():
+def test_exception_text_of_author_is_logged_unchanged():
     error = RuntimeError("no luck with the-key")
     about = (RuntimeError, error, None)
     record = logging.LogRecord("webapp", logging.ERROR, "", 0, "route.failed", (), about)
     assert "no luck with the-key" in Events().format(record)
 
 
-async def test_a_name_that_was_looked_at_is_looked_up_again_when_it_is_sent():
+async def test_checked_host_name_is_resolved_again_when_request_is_sent():
     asked: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -174,7 +174,7 @@ async def test_a_name_that_was_looked_at_is_looked_up_again_when_it_is_sent():
     assert asked == ["login.example"]  # the request uses the name, not the address that was checked
 
 
-async def test_a_stranger_reads_the_names_of_the_tools():
+async def test_anonymous_visitor_can_read_tool_names():
     server: Any = MCPServer("shop")
 
     @server.tool()
@@ -188,7 +188,7 @@ async def test_a_stranger_reads_the_names_of_the_tools():
         assert "sell_the_house" in page.text
 
 
-async def test_a_row_whose_time_was_moved_is_erased_early_and_opens_until_then(tmp_path):
+async def test_row_with_moved_erase_time_stays_readable_until_erased_early(tmp_path):
     # finding: S26
     clock, place = Clock(), tmp_path / "elicit.db"
     store = await SqliteStore.open(place)
@@ -202,7 +202,7 @@ async def test_a_row_whose_time_was_moved_is_erased_early_and_opens_until_then(t
     await store.aclose()
 
 
-async def test_an_approval_that_was_revoked_is_given_again_by_a_row_that_is_put_back(tmp_path):
+async def test_restored_database_row_restores_revoked_approval(tmp_path):
     # finding: S25
     place = tmp_path / "elicit.db"
     store = await SqliteStore.open(place)
@@ -225,7 +225,7 @@ async def test_an_approval_that_was_revoked_is_given_again_by_a_row_that_is_put_
     await store.aclose()
 
 
-async def test_key_session_and_decision_come_back_by_rows_of_a_database_that_are_put_back():
+async def test_restored_database_rows_restore_key_session_and_open_question():
     # finding: XS9
     clock = Clock()
     async with fresh_database() as url:

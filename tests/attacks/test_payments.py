@@ -56,26 +56,26 @@ def accepted() -> Elicitation:
     return states.settle(begun(), Status.ACCEPTED, now=NOON, content={"receipt": "r"})
 
 
-def test_somebody_elses_paid_session_pays_for_nothing_here():
+def test_paid_session_of_another_question_is_refused():
     # defect: lynq somebody else's checkout
     assert mismatch(begun(), session(**PAID, id="cs_test_2", client_reference_id="e_2")) == (
         "session"
     )
 
 
-def test_a_payment_link_that_carries_our_reference_pays_for_nothing_here():
+def test_payment_link_with_our_reference_is_refused():
     link = session(**PAID, id="cs_test_9", payment_link="plink_1", metadata={})
     assert event(COMPLETED, link).reference == ID
     assert mismatch(begun(), link) == "session"
 
 
-def test_a_session_that_nobody_here_began_pays_for_nothing():
+def test_never_started_session_is_refused():
     for elicitation in (asked(), prepared()):
         assert sessions_of(elicitation) == ()
         assert mismatch(elicitation, session(**PAID)) == "session"
 
 
-def test_a_reference_to_a_question_of_another_kind_is_no_payment_for_it():
+def test_session_of_question_of_another_kind_is_refused():
     attempt = Attempt(number=1, browser="b", started_at=NOON, kept={"verifier": "cs_test_1"})
     visit = replace(asked(), kind="oauth", attempt=attempt, former=(attempt,))
     visit = replace(visit, asked=replace(visit.asked, terms=None))
@@ -98,11 +98,11 @@ def test_a_reference_to_a_question_of_another_kind_is_no_payment_for_it():
         ({"client_reference_id": ID.upper()}, "reference"),
     ],
 )
-def test_a_paid_session_of_ours_that_is_not_what_was_asked_settles_nothing(changes, what):
+def test_paid_session_with_different_terms_is_refused(changes, what):
     assert mismatch(begun(), session(**{**PAID, **changes})) == what
 
 
-def test_test_money_pays_no_live_price_whichever_side_says_test():
+def test_test_payment_never_settles_live_price_or_reverse():
     live = begun()
     live = replace(live, asked=asked(is_live=True).asked)
     for elicitation, seller, livemode in (
@@ -121,7 +121,7 @@ def test_test_money_pays_no_live_price_whichever_side_says_test():
     assert verify_session(live, neutral(paid), seller=LIVE) is SessionStatus.PAID
 
 
-def test_an_event_of_another_account_or_mode_settles_nothing():
+def test_event_of_another_account_or_mode_is_refused():
     for changes, what in (({"account": "acct_2"}, "account"), ({"livemode": True}, "mode")):
         with pytest.raises(Mismatch) as wrong:
             verify_notice(begun(), event(COMPLETED, session(**PAID), **changes), seller=SELLER)
@@ -133,14 +133,14 @@ def test_an_event_of_another_account_or_mode_settles_nothing():
     assert verify_notice(begun(), connected, seller=own) is SessionStatus.PAID
 
 
-def test_an_event_for_another_elicitation_says_so_and_settles_nothing():
+def test_event_for_another_elicitation_is_refused():
     other = event(COMPLETED, session(**PAID, id="cs_test_2", client_reference_id="ownertag-e_2"))
     assert other.reference == "ownertag-e_2"
     with pytest.raises(Mismatch):
         verify_notice(begun(), other, seller=SELLER)
 
 
-def test_a_completed_page_that_is_not_paid_yet_stays_pending():
+def test_completed_but_unpaid_session_stays_pending():
     unpaid = session(**{**PAID, "payment_status": "unpaid"})
     assert verify_notice(begun(), event(COMPLETED, unpaid), seller=SELLER) is SessionStatus.PENDING
     assert verify_notice(begun(), event(FAILED, unpaid), seller=SELLER) is SessionStatus.FAILED
@@ -149,7 +149,7 @@ def test_a_completed_page_that_is_not_paid_yet_stays_pending():
 
 
 @pytest.mark.parametrize("kind", [EXPIRED, FAILED])
-def test_an_end_that_comes_after_the_money_takes_nothing_back(kind):
+def test_expiry_or_failure_after_payment_does_not_undo_payment(kind):
     after = event(kind, session(**{**PAID, "status": "expired"}))
     assert verify_notice(accepted(), after, seller=SELLER) is SessionStatus.PAID
     before = event(EXPIRED, session(status="expired", url=None))
@@ -159,7 +159,7 @@ def test_an_end_that_comes_after_the_money_takes_nothing_back(kind):
             states.settle(accepted(), status, now=NOON)
 
 
-def test_a_former_attempts_session_is_ours_as_well():
+def test_session_of_earlier_attempt_is_accepted():
     first = begun()
     assert first.attempt is not None
     kept = msgspec.convert(first.attempt.kept, StoredCheckout)
@@ -189,7 +189,7 @@ def test_a_former_attempts_session_is_ours_as_well():
         "https://checkout.stripe.com/" + "x" * 10_000,
     ],
 )
-def test_nobody_is_led_elsewhere_to_pay(url):
+def test_redirect_to_foreign_payment_page_is_refused(url):
     context = RedirectContext(number=1, return_url="https://elicit.example/cb", state="s", now=NOON)
     with pytest.raises(Failed, match="does not send you there") as failed:
         run(StripeGateway(SELLER).begin(prepared(), context), reply(session(url=url)))
@@ -227,14 +227,14 @@ def test_nobody_is_led_elsewhere_to_pay(url):
         json.dumps(told(COMPLETED, session(**PAID))).encode("utf-16"),
     ],
 )
-def test_signed_rubbish_is_refused_as_a_bad_request(body):
+def test_malformed_signed_body_is_refused_with_400(body):
     with pytest.raises(Malformed) as refused:
         read(delivery(body))
     assert refused.value.http_status == 400
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_make_anything_but_an_event_or_a_refusal(body):
+def test_random_bytes_are_parsed_or_refused_as_malformed(body):
     with suppress(Malformed):
         assert read(delivery(body)).session is None
 
@@ -247,7 +247,7 @@ def test_no_bytes_make_anything_but_an_event_or_a_refusal(body):
         {"id": 7, "client_reference_id": {"a": 1}, "payment_intent": {"id": 3}},
     ],
 )
-def test_an_event_that_nobody_here_waits_for_is_read_and_ignored(about):
+def test_event_about_unknown_object_is_parsed_and_ignored(about):
     ignored = event("customer.subscription.updated", about)
     found = (ignored.session, ignored.reference, ignored.payment)
     assert found == (None, None, None)
@@ -255,12 +255,12 @@ def test_an_event_that_nobody_here_waits_for_is_read_and_ignored(about):
         verify_notice(begun(), ignored, seller=SELLER)
 
 
-def test_an_event_of_another_shape_is_ignored_and_not_refused():
+def test_event_of_unknown_format_is_ignored_without_error():
     thin = b'{"id":"evt_2","object":"v2.core.event","type":"v1.x","created":"2026-03-01T12:00Z"}'
     assert read(delivery(thin)) == Notice(id="evt_2", type="v1.x", is_live=False)
 
 
-def test_the_sellers_other_sessions_are_readable_and_not_ours():
+def test_other_sessions_of_the_seller_are_parsed_but_refused():
     setup = {
         "id": "cs_test_5",
         "object": "checkout.session",
@@ -278,7 +278,7 @@ def test_the_sellers_other_sessions_are_readable_and_not_ours():
     assert mismatch(begun(), setup) == "session"
 
 
-def test_what_happens_to_the_money_later_names_its_elicitation():
+def test_later_event_about_charge_names_its_elicitation():
     charge = {
         "id": "ch_1",
         "object": "charge",
@@ -293,7 +293,7 @@ def test_what_happens_to_the_money_later_names_its_elicitation():
     assert (intent.payment, intent.session) == ("pi_1", None)
 
 
-def test_each_event_that_matters_carries_its_session():
+def test_each_settling_event_carries_its_session():
     for kind in sorted(SETTLING_EVENTS):
         found = event(kind, session(**PAID))
         assert (found.id, found.type, found.subject) == ("evt_1", kind, "cs_test_1")
@@ -301,13 +301,13 @@ def test_each_event_that_matters_carries_its_session():
         assert found.session == neutral(read_session(session(**PAID)), is_now=False)
 
 
-def test_two_events_about_one_change_are_known_by_object_and_type():
+def test_two_events_about_same_change_have_equal_object_and_type():
     first, second = (event(COMPLETED, session(**PAID), id=id) for id in ("evt_1", "evt_2"))
     assert first != second
     assert (first.subject, first.type) == (second.subject, second.type)
 
 
-def test_what_a_page_says_is_never_taken_for_the_providers_answer():
+def test_html_page_is_not_accepted_as_provider_response():
     page = httpx.Response(200, text="<html>Paid! cs_test_1</html>")
     with pytest.raises(Failed):
         run(StripeGateway(SELLER).fetch(begun(), "cs_test_1"), page)

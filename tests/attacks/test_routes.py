@@ -149,14 +149,14 @@ async def on(here: OAuthEnv) -> Scene:
     return Scene(here=here, asked=asked, person=person, link=link, callback=callback)
 
 
-async def test_every_route_has_its_case():
+async def test_every_route_has_a_case():
     async with oauth_env() as here, open_app(here.settings, MCPServer("shop")) as app:
         assert sorted(routes_of(app)) == sorted(ROUTES)
     for route in ROUTES.values():
         assert ("{}" in route.at) == (route.names is not None or route.of_account)
 
 
-async def test_an_id_opens_nothing_on_any_route(on):
+async def test_bare_id_is_refused_on_every_route(on):
     id, before = await on.id(), await on.here.row(on.link)
     owner = on.here.service.identity.local_owner
     for name, route in ROUTES.items():
@@ -171,7 +171,7 @@ async def test_an_id_opens_nothing_on_any_route(on):
     assert await is_untouched(on.here, on.link)
 
 
-async def test_a_token_of_another_purpose_opens_nothing_on_any_route(on):
+async def test_token_of_another_purpose_is_refused_on_every_route(on):
     before = await on.here.row(on.link)
     for name, route in ROUTES.items():
         for purpose in set(Purpose) - {route.names} if route.names else ():
@@ -181,7 +181,7 @@ async def test_a_token_of_another_purpose_opens_nothing_on_any_route(on):
     assert await on.here.row(on.link) == before
 
 
-async def test_an_accounts_id_is_worth_nothing_to_anybody_else_on_any_route(here):
+async def test_account_id_is_refused_for_other_people_on_every_route(here):
     await here.connect("repo")
     (mine,) = await here.connections()
     other = here.service.elicitations.owners.tag(issuer="https://i.example", subject="bob")
@@ -211,7 +211,7 @@ async def test_an_accounts_id_is_worth_nothing_to_anybody_else_on_any_route(here
     assert kept["octocat"].tools == kept["bob-at-work"].tools == ("list",)
 
 
-async def test_a_stranger_with_every_token_of_a_question_gets_nothing_on_any_route(on):
+async def test_remote_visitor_with_every_token_gets_nothing_on_any_route(on):
     # defect: toolshed unauthenticated resolve
     before = await on.here.row(on.link)
     stranger = await on.here.person(**{"x-forwarded-for": FORWARDED})
@@ -258,7 +258,7 @@ async def every_answer(on: Scene) -> list[tuple[str, httpx.Response]]:
     ]
 
 
-async def test_no_answer_of_any_route_stands_in_a_frame(on):
+async def test_no_page_can_be_framed(on):
     pages = [
         (name, answer)
         for name, answer in await every_answer(on)
@@ -273,7 +273,7 @@ async def test_no_answer_of_any_route_stands_in_a_frame(on):
         assert "unsafe" not in policy, name
 
 
-async def test_no_answer_of_any_route_is_kept_or_names_itself_elsewhere(on):
+async def test_responses_are_not_cached_and_send_no_referrer(on):
     for name, answer in await every_answer(on):
         if "/static/" in name and answer.status_code == 200:
             continue  # static files are the same for everybody
@@ -282,7 +282,7 @@ async def test_no_answer_of_any_route_is_kept_or_names_itself_elsewhere(on):
             assert answer.headers["referrer-policy"] == "no-referrer", name
 
 
-async def test_no_route_leads_where_the_request_says(on):
+async def test_no_route_redirects_to_address_from_request(on):
     ours = {urlsplit(on.here.url).netloc, urlsplit(on.here.sandbox.url).netloc}
     led = []
     for name, route in ROUTES.items():
@@ -312,7 +312,7 @@ async def test_no_route_leads_where_the_request_says(on):
         assert answer.headers.get("location", on.here.url + "/").startswith(on.here.url + "/")
 
 
-async def test_a_line_break_reaches_no_header_of_any_route(on):
+async def test_line_break_in_request_reaches_no_response_header(on):
     for name, route in ROUTES.items():
         path = route.at.partition("?")[0].format(LINE_BREAK)
         paths = [f"{path}/{LINE_BREAK}", f"{path}?{LINE_BREAK}", f"{path}?a={LINE_BREAK}"]
@@ -338,7 +338,7 @@ async def test_a_line_break_reaches_no_header_of_any_route(on):
 @pytest.mark.parametrize(
     "tail", ["\r\nset-cookie: planted=1", "\n", "\x00", "\x85", "\u2028", "%0d%0aset-cookie:x", "é"]
 )
-async def test_an_address_of_a_tools_with_a_line_break_is_refused_or_carried_whole(tail):
+async def test_tool_url_with_line_break_is_refused_or_escaped(tail):
     server = MCPServer("shop")
 
     @server.tool()
@@ -368,7 +368,7 @@ async def test_an_address_of_a_tools_with_a_line_break_is_refused_or_carried_who
             await soon(call)
 
 
-async def test_no_route_answers_under_a_foreign_name(on):
+async def test_foreign_host_header_is_refused_on_every_route(on):
     port = on.here.url.rpartition(":")[2]
     for name, route in ROUTES.items():
         named = await on.token(route.names) if route.names else "x"
@@ -378,7 +378,7 @@ async def test_no_route_answers_under_a_foreign_name(on):
     assert await is_untouched(on.here, on.link)
 
 
-async def test_no_form_of_another_site_does_anything_on_any_route(on):
+async def test_form_of_another_site_is_refused_on_every_route(on):
     before = await on.here.row(on.link)
     port = on.here.url.rpartition(":")[2]
     others = (EVIL, "http://127.0.0.1:1", f"http://[::1]:{port}", f"https://127.0.0.1:{port}")

@@ -57,7 +57,7 @@ def made(sandbox: Sandbox) -> SandboxApp:
     return SandboxApp(sandbox, clock=Clock(), deliver=nobody_listens)
 
 
-async def test_a_foreign_redirect_address_ends_on_a_page(person: Person):
+async def test_foreign_redirect_uri_ends_on_error_page(person: Person):
     for address in FOREIGN_ADDRESSES:
         page = await person.open(redirect_uri=address)
         assert page.status_code == 400, address
@@ -65,13 +65,13 @@ async def test_a_foreign_redirect_address_ends_on_a_page(person: Person):
         assert "an address that is not its own" in page.text
 
 
-async def test_a_foreign_address_is_not_redirected_with_an_error_either(person: Person):
+async def test_foreign_redirect_uri_is_not_used_for_error_redirect(person: Person):
     page = await person.open(redirect_uri=FOREIGN_ADDRESSES[0], response_type="token")
     assert page.status_code == 400
     assert "location" not in page.headers
 
 
-async def test_a_post_with_a_changed_address_gives_no_code(person: Person):
+async def test_post_with_changed_redirect_uri_gives_no_code(person: Person):
     page = await person.open()
     evil = str(httpx.QueryParams(person.query(redirect_uri=f"{MAIN}/elsewhere")))
     good = str(httpx.QueryParams(person.query()))
@@ -80,7 +80,7 @@ async def test_a_post_with_a_changed_address_gives_no_code(person: Person):
     assert (await person.press(changed)).status_code == 403
 
 
-async def test_another_host_is_refused_everywhere(person: Person):
+async def test_foreign_host_header_is_refused_everywhere(person: Person):
     hosts = ("evil.example", "evil.example:8766", "127.0.0.1", "127.0.0.1:80", "")
     paths = ("/oidc/authorize", "/oidc/jwks", "/github/api/user", "/stripe/v1/refunds", "/nothing")
     for host, path, method in product(hosts, paths, ("GET", "POST")):
@@ -88,7 +88,7 @@ async def test_another_host_is_refused_everywhere(person: Person):
         assert answer.status_code == (421 if host else 400), (host, path, method)
 
 
-async def test_a_form_from_another_site_is_refused(person: Person):
+async def test_form_from_another_site_is_refused(person: Person):
     await person.open()
     answer = await person.http.post(
         "/oidc/authorize",
@@ -117,7 +117,7 @@ async def test_a_form_from_another_site_is_refused(person: Person):
         "",
     ],
 )
-async def test_nothing_but_loopback_gets_a_sandbox(url):
+async def test_sandbox_is_refused_on_non_loopback_address(url):
     good = new_sandbox(url=URL, serves=MAIN)
     with pytest.raises(ValueError, match="only on this machine"):
         new_sandbox(url=url, serves=MAIN)
@@ -129,7 +129,7 @@ async def test_nothing_but_loopback_gets_a_sandbox(url):
             made(dataclasses.replace(good, **changes))
 
 
-def test_a_server_under_a_path_is_served_there_and_redirects_go_to_its_origin():
+def test_sandbox_for_server_under_path_uses_its_path_and_origin():
     sandbox = new_sandbox(url=URL, serves=f"{MAIN}/tools")
     assert sandbox.redirect_origins == (MAIN,)
     assert sandbox.webhook_url == f"{MAIN}/tools/webhooks/stripe"
@@ -137,17 +137,17 @@ def test_a_server_under_a_path_is_served_there_and_redirects_go_to_its_origin():
 
 
 @pytest.mark.parametrize("url", ["https://evil.example/webhooks/stripe", "http://[::1/", ""])
-async def test_no_webhook_leaves_this_machine(url, sandbox: Sandbox):
+async def test_webhook_url_outside_this_machine_is_refused(url, sandbox: Sandbox):
     with pytest.raises(ValueError, match="only on this machine"):
         made(dataclasses.replace(sandbox, webhook_url=url))
 
 
-async def test_localhost_and_ipv6_are_this_machine_too():
+async def test_localhost_and_ipv6_loopback_are_accepted():
     for url in ("http://localhost:8766", "http://[::1]:8766", "http://127.0.0.2:8766"):
         made(new_sandbox(url=url, serves=MAIN))
 
 
-async def test_a_stolen_code_ends_what_it_gave(person: Person):
+async def test_stolen_code_revokes_its_access_token(person: Person):
     code = (await person.approve())["code"]
     given = (await person.exchange(code)).json()["access_token"]
     stolen = await person.exchange(code, code_verifier="a" * 43)
@@ -155,19 +155,19 @@ async def test_a_stolen_code_ends_what_it_gave(person: Person):
     assert (await person.get("/oidc/userinfo", given)).status_code == 401
 
 
-async def test_a_code_without_the_clients_password_is_worth_nothing(person: Person):
+async def test_code_without_client_secret_is_refused(person: Person):
     code = (await person.approve())["code"]
     assert (await person.exchange(code, client_secret="guess")).status_code == 401
     assert (await person.exchange(code)).status_code == 200
 
 
-async def test_a_code_of_one_provider_is_unknown_to_another(person: Person):
+async def test_code_of_one_provider_is_refused_by_another(person: Person):
     code = (await person.approve())["code"]
     assert (await person.exchange(code, GITHUB)).json()["error"] == "bad_verification_code"
     assert (await person.exchange(code, SLACK)).json()["error"] == "invalid_code"
 
 
-async def test_a_stolen_refresh_token_ends_the_family_for_thief_and_owner(person: Person):
+async def test_reused_refresh_token_revokes_whole_token_family(person: Person):
     first = await person.connect()
     thiefs = (await person.refresh(first["refresh_token"])).json()
     owners = await person.refresh(first["refresh_token"])
@@ -176,7 +176,7 @@ async def test_a_stolen_refresh_token_ends_the_family_for_thief_and_owner(person
     assert (await person.get("/oidc/userinfo", thiefs["access_token"])).status_code == 401
 
 
-async def test_an_access_token_refreshes_nothing(person: Person):
+async def test_access_token_is_refused_as_refresh_token(person: Person):
     reply = await person.connect()
     assert (await person.refresh(reply["access_token"])).json()["error"] == "invalid_grant"
     assert (await person.get("/oidc/userinfo", reply["access_token"])).status_code == 200
@@ -194,14 +194,14 @@ async def test_an_access_token_refreshes_nothing(person: Person):
         {"code_challenge_method": "s256"},
     ],
 )
-async def test_pkce_cannot_be_left_out_or_weakened(changes, person: Person):
+async def test_missing_or_weak_pkce_is_refused(changes, person: Person):
     for provider, scope in ((GITHUB, "repo"), (SLACK, "chat:write")):
         got = told(await person.open(provider, scope=scope, **changes))
         assert got["error"] == "invalid_request"
     assert told(await person.open(**changes))["error"] == "invalid_request"
 
 
-async def test_what_a_stranger_writes_into_the_request_is_not_markup(person: Person):
+async def test_text_from_request_is_escaped_on_page(person: Person):
     text = '"><script>alert(1)</script>'
     page = await person.open(state=text, nonce=text, redirect_uri=CALLBACK)
     assert "<script" not in page.text
@@ -211,12 +211,12 @@ async def test_what_a_stranger_writes_into_the_request_is_not_markup(person: Per
     assert "<b>" not in raw.text
 
 
-async def test_a_state_without_end_is_not_echoed(person: Person):
+async def test_overlong_state_is_not_echoed(person: Person):
     got = await person.approve(state="s" * 5000)
     assert "state" not in got
 
 
-async def test_secrets_are_new_for_each_sandbox(sandbox: Sandbox):
+async def test_each_sandbox_has_new_secrets(sandbox: Sandbox):
     other = new_sandbox(url=URL, serves=MAIN)
     assert other.client_secret != sandbox.client_secret
     assert other.stripe_key != sandbox.stripe_key

@@ -31,7 +31,7 @@ def shop(library: str = "mcp") -> Any:
     return server
 
 
-async def test_a_path_that_two_layers_read_differently_reaches_no_tool(library):
+async def test_ambiguous_path_reaches_no_tool(library):
     async with issuing() as issuer:
         settings = Settings(url=URL, ring=RING, store="memory:", uid=UID, identity=issuer.who())
         async with open_app(settings, shop(library)) as app:
@@ -42,7 +42,7 @@ async def test_a_path_that_two_layers_read_differently_reaches_no_tool(library):
                     assert refused.status_code == status, path
 
 
-async def test_a_known_persons_state_is_worth_nothing_to_a_caller_without_a_name(library):
+async def test_state_of_known_person_is_worthless_to_anonymous_caller(library):
     who = IdentitySettings(asks_anonymous=True)
     async with (
         caller_of(shop(library), MODERN, who=who) as (env, hers),
@@ -59,7 +59,7 @@ async def test_a_known_persons_state_is_worth_nothing_to_a_caller_without_a_name
         assert "hers" not in str(again)
 
 
-async def test_a_stranger_elsewhere_holds_the_asker_back_from_nothing():
+async def test_rate_limit_of_another_address_does_not_limit_the_asker():
     async with caller_of(shop(), MODERN) as (env, caller):
         caller.begin("visit")
         await caller.link()

@@ -69,7 +69,7 @@ async def is_kept_out(
 
 
 @AS_ROOT
-async def test_another_user_of_the_machine_can_do_nothing_with_a_session(server):
+async def test_another_machine_user_cannot_use_session(server):
     # finding: S1
     ran = shop(server)
     async with server_env(server) as env:
@@ -86,7 +86,7 @@ async def test_another_user_of_the_machine_can_do_nothing_with_a_session(server)
             assert (await answered(url, method="DELETE", **owners)).status == 200
 
 
-async def test_another_access_token_can_do_nothing_with_a_session(library):
+async def test_another_access_token_cannot_use_session(library):
     # finding: S1
     server = guarded_by_tokens(
         library,
@@ -108,7 +108,7 @@ async def test_another_access_token_can_do_nothing_with_a_session(library):
         assert (await answered(url, method="DELETE", headers=session)).status == 200
 
 
-async def test_a_relayed_request_is_not_the_openers():
+async def test_relayed_request_cannot_use_session_of_local_user():
     # finding: S1
     server = new_server("mcp")
     shop(server)
@@ -119,7 +119,7 @@ async def test_a_relayed_request_is_not_the_openers():
         assert (await answered(env.mcp_url, method="DELETE", headers=session)).status == 200
 
 
-async def test_an_id_that_comes_twice_is_nobodys():
+async def test_duplicate_session_headers_are_refused():
     # finding: S1
     server = new_server("mcp")
     shop(server)

@@ -53,7 +53,7 @@ async def disconnect_and_connect_for_another(here: OAuthEnv, person: Person) -> 
 
 
 @pytest.mark.parametrize("said", [stop_sharing, disconnect_and_connect_for_another])
-async def test_a_yes_from_before_is_worth_nothing_to_a_tool_that_lost_the_account(
+async def test_earlier_acceptance_is_void_after_tool_lost_account(
     said: Callable[[OAuthEnv, Person], Awaitable[None]], here
 ):
     person = await unfetched(here, tool="list")
@@ -63,7 +63,7 @@ async def test_a_yes_from_before_is_worth_nothing_to_a_tool_that_lost_the_accoun
     assert "list" not in (await the_one(here)).tools
 
 
-async def test_a_client_that_gave_up_and_calls_again_gets_no_account_that_was_taken_away():
+async def test_repeated_call_after_unshare_gets_no_account_without_new_approval():
     server, held = MCPServer("shop"), list[Account]()
 
     @server.tool()
@@ -92,7 +92,7 @@ async def test_a_client_that_gave_up_and_calls_again_gets_no_account_that_was_ta
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
-async def test_a_yes_for_one_account_does_not_bring_it_when_another_was_put_in_use(is_shared, here):
+async def test_acceptance_is_void_when_another_account_was_put_in_use(is_shared, here):
     person = await unfetched(here, tool="list", arguments="x")
     here.clock.tick(seconds=1)
     tool = "list" if is_shared else "count"
@@ -106,7 +106,7 @@ async def test_a_yes_for_one_account_does_not_bring_it_when_another_was_put_in_u
         await refused_and_then_asked(here, why=IN_USE, tool="list", arguments="x")
 
 
-async def test_a_yes_does_not_bring_its_account_back_when_the_one_put_in_use_is_gone(here):
+async def test_acceptance_stays_void_after_account_in_use_was_disconnected(here):
     person = await unfetched(here, tool="list", arguments="x")
     here.clock.tick(seconds=1)
     hubot = await connect_as(here, "hubot", tool="list", account="hubot")

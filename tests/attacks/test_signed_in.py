@@ -29,7 +29,7 @@ def session_of(here: SignedInEnv, person: Person) -> str | None:
     return person.browser.cookies.get(here.env.service.sessions.cookie_name)
 
 
-async def test_whoever_is_signed_in_as_somebody_else_cannot_use_even_a_bound_browsers_cookie():
+async def test_cookie_of_bound_browser_is_refused_for_another_signed_in_person():
     async with asked_by_alice() as (here, link):
         alice, mallory = await here.env.person(), await here.env.person()
         page = await sign_in(alice, await alice.visit(link), "alice")
@@ -45,7 +45,7 @@ async def test_whoever_is_signed_in_as_somebody_else_cannot_use_even_a_bound_bro
         assert await here.env.status(link) is Status.OPENED
 
 
-async def test_a_scanner_before_the_person_begins_nothing_and_spoils_nothing():
+async def test_link_scanner_before_person_starts_and_spoils_nothing():
     async with asked_by_alice() as (here, link):
         robot, alice = await here.env.person(), await here.env.person()
         for address in (link, f"{here.env.url}/signin", f"{here.env.url}/signin/callback"):
@@ -60,7 +60,7 @@ async def test_a_scanner_before_the_person_begins_nothing_and_spoils_nothing():
         assert await is_known(alice, link)
 
 
-async def test_the_end_of_the_attackers_sign_in_signs_nobody_in_elsewhere():
+async def test_attackers_sign_in_callback_signs_in_no_other_browser():
     async with asked_by_alice() as (here, link):
         mallory, alice, fresh = [await here.env.person() for _ in range(3)]
         mallorys = await way_back(here, mallory, link, "mallory")
@@ -75,7 +75,7 @@ async def test_the_end_of_the_attackers_sign_in_signs_nobody_in_elsewhere():
         assert await is_known(alice, link)
 
 
-async def test_a_planted_session_never_becomes_the_victims():
+async def test_planted_session_is_replaced_at_sign_in():
     async with asked_by_alice() as (here, link):
         mallory, alice = await here.env.person(), await here.env.person()
         await sign_in(mallory, await mallory.visit(link), "mallory")
@@ -93,7 +93,7 @@ async def test_a_planted_session_never_becomes_the_victims():
         assert (await mallory.visit(link)).heading == "Sign in to see it"
 
 
-async def test_the_way_back_from_the_issuer_works_once_and_in_its_own_browser():
+async def test_sign_in_callback_works_once_and_only_in_its_browser():
     async with asked_by_alice() as (here, link):
         alice, thief = await here.env.person(), await here.env.person()
         back = await way_back(here, alice, link, "alice")
@@ -117,7 +117,7 @@ async def test_the_way_back_from_the_issuer_works_once_and_in_its_own_browser():
         {"error": "access_denied"},
     ],
 )
-async def test_an_answer_that_is_not_the_issuers_is_not_acted_upon(changes):
+async def test_callback_not_from_issuer_is_refused(changes):
     async with asked_by_alice() as (here, link):
         alice = await here.env.person()
         back = await way_back(here, alice, link, "alice")
@@ -145,7 +145,7 @@ async def test_an_answer_that_is_not_the_issuers_is_not_acted_upon(changes):
         "",
     ],
 )
-async def test_after_the_sign_in_the_browser_stays_with_us(back):
+async def test_redirect_after_sign_in_stays_on_our_site(back):
     async with signed_in_env() as here:
         person = await here.env.person()
         service = here.env.service
@@ -164,7 +164,7 @@ async def test_after_the_sign_in_the_browser_stays_with_us(back):
         assert "planted" not in person.browser.cookies
 
 
-async def test_words_that_came_with_an_error_are_on_no_page():
+async def test_error_text_from_callback_is_not_shown():
     async with asked_by_alice() as (here, link):
         alice = await here.env.person()
         back = await way_back(here, alice, link, "alice")
@@ -180,7 +180,7 @@ async def test_words_that_came_with_an_error_are_on_no_page():
                 assert words not in page.text
 
 
-async def test_no_token_but_one_of_this_issuer_for_this_server_reaches_a_tool():
+async def test_only_token_of_this_issuer_for_this_server_reaches_tool():
     async with signed_in_env() as here, issuing() as other, httpx.AsyncClient() as client:
         mcp_url = here.env.mcp_url
         tokens = {
@@ -203,7 +203,7 @@ async def test_no_token_but_one_of_this_issuer_for_this_server_reaches_a_tool():
         assert await here.env.elicitations() == []
 
 
-async def test_whoever_is_called_the_same_at_our_issuer_does_not_open_the_link():
+async def test_namesake_at_our_issuer_cannot_open_link():
     async with asked_by_alice() as (here, link):
         namesake = await here.env.person()
         here.issuer.claims = {"preferred_username": "alice", "name": "Alice"}  # her choice
@@ -225,7 +225,7 @@ async def pages_of(here: SignedInEnv, issuer: Issuing, link: str) -> list[httpx.
     return answers
 
 
-async def test_no_page_of_signing_in_stands_in_a_frame_or_is_kept():
+async def test_sign_in_pages_cannot_be_framed_or_cached():
     async with asked_by_alice() as (here, link):
         answers = await pages_of(here, here.issuer, link)
     assert {answer.status_code for answer in answers} >= {200, 303, 400, 403, 405, 410}

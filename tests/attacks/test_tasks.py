@@ -77,7 +77,7 @@ async def refusals(client: TaskClient, task: Any) -> set[tuple[int, str]]:
     return told
 
 
-async def test_the_task_of_another_person_is_as_unknown_as_one_that_never_was(revision):
+async def test_task_of_another_person_looks_like_unknown_task(revision):
     async with signed_in_env(policies=always(PolicySettings())) as here:
         bearers = here.bearer("alice"), here.bearer("mallory")
         async with (
@@ -92,7 +92,7 @@ async def test_the_task_of_another_person_is_as_unknown_as_one_that_never_was(re
             await alice.until(task, "input_required")
 
 
-async def test_a_task_is_its_own_clients(server, shop, revision):
+async def test_task_of_another_client_is_refused(server, shop, revision):
     async with (
         tasks_env(server) as env,
         task_client(env, revision) as client,
@@ -103,14 +103,14 @@ async def test_a_task_is_its_own_clients(server, shop, revision):
         await client.until(task, "input_required")
 
 
-async def test_what_is_no_id_is_refused_and_nothing_breaks(server, shop, revision, caplog):
+async def test_malformed_task_id_is_refused_without_exception(server, shop, revision, caplog):
     async with tasks_env(server) as env, task_client(env, revision) as client:
         for id in ODD_IDS:
             assert {code for code, _ in await refusals(client, id)} == {INVALID}
         assert not [record for record in caplog.records if record.exc_info]
 
 
-async def test_a_task_lives_no_longer_than_what_it_asks_whatever_its_client_wants(server, shop):
+async def test_task_ttl_is_limited_for_any_requested_ttl(server, shop):
     async with tasks_env(server) as env, task_client(env, LEGACY) as client:
         for wish in ({"ttl": YEARS_MS}, {"ttl": -1}, {"ttl": "for ever"}, {"ttl": None}, {}):
             answer = await client.request("tools/call", name="visit", arguments={}, task=wish)
@@ -119,7 +119,7 @@ async def test_a_task_lives_no_longer_than_what_it_asks_whatever_its_client_want
             assert 0 < granted <= timedelta(minutes=16) / timedelta(milliseconds=1)
 
 
-async def test_no_more_bodies_work_for_one_person_than_may(server, shop):
+async def test_running_tools_per_person_are_limited(server, shop):
     async with tasks_env(server) as env, task_client(env, LEGACY) as client:
         tasks = [await client.task("works", number=n) for n in range(AT_WORK_AT_MOST)]
         with pytest.raises(Refused, match="Wait for some"):
@@ -131,7 +131,7 @@ async def test_no_more_bodies_work_for_one_person_than_may(server, shop):
         assert await client.text(await client.task("works", number=-1)) == "-1"
 
 
-async def test_a_storm_of_looks_runs_one_body(server, shop):
+async def test_concurrent_task_polls_run_tool_once(server, shop):
     async with tasks_env(server) as env, task_client(env, MODERN) as client:
         task = await client.task("visit")
         await asyncio.gather(*(client.get(task) for _ in range(50)))
@@ -144,7 +144,7 @@ async def test_a_storm_of_looks_runs_one_body(server, shop):
         assert shop.began == 2
 
 
-async def test_of_a_cancel_and_a_yes_at_once_one_wins(server, shop):
+async def test_concurrent_cancel_and_accept_have_a_single_winner(server, shop):
     async with tasks_env(server) as env, task_client(env, MODERN) as client:
         for _ in range(10):
             task = await client.task("delete")
@@ -167,7 +167,7 @@ async def test_of_a_cancel_and_a_yes_at_once_one_wins(server, shop):
                     await env.service.elicitations.end(one, Status.CANCELLED)
 
 
-async def test_a_yes_that_is_said_twice_is_used_once(server, shop):
+async def test_repeated_accept_is_applied_once(server, shop):
     async with tasks_env(server) as env, task_client(env, MODERN) as client:
         task = await client.task("delete")
         (key,) = (await client.get(task))["inputRequests"]
@@ -179,7 +179,7 @@ async def test_a_yes_that_is_said_twice_is_used_once(server, shop):
         assert shop.deleted == 1
 
 
-async def test_no_answer_of_a_client_opens_a_link_for_its_person(server, shop):
+async def test_client_answer_does_not_complete_link(server, shop):
     async with tasks_env(server) as env, task_client(env, MODERN) as client:
         task = await client.task("visit")
         (key,) = (await client.get(task))["inputRequests"]
@@ -199,7 +199,7 @@ async def test_no_answer_of_a_client_opens_a_link_for_its_person(server, shop):
                 await client.request("tasks/update", taskId=task, inputResponses=responses)
 
 
-async def test_an_answer_sooner_than_anybody_reads_is_nobodys(server, shop):
+async def test_answer_before_minimum_time_is_ignored(server, shop):
     clock, second = Clock(), timedelta(seconds=1)
     async with (
         tasks_env(server, clock=clock, min_answer=second) as env,

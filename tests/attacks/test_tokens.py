@@ -58,12 +58,12 @@ def flipped_tail(text: str) -> list[str]:
     return [text[:-1] + other for other in ALPHABET if other != text[-1]]
 
 
-def test_what_was_minted_is_read_back():
+def test_minted_token_can_be_read():
     assert tokens().read(TOKEN, purpose=Purpose.LINK, now=NOON) == CLAIMS
 
 
 @pytest.mark.parametrize("purpose", Purpose)
-def test_each_purpose_reads_its_own_tokens_only(purpose: Purpose):
+def test_token_is_read_only_for_its_own_purpose(purpose: Purpose):
     claims = Claims(purpose=purpose, id="x", expires_at=CLAIMS.expires_at)
     text = minted(claims)
     assert tokens().read(text, purpose=purpose, now=NOON) == claims
@@ -71,17 +71,17 @@ def test_each_purpose_reads_its_own_tokens_only(purpose: Purpose):
         assert refusal(text, purpose=other) == "forged"
 
 
-def test_a_token_cut_off_anywhere_is_refused():
+def test_truncated_token_is_refused():
     for length in range(len(TOKEN)):
         refusal(TOKEN[:length])
 
 
-def test_a_token_without_its_beginning_is_refused():
+def test_token_without_its_start_is_refused():
     for start in range(1, len(TOKEN)):
         refusal(TOKEN[start:])
 
 
-def test_a_token_with_one_bit_of_its_text_flipped_says_the_same_or_nothing():
+def test_token_with_one_text_bit_flipped_reads_the_same_or_is_refused():
     payload_length = TOKEN.rindex(".")
     for position, character in enumerate(TOKEN):
         for bit in range(8):
@@ -92,7 +92,7 @@ def test_a_token_with_one_bit_of_its_text_flipped_says_the_same_or_nothing():
                 assert is_the_same_or_nothing(text)
 
 
-def test_a_token_with_one_bit_of_its_bytes_flipped_is_refused():
+def test_token_with_one_byte_bit_flipped_is_refused():
     for part in (0, 1):
         texts = TOKEN.split(".")
         data = bytearray(base64.urlsafe_b64decode(texts[part] + "=="))
@@ -103,7 +103,7 @@ def test_a_token_with_one_bit_of_its_bytes_flipped_is_refused():
             data[index // 8] ^= 1 << index % 8
 
 
-def test_parts_of_two_tokens_do_not_make_a_third():
+def test_parts_of_two_tokens_do_not_form_a_valid_token():
     body, signature = TOKEN.split(".")
     other_body, other_signature = minted().split(".")
     assert refusal(f"{body}.{other_signature}") == "forged"
@@ -118,11 +118,11 @@ def test_a_padded_payload_is_refused(padding):
 
 
 @pytest.mark.parametrize("padding", ["=", "==", "===", "A", "\n", " ", "%3D", "\x00"])
-def test_a_padded_signature_says_the_same_or_nothing(padding):
+def test_padded_signature_reads_the_same_or_is_refused(padding):
     assert is_the_same_or_nothing(TOKEN + padding)
 
 
-def test_other_spellings_of_the_last_bits_say_the_same_or_nothing():
+def test_other_spelling_of_last_bits_reads_the_same_or_is_refused():
     # For every length of the rest, one of them ends in unused bits.
     for length in range(4):
         text = minted(
@@ -141,7 +141,7 @@ def test_other_spellings_of_the_last_bits_say_the_same_or_nothing():
     assert all(is_the_same_or_nothing(f"{body}.{other}") for other in flipped_tail(signature))
 
 
-def test_plus_and_slash_instead_of_minus_and_underscore_say_the_same_or_nothing():
+def test_standard_base64_alphabet_reads_the_same_or_is_refused():
     for _ in range(20):
         body, signature = minted().split(".")
         respelled = body.replace("-", "+").replace("_", "/")
@@ -155,19 +155,19 @@ def test_plus_and_slash_instead_of_minus_and_underscore_say_the_same_or_nothing(
     "text",
     ["", ".", "..", "...", "a", "a.", ".a", "a.b", "é", "\ud800", "\x00", "=" * 100, "." * 2048],
 )
-def test_rubbish_is_refused(text):
+def test_malformed_text_is_refused(text):
     refusal(text)
     refusal(f"{text}.{TOKEN}")
 
 
 @pytest.mark.parametrize("letter", ["é", "\u0410", "\u200b", "\ud800", "\uff0e"])
-def test_a_letter_that_is_not_ascii_is_refused(letter):
+def test_non_ascii_character_is_refused(letter):
     refusal(TOKEN.replace(".", f"{letter}."))
     refusal(TOKEN + letter)
 
 
 @pytest.mark.parametrize("letter", ["A", "é"])
-def test_a_megabyte_is_refused_before_any_work(letter):
+def test_megabyte_token_is_refused_before_any_work(letter):
     # finding: XH10
     long, longer = (letter * size + TOKEN for size in (MAXIMUM_TEXT_BYTES, 1 << 20))
 
@@ -179,13 +179,13 @@ def test_a_megabyte_is_refused_before_any_work(letter):
     assert bytes_of(read(longer)) < 64 * 1024  # the text is not even copied
 
 
-def test_one_byte_more_than_the_limit_is_refused():
+def test_token_longer_than_limit_is_refused():
     long = TOKEN.rjust(MAXIMUM_TEXT_BYTES + 1, "A")
     assert refusal(long) == "size"
     assert refusal(long[1:]) != "size"
 
 
-def test_the_last_moment_counts_and_the_next_does_not():
+def test_token_is_valid_until_its_last_millisecond():
     clock = Clock(CLAIMS.expires_at - timedelta(milliseconds=1))
     assert tokens().read(TOKEN, purpose=Purpose.LINK, now=clock()) == CLAIMS
     clock.tick(milliseconds=1)
@@ -195,19 +195,19 @@ def test_the_last_moment_counts_and_the_next_does_not():
 
 
 @pytest.mark.parametrize("days", [1, 31, 32, 33, 34, 365, 10_000])
-def test_a_token_long_expired_is_refused(days):
+def test_long_expired_token_is_refused(days):
     with pytest.raises(InvalidToken):
         tokens().read(TOKEN, purpose=Purpose.LINK, now=NOON + timedelta(days=days))
 
 
-def test_a_token_that_lives_as_long_as_allowed_is_read_on_its_last_day():
+def test_token_with_maximum_lifetime_is_valid_on_its_last_day():
     claims = Claims(purpose=Purpose.RUN, id="x", expires_at=NOON + MAXIMUM_LIFE)
     text = minted(claims)
     last = NOON + MAXIMUM_LIFE - timedelta(milliseconds=1)
     assert tokens().read(text, purpose=Purpose.RUN, now=last) == claims
 
 
-def test_no_token_lives_longer_than_allowed():
+def test_minting_token_beyond_maximum_lifetime_is_refused():
     with pytest.raises(ValueError, match="31 days"):
         minted(
             Claims(
@@ -218,14 +218,14 @@ def test_no_token_lives_longer_than_allowed():
         )
 
 
-def test_a_token_minted_in_the_future_is_refused():
+def test_token_minted_in_the_future_is_refused():
     for days in (2, 30, 3000):
         later = NOON + timedelta(days=days)
         claims = Claims(purpose=Purpose.LINK, id="x", expires_at=later + timedelta(minutes=5))
         assert refusal(tokens().mint(claims, now=later)) == "malformed"
 
 
-def test_a_clock_that_is_an_hour_behind_still_reads():
+def test_clock_one_hour_behind_still_reads_token():
     late = Clock().tick(hours=11, minutes=59)
     claims = Claims(purpose=Purpose.LINK, id="x", expires_at=late + timedelta(minutes=5))
     text = tokens().mint(claims, now=late)
@@ -243,16 +243,16 @@ def test_a_clock_that_is_an_hour_behind_still_reads():
         "",
     ],
 )
-def test_a_token_of_another_origin_is_refused(origin):
+def test_token_of_another_origin_is_refused(origin):
     text = tokens(origin=origin).mint(CLAIMS, now=NOON)
     assert refusal(text) == "origin"
 
 
-def test_a_token_of_another_key_is_refused():
+def test_token_signed_with_unknown_key_is_refused():
     assert refusal(tokens(NEW).mint(CLAIMS, now=NOON)) == "unknown key"
 
 
-def test_a_token_that_names_our_key_but_was_made_with_another_is_refused():
+def test_token_naming_our_key_but_signed_with_another_is_refused():
     theirs, ours = tokens(NEW).mint(CLAIMS, now=NOON), TOKEN
     body, signature = theirs.split(".")
     mine = base64.urlsafe_b64decode(ours.split(".")[0] + "==")
@@ -262,7 +262,7 @@ def test_a_token_that_names_our_key_but_was_made_with_another_is_refused():
     assert refusal(f"{forged}.{signature}") == "forged"
 
 
-def test_a_rotated_ring_opens_with_the_old_key_and_not_with_a_removed_one():
+def test_token_of_old_key_is_valid_until_key_is_removed():
     rotated = tokens(NEW, OLD)
     assert rotated.read(TOKEN, purpose=Purpose.LINK, now=NOON) == CLAIMS
     fresh = rotated.mint(CLAIMS, now=NOON)
@@ -271,30 +271,30 @@ def test_a_rotated_ring_opens_with_the_old_key_and_not_with_a_removed_one():
         tokens(NEW).read(TOKEN, purpose=Purpose.LINK, now=NOON)
 
 
-def test_nothing_of_the_claims_can_be_read_in_the_text():
+def test_claims_are_not_readable_in_token():
     blob = base64.urlsafe_b64decode(TOKEN.split(".")[0] + "==")
     for said in (CLAIMS.id, CLAIMS.rest, ORIGIN, "link", "ownertag"):
         assert said not in TOKEN
         assert said.encode() not in blob
 
 
-def test_the_same_claims_never_give_the_same_text():
+def test_same_claims_never_produce_same_token():
     assert len({minted() for _ in range(100)}) == 100
 
 
-def test_a_token_is_safe_in_a_path():
+def test_token_contains_only_path_safe_characters():
     assert set(TOKEN) <= set(ALPHABET + ".")
     assert 100 <= len(TOKEN) <= 300
 
 
-def test_the_reason_never_reaches_the_sender():
+def test_reason_is_not_sent_to_sender():
     for text in ("", TOKEN[:-10], minted(), "A" * 3000):
         with pytest.raises(InvalidToken) as refused:
             tokens().read(text, purpose=Purpose.STATE, now=NOON)
         assert refused.value.reason not in str(refused.value)
 
 
-def test_a_repr_of_the_tokens_shows_no_secret():
+def test_repr_of_tokens_shows_no_secret():
     ring = Ring([OLD])
     assert OLD.decode() not in repr(ring) + repr(tokens()) + str(ring)
 
@@ -302,14 +302,14 @@ def test_a_repr_of_the_tokens_shows_no_secret():
 @pytest.mark.parametrize("days", [0, 31, 2000, 40_000])
 @settings(deadline=None)
 @given(text=st.text(alphabet=ALPHABET + ".=+/ é", max_size=300) | st.text(max_size=60))
-def test_whatever_is_sent_nothing_but_invalid_token_is_raised(days, text):
+def test_random_text_raises_only_invalid_token(days, text):
     with pytest.raises(InvalidToken):
         tokens().read(text, purpose=Purpose.LINK, now=NOON + timedelta(days=days))
 
 
 @settings(deadline=None)
 @given(blob=st.binary(max_size=200), signature=st.binary(max_size=40), is_ours=st.booleans())
-def test_whatever_bytes_are_signed_wrongly_nothing_else_is_raised(blob, signature, is_ours):
+def test_random_bytes_with_wrong_signature_raise_only_invalid_token(blob, signature, is_ours):
     head = base64.urlsafe_b64decode(TOKEN.split(".")[0] + "==")[:7] if is_ours else b""
     body = base64.urlsafe_b64encode(head + blob).rstrip(b"=").decode()
     refusal(f"{body}.{base64.urlsafe_b64encode(signature).decode()}")

@@ -62,7 +62,7 @@ async def must_be_shut(person: Person, url: str) -> str:
     return page.text
 
 
-async def test_a_link_in_another_users_hands_opens_nothing(here: AskingEnv) -> None:
+async def test_link_of_another_user_is_refused(here: AskingEnv) -> None:
     block = here.begin(ask)
     text = await must_be_shut(await here.browser("mallory"), (await block.link()).url)
     assert "belongs to someone else" in text
@@ -70,14 +70,14 @@ async def test_a_link_in_another_users_hands_opens_nothing(here: AskingEnv) -> N
     assert await status_of(here, block) is Status.PENDING
 
 
-async def test_a_link_in_the_hands_of_nobody_shows_where_to_sign_in(here: AskingEnv) -> None:
+async def test_link_shows_sign_in_address_to_signed_out_visitor(here: AskingEnv) -> None:
     block = here.begin(ask)
     text = await must_be_shut(await here.browser(None), (await block.link()).url)
     assert 'href="https://shop.example/login"' in text
     assert await status_of(here, block) is Status.PENDING
 
 
-async def test_whoever_sits_at_the_servers_own_machine_is_none_of_its_users(
+async def test_person_at_the_servers_machine_is_not_an_application_user(
     here: AskingEnv,
 ) -> None:
     person = await here.browser(None)
@@ -90,7 +90,7 @@ async def test_whoever_sits_at_the_servers_own_machine_is_none_of_its_users(
     assert viewer.owner != here.service.identity.local_owner
 
 
-async def test_a_user_who_changes_between_continue_and_the_way_back_gets_nothing(
+async def test_oauth_callback_after_user_changed_is_refused(
     here: AskingEnv,
 ) -> None:
     block, person = here.begin(connect), await here.browser("ann")
@@ -106,7 +106,7 @@ async def test_a_user_who_changes_between_continue_and_the_way_back_gets_nothing
     assert await block
 
 
-async def test_a_user_who_changes_at_the_checkout_is_not_shown_what_was_paid(
+async def test_payment_return_after_user_changed_shows_no_payment(
     here: AskingEnv,
 ) -> None:
     async def buy() -> str:
@@ -123,7 +123,7 @@ async def test_a_user_who_changes_at_the_checkout_is_not_shown_what_was_paid(
     assert await block  # the payment still counts, for ann
 
 
-async def test_the_same_user_in_another_browser_does_not_end_what_this_one_began(
+async def test_same_user_in_another_browser_cannot_finish(
     here: AskingEnv,
 ) -> None:
     block, person = here.begin(connect), await here.browser("ann")
@@ -132,7 +132,7 @@ async def test_the_same_user_in_another_browser_does_not_end_what_this_one_began
     assert await here.connections() == []
 
 
-async def test_a_form_of_another_site_changes_nothing(here: AskingEnv) -> None:
+async def test_form_of_another_site_changes_nothing(here: AskingEnv) -> None:
     block, person = here.begin(ask), await here.browser("ann")
     url = (await block.link()).url
     await person.visit(url)
@@ -167,7 +167,7 @@ ODD: dict[str, Callable[[Request], Any]] = {
 
 
 @pytest.mark.parametrize("odd", ODD)
-async def test_what_is_no_users_id_is_nobody(odd: str) -> None:
+async def test_invalid_user_id_is_treated_as_signed_out(odd: str) -> None:
     async with asking_env(who=ODD[odd]) as here:
         text = await must_be_shut(await here.browser(), (await here.begin(ask).link()).url)
         assert "hunter2" not in text
@@ -175,7 +175,7 @@ async def test_what_is_no_users_id_is_nobody(odd: str) -> None:
             assert "hunter2" not in (await (await here.browser()).visit(here.url + place)).text
 
 
-async def test_a_who_that_never_answers_is_nobody_in_time() -> None:
+async def test_who_function_without_answer_in_time_means_signed_out() -> None:
     answer = threading.Event()
 
     async def waits(_: Request) -> str:
@@ -192,7 +192,7 @@ async def test_a_who_that_never_answers_is_nobody_in_time() -> None:
     answer.set()
 
 
-async def test_ids_that_look_like_others_are_other_people(here: AskingEnv) -> None:
+async def test_similar_user_ids_are_different_people(here: AskingEnv) -> None:
     tags = {
         here.service.elicitations.owners.tag_of_user(user, application=application)
         for user, application in [
@@ -213,7 +213,7 @@ async def test_ids_that_look_like_others_are_other_people(here: AskingEnv) -> No
         await must_be_shut(await here.browser(other), url)
 
 
-async def test_an_issuer_that_calls_somebody_the_same_means_somebody_else() -> None:
+async def test_same_subject_from_an_issuer_is_a_different_person() -> None:
     # A server's own tokens can name any issuer, and never match a user.
     async with asking_env(server=new_server("mcp")) as here:
         owners = here.service.elicitations.owners
@@ -222,7 +222,7 @@ async def test_an_issuer_that_calls_somebody_the_same_means_somebody_else() -> N
         assert user not in {owners.tag(issuer=issuer, subject="ann") for issuer in issuers}
 
 
-async def test_beside_a_server_a_caller_and_a_user_of_one_name_share_nothing() -> None:
+async def test_mcp_caller_and_application_user_with_same_name_share_nothing() -> None:
     server = guarded_by("mcp", {"sub": "ann"})
 
     @server.tool()
@@ -251,7 +251,7 @@ def _subject() -> Any:
     return Subject(issuer="https://login.example.com", subject="", client_id="c")
 
 
-async def test_what_is_a_users_is_shown_to_that_user_alone(here: AskingEnv) -> None:
+async def test_account_is_shown_only_to_its_user(here: AskingEnv) -> None:
     block, ann = here.begin(connect), await here.guest("ann")
     await ann.connect((await block.link()).url)
     label = await block
@@ -270,7 +270,7 @@ async def test_what_is_a_users_is_shown_to_that_user_alone(here: AskingEnv) -> N
     assert (await here.connections())[0] == connection
 
 
-async def test_a_route_of_the_applications_own_completes_for_that_user_in_that_browser_alone(
+async def test_custom_route_completes_only_for_same_user_in_same_browser(
     here: AskingEnv,
 ) -> None:
     def page(link: Link) -> str:
@@ -297,7 +297,7 @@ async def test_a_route_of_the_applications_own_completes_for_that_user_in_that_b
     assert await block == "soup"
 
 
-async def test_where_the_code_binds_only_the_letters_of_that_browser_open() -> None:
+async def test_link_bound_by_code_opens_only_for_browser_with_typed_code() -> None:
     async with asking_env(who=None, identity=BY_CODE) as here:
         block = here.begin(ask)
         link = await block.link()
@@ -324,7 +324,7 @@ async def letters_on(person: Person, url: str) -> str:
     return text.split('id="letters"')[1].split(">")[1].split("<")[0]
 
 
-async def test_letters_that_are_guessed_end_the_question() -> None:
+async def test_too_many_wrong_codes_end_the_question() -> None:
     async with asking_env(who=None, identity=BY_CODE) as here:
         block = here.begin(ask)
         link = await block.link()
@@ -336,7 +336,7 @@ async def test_letters_that_are_guessed_end_the_question() -> None:
             await block
 
 
-async def test_a_who_sees_the_request_as_it_came_and_not_its_body() -> None:
+async def test_who_function_sees_original_request_without_body() -> None:
     seen: list[Request] = []
 
     async def who(request: Request) -> str | None:

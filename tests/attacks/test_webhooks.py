@@ -95,7 +95,7 @@ async def test_our_session_on_other_terms_settles_nothing(
     assert len(await shop.payments()) == 1
 
 
-async def test_our_session_under_another_questions_name_settles_neither(shop: Shop, buy):
+async def test_session_with_reference_to_another_question_settles_neither(shop: Shop, buy):
     mine = await begun(shop, buy)
     call = buy.caller.call("report", topic="coffee")
     link = await buy.caller.link()
@@ -109,7 +109,7 @@ async def test_our_session_under_another_questions_name_settles_neither(shop: Sh
     assert await kept(shop) == [("refused", "session")]
 
 
-async def test_a_payment_link_with_our_reference_is_kept_reconciled_and_refused(shop: Shop, buy):
+async def test_payment_link_with_our_reference_is_stored_and_refused(shop: Shop, buy):
     session = await begun(shop, buy)
     link = {**session, **PAID, "id": "cs_test_thief", "payment_link": "plink_1"}
     await acknowledged(shop, told(COMPLETED, link))
@@ -122,7 +122,7 @@ async def test_a_payment_link_with_our_reference_is_kept_reconciled_and_refused(
     await can_still_be_paid(shop, buy)
 
 
-async def test_a_reference_before_anybody_pressed_continue_begins_nothing(shop: Shop, buy):
+async def test_event_with_our_reference_before_continue_is_refused(shop: Shop, buy):
     about = {
         "id": "cs_test_thief",
         "amount_total": 900,
@@ -138,9 +138,7 @@ async def test_a_reference_before_anybody_pressed_continue_begins_nothing(shop: 
     await can_still_be_paid(shop, buy)
 
 
-async def test_a_strangers_session_waits_while_the_provider_is_down_and_is_refused_later(
-    shop: Shop, buy
-):
+async def test_unknown_session_waits_while_provider_is_down_and_is_then_refused(shop: Shop, buy):
     shop.line.is_down = True
     await buy.person.press(buy.link)  # the session's id is lost, so any session could be ours
     id = shop.env.id_of(buy.link)
@@ -157,7 +155,7 @@ async def test_a_strangers_session_waits_while_the_provider_is_down_and_is_refus
     assert len(await shop.payments()) == 1
 
 
-async def test_a_refused_event_that_comes_again_is_still_refused(shop: Shop, buy):
+async def test_repeated_refused_event_stays_refused(shop: Shop, buy):
     session = await begun(shop, buy)
     for _ in range(3):
         await acknowledged(shop, told(COMPLETED, {**session, **PAID, "amount_total": 1}))
@@ -166,7 +164,7 @@ async def test_a_refused_event_that_comes_again_is_still_refused(shop: Shop, buy
     await is_paid_otherwise(shop, buy)
 
 
-async def test_an_event_with_a_used_id_still_tells_of_the_payment(shop: Shop, buy):
+async def test_event_with_used_id_still_reports_the_payment(shop: Shop, buy):
     session = await begun(shop, buy)
     await acknowledged(shop, told(COMPLETED, {**session, **PAID, "amount_total": 1}))
     await is_paid_otherwise(shop, buy)
@@ -175,7 +173,7 @@ async def test_an_event_with_a_used_id_still_tells_of_the_payment(shop: Shop, bu
     assert len(await shop.payments()) == 1
 
 
-async def test_a_promise_to_pay_pays_nothing(shop: Shop, buy):
+async def test_unpaid_completed_session_settles_nothing(shop: Shop, buy):
     session = await begun(shop, buy)
     await acknowledged(shop, told(COMPLETED, {**session, **UNPAID}))
     await acknowledged(shop, told(SUCCEEDED, {**session, **UNPAID}, id="evt_2"))
@@ -186,7 +184,7 @@ async def test_a_promise_to_pay_pays_nothing(shop: Shop, buy):
 
 
 @pytest.mark.parametrize("kind", [EXPIRED, FAILED])
-async def test_an_end_that_comes_after_the_money_takes_nothing_back(shop: Shop, kind, buy):
+async def test_expiry_or_failure_after_payment_does_not_undo_payment(shop: Shop, kind, buy):
     await gone(shop, buy)
     back = await buy.person.pay(buy.link)
     await shop.tell_all()
@@ -201,7 +199,7 @@ async def test_an_end_that_comes_after_the_money_takes_nothing_back(shop: Shop, 
     assert await buy.again() == "paid 9.00 EUR"
 
 
-async def test_an_expired_checkout_ends_nothing_and_the_next_press_opens_another(shop: Shop, buy):
+async def test_expired_checkout_leaves_question_open_and_next_press_starts_another(shop: Shop, buy):
     session = await begun(shop, buy)
     answer = await shop.tell(told(EXPIRED, {**session, "status": "expired", "url": None}))
     assert (answer.status_code, answer.json()) == (200, {"received": "expired"})
@@ -209,7 +207,7 @@ async def test_an_expired_checkout_ends_nothing_and_the_next_press_opens_another
     await can_still_be_paid(shop, buy)
 
 
-async def test_events_in_any_order_end_in_the_payment(shop: Shop, buy):
+async def test_events_in_any_order_end_as_paid(shop: Shop, buy):
     session = await begun(shop, buy)
     events = [
         told(SUCCEEDED, {**session, **PAID}, id="evt_3"),
@@ -223,7 +221,7 @@ async def test_events_in_any_order_end_in_the_payment(shop: Shop, buy):
     assert (await shop.statuses(), len(await shop.payments())) == (["accepted"], 1)
 
 
-async def test_one_persons_payment_never_pays_for_another(shop: Shop, buy):
+async def test_payment_for_one_question_never_pays_for_another(shop: Shop, buy):
     await gone(shop, buy)
     await buy.person.pay(buy.link)
     await shop.tell_all()
@@ -234,7 +232,7 @@ async def test_one_persons_payment_never_pays_for_another(shop: Shop, buy):
     assert not call.done()
 
 
-async def test_what_the_provider_says_otherwise_when_asked_settles_nothing_and_harms_nobody(
+async def test_session_with_other_terms_when_fetched_settles_nothing(
     shop: Shop,
 ):
     async with buying(shop) as buy:
@@ -262,7 +260,7 @@ async def test_what_the_provider_says_otherwise_when_asked_settles_nothing_and_h
     assert await kept(shop) == [("refused", "amount")]
 
 
-async def test_a_payment_for_a_question_that_was_erased_is_acknowledged_and_no_accident(shop: Shop):
+async def test_payment_for_erased_question_is_acknowledged_and_ignored(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         await gone(shop, buy)
@@ -274,7 +272,7 @@ async def test_a_payment_for_a_question_that_was_erased_is_acknowledged_and_no_a
     assert await shop.ledger() == []
 
 
-async def test_a_waiting_event_whose_question_was_erased_is_not_looked_at_for_ever(shop: Shop):
+async def test_waiting_event_of_erased_question_is_refused_at_next_sweep(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         await gone(shop, buy)
@@ -291,7 +289,7 @@ async def test_a_waiting_event_whose_question_was_erased_is_not_looked_at_for_ev
     assert await kept(shop) == [("refused", "erased")]
 
 
-async def test_a_shower_of_events_about_one_payment_leaves_one_row_and_one_result(shop: Shop):
+async def test_many_events_about_one_payment_leave_one_payment_and_one_result(shop: Shop):
     async with buying(shop) as buy:
         session = await begun(shop, buy)
         for number in range(20):
@@ -305,7 +303,7 @@ async def test_a_shower_of_events_about_one_payment_leaves_one_row_and_one_resul
         assert shop.env.id_of(await caller.link()) != session["client_reference_id"]
 
 
-async def test_what_is_shown_of_a_refused_payment_names_no_amount_of_the_thiefs(shop: Shop, buy):
+async def test_refused_payment_shows_no_amount_from_the_event(shop: Shop, buy):
     session = await begun(shop, buy)
     answer = await shop.tell(told(COMPLETED, {**session, **PAID, "amount_total": 31337}))
     page = await buy.person.visit(buy.link)

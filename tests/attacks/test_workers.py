@@ -61,7 +61,7 @@ def make(library: str, ran: list[list[str]]) -> Any:
 
 
 @AS_ROOT
-async def test_another_user_of_the_machine_is_refused_through_either_worker(make, store, ran):
+async def test_another_machine_user_is_refused_through_either_worker(make, store, ran):
     async with two_workers(make, store=store) as workers, workers.session(0) as headers:
         for at in (0, 1) * (TIMES // 2):
             for options in (
@@ -77,7 +77,7 @@ async def test_another_user_of_the_machine_is_refused_through_either_worker(make
 
 
 @AS_ROOT
-async def test_who_is_not_local_is_not_at_the_other_worker_either(make, store):
+async def test_remote_user_is_not_local_at_the_other_worker(make, store):
     async with (
         two_workers(make, store=store) as workers,
         workers.session(0, uid=NOBODY) as headers,
@@ -88,7 +88,7 @@ async def test_who_is_not_local_is_not_at_the_other_worker_either(make, store):
             assert "Another user of this machine made the connection." in answer.body
 
 
-async def test_the_owner_is_local_through_either_worker(make, store):
+async def test_owner_is_local_through_either_worker(make, store):
     async with two_workers(make, store=store) as workers, workers.session(0) as headers:
         for number, at in enumerate((0, 1) * (TIMES // 2)):
             asked = calling("keep", id=10 + number, what=str(number))
@@ -97,7 +97,7 @@ async def test_the_owner_is_local_through_either_worker(make, store):
             talk.close()
 
 
-async def test_what_a_relay_sent_is_the_owners_at_neither(make, store):
+async def test_relayed_request_is_refused_at_both_workers(make, store):
     relays = ({"via": "1.1 relay"}, {"forwarded": "for=127.0.0.1"}, {"x-real-ip": "127.0.0.1"})
     async with two_workers(make, store=store) as workers, workers.session(0) as headers:
         for at in (0, 1):
@@ -106,7 +106,7 @@ async def test_what_a_relay_sent_is_the_owners_at_neither(make, store):
                 assert refused.status == 404
 
 
-async def test_an_access_token_is_its_own_persons_through_either_worker(library, store):
+async def test_access_token_works_only_for_its_person_through_either_worker(library, store):
     def guarded() -> Any:
         server = guarded_by_tokens(library, GUARDED)
         shop(server)
@@ -171,9 +171,7 @@ def envelope_of(headers: dict[str, str], *, uid: int = ME) -> Envelope:
     )
 
 
-async def test_who_connects_to_the_socket_without_an_envelope_gets_nothing(
-    make, store, ran, caplog
-):
+async def test_socket_connection_without_valid_envelope_gets_nothing(make, store, ran, caplog):
     caplog.set_level(logging.WARNING)
     async with two_workers(make, store=store) as workers, workers.session(0) as headers:
         socket, other = Socket(workers, 0), Socket(workers, 1)
@@ -207,7 +205,7 @@ async def test_who_connects_to_the_socket_without_an_envelope_gets_nothing(
         assert (await workers.answered(0, headers=headers, message=LISTING)).status == 200
 
 
-async def test_what_follows_an_envelope_is_taken_in_its_order_alone(make, store):
+async def test_frames_after_envelope_are_accepted_only_in_order(make, store):
     async with two_workers(make, store=store) as workers, workers.session(0) as headers:
         socket = Socket(workers, 0)
         for _ in range(TIMES):
@@ -226,7 +224,7 @@ async def test_what_follows_an_envelope_is_taken_in_its_order_alone(make, store)
         assert (await workers.answered(0, headers=headers, message=LISTING)).status == 200
 
 
-def test_the_folder_of_the_sockets_is_this_users_alone(tmp_path):
+def test_socket_folder_must_be_private_to_this_user(tmp_path):
     for name, spoil in (
         ("open", lambda folder: folder.chmod(0o755)),
         ("writable", lambda folder: folder.chmod(0o770)),

@@ -47,7 +47,7 @@ async def stop_sharing(page: Page, tool: str) -> None:
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["phone", "desktop"])
-async def test_the_accounts_and_their_tools_fit_and_can_be_pressed(
+async def test_accounts_page_fits_screen_and_has_large_buttons(
     browser: Browser, size: tuple[int, int]
 ) -> None:
     async with meeting(browser, Way(mode=MODE, size=size, scheme="light")) as (env, ann):
@@ -64,7 +64,7 @@ async def test_the_accounts_and_their_tools_fit_and_can_be_pressed(
             assert min(box["width"], box["height"]) >= 44
 
 
-async def test_without_javascript_a_tool_loses_an_account_and_asks_again(browser: Browser) -> None:
+async def test_without_javascript_tool_loses_account_and_asks_again(browser: Browser) -> None:
     way = Way(mode=MODE, size=SMALL, scheme="dark")
     async with meeting(browser, way, java_script_enabled=False) as (env, ann):
         await connect(env, ann, mode=MODE)
@@ -75,7 +75,7 @@ async def test_without_javascript_a_tool_loses_an_account_and_asks_again(browser
             await reads(await opened(call, ann), "list_my_repositories wants to use octocat")
 
 
-async def test_another_account_is_used_from_the_next_call_on(browser: Browser) -> None:
+async def test_switched_account_is_used_from_next_call(browser: Browser) -> None:
     async with meeting(browser) as (env, ann):
         await two_accounts(env, ann)
         page = await overview(env, ann)
@@ -86,7 +86,7 @@ async def test_another_account_is_used_from_the_next_call_on(browser: Browser) -
             assert (await call.text()).startswith("octocat has 3 repositories")
 
 
-async def test_a_disconnected_account_is_gone_and_the_tool_asks_again(browser: Browser) -> None:
+async def test_disconnected_account_is_gone_and_tool_asks_again(browser: Browser) -> None:
     async with meeting(browser) as (env, ann):
         await connect(env, ann, mode=MODE)
         page = await overview(env, ann)
@@ -101,7 +101,7 @@ async def test_a_disconnected_account_is_gone_and_the_tool_asks_again(browser: B
             await at_sandbox(call, ann)
 
 
-async def test_the_page_is_found_from_home_and_from_the_end_of_connecting(
+async def test_accounts_page_is_linked_from_home_and_connected_page(
     browser: Browser,
 ) -> None:
     async with meeting(browser) as (env, ann):

@@ -61,7 +61,7 @@ def fact(page: Page, name: str) -> Locator:
 
 
 @both_ways
-async def test_an_account_is_connected_once_and_each_further_tool_asks_once(
+async def test_account_is_connected_once_and_each_further_tool_asks_once(
     browser: Browser, way: Way
 ) -> None:
     async with meeting(browser, way) as (env, ann):
@@ -100,7 +100,7 @@ async def test_an_account_is_connected_once_and_each_further_tool_asks_once(
 
 
 @both_ways
-async def test_a_no_at_the_provider_ends_the_call_and_keeps_nothing(
+async def test_denial_at_provider_ends_call_and_stores_no_account(
     browser: Browser, way: Way
 ) -> None:
     async with meeting(browser, way) as (env, ann):
@@ -119,7 +119,7 @@ async def test_a_no_at_the_provider_ends_the_call_and_keeps_nothing(
             assert "ELICITATION_DECLINED" in await call.text()
 
 
-async def test_another_account_takes_the_place_of_the_one_that_is_offered(browser: Browser) -> None:
+async def test_another_account_can_be_chosen_instead_of_offered_account(browser: Browser) -> None:
     async with meeting(browser, NEW) as (env, ann):
         await connect(env, ann, mode=NEW.mode)
         async with env.calling("export_all", mode=NEW.mode) as call:
@@ -135,9 +135,7 @@ async def test_another_account_takes_the_place_of_the_one_that_is_offered(browse
 
 
 @both_ways
-async def test_a_card_that_is_declined_and_then_one_that_is_not_pay_once(
-    browser: Browser, way: Way
-) -> None:
+async def test_declined_card_followed_by_good_card_pays_once(browser: Browser, way: Way) -> None:
     async with meeting(browser, way) as (env, ann):
         async with env.calling("buy_report", mode=way.mode) as call:
             page = await opened(call, ann)
@@ -158,7 +156,7 @@ async def test_a_card_that_is_declined_and_then_one_that_is_not_pay_once(
             await reads(await opened(call, ann), "Pay €9.00")  # the first payment is used up
 
 
-async def test_whoever_leaves_the_checkout_has_said_no_and_cannot_pay_there_any_more(
+async def test_cancelled_checkout_ends_call_and_cannot_be_paid(
     browser: Browser,
 ) -> None:
     async with (
@@ -175,7 +173,7 @@ async def test_whoever_leaves_the_checkout_has_said_no_and_cannot_pay_there_any_
         await reads(page, "This checkout is over")
 
 
-async def test_a_transfer_that_arrives_later_lets_the_tool_go_on(browser: Browser) -> None:
+async def test_late_bank_transfer_lets_tool_continue(browser: Browser) -> None:
     async with meeting(browser) as (env, ann), env.calling("buy_report", mode=NEW.mode) as call:
         page = await at_sandbox(call, ann)
         await press(page, "Pay by bank, arrives later")
@@ -190,7 +188,7 @@ async def test_a_transfer_that_arrives_later_lets_the_tool_go_on(browser: Browse
         assert await call.text() == REPORT
 
 
-async def test_a_transfer_that_fails_ends_the_call_and_claims_no_payment(browser: Browser) -> None:
+async def test_failed_bank_transfer_ends_call_without_payment(browser: Browser) -> None:
     async with (
         meeting(browser, OLD) as (env, ann),
         env.calling("buy_report", mode=OLD.mode) as call,
@@ -203,9 +201,7 @@ async def test_a_transfer_that_fails_ends_the_call_and_claims_no_payment(browser
 
 
 @both_ways
-async def test_what_is_paid_after_the_tool_gave_up_serves_the_next_call(
-    browser: Browser, way: Way
-) -> None:
+async def test_payment_after_call_timed_out_serves_next_call(browser: Browser, way: Way) -> None:
     async with meeting(browser, way) as (env, ann):
         async with env.calling("buy_report", mode=way.mode) as call:
             page = await at_sandbox(call, ann)
@@ -225,7 +221,7 @@ async def test_what_is_paid_after_the_tool_gave_up_serves_the_next_call(
         assert await asks_nothing(env, "buy_report", mode=way.mode) == REPORT
 
 
-async def test_what_is_paid_when_the_client_had_dismissed_it_serves_the_next_call(
+async def test_payment_after_client_cancelled_serves_next_call(
     browser: Browser,
 ) -> None:
     async with meeting(browser) as (env, ann):
@@ -238,7 +234,7 @@ async def test_what_is_paid_when_the_client_had_dismissed_it_serves_the_next_cal
 
 
 @both_ways
-async def test_the_waiting_page_moves_on_by_the_webhook_of_a_browser_that_never_came_back(
+async def test_waiting_page_moves_on_when_webhook_arrives_without_browser_return(
     browser: Browser, way: Way
 ) -> None:
     async with (
@@ -261,7 +257,7 @@ async def test_the_waiting_page_moves_on_by_the_webhook_of_a_browser_that_never_
         assert await call.text() == REPORT
 
 
-async def test_a_webhook_that_comes_after_the_person_is_back_changes_nothing(
+async def test_webhook_after_person_returned_changes_nothing(
     browser: Browser,
 ) -> None:
     async with meeting(browser) as (env, ann), env.calling("buy_report", mode=NEW.mode) as call:
@@ -283,7 +279,7 @@ SECRET = "kestrel-harbour-42-violet"
 
 
 @both_ways
-async def test_a_secret_reaches_the_tool_and_is_nowhere_else(
+async def test_secret_reaches_only_the_tool(
     browser: Browser, way: Way, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -313,7 +309,7 @@ async def test_a_secret_reaches_the_tool_and_is_nowhere_else(
         assert SECRET not in caplog.text
 
 
-async def test_a_fault_is_corrected_and_what_is_kept_by_name_is_not_asked_again(
+async def test_invalid_secret_can_be_corrected_and_named_secret_is_not_asked_again(
     browser: Browser,
 ) -> None:
     async with meeting(browser, OLD) as (env, ann):
@@ -340,7 +336,7 @@ async def test_a_fault_is_corrected_and_what_is_kept_by_name_is_not_asked_again(
         assert (await asks_nothing(env, "add_station", mode=OLD.mode)).startswith("Station north")
 
 
-async def test_nobody_has_to_type_a_secret(browser: Browser) -> None:
+async def test_secret_question_can_be_declined(browser: Browser) -> None:
     async with (
         meeting(browser, NEW) as (env, ann),
         env.calling("use_key", mode=NEW.mode) as call,
@@ -356,7 +352,7 @@ async def test_nobody_has_to_type_a_secret(browser: Browser) -> None:
 # Unusual use of pages.
 
 
-async def test_all_three_work_without_javascript(browser: Browser) -> None:
+async def test_account_payment_and_secret_work_without_javascript(browser: Browser) -> None:
     async with meeting(browser, OLD, java_script_enabled=False) as (env, ann):
         await connect(env, ann, mode=OLD.mode)
         async with env.calling("buy_report", mode=OLD.mode) as call:
@@ -376,9 +372,7 @@ async def test_all_three_work_without_javascript(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("java_script_enabled", [True, False], ids=["with js", "without js"])
-async def test_a_double_click_does_everything_once(
-    browser: Browser, java_script_enabled: bool
-) -> None:
+async def test_double_click_acts_once(browser: Browser, java_script_enabled: bool) -> None:
     async with meeting(browser, java_script_enabled=java_script_enabled) as (env, ann):
         async with env.calling("list_my_repositories", mode=NEW.mode) as call:
             page = await opened(call, ann)
@@ -398,7 +392,7 @@ async def test_a_double_click_does_everything_once(
             assert not (await call.result()).is_error
 
 
-async def test_going_back_after_the_end_does_nothing_again(browser: Browser) -> None:
+async def test_browser_back_after_end_repeats_nothing(browser: Browser) -> None:
     async with meeting(browser) as (env, ann):
         async with env.calling("list_my_repositories", mode=NEW.mode) as call:
             page = await at_sandbox(call, ann)
@@ -421,7 +415,7 @@ async def test_going_back_after_the_end_does_nothing_again(browser: Browser) -> 
         await reads(page, "Paid €9.00")
 
 
-async def test_of_two_tabs_the_later_one_connects_and_the_other_says_so(browser: Browser) -> None:
+async def test_later_of_two_tabs_connects_and_first_tab_says_so(browser: Browser) -> None:
     async with (
         meeting(browser) as (env, ann),
         env.calling("list_my_repositories", mode=NEW.mode) as call,
@@ -440,7 +434,7 @@ async def test_of_two_tabs_the_later_one_connects_and_the_other_says_so(browser:
         await reads(first, "GitHub is connected")
 
 
-async def test_two_tabs_lead_to_one_checkout_that_takes_money_once(browser: Browser) -> None:
+async def test_two_tabs_lead_to_same_checkout_and_charge_once(browser: Browser) -> None:
     async with meeting(browser) as (env, ann), env.calling("buy_report", mode=NEW.mode) as call:
         first = await at_sandbox(call, ann)
         second = await ann.page()

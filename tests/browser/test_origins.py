@@ -82,7 +82,7 @@ async def calls_of(page: Page, url: str, headers: dict[str, str]) -> list[str]:
 
 @AS_ROOT
 @pytest.mark.parametrize("headers", [JSON, NEW, PLAIN], ids=["json", "2026-07-28", "plain"])
-async def test_a_page_of_another_users_program_calls_no_tool(
+async def test_page_of_another_users_program_cannot_call_tool(
     browser: Browser, headers: dict[str, str]
 ) -> None:
     # finding: S15
@@ -97,7 +97,7 @@ async def test_a_page_of_another_users_program_calls_no_tool(
         assert await shop.records() == []
 
 
-async def test_a_worker_that_was_left_behind_calls_no_tool_and_goes_with_a_reload(
+async def test_leftover_service_worker_cannot_call_tool_and_ends_with_reload(
     browser: Browser,
 ) -> None:
     # finding: S15
@@ -126,7 +126,7 @@ async def test_a_worker_that_was_left_behind_calls_no_tool_and_goes_with_a_reloa
                 await reads(page, "Table service asks you to open localhost")
 
 
-async def test_ten_links_that_a_new_browser_opens_at_once_all_go_on(browser: Browser) -> None:
+async def test_ten_links_opened_at_once_in_new_browser_all_work(browser: Browser) -> None:
     # finding: R15
     server = new_server("mcp")
 

@@ -76,7 +76,7 @@ async def call_back(page: Page) -> None:
         pytest.param(NEW, DESKTOP, "light", id="2026-07-28-desktop-light"),
     ],
 )
-async def test_a_tool_gets_its_result_when_the_person_comes_back(
+async def test_tool_gets_result_when_person_returns(
     browser: Browser, mode: str, size: tuple[int, int], scheme: Scheme
 ) -> None:
     async with shopping(browser, mode=mode, size=size, scheme=scheme) as (_, call, ann):
@@ -88,7 +88,7 @@ async def test_a_tool_gets_its_result_when_the_person_comes_back(
         await pay_to_the_end(page, call)
 
 
-async def test_a_route_of_the_served_server_completes_with_the_bound_browser(
+async def test_custom_route_completes_with_bound_browser(
     browser: Browser,
 ) -> None:
     async with (
@@ -108,7 +108,7 @@ async def test_a_route_of_the_served_server_completes_with_the_bound_browser(
         assert is_untroubled(ann)
 
 
-async def test_continue_works_where_the_service_leads_on_to_another_origin(
+async def test_continue_works_when_service_redirects_to_another_origin(
     browser: Browser,
 ) -> None:
     async with shopping(browser, way="hop") as (_, call, ann):
@@ -124,9 +124,7 @@ async def test_continue_works_where_the_service_leads_on_to_another_origin(
         pytest.param(NEW, True, id="2026-07-28-from the waiting page"),
     ],
 )
-async def test_a_decline_ends_the_call_and_the_link(
-    browser: Browser, mode: str, is_begun: bool
-) -> None:
+async def test_decline_ends_call_and_link(browser: Browser, mode: str, is_begun: bool) -> None:
     async with shopping(browser, mode=mode) as (_, call, ann):
         page = await ann.page()
         link = await call.link()
@@ -144,7 +142,9 @@ async def test_a_decline_ends_the_call_and_the_link(
         await expect(page.get_by_role("button")).to_have_count(0)
 
 
-async def test_back_after_continue_shows_that_it_waits_and_opens_it_again(browser: Browser) -> None:
+async def test_back_after_continue_shows_waiting_page_with_link_to_service(
+    browser: Browser,
+) -> None:
     async with shopping(browser) as (_, call, ann):
         page = await opened(call, ann)
         await go_on(page)
@@ -155,7 +155,7 @@ async def test_back_after_continue_shows_that_it_waits_and_opens_it_again(browse
         await pay_to_the_end(page, call)
 
 
-async def test_back_from_the_end_never_offers_what_is_over(browser: Browser) -> None:
+async def test_back_from_done_page_offers_nothing_again(browser: Browser) -> None:
     async with shopping(browser) as (_, call, ann):
         page = await opened(call, ann)
         await go_on(page)
@@ -168,7 +168,7 @@ async def test_back_from_the_end_never_offers_what_is_over(browser: Browser) -> 
         await expect(page.get_by_role("button")).to_have_count(0)
 
 
-async def test_of_two_browsers_the_one_that_pressed_last_comes_back(browser: Browser) -> None:
+async def test_only_last_browser_to_press_continue_can_finish(browser: Browser) -> None:
     async with (
         open_shop() as shop,
         shop.calling() as call,
@@ -187,7 +187,7 @@ async def test_of_two_browsers_the_one_that_pressed_last_comes_back(browser: Bro
         assert is_untroubled(first, second)
 
 
-async def test_the_waiting_page_moves_on_by_itself(browser: Browser) -> None:
+async def test_waiting_page_moves_on_automatically(browser: Browser) -> None:
     async with shopping(browser, mode=NEW) as (_, call, ann):
         payment_env, page = await ann.page(), await ann.page()
         link = await call.link()
@@ -200,7 +200,7 @@ async def test_the_waiting_page_moves_on_by_itself(browser: Browser) -> None:
         assert await call.text() == "Booked: {'paid': 9}"
 
 
-async def test_without_javascript_the_waiting_page_is_asked_by_hand(browser: Browser) -> None:
+async def test_without_javascript_waiting_page_offers_check_now(browser: Browser) -> None:
     async with shopping(browser, java_script_enabled=False) as (_, call, ann):
         payment_env, page = await ann.page(), await ann.page()
         link = await call.link()
@@ -215,7 +215,9 @@ async def test_without_javascript_the_waiting_page_is_asked_by_hand(browser: Bro
         assert await call.text() == "Booked: {'paid': 9}"
 
 
-async def test_a_browser_that_keeps_no_cookies_is_told_so(chromium: str, tmp_path: Path) -> None:
+async def test_browser_without_cookies_is_asked_to_allow_cookies(
+    chromium: str, tmp_path: Path
+) -> None:
     preferences = tmp_path / "Default" / "Preferences"
     preferences.parent.mkdir()
     blocked = {"profile": {"default_content_setting_values": {"cookies": 2}}}
@@ -234,7 +236,9 @@ async def test_a_browser_that_keeps_no_cookies_is_told_so(chromium: str, tmp_pat
 
 
 @pytest.mark.parametrize("java_script_enabled", [True, False], ids=["with js", "without js"])
-async def test_a_double_click_goes_on_once(browser: Browser, java_script_enabled: bool) -> None:
+async def test_double_click_on_continue_continues_once(
+    browser: Browser, java_script_enabled: bool
+) -> None:
     async with shopping(browser, java_script_enabled=java_script_enabled) as (_, call, ann):
         page = await opened(call, ann)
         await page.get_by_role("button", name="Continue").dblclick()
@@ -242,7 +246,7 @@ async def test_a_double_click_goes_on_once(browser: Browser, java_script_enabled
         await pay_to_the_end(page, call)
 
 
-async def test_a_scanner_that_opens_the_link_first_changes_nothing(browser: Browser) -> None:
+async def test_link_scanner_opening_link_first_changes_nothing(browser: Browser) -> None:
     async with open_shop() as shop, shop.calling() as call, visitor(browser) as ann:
         link = await call.link()
         before = await shop.records()
@@ -259,7 +263,7 @@ async def test_a_scanner_that_opens_the_link_first_changes_nothing(browser: Brow
         await pay_to_the_end(page, call)
 
 
-async def test_a_link_answers_head_as_it_answers_get() -> None:
+async def test_link_answers_head_request_like_get() -> None:
     async with (
         open_shop() as shop,
         shop.calling() as call,
@@ -268,7 +272,7 @@ async def test_a_link_answers_head_as_it_answers_get() -> None:
         assert (await scanner.head(await call.link())).status_code == 200
 
 
-async def test_a_link_after_its_time_says_so(browser: Browser) -> None:
+async def test_expired_link_shows_expired_page(browser: Browser) -> None:
     async with shopping(browser) as (shop, call, ann):
         page = await ann.page()
         link = await call.link()
@@ -280,7 +284,7 @@ async def test_a_link_after_its_time_says_so(browser: Browser) -> None:
         await reads(page, "This link has expired")
 
 
-async def test_a_link_that_is_not_whole_says_so(browser: Browser) -> None:
+async def test_truncated_link_shows_unknown_link_page(browser: Browser) -> None:
     async with shopping(browser) as (_, call, ann):
         page = await ann.page()
         response = await page.goto((await call.link())[:-3])
@@ -289,7 +293,7 @@ async def test_a_link_that_is_not_whole_says_so(browser: Browser) -> None:
         await reads(page, "We do not know this link")
 
 
-async def test_home_is_shown_to_whoever_comes(browser: Browser) -> None:
+async def test_home_page_is_shown_to_any_visitor(browser: Browser) -> None:
     async with open_shop() as shop, visitor(browser) as ann:
         page = await ann.page()
         await page.goto(shop.url)

@@ -102,7 +102,7 @@ def set_to(**environment: str) -> PolicySettings:
 @REVISIONS
 @pytest.mark.parametrize("refuses", [DECLINES, CANCELS], ids=["decline", "cancel"])
 @pytest.mark.parametrize("kind", IN_FORMS)
-def test_a_no_that_comes_at_once_is_nobodys_and_the_link_is_there_at_once(
+def test_immediate_refusal_of_form_is_ignored_and_link_is_shown_at_once(
     revision: str, refuses: Does, kind: str
 ) -> None:
     async def play(shop: Shop) -> None:
@@ -119,7 +119,7 @@ def test_a_no_that_comes_at_once_is_nobodys_and_the_link_is_there_at_once(
 
 @REVISIONS
 @pytest.mark.parametrize("refuses", [DECLINES, CANCELS], ids=["decline", "cancel"])
-def test_a_link_that_is_refused_at_once_was_shown_to_nobody(revision: str, refuses: Does) -> None:
+def test_immediate_refusal_of_link_counts_as_not_shown(revision: str, refuses: Does) -> None:
     client = client_that(modes=("form", "url"), link=refuses)
 
     async def play(shop: Shop) -> None:
@@ -134,7 +134,7 @@ def test_a_link_that_is_refused_at_once_was_shown_to_nobody(revision: str, refus
 
 @REVISIONS
 @pytest.mark.parametrize("kind", ["confirm", "gate"])
-def test_a_yes_that_comes_at_once_approves_nothing(revision: str, kind: str) -> None:
+def test_immediate_accept_approves_nothing(revision: str, kind: str) -> None:
     async def play(shop: Shop) -> None:
         reached, _ = await shop.asked(client_that(form=AGREES), kind, says="decline")
         assert (reached.sees, reached.hears[0].code) == (Sees.CHAT, NOBODY)
@@ -147,7 +147,7 @@ def test_a_yes_that_comes_at_once_approves_nothing(revision: str, kind: str) -> 
 
 
 @REVISIONS
-def test_a_link_that_is_accepted_at_once_is_no_agreement_of_the_persons(revision: str) -> None:
+def test_immediate_accept_of_link_does_not_accept_terms(revision: str) -> None:
     client = client_that(modes=("url",), link=AGREES)
 
     async def play(shop: Shop) -> None:
@@ -160,9 +160,7 @@ def test_a_link_that_is_accepted_at_once_is_no_agreement_of_the_persons(revision
 
 @REVISIONS
 @pytest.mark.parametrize("kind", ["url", "oauth", "payment"])
-def test_a_link_that_is_accepted_at_once_is_given_to_the_model_as_well(
-    revision: str, kind: str
-) -> None:
+def test_immediately_accepted_link_is_also_sent_to_model(revision: str, kind: str) -> None:
     client = client_that(modes=("url",), link=AGREES)
 
     async def play(shop: Shop) -> None:
@@ -175,7 +173,7 @@ def test_a_link_that_is_accepted_at_once_is_given_to_the_model_as_well(
 
 
 @REVISIONS
-def test_a_form_that_was_filled_in_counts_however_soon(revision: str) -> None:
+def test_filled_form_counts_even_if_immediate(revision: str) -> None:
     async def play(shop: Shop) -> None:
         reached, _ = await shop.asked(client_that(), reads_seconds=0.01)
         assert [heard.text for heard in reached.hears] == [RETURNS["form"]]
@@ -186,7 +184,9 @@ def test_a_form_that_was_filled_in_counts_however_soon(revision: str) -> None:
 @REVISIONS
 @pytest.mark.parametrize("kind", [*IN_FORMS, "oauth"])
 @pytest.mark.parametrize("says", ["decline", "cancel"])
-def test_a_no_after_two_seconds_is_the_persons(revision: str, kind: str, says: str) -> None:
+def test_refusal_after_two_seconds_counts_as_decline_of_person(
+    revision: str, kind: str, says: str
+) -> None:
     client = client_that(modes=("form", "url"), link=SHOWS)
 
     async def play(shop: Shop) -> None:
@@ -202,7 +202,7 @@ def test_a_no_after_two_seconds_is_the_persons(revision: str, kind: str, says: s
 
 
 @pytest.mark.parametrize("kind", [*IN_FORMS, "oauth"])
-def test_silence_of_twenty_seconds_leads_to_the_link(kind: str) -> None:
+def test_twenty_seconds_without_answer_lead_to_link(kind: str) -> None:
     client = client_that(form=HANGS, modes=("form", "url"))
 
     async def play(shop: Shop) -> None:
@@ -215,7 +215,7 @@ def test_silence_of_twenty_seconds_leads_to_the_link(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [*IN_FORMS, "oauth"])
-def test_a_client_that_never_comes_back_is_reached_by_its_next_call(kind: str) -> None:
+def test_non_returning_client_gets_link_at_its_next_call(kind: str) -> None:
     client = client_that(form=HANGS, modes=("form", "url"))
 
     async def play(shop: Shop) -> None:
@@ -229,7 +229,7 @@ def test_a_client_that_never_comes_back_is_reached_by_its_next_call(kind: str) -
 
 
 @REVISIONS
-def test_a_call_that_is_given_up_while_its_form_is_out_leads_to_the_link(revision: str) -> None:
+def test_call_abandoned_while_form_is_open_leads_to_link(revision: str) -> None:
     async def play(shop: Shop) -> None:
         reached, asked = await shop.asked(client_that(form=HANGS, limit=15))
         # on the newer revision the server is not notified of the client's limit
@@ -244,7 +244,7 @@ def test_a_call_that_is_given_up_while_its_form_is_out_leads_to_the_link(revisio
 
 @REVISIONS
 @pytest.mark.parametrize("does", [HANGS, DECLINES, CANCELS], ids=["hangs", "declines", "cancels"])
-def test_a_client_that_drew_nothing_is_asked_nothing_for_a_day(revision: str, does: Does) -> None:
+def test_client_without_visible_forms_is_not_asked_for_a_day(revision: str, does: Does) -> None:
     async def play(shop: Shop) -> None:
         client = client_that(form=does)
         await shop.asked(client, what="tea")
@@ -261,7 +261,7 @@ def test_a_client_that_drew_nothing_is_asked_nothing_for_a_day(revision: str, do
 
 
 @REVISIONS
-def test_a_slow_typist_is_not_asked_again(revision: str) -> None:
+def test_slow_typist_is_not_asked_again(revision: str) -> None:
     async def play(shop: Shop) -> None:
         for what, seconds in (("tea", 25.0), ("milk", 70.0)):
             reached, asked = await shop.asked(
@@ -283,7 +283,7 @@ def test_a_slow_typist_is_not_asked_again(revision: str) -> None:
 
 
 @REVISIONS
-def test_through_mcp_remote_a_client_is_the_same_and_no_link_is_asked_of_it(revision: str) -> None:
+def test_client_behind_mcp_remote_is_recognized_and_gets_no_link_request(revision: str) -> None:
     through = client_that(
         name="a client (via mcp-remote 0.15.1)", modes=("form", "url"), link=FAILS
     )
@@ -302,7 +302,7 @@ def test_through_mcp_remote_a_client_is_the_same_and_no_link_is_asked_of_it(revi
     played(revision, play)
 
 
-def test_proxy_before_client_that_cannot_be_asked_has_the_link_at_the_second_call() -> None:
+def test_client_behind_failing_proxy_gets_link_in_result() -> None:
     # finding: XC5
     proxy = ScriptedClient(
         name="",
@@ -327,9 +327,7 @@ def test_proxy_before_client_that_cannot_be_asked_has_the_link_at_the_second_cal
 
 @REVISIONS
 @pytest.mark.parametrize("named", ["a client", "a client/1.0"])
-def test_a_client_that_the_operator_lists_as_showing_nothing_is_asked_nothing(
-    revision: str, named: str
-) -> None:
+def test_client_listed_as_showing_nothing_is_not_asked(revision: str, named: str) -> None:
     async def play(shop: Shop) -> None:
         reached, asked = await shop.asked(client_that(modes=("form", "url"), link=SHOWS))
         assert (reached.sees, reached.seconds, asked) == (Sees.CHAT, 0, [])
@@ -339,7 +337,7 @@ def test_a_client_that_the_operator_lists_as_showing_nothing_is_asked_nothing(
 
 @REVISIONS
 @pytest.mark.parametrize("kind", ["confirm", "gate"])
-def test_a_program_answers_at_once_what_the_operator_lets_it_and_nothing_else(
+def test_client_listed_as_answering_confirm_may_answer_only_confirm_at_once(
     revision: str, kind: str
 ) -> None:
     async def play(shop: Shop) -> None:
@@ -355,9 +353,7 @@ def test_a_program_answers_at_once_what_the_operator_lets_it_and_nothing_else(
 
 @REVISIONS
 @pytest.mark.parametrize("does", [DECLINES, AGREES], ids=["no", "yes"])
-def test_where_every_answer_is_believed_one_at_once_is_the_persons(
-    revision: str, does: Does
-) -> None:
+def test_immediate_answer_counts_where_min_answer_is_zero(revision: str, does: Does) -> None:
     async def play(shop: Shop) -> None:
         reached, _ = await shop.asked(client_that(form=does), "confirm")
         is_yes = does is AGREES
@@ -367,7 +363,7 @@ def test_where_every_answer_is_believed_one_at_once_is_the_persons(
 
 
 @REVISIONS
-def test_where_forms_have_no_page_the_model_hears_that_nobody_was_asked_and_the_question_stays(
+def test_automatic_decline_without_form_pages_leaves_question_open(
     revision: str,
 ) -> None:
     async def play(shop: Shop) -> None:

@@ -16,19 +16,17 @@ ON_A_REVISION = [
 
 
 @pytest.mark.parametrize(("client", "revision"), ON_A_REVISION)
-def test_a_person_has_a_way_to_answer_and_the_tool_gets_what_they_answered_once(
-    client: KnownClient, revision: str
-) -> None:
+def test_each_client_reaches_person_for_every_kind(client: KnownClient, revision: str) -> None:
     for kind in KINDS:
         reached = seen(client, revision, kind)
         assert reached.sees is not None, kind
 
 
-def test_the_page_of_clients_says_what_was_seen() -> None:
+def test_clients_page_matches_observations() -> None:
     assert DOCUMENT.read_text("utf-8") == document(), "python -m tests.clients"
 
 
-def test_the_page_of_clients_adds_the_server_as_its_home_page_does() -> None:
+def test_clients_page_has_same_setup_commands_as_home_page() -> None:
     home = Home(server="my tools", mcp_url="http://127.0.0.1:8765/mcp", tools=())
     page = DOCUMENT.read_text("utf-8")
     for text in (home.claude_command, home.vscode_settings, home.cursor_settings):

@@ -44,7 +44,7 @@ async def typed(
     return link
 
 
-async def test_whose_redirect_to_the_provider_was_lost_presses_again(
+async def test_continue_works_again_after_redirect_to_provider_was_lost(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     async with (
@@ -65,7 +65,7 @@ async def test_whose_redirect_to_the_provider_was_lost_presses_again(
 
 
 @pytest.mark.parametrize(("die", "times_asked"), [("exchanging", 0), ("exchanged", 1)])
-async def test_an_exchange_that_died_has_failed_and_is_never_tried_again(
+async def test_exchange_interrupted_by_crash_fails_and_is_not_repeated(
     account_env: AccountEnv, customer: Customer, mode: str, die: str, times_asked: int
 ) -> None:
     link = await connected(account_env, customer, mode=mode, die=die)
@@ -81,7 +81,7 @@ async def test_an_exchange_that_died_has_failed_and_is_never_tried_again(
     assert len(await account_env.asked(f"POST {TOKEN}")) == times_asked + 1
 
 
-async def test_a_code_whose_reply_was_lost_has_failed_and_the_page_says_so(
+async def test_code_with_lost_token_reply_fails_and_page_says_so(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     async with account_env.start() as server, calling(server, "connect", mode=mode) as call:
@@ -106,7 +106,7 @@ async def test_a_code_whose_reply_was_lost_has_failed_and_the_page_says_so(
 
 
 @pytest.mark.parametrize("die", ["settled", "taken"])
-async def test_an_account_that_was_connected_is_used_when_the_lease_of_the_dead_is_out(
+async def test_connected_account_is_used_after_lease_of_killed_process_expires(
     account_env: AccountEnv, customer: Customer, mode: str, die: str
 ) -> None:
     # parity: L13
@@ -120,7 +120,7 @@ async def test_an_account_that_was_connected_is_used_when_the_lease_of_the_dead_
     assert len(await account_env.asked(f"POST {TOKEN}")) == 1
 
 
-async def test_the_result_of_an_account_is_given_again_and_then_not(
+async def test_result_with_account_is_repeated_for_a_while_then_work_runs_again(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     await connected(account_env, customer, mode=mode, die="arrived")
@@ -138,7 +138,7 @@ async def test_the_result_of_an_account_is_given_again_and_then_not(
 
 
 @pytest.mark.parametrize(("die", "tool"), [("settled", "unlock"), ("taken", "unlock_for_good")])
-async def test_a_secret_that_no_tool_has_used_is_typed_once(
+async def test_unused_secret_is_typed_only_once(
     account_env: AccountEnv, customer: Customer, mode: str, die: str, tool: str
 ) -> None:
     link = await typed(account_env, customer, tool, mode=mode, die=die)
@@ -150,7 +150,7 @@ async def test_a_secret_that_no_tool_has_used_is_typed_once(
     assert await account_env.statuses() == ["accepted"]
 
 
-async def test_a_secret_is_gone_after_ten_minutes(
+async def test_secret_is_erased_after_ten_minutes(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     await typed(account_env, customer, "unlock", mode=mode, die="taken")
@@ -162,7 +162,7 @@ async def test_a_secret_is_gone_after_ten_minutes(
         assert (await call.result()).startswith("tea for 11 letters")
 
 
-async def test_a_secret_that_has_a_name_is_still_there_after_ten_minutes(
+async def test_named_secret_is_still_stored_after_ten_minutes(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     await typed(account_env, customer, "unlock_for_good", mode=mode, die="taken")

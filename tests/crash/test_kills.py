@@ -34,7 +34,7 @@ async def database(request: pytest.FixtureRequest) -> AsyncIterator[Database]:
         yield NoDatabase()
 
 
-async def test_nothing_is_lost_or_doubled_whenever_it_is_killed(
+async def test_random_kills_lose_or_duplicate_nothing(
     account_process_pool: ProcessPool,
     tmp_path: Path,
     database: Database,

@@ -95,7 +95,7 @@ async def had_once(account_env: AccountEnv, *, mode: str, later: int = LEASE_OVE
         ("delivering", COMPLETED),
     ],
 )
-async def test_what_was_paid_is_had_once_wherever_it_died(
+async def test_paid_work_is_done_once_wherever_process_died(
     account_env: AccountEnv, customer: Customer, mode: str, die: str, reads: str
 ) -> None:
     async with (
@@ -112,7 +112,7 @@ async def test_what_was_paid_is_had_once_wherever_it_died(
     await had_once(account_env, mode=mode)
 
 
-async def test_a_checkout_that_was_not_asked_for_yet_costs_nothing(
+async def test_session_with_lost_address_is_charged_only_once(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     """Pay at the session whose address was lost, and press Continue again."""
@@ -132,7 +132,7 @@ async def test_a_checkout_that_was_not_asked_for_yet_costs_nothing(
     await had_once(account_env, mode=mode, later=2 * LEASE_OVER)
 
 
-async def test_a_checkout_whose_address_was_lost_is_the_one_that_the_next_press_leads_to(
+async def test_next_press_opens_same_checkout_after_its_address_was_lost(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     link, made = await lost(account_env, customer, mode=mode)
@@ -145,7 +145,7 @@ async def test_a_checkout_whose_address_was_lost_is_the_one_that_the_next_press_
 
 
 @pytest.mark.parametrize("die", ["opened", "settled"])
-async def test_a_sweeper_that_died_while_it_reconciled_is_followed_by_the_next(
+async def test_next_sweeper_continues_after_sweeper_died_while_reconciling(
     account_env: AccountEnv, customer: Customer, mode: str, die: str
 ) -> None:
     """Check a sweeper that first learns which session is ours, then that it is paid."""
@@ -166,7 +166,7 @@ async def test_a_sweeper_that_died_while_it_reconciled_is_followed_by_the_next(
     await had_once(account_env, mode=mode, later=2 * LEASE_OVER)
 
 
-async def test_a_refund_that_was_asked_for_is_made_once_and_the_tool_goes_on(
+async def test_requested_refund_is_made_once_and_tool_continues(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     """Check a refund that the provider made while neither its reply nor webhook was read."""
@@ -186,7 +186,7 @@ async def test_a_refund_that_was_asked_for_is_made_once_and_the_tool_goes_on(
 
 
 @pytest.mark.parametrize("reads", [NOTHING, REFUNDED])
-async def test_a_tool_that_was_not_told_of_its_refund_hears_it_from_the_next_call(
+async def test_next_call_reports_refund_not_seen_by_tool(
     account_env: AccountEnv, customer: Customer, mode: str, reads: str
 ) -> None:
     """Check a refund that our ledger has, from the provider's reply or from its webhook."""

@@ -45,7 +45,7 @@ async def lost(account_env: AccountEnv, customer: Customer, *, mode: str) -> tup
     return link, json.loads(reply)["url"]
 
 
-async def test_whose_redirect_to_the_checkout_was_lost_presses_again(
+async def test_continue_works_again_after_redirect_to_checkout_was_lost(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     async with account_env.start(die="opened") as server, calling(server, "buy", mode=mode) as call:
@@ -62,7 +62,7 @@ async def test_whose_redirect_to_the_checkout_was_lost_presses_again(
     assert await account_env.statuses() == ["accepted"]
 
 
-async def test_a_checkout_whose_address_was_lost_is_found_by_the_next_press(
+async def test_next_press_finds_checkout_with_lost_address(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     link, _ = await lost(account_env, customer, mode=mode)
@@ -75,7 +75,7 @@ async def test_a_checkout_whose_address_was_lost_is_found_by_the_next_press(
     assert again == first  # the same body under the same key
 
 
-async def test_a_webhook_about_a_session_that_we_lost_is_kept_and_reconciled(
+async def test_webhook_about_lost_session_is_stored_and_reconciled(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     link, there = await lost(account_env, customer, mode=mode)
@@ -97,7 +97,7 @@ async def test_a_webhook_about_a_session_that_we_lost_is_kept_and_reconciled(
     assert await account_env.statuses("hook") == ["applied"]
 
 
-async def test_the_same_words_under_the_same_key_make_the_same_session(
+async def test_same_request_with_same_idempotency_key_returns_same_session(
     account_env: AccountEnv, customer: Customer
 ) -> None:
     _, there = await lost(account_env, customer, mode="legacy")
@@ -106,7 +106,7 @@ async def test_the_same_words_under_the_same_key_make_the_same_session(
 
 
 @pytest.mark.parametrize("die", ["settled", "taken"])
-async def test_what_was_paid_is_used_when_the_lease_of_the_dead_is_out(
+async def test_payment_is_used_after_lease_of_killed_process_expires(
     account_env: AccountEnv, customer: Customer, mode: str, die: str
 ) -> None:
     link = await paid(account_env, customer, mode=mode, die=die)
@@ -123,7 +123,7 @@ async def test_what_was_paid_is_used_when_the_lease_of_the_dead_is_out(
     assert await account_env.statuses() == ["accepted"]
 
 
-async def test_a_result_that_was_paid_for_is_given_again_and_the_next_is_paid_anew(
+async def test_paid_result_is_repeated_for_a_while_then_next_call_pays_again(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     await paid(account_env, customer, mode=mode, die="finished")
@@ -142,7 +142,7 @@ async def test_a_result_that_was_paid_for_is_given_again_and_the_next_is_paid_an
     assert len(account_env.work) == 2
 
 
-async def test_a_refund_whose_reply_was_lost_gives_the_money_back_once(
+async def test_refund_with_lost_reply_refunds_once(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     await account_env.control(hold=True)  # or the provider's webhook would report the refund
@@ -164,7 +164,7 @@ async def test_a_refund_whose_reply_was_lost_gives_the_money_back_once(
     assert await account_env.statuses("payment") == ["refunded"]
 
 
-async def test_what_was_given_back_before_the_crash_is_asked_for_anew_and_never_used(
+async def test_payment_refunded_before_crash_is_not_used_and_is_asked_again(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     await paid(account_env, customer, mode=mode, die="refunded", tool="refund")

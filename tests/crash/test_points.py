@@ -27,7 +27,7 @@ async def killed(shop: Shop, person: Person, *, mode: str, die: str, hangs: bool
     return link
 
 
-async def test_a_question_that_nobody_saw_is_shown_by_the_same_call(
+async def test_unseen_question_is_shown_when_call_is_repeated(
     shop: Shop, person: Person, mode: str
 ) -> None:
     async with shop.start(die="stored") as server, calling(server, mode=mode) as call:
@@ -41,9 +41,7 @@ async def test_a_question_that_nobody_saw_is_shown_by_the_same_call(
     assert await shop.elicitations() == [(id, "accepted")]
 
 
-async def test_a_link_of_before_the_crash_still_works(
-    shop: Shop, person: Person, mode: str
-) -> None:
+async def test_link_from_before_crash_still_works(shop: Shop, person: Person, mode: str) -> None:
     async with shop.start(die="link out") as server, calling(server, mode=mode) as call:
         link = await call.link()
         await server.died()
@@ -55,7 +53,7 @@ async def test_a_link_of_before_the_crash_still_works(
     assert await shop.elicitations() == [(id, "accepted")]
 
 
-async def test_a_retrying_client_goes_on_over_a_crash_with_the_state_that_it_has(
+async def test_retrying_client_continues_after_crash_with_its_state(
     shop: Shop, person: Person
 ) -> None:
     async with (
@@ -71,7 +69,9 @@ async def test_a_retrying_client_goes_on_over_a_crash_with_the_state_that_it_has
     assert len(await shop.elicitations()) == 1
 
 
-async def test_whose_redirect_was_lost_presses_again(shop: Shop, person: Person, mode: str) -> None:
+async def test_continue_works_again_after_redirect_was_lost(
+    shop: Shop, person: Person, mode: str
+) -> None:
     async with shop.start(die="opened") as server, calling(server, mode=mode) as call:
         link = await call.link()
         with pytest.raises(httpx.TransportError):
@@ -87,7 +87,7 @@ async def test_whose_redirect_was_lost_presses_again(shop: Shop, person: Person,
 
 
 @pytest.mark.parametrize("die", ["settled", "taken", "work written"])
-async def test_what_was_answered_is_used_when_the_lease_of_the_dead_is_out(
+async def test_answer_is_used_after_lease_of_killed_process_expires(
     shop: Shop, person: Person, mode: str, die: str
 ) -> None:
     link = await killed(shop, person, mode=mode, die=die)
@@ -100,7 +100,7 @@ async def test_what_was_answered_is_used_when_the_lease_of_the_dead_is_out(
     assert await shop.elicitations() == answered
 
 
-async def test_an_answer_that_no_leg_waited_for_needs_no_lease_to_run_out(
+async def test_answer_without_waiting_request_is_usable_at_once_after_restart(
     shop: Shop, person: Person
 ) -> None:
     async with (
@@ -116,7 +116,7 @@ async def test_an_answer_that_no_leg_waited_for_needs_no_lease_to_run_out(
         assert call.times_asked == 0
 
 
-async def test_a_client_that_was_told_of_the_end_and_then_lost_the_server_gets_the_result(
+async def test_client_notified_of_completion_before_crash_gets_result(
     shop: Shop, person: Person
 ) -> None:
     # The notification and the tool's body run concurrently, so the body must not get far.
@@ -127,7 +127,7 @@ async def test_a_client_that_was_told_of_the_end_and_then_lost_the_server_gets_t
 
 
 @pytest.mark.parametrize(("die", "later"), [("woken", 0), ("taken from another process", 31)])
-async def test_an_answer_from_another_process_outlives_the_leg_that_it_woke(
+async def test_answer_from_another_process_survives_kill_of_woken_request(
     shop: Shop, mode: str, die: str, later: int
 ) -> None:
     async with shop.start(die=die) as server, calling(server, mode=mode) as call:
@@ -142,7 +142,7 @@ async def test_an_answer_from_another_process_outlives_the_leg_that_it_woke(
     assert await shop.elicitations() == [(id, "accepted")]
 
 
-async def test_work_that_was_done_and_not_written_is_done_again_under_the_same_key(
+async def test_unrecorded_work_is_repeated_with_same_idempotency_key(
     shop: Shop, person: Person, mode: str
 ) -> None:
     await killed(shop, person, mode=mode, die="worked")
@@ -155,7 +155,7 @@ async def test_work_that_was_done_and_not_written_is_done_again_under_the_same_k
 
 
 @pytest.mark.parametrize("die", ["finished", "arrived"])
-async def test_a_result_that_may_not_have_arrived_is_given_again(
+async def test_possibly_undelivered_result_is_returned_again(
     shop: Shop, person: Person, mode: str, die: str
 ) -> None:
     await killed(shop, person, mode=mode, die=die)
@@ -166,7 +166,7 @@ async def test_a_result_that_may_not_have_arrived_is_given_again(
     assert await shop.elicitations() == answered
 
 
-async def test_a_delivered_wish_is_a_new_wish_afterwards(
+async def test_call_after_delivered_result_asks_again(
     shop: Shop, person: Person, mode: str
 ) -> None:
     link = await killed(shop, person, mode=mode, die="delivered")

@@ -15,7 +15,7 @@ def other_port() -> Iterator[int]:
         yield reserved.getsockname()[1]
 
 
-async def test_the_survivor_of_two_completes_what_both_were_asked(
+async def test_surviving_process_completes_question_asked_by_both(
     shop: Shop, person: Person, other_port: int, mode: str
 ) -> None:
     async with (
@@ -33,7 +33,7 @@ async def test_the_survivor_of_two_completes_what_both_were_asked(
     assert len(await shop.elicitations()) == 1
 
 
-async def test_an_answer_that_the_dead_process_stored_reaches_who_waits_in_another(
+async def test_answer_stored_by_killed_process_reaches_waiter_in_another(
     shop: Shop, person: Person, other_port: int, mode: str
 ) -> None:
     async with (
@@ -51,7 +51,7 @@ async def test_an_answer_that_the_dead_process_stored_reaches_who_waits_in_anoth
     assert len(await shop.elicitations()) == 1
 
 
-async def test_a_call_waits_for_the_lease_of_a_dead_body_and_then_goes_on(
+async def test_call_waits_for_lease_of_killed_process_and_continues(
     shop: Shop, person: Person, other_port: int, mode: str
 ) -> None:
     async with (

@@ -75,7 +75,7 @@ async def all_is_done_once(shop: Shop, program: Server, *, is_told: bool = True)
 
 
 @pytest.mark.parametrize("die", ["asked", "shown"])
-async def test_a_program_that_dies_before_its_answer_finds_its_question(
+async def test_program_killed_before_answer_finds_its_question(
     shop: Shop, ann: Person, start: Start, die: str
 ) -> None:
     async with shop.start():
@@ -87,7 +87,7 @@ async def test_a_program_that_dies_before_its_answer_finds_its_question(
 
 
 @pytest.mark.parametrize("die", ["answered", "claimed", "working", "worked", "kept", "booked"])
-async def test_a_program_that_dies_after_its_answer_asks_nobody_again(
+async def test_program_killed_after_answer_does_not_ask_again(
     shop: Shop, ann: Person, start: Start, die: str
 ) -> None:
     async with shop.start() as server:
@@ -101,7 +101,7 @@ async def test_a_program_that_dies_after_its_answer_asks_nobody_again(
 
 
 @pytest.mark.parametrize("die", ["over", "ended"])
-async def test_a_program_that_dies_after_its_end_does_nothing_again(
+async def test_program_killed_after_end_repeats_nothing(
     shop: Shop, ann: Person, start: Start, die: str
 ) -> None:
     async with shop.start():
@@ -113,7 +113,7 @@ async def test_a_program_that_dies_after_its_end_does_nothing_again(
     assert len(shop.work) == 1
 
 
-async def test_a_program_goes_on_by_itself_when_its_server_comes_back_with_its_question(
+async def test_program_continues_when_server_restarts_with_its_question(
     shop: Shop, ann: Person, start: Start
 ) -> None:
     async with shop.start(die="stored") as server, start() as program:
@@ -124,7 +124,7 @@ async def test_a_program_goes_on_by_itself_when_its_server_comes_back_with_its_q
 
 
 @pytest.mark.parametrize("die", ["settled", "work claimed", "work kept", "delivered"])
-async def test_a_program_goes_on_by_itself_when_its_server_comes_back_with_what_it_kept(
+async def test_program_continues_when_server_restarts_with_stored_answer(
     shop: Shop, ann: Person, start: Start, die: str
 ) -> None:
     async with shop.start(die=die) as server, start() as program:

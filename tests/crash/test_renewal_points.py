@@ -36,7 +36,7 @@ async def renewals(account_env: AccountEnv) -> int:
     return sum("grant_type=refresh_token" in one["body"] for one in asked)
 
 
-async def test_a_due_key_is_renewed_without_a_question(
+async def test_due_access_token_is_refreshed_without_question(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     await connected(account_env, customer, mode=mode)
@@ -49,7 +49,7 @@ async def test_a_due_key_is_renewed_without_a_question(
     assert await renewals(account_env) == 1
 
 
-async def test_an_answer_that_was_lost_costs_one_question_and_no_storm(
+async def test_lost_refresh_reply_costs_one_question(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     await connected(account_env, customer, mode=mode)
@@ -72,7 +72,7 @@ async def test_an_answer_that_was_lost_costs_one_question_and_no_storm(
     assert await account_env.statuses("account") == ["connected"]
 
 
-async def test_another_process_waits_for_the_claim_of_a_dead_one(
+async def test_another_process_waits_for_claim_of_killed_process(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     await connected(account_env, customer, mode=mode)
@@ -94,7 +94,7 @@ async def test_another_process_waits_for_the_claim_of_a_dead_one(
     assert await renewals(account_env) == 2
 
 
-async def test_fifty_calls_of_two_processes_renew_one_key_once(
+async def test_fifty_calls_in_two_processes_refresh_token_once(
     account_env: AccountEnv, customer: Customer, mode: str
 ) -> None:
     await connected(account_env, customer, mode=mode)

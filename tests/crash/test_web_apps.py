@@ -39,7 +39,7 @@ async def _running(name: str, *, listener: socket.socket, folder: Path) -> Async
 
 
 @pytest.mark.parametrize("name", ["connect_in_fastapi", "connect_in_litestar"])
-async def test_the_same_user_and_key_go_on_with_the_question(name: str, tmp_path: Path) -> None:
+async def test_same_user_and_key_continue_question_after_restart(name: str, tmp_path: Path) -> None:
     with bound("127.0.0.1") as listener:
         listener.listen()  # connections wait until the application is up
         await _asked_before_and_after(name, listener, tmp_path)

@@ -40,21 +40,21 @@ SPARE = timedelta(seconds=5)
 CHOSEN_HERE = {"ELICIT_STORE": "memory:", "ELICIT_SECRET": "a" * 32}
 
 
-def test_every_name_of_ours_is_a_setting() -> None:
+def test_every_variable_in_deploy_files_is_a_setting() -> None:
     named = set(re.findall(r"\b(?:ELICIT|MCP)_[A-Z_]+\b", everything()))
     assert len(named) >= 10
     assert {name for name in named if not any(row.match(name) for row in TABLE)} == set()
 
 
 @pytest.mark.parametrize("where", commands())
-def test_each_file_starts_us_by_a_command_that_there_is(where: str) -> None:
+def test_each_start_command_is_accepted_by_command_line(where: str) -> None:
     options = parser_for(words := [each.replace("$PORT", PORT) for each in commands()[where]])
     read = options.parse_args(words)
     server = None if where == "Procfile" else "my_tools:mcp"  # ELICIT_SERVER names the server
     assert (read.server, read.port) == (server, DEFAULT_PORT)
 
 
-def test_the_environment_of_the_unit_can_be_read() -> None:
+def test_systemd_environment_is_valid() -> None:
     settings = read_settings(variables((DEPLOY / "systemd" / "elicit.env").read_text("utf-8")))
     folder = of_unit("StateDirectory")
     assert settings.store == f"sqlite:////var/lib/{folder}/elicit.db"
@@ -62,7 +62,7 @@ def test_the_environment_of_the_unit_can_be_read() -> None:
     assert settings.proxies
 
 
-async def test_the_environment_of_the_composition_can_be_read() -> None:
+async def test_compose_environment_is_valid() -> None:
     command = ("docker-compose", "--file", COMPOSE, "config", "--format", "json")
     composed = json.loads((await run_packaged(*command, **CHOSEN)).out)
     service = composed["services"]["elicit"]
@@ -74,7 +74,7 @@ async def test_the_environment_of_the_composition_can_be_read() -> None:
     assert composed["services"]["caddy"]["environment"]["UPSTREAM"] == f"elicit:{PORT}"
 
 
-def test_the_environment_of_a_pod_can_be_read() -> None:
+def test_pod_environment_is_valid() -> None:
     (container,) = manifest("StatefulSet")["spec"]["template"]["spec"]["containers"]
     named = {each["name"]: "elicit-0" for each in container["env"]}
     secret = {name: CHOSEN[name] for name in CHOSEN if name.startswith("ELICIT_")}
@@ -84,7 +84,7 @@ def test_the_environment_of_a_pod_can_be_read() -> None:
     assert [each.popitem()[0] for each in container["envFrom"]] == ["configMapRef", "secretRef"]
 
 
-def test_it_is_one_port_everywhere() -> None:
+def test_all_files_use_same_port() -> None:
     assert of_nginx("server") == [f"127.0.0.1:{PORT}"]
     assert f"{{$UPSTREAM:127.0.0.1:{PORT}}}" in CADDY
     assert of_dockerfile("EXPOSE") == [PORT]
@@ -102,7 +102,7 @@ def test_it_is_one_port_everywhere() -> None:
     assert {each.rpartition(":")[2] for each in of_nginx("proxy_pass", site)} == {PORT}
 
 
-def test_whoever_ends_it_gives_it_the_time_that_it_takes() -> None:
+def test_stop_timeouts_leave_enough_time_to_shut_down() -> None:
     assert seconds(of_unit("TimeoutStopSec")) >= ENDING + SPARE
     spec = manifest("StatefulSet")["spec"]["template"]["spec"]
     (container,) = spec["containers"]
@@ -115,7 +115,7 @@ def test_whoever_ends_it_gives_it_the_time_that_it_takes() -> None:
     assert seconds(waits) >= seconds(ready["periodSeconds"])
 
 
-def test_no_proxy_cuts_off_a_call_that_is_held_or_a_stream() -> None:
+def test_proxies_do_not_cut_off_held_calls_or_streams() -> None:
     annotations = manifest("Ingress")["metadata"]["annotations"]
     passes = manifest("ConfigMap", "elicit-front")["data"]["elicit.pass"]
     prefix = "nginx.ingress.kubernetes.io/proxy-"
@@ -132,7 +132,7 @@ def test_no_proxy_cuts_off_a_call_that_is_held_or_a_stream() -> None:
     assert re.search(r"\bflush_interval -1\n", CADDY)
 
 
-def test_a_proxy_ends_an_idle_connection_before_the_server_does() -> None:
+def test_proxies_close_idle_connections_before_server_does() -> None:
     # finding: XV7
     kept = read_settings({**CHOSEN_HERE, "ELICIT_PROXIES": "127.0.0.1"}).arrivals.idle
     assert seconds(of_nginx("keepalive_timeout")[0].partition(";")[0]) + SPARE < kept
@@ -145,14 +145,14 @@ def test_a_proxy_ends_an_idle_connection_before_the_server_does() -> None:
     "page",
     ["docs/how-to/deployment.md", "docs/reference/benchmarks.md", "deploy/nginx/elicit.conf"],
 )
-def test_limits_of_nginx_stand_next_to_ours(page: str) -> None:
+def test_nginx_limits_are_documented_next_to_connection_limit(page: str) -> None:
     text = (HOUSE / page).read_text("utf-8")
     assert "ELICIT_CONNECTIONS" in text
     assert "worker_connections" in text
     assert "worker_rlimit_nofile" in text
 
 
-def test_each_nights_backup_uses_a_command_and_settings_that_there_are() -> None:
+def test_nightly_backup_uses_existing_command_and_settings() -> None:
     # finding: XV8
     unit = (DEPLOY / "systemd" / "elicit-backup.service").read_text("utf-8")
     (command,) = re.findall(r"(?m)^ExecStart=/bin/sh -c 'exec \S*/elicit (.*)'$", unit)
@@ -173,7 +173,7 @@ def test_each_nights_backup_uses_a_command_and_settings_that_there_are() -> None
     assert 'elicit backup "/backup/' in container["command"][-1]
 
 
-def test_a_proxy_takes_what_we_take() -> None:
+def test_proxies_allow_same_body_size_as_server() -> None:
     site = manifest("ConfigMap", "elicit-front")["data"]["elicit.conf"]
     annotations = manifest("Ingress")["metadata"]["annotations"]
     assert of_nginx("client_max_body_size") == of_nginx("client_max_body_size", site) == ["4m"]
@@ -181,14 +181,14 @@ def test_a_proxy_takes_what_we_take() -> None:
     assert "max_size 4MiB" in CADDY
 
 
-def test_the_image_serves_as_the_user_that_the_pods_have() -> None:
+def test_image_and_pods_use_same_user() -> None:
     (user,) = of_dockerfile("USER")
     context = manifest("StatefulSet")["spec"]["template"]["spec"]["securityContext"]
     assert user == f"{context['runAsUser']}:{context['runAsGroup']}"
     assert f"--uid {context['runAsUser']} " in DOCKERFILE
 
 
-def test_the_page_names_files_that_there_are() -> None:
+def test_deployment_page_names_only_existing_files() -> None:
     page = (HOUSE / "docs" / "how-to" / "deployment.md").read_text("utf-8")
     named = set(re.findall(r"`((?:systemd|nginx|caddy|container|kubernetes)/[\w./]+)`", page))
     named |= set(re.findall(r"\bdeploy/([\w./]+\.\w+)", page))

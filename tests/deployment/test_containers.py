@@ -24,19 +24,19 @@ from tests.support.serving import free_port
 CONTAINER = DEPLOY / "container"
 
 
-async def test_the_image_is_made_as_its_linter_likes_it() -> None:
+async def test_dockerfile_passes_hadolint() -> None:
     linted = await run_packaged("hadolint", "--no-color", str(CONTAINER / "Dockerfile"))
     assert (linted.status, linted.out) == (0, "")
 
 
-def test_what_is_not_named_stays_out_of_the_image() -> None:
+def test_dockerignore_excludes_all_files_except_listed() -> None:
     lines = (CONTAINER / ".dockerignore").read_text("utf-8").splitlines()
     assert [line for line in lines if not line.startswith("#")] == [
         *("*", "!my_tools.py", "!requirements.txt")
     ]
 
 
-async def test_the_image_says_whether_it_is_well_by_its_public_name(tmp_path: Path) -> None:
+async def test_image_health_check_uses_public_name(tmp_path: Path) -> None:
     command, name = health_check(), "https://tools.example.com/tools/"
     assert command[:2] == ["python", "-c"]
     settings = {
@@ -53,7 +53,7 @@ async def test_the_image_says_whether_it_is_well_by_its_public_name(tmp_path: Pa
     assert gone.status == 1
 
 
-async def test_the_composition_is_whole_and_says_what_is_missing() -> None:
+async def test_compose_file_is_complete_and_names_missing_settings() -> None:
     whole = await run_packaged(
         "docker-compose", "--file", COMPOSE, "config", "--format", "json", **CHOSEN
     )
@@ -68,7 +68,7 @@ async def test_the_composition_is_whole_and_says_what_is_missing() -> None:
 
 
 @pytest.mark.parametrize("version", ["1.29", "1.37"])
-async def test_the_manifests_are_of_kubernetes(version: str) -> None:
+async def test_manifests_are_valid_for_kubernetes(version: str) -> None:
     checked = await run(
         *(sys.executable, str(packages() / "bin" / "kubernetes-validate")),
         *(
@@ -84,7 +84,7 @@ async def test_the_manifests_are_of_kubernetes(version: str) -> None:
     assert (checked.status, checked.out, checked.err) == (0, "", "")
 
 
-def test_what_selects_pods_finds_some() -> None:
+def test_every_selector_matches_some_pods() -> None:
     labels = [template["metadata"]["labels"] for _, template in pods()]
     selectors = [
         selector.get("matchLabels", selector)
@@ -96,7 +96,7 @@ def test_what_selects_pods_finds_some() -> None:
     assert all(any(set(s.items()) <= set(of.items()) for of in labels) for s in selectors)
 
 
-def test_a_pod_may_do_little_and_keeps_nothing() -> None:
+def test_pods_have_minimal_rights_and_no_volumes() -> None:
     for name, template in pods():
         spec = template["spec"]
         assert spec["securityContext"]["runAsNonRoot"], name
@@ -111,7 +111,7 @@ def test_a_pod_may_do_little_and_keeps_nothing() -> None:
         assert not any("persistentVolumeClaim" in volume for volume in spec["volumes"]), name
 
 
-def test_one_pod_is_always_left() -> None:
+def test_disruption_budget_leaves_at_least_one_pod() -> None:
     for name, _ in pods():
         (replicas,) = [
             each["spec"]["replicas"]
@@ -121,7 +121,7 @@ def test_one_pod_is_always_left() -> None:
         assert manifest("PodDisruptionBudget", name)["spec"]["maxUnavailable"] < replicas
 
 
-def test_pods_are_asked_by_the_public_name() -> None:
+def test_probes_use_public_host_name() -> None:
     host = urlsplit(manifest("ConfigMap")["data"]["ELICIT_URL"]).netloc
     (container,) = manifest("StatefulSet")["spec"]["template"]["spec"]["containers"]
     asked = {probe: container[probe]["httpGet"] for probe in container if probe.endswith("Probe")}

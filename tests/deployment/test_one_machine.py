@@ -29,13 +29,13 @@ def _unit(tmp_path: Path) -> str:
     return str(tmp_path / UNIT.name)
 
 
-async def test_the_unit_is_one_that_systemd_starts(unit: str) -> None:
+async def test_systemd_accepts_the_unit(unit: str) -> None:
     verified = await run(found("systemd-analyze"), "verify", unit)
     assert (verified.status, verified.err) == (0, "")
 
 
 @pytest.mark.parametrize("name", ["elicit-backup.service", "elicit-backup.timer"])
-async def test_the_backup_is_one_that_systemd_starts(tmp_path: Path, name: str) -> None:
+async def test_systemd_accepts_the_backup_units(tmp_path: Path, name: str) -> None:
     # finding: XV8
     for each in ("elicit-backup.service", "elicit-backup.timer"):
         (tmp_path / each).write_text((DEPLOY / "systemd" / each).read_text("utf-8"))
@@ -43,13 +43,13 @@ async def test_the_backup_is_one_that_systemd_starts(tmp_path: Path, name: str) 
     assert (verified.status, verified.err) == (0, "")
 
 
-async def test_the_unit_may_do_little_more_than_serve(unit: str) -> None:
+async def test_systemd_unit_is_sandboxed(unit: str) -> None:
     command = ("security", "--offline=true", "--threshold=15", "--no-pager", unit)
     judged = await run(found("systemd-analyze"), *command)
     assert judged.status == 0, judged.out[-400:]
 
 
-async def test_caddy_reads_its_file_and_would_write_it_so() -> None:
+async def test_caddyfile_is_formatted() -> None:
     file = DEPLOY / "caddy" / "Caddyfile"
     formatted = await run_packaged("caddy", "fmt", str(file))
     assert formatted.out == file.read_text("utf-8")
@@ -73,12 +73,12 @@ async def at(host: FrontedHost, tmp_path_factory: pytest.TempPathFactory) -> Asy
     [each for each in PROMISES if not each.ends and each.name not in FRONTS_OWN],
     ids=lambda promise: promise.name,
 )
-async def test_a_promise_holds_behind_a_front(at: Served, promise: Promise) -> None:
+async def test_promise_holds_behind_proxy(at: Served, promise: Promise) -> None:
     # parity: F14
     assert await promise.check(at) is Verdict.HOLDS
 
 
-async def test_calls_that_are_held_are_answered_through_a_front_when_the_server_ends(
+async def test_held_calls_are_answered_through_proxy_when_server_stops(
     host: FrontedHost, tmp_path: Path
 ) -> None:
     async with host.served(tmp_path) as served:
@@ -93,7 +93,7 @@ async def test_calls_that_are_held_are_answered_through_a_front_when_the_server_
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_a_caller_says_of_its_own_address_goes_no_further(at: Served) -> None:
+async def test_forged_forwarding_headers_are_not_passed_to_server(at: Served) -> None:
     forged = {"x-forwarded-for": "no address at all", "x-forwarded-proto": "ftp"}
     async with at.browser() as browser:
         answer = await browser.get(f"{at.url}/live", headers=forged)
@@ -101,7 +101,7 @@ async def test_what_a_caller_says_of_its_own_address_goes_no_further(at: Served)
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_no_front_compresses_a_page(at: Served) -> None:
+async def test_proxies_do_not_compress_pages(at: Served) -> None:
     async with at.browser() as browser:
         page = await browser.get(f"{at.url}/", headers={"accept-encoding": "gzip, zstd, br"})
     assert page.headers["content-type"].startswith("text/html")

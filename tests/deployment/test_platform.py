@@ -51,7 +51,7 @@ async def test_honcho_serves_the_demo_on_an_unchanged_checkout(tmp_path: Path) -
     assert "sign_guest_book" in home.text
 
 
-async def test_procfile_serves_the_server_of_the_setting_at_the_port_of_the_platform(
+async def test_procfile_serves_configured_server_on_port_of_platform(
     tmp_path: Path,
 ) -> None:
     shutil.copy(HOUSE / "Procfile", tmp_path)

@@ -157,7 +157,7 @@ async def _nginx(folder: Path, *, front: int, pods: int, resolver: int) -> Async
         await ended(process)
 
 
-async def test_a_session_goes_to_the_pod_that_has_it(tmp_path: Path) -> None:
+async def test_session_is_routed_to_its_pod(tmp_path: Path) -> None:
     # parity: F14
     async with cluster(tmp_path) as here:
         for name in (*here.pods, *here.pods):
@@ -168,21 +168,21 @@ async def test_a_session_goes_to_the_pod_that_has_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "session", [None, "s", f"s.{ID}", f"s.elicit-1-{ID}.", f"s.elicit-1.evil.example-{ID}"]
 )
-async def test_what_names_no_pod_goes_to_any(tmp_path: Path, session: str | None) -> None:
+async def test_request_without_valid_pod_name_goes_to_any_pod(
+    tmp_path: Path, session: str | None
+) -> None:
     async with cluster(tmp_path) as here:
         assert (await here.post(session)).text == "elicit-0"
 
 
 @pytest.mark.parametrize("name", ["elicit-0", "elicit-7"])
-async def test_the_session_of_a_pod_that_is_gone_is_told_so_by_another(
-    tmp_path: Path, name: str
-) -> None:
+async def test_session_of_missing_pod_is_answered_by_another_pod(tmp_path: Path, name: str) -> None:
     async with cluster(tmp_path, gone=frozenset({"elicit-0"})) as here:
         assert (await here.post(f"s.{name}-{ID}")).text == "elicit-1"
         assert here.pods["elicit-1"].asked[0].endswith("a call")
 
 
-async def test_a_request_without_a_session_is_not_made_twice(tmp_path: Path) -> None:
+async def test_failed_request_without_session_is_not_repeated(tmp_path: Path) -> None:
     async with cluster(tmp_path) as here:
         here.pods["elicit-0"].breaks = True
         assert (await here.post(None)).status_code == 502
@@ -216,9 +216,7 @@ async def ours(folder: Path, *, store: str) -> AsyncIterator[tuple[Served, Mappi
 
 
 @pytest.mark.parametrize("store", STORES)
-async def test_people_are_asked_through_the_front_whichever_pod_has_them(
-    tmp_path: Path, store: str
-) -> None:
+async def test_people_are_asked_through_proxy_by_any_pod(tmp_path: Path, store: str) -> None:
     async with (
         STORES[store](tmp_path) as address,
         ours(tmp_path, store=address) as (served, pods),

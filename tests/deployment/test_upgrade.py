@@ -51,7 +51,9 @@ async def finished(caller: CutOffCaller, state: str | None = None) -> str:
 
 
 @pytest.mark.parametrize("asks", VERSIONS)
-async def test_a_person_answers_at_one_version_what_the_other_asked(site: Site, asks: str) -> None:
+async def test_question_asked_by_old_or_new_version_is_answered_at_the_other(
+    site: Site, asks: str
+) -> None:
     async with site.served(asks) as here, site.served(other(asks)) as there:
         async with here.caller(LEGACY) as caller, asked(caller) as (link, lines):
             await there.person(link)
@@ -65,7 +67,7 @@ async def test_a_person_answers_at_one_version_what_the_other_asked(site: Site, 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
 @pytest.mark.parametrize("first", VERSIONS)
-async def test_what_one_version_asked_is_answered_when_the_other_has_taken_its_place(
+async def test_question_asked_by_replaced_version_is_answered_at_its_successor(
     site: Site, first: str, revision: str
 ) -> None:
     async with site.served(first) as here, here.caller(revision) as caller:

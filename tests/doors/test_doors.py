@@ -23,7 +23,7 @@ async def world() -> AsyncIterator[World]:
 
 @pytest.mark.parametrize("door", Door)
 @pytest.mark.parametrize("rule", RULES)
-async def test_a_rule_holds_at_a_door(rule: str, door: Door, world: World) -> None:
+async def test_rule_holds_at_door(rule: str, door: Door, world: World) -> None:
     cell = RULES[rule].cells.get(door)
     assert cell is not None, f"{rule} says nothing of {door}: add a probe or a reason"
     if isinstance(cell, str):
@@ -40,9 +40,9 @@ async def test_every_door_belongs_to_one_group() -> None:
     assert sorted(door for group in GROUPS for door in group) == sorted(Door)
 
 
-async def test_rules_have_names_of_their_own() -> None:
+async def test_rules_have_unique_names() -> None:
     assert len(RULES) == len(rules())
 
 
-async def test_the_page_of_rules_and_doors_is_up_to_date() -> None:
+async def test_page_of_rules_and_doors_is_up_to_date() -> None:
     assert DOCUMENT.read_text("utf-8") == document(), "write it again: python -m tests.doors"

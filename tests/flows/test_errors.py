@@ -39,12 +39,12 @@ def real() -> dict[str, str | None]:
     }
 
 
-def test_the_tree_in_the_docstring_is_the_real_one() -> None:
+def test_error_tree_in_docstring_matches_classes() -> None:
     assert drawn() == real()
 
 
 @pytest.mark.parametrize("name", sorted(real()))
-def test_every_error_says_what_it_is_to_programs(name: str) -> None:
+def test_every_error_has_name_codes_and_docstring(name: str) -> None:
     error = getattr(errors, name)
     assert re.fullmatch(r"[A-Z_]+", error.name)
     assert error.jsonrpc_code < 0
@@ -54,19 +54,19 @@ def test_every_error_says_what_it_is_to_programs(name: str) -> None:
     assert error.__doc__
 
 
-def test_no_two_errors_have_one_name() -> None:
+def test_error_names_are_unique() -> None:
     # An invalid question and an invalid answer share a name, which FrontMCP uses for both.
     others = [name for name in real() if name not in ("NotAccepted", "InvalidAnswer")]
     names = [getattr(errors, name).name for name in others]
     assert len(set(names)) == len(names)
 
 
-def test_wrong_arguments_are_value_errors_too() -> None:
+def test_argument_errors_are_value_errors() -> None:
     assert issubclass(InvalidQuestion, ValueError)
     assert issubclass(WeakSecret, ValueError)
 
 
-def test_an_error_carries_its_facts() -> None:
+def test_error_carries_its_details() -> None:
     refused = NotPossible(status="accepted", wanted="declined")
     assert (refused.status, refused.wanted) == ("accepted", "declined")
     assert "accepted" in str(refused)
@@ -91,7 +91,7 @@ def test_refused_change_says_what_happened(status: str, happened: str) -> None:
     assert str(error) == f"{happened}, so it cannot be accepted now."
 
 
-def test_every_status_has_words_for_what_happened() -> None:
+def test_every_status_has_a_refusal_sentence() -> None:
     # finding: XQ10
     for status in (*Status, *ReceiptStatus):
         words = str(errors.NotPossible(status=status, wanted=Status.EXCHANGING))

@@ -24,7 +24,7 @@ from flows.schema.schema import schema_of
 from tests.support.samples import PAGES
 
 
-def test_the_table_of_the_documentation_is_that_of_the_code() -> None:
+def test_hook_table_in_documentation_matches_code() -> None:
     text = PAGES["docs/how-to/webhooks.md"].partition("\n## Hooks\n")[2]
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert rows == [
@@ -46,12 +46,12 @@ def test_the_table_of_the_documentation_is_that_of_the_code() -> None:
         if moment not in stage.moments
     ],
 )
-def test_nothing_replaces_a_guard_or_stands_around_a_write(moment: str, stage: str) -> None:
+def test_guard_cannot_be_replaced_and_write_cannot_be_wrapped(moment: str, stage: str) -> None:
     with pytest.raises(BadPlugin, match="write before or"):
         getattr(hooks, moment)(stage)
 
 
-def test_only_the_words_are_replaced() -> None:
+def test_only_describe_stage_can_be_replaced() -> None:
     replaced = [stage.name for stage in STAGES.values() if "replace" in stage.moments]
     assert replaced == ["describe"]
     assert not any(stage.leaves_open for stage in STAGES.values() if stage.is_guard)
@@ -65,12 +65,12 @@ def test_only_the_words_are_replaced() -> None:
         (lambda: None, "has no stage"),
     ],
 )
-def test_a_stage_that_there_is_not_is_named(stage: Any, says: str) -> None:
+def test_unknown_stage_is_named_in_error(stage: Any, says: str) -> None:
     with pytest.raises(BadPlugin, match=says):
         before(stage)
 
 
-def test_what_could_not_work_is_told_where_it_is_declared() -> None:
+def test_invalid_hook_is_refused_at_declaration() -> None:
     def plain(self: object, question: object, call_on: object) -> None:
         raise AssertionError
 
@@ -109,7 +109,7 @@ class Derived(Base):
         raise AssertionError
 
 
-def test_hooks_stand_in_the_order_in_which_they_are_written() -> None:
+def test_hooks_run_in_order_of_declaration() -> None:
     found = [(hook.moment, hook.stage.name, hook.method) for hook in hooks_of(Derived())]
     assert found == [
         ("before", "describe", "first"),
@@ -123,7 +123,7 @@ def test_hooks_stand_in_the_order_in_which_they_are_written() -> None:
     ("plugin", "says"),
     [(Base, r"So write Base\(\)"), (object(), "has no hooks"), (None, "has no hooks")],
 )
-def test_what_is_no_plugin_is_told_what_to_write(plugin: object, says: str) -> None:
+def test_non_plugin_object_is_refused_with_explanation(plugin: object, says: str) -> None:
     with pytest.raises(BadPlugin, match=says):
         hooks_of(plugin)
 
@@ -162,7 +162,7 @@ TYPED: dict[str, Any] = {
         {},
     ],
 )
-def test_an_answer_may_say_less(changed: dict[str, Any]) -> None:
+def test_hook_may_shorten_or_remove_answer_fields(changed: dict[str, Any]) -> None:
     must_say_no_more(ORDER, TYPED, {**TYPED, **changed})
     must_say_no_more(ORDER, TYPED, changed)
 
@@ -184,17 +184,17 @@ def test_an_answer_may_say_less(changed: dict[str, Any]) -> None:
         {"extras": ["salt", "salt", "salt"]},
     ],
 )
-def test_nobody_answers_for_the_person(changed: dict[str, Any]) -> None:
+def test_hook_cannot_change_answer_of_person(changed: dict[str, Any]) -> None:
     with pytest.raises(HookMisused, match=f"changes {next(iter(changed))}"):
         must_say_no_more(ORDER, TYPED, {**TYPED, **changed})
 
 
-def test_a_field_that_was_left_out_stays_out() -> None:
+def test_hook_cannot_add_field_left_out_by_person() -> None:
     with pytest.raises(HookMisused, match="changes note"):
         must_say_no_more(ORDER, {"count": 1}, {"count": 1, "note": ""})
 
 
-def test_what_was_said_stands_in_no_traceback() -> None:
+def test_repr_of_hook_arguments_hides_question_and_answer() -> None:
     about: dict[str, Any] = {
         **dict.fromkeys(("server", "tool", "client", "client_id", "owner"), "x"),
         "kind": "form",

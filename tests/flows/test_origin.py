@@ -40,7 +40,7 @@ from tests.support.clock import NOON
         ("https://example。com/", "https://example.com"),
     ],
 )
-def test_the_origin_is_scheme_host_and_port(address: str, origin: str) -> None:
+def test_origin_consists_of_scheme_host_and_port(address: str, origin: str) -> None:
     assert origin_of(address) == origin
     assert origin_of(origin) == origin
 
@@ -123,14 +123,14 @@ def test_the_origin_is_scheme_host_and_port(address: str, origin: str) -> None:
         "https://\ud800.example",
     ],
 )
-def test_an_address_that_is_not_fit_for_a_person_is_refused(address: str) -> None:
+def test_unsafe_address_is_refused(address: str) -> None:
     with pytest.raises(InvalidQuestion):
         origin_of(address)
     with pytest.raises(InvalidQuestion):
         _ = elicit.url("Please go there.", address)
 
 
-def test_the_longest_address_is_read_and_a_longer_one_is_refused() -> None:
+def test_address_longer_than_limit_is_refused() -> None:
     longest = "https://example.com/".ljust(URL_AT_MOST, "x")
     assert origin_of(longest) == "https://example.com"
     for more in (1, 1 << 20):
@@ -146,7 +146,7 @@ def test_the_longest_address_is_read_and_a_longer_one_is_refused() -> None:
         ("https://a\u200db.example", "https://ab.example"),
     ],
 )
-def test_a_letter_that_browsers_keep_is_no_other_letter_here(address: str, other: str) -> None:
+def test_host_with_special_characters_is_not_read_as_another_host(address: str, other: str) -> None:
     """The address is refused, or its host is the one that browsers open."""
     try:
         origin = origin_of(address)
@@ -156,7 +156,7 @@ def test_a_letter_that_browsers_keep_is_no_other_letter_here(address: str, other
 
 
 @pytest.mark.parametrize("letter", list("%<>^|\";,'*`{}!$&()+=~"))
-def test_a_host_has_letters_digits_hyphens_and_dots_only(letter: str) -> None:
+def test_host_with_forbidden_character_is_refused(letter: str) -> None:
     with pytest.raises(InvalidQuestion):
         origin_of(f"https://a{letter}b.example")
 
@@ -164,19 +164,19 @@ def test_a_host_has_letters_digits_hyphens_and_dots_only(letter: str) -> None:
 @pytest.mark.parametrize(
     "letter", ["\uff1b", "\uff0541", "\uff3c", "\u00a0", "\uff0f", "\u202e", "\u3000"]
 )
-def test_a_letter_that_becomes_another_sign_is_refused_in_a_host(letter: str) -> None:
+def test_host_with_character_normalizing_to_another_is_refused(letter: str) -> None:
     with pytest.raises(InvalidQuestion):
         origin_of(f"https://a{letter}b.example")
 
 
 @pytest.mark.parametrize("host", [".", "..", "a..b", ".example"])
-def test_a_host_has_no_empty_labels(host: str) -> None:
+def test_host_with_empty_label_is_refused(host: str) -> None:
     with pytest.raises(InvalidQuestion):
         origin_of(f"https://{host}/")
 
 
 @pytest.mark.parametrize("host", ["[v1.example.com]", "[fe80::1%25eth0]"])
-def test_only_an_ipv6_address_stands_in_brackets(host: str) -> None:
+def test_brackets_without_ipv6_address_are_refused(host: str) -> None:
     with pytest.raises(InvalidQuestion):
         origin_of(f"https://{host}/")
 
@@ -184,13 +184,13 @@ def test_only_an_ipv6_address_stands_in_brackets(host: str) -> None:
 @pytest.mark.parametrize(
     "letter", ["\x85", "\x9b", "\u2028", "\u2029", "\u202e", "\u2066", "\ufeff"]
 )
-def test_no_control_character_of_any_kind_passes(letter: str) -> None:
+def test_control_characters_in_address_are_refused(letter: str) -> None:
     with pytest.raises(InvalidQuestion):
         origin_of(f"https://example.com/{letter}")
 
 
 @pytest.mark.parametrize("path", ["日本", "ü", "?q=é"])
-def test_an_address_leaves_in_letters_that_a_header_can_carry(path: str) -> None:
+def test_redirect_address_is_ascii(path: str) -> None:
     try:
         question = elicit.url("Please go there.", f"https://example.com/{path}")
     except InvalidQuestion:
@@ -214,13 +214,13 @@ def test_an_address_leaves_in_letters_that_a_header_can_carry(path: str) -> None
         ("example.com", False),
     ],
 )
-def test_loopback_is_this_machine_and_nothing_else(host: str, is_ours: bool) -> None:
+def test_only_loopback_hosts_count_as_this_machine(host: str, is_ours: bool) -> None:
     assert is_loopback(host) is is_ours
 
 
 @settings(deadline=None)
 @given(st.text(max_size=80))
-def test_whatever_the_address_only_invalid_question_is_raised(text: str) -> None:
+def test_random_address_raises_only_invalid_question(text: str) -> None:
     for address in (text, f"https://{text}", f"https://{text}.example/", f"http://[{text}]"):
         try:
             origin = origin_of(address)
@@ -247,5 +247,5 @@ def departure_of(url: str) -> str:
     return stop.value.value.url  # type: ignore[no-any-return]  # StopIteration knows no type
 
 
-def test_a_visit_asks_nothing_of_the_service_on_the_way() -> None:
+def test_redirect_address_of_visit_is_unchanged() -> None:
     assert departure_of("https://example.com/x") == "https://example.com/x"

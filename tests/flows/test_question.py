@@ -27,12 +27,12 @@ def visit(of: Question[Any]) -> Visit:
     return of.request
 
 
-def test_a_question_that_was_not_awaited_has_no_truth() -> None:
+def test_question_without_await_has_no_truth_value() -> None:
     with pytest.raises(TypeError, match="await"):
         bool(question())
 
 
-def test_a_question_that_was_not_awaited_is_no_answer_to_be_used() -> None:
+def test_question_without_await_cannot_be_used_as_answer() -> None:
     asked: Any = question()
     for use in (lambda: asked.id, lambda: asked["id"], lambda: list(asked), lambda: len(asked)):
         with pytest.raises(NotAwaited, match="write `await` before"):
@@ -41,7 +41,7 @@ def test_a_question_that_was_not_awaited_is_no_answer_to_be_used() -> None:
     assert copy.copy(asked) == asked
 
 
-async def test_where_nobody_asks_the_await_says_so() -> None:
+async def test_await_without_asker_raises_no_asker() -> None:
     for awaited in (question(), question().outcome(), question().or_none()):
         with pytest.raises(NoAsker):
             await awaited
@@ -51,7 +51,7 @@ async def test_where_nobody_asks_the_await_says_so() -> None:
         elicit.can("url")
 
 
-async def test_an_await_asks_once_and_again_when_awaited_again() -> None:
+async def test_each_await_asks_the_question_once() -> None:
     told = Told(Outcome(status=Status.ACCEPTED, content={"n": 1}))
     asked = question()
     with asking(told):
@@ -62,7 +62,7 @@ async def test_an_await_asks_once_and_again_when_awaited_again() -> None:
 
 
 @pytest.mark.parametrize("status", [s for s in Status if s.is_final and s is not Status.ACCEPTED])
-async def test_each_no_raises_its_own_error_and_is_none_for_who_asks_so(status: Status) -> None:
+async def test_each_refusal_raises_its_own_error_and_or_none_returns_none(status: Status) -> None:
     error = refusal(
         status, message="Please?", elicitation_id="e-1", timeout=timedelta(minutes=5), why="reason"
     )
@@ -79,7 +79,7 @@ async def test_each_no_raises_its_own_error_and_is_none_for_who_asks_so(status: 
     assert outcome.action in {"decline", "cancel"}
 
 
-def test_every_no_has_an_error_of_its_own() -> None:
+def test_every_refusal_status_has_its_own_error() -> None:
     kinds = {
         type(refusal(s, message="m", elicitation_id="e", timeout=timedelta(minutes=5)))
         for s in Status
@@ -89,12 +89,12 @@ def test_every_no_has_an_error_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("status", [s for s in Status if not s.is_final])
-def test_what_is_open_is_no_outcome(status: Status) -> None:
+def test_open_status_has_no_refusal_error(status: Status) -> None:
     with pytest.raises(ValueError, match="not an outcome"):
         refusal(status, message="m", elicitation_id="e", timeout=timedelta(minutes=5))
 
 
-async def test_whoever_asks_is_forgotten_after_the_block_and_in_no_other_task() -> None:
+async def test_asker_is_reset_after_its_block() -> None:
     told = Told(Outcome(status=Status.ACCEPTED, content={}))
     with asking(told):
         inner = asyncio.create_task(question().or_none())
@@ -105,7 +105,7 @@ async def test_whoever_asks_is_forgotten_after_the_block_and_in_no_other_task() 
 
 
 @pytest.mark.parametrize("message", ["", " ", "\n\t"])
-def test_an_empty_message_is_refused_by_the_verb(message: str) -> None:
+def test_empty_message_is_refused(message: str) -> None:
     with pytest.raises(InvalidQuestion):
         _ = question(message)
 
@@ -121,17 +121,17 @@ def test_an_empty_message_is_refused_by_the_verb(message: str) -> None:
         timedelta.min,
     ],
 )
-def test_a_timeout_that_nobody_can_mean_is_refused_by_the_verb(timeout: timedelta) -> None:
+def test_timeout_outside_limits_is_refused(timeout: timedelta) -> None:
     with pytest.raises(InvalidQuestion):
         _ = question(timeout=timeout)
 
 
-def test_the_shortest_and_the_longest_timeout_are_allowed() -> None:
+def test_shortest_and_longest_timeout_are_allowed() -> None:
     assert question(timeout=timedelta(seconds=1)).timeout == timedelta(seconds=1)
     assert question(timeout=TIMEOUT_AT_MOST).timeout == TIMEOUT_AT_MOST
 
 
-def test_a_number_of_seconds_is_no_timeout_and_one_text_no_list() -> None:
+def test_timeout_as_number_and_list_as_text_are_refused() -> None:
     # finding: A10
     with pytest.raises(InvalidQuestion, match="timedelta"):
         _ = question(timeout=cast("Any", 5))
@@ -141,7 +141,7 @@ def test_a_number_of_seconds_is_no_timeout_and_one_text_no_list() -> None:
         _ = elicit.url("m", URL, origins="https://example.com")
 
 
-def test_an_empty_key_is_refused_by_the_verb() -> None:
+def test_empty_key_is_refused() -> None:
     with pytest.raises(InvalidQuestion):
         _ = question(key="")
 
@@ -149,17 +149,17 @@ def test_an_empty_key_is_refused_by_the_verb() -> None:
 @pytest.mark.parametrize(
     "id", ["", "a b", "a/b", "é", "a\n", "\n", "x" * 129, "a:b", "%41", "\x00"]
 )
-def test_an_id_that_does_not_fit_in_a_path_is_refused_by_the_verb(id: str) -> None:
+def test_invalid_elicitation_id_is_refused(id: str) -> None:
     with pytest.raises(InvalidQuestion):
         _ = question(elicitation_id=id)
 
 
 @pytest.mark.parametrize("id", ["a", "order-7", "x" * 128, "a.b_c~d-e"])
-def test_an_id_of_the_authors_own_is_kept(id: str) -> None:
+def test_custom_elicitation_id_is_used(id: str) -> None:
     assert question(elicitation_id=id).elicitation_id == id
 
 
-def test_a_function_as_address_needs_its_origins() -> None:
+def test_url_function_requires_origins() -> None:
     with pytest.raises(InvalidQuestion):
         _ = elicit.url("m", lambda _: URL)
     made = elicit.url("m", lambda link: f"{URL}?back={link.id}", origins=["https://example.com"])
@@ -180,12 +180,12 @@ def test_a_function_as_address_needs_its_origins() -> None:
         "",
     ],
 )
-def test_what_is_no_origin_is_refused_by_the_verb(origin: str) -> None:
+def test_invalid_origin_is_refused(origin: str) -> None:
     with pytest.raises(InvalidQuestion):
         _ = question(origins=[origin])
 
 
-def test_one_text_for_origins_is_refused_and_not_taken_letter_by_letter() -> None:
+def test_origins_as_single_text_are_refused() -> None:
     with pytest.raises(InvalidQuestion):
         _ = question(origins="https://example.com")
 
@@ -194,25 +194,25 @@ def test_one_text_for_origins_is_refused_and_not_taken_letter_by_letter() -> Non
     "address",
     ["https://evil.example/", "https://example.com.evil.example/", "https://example.com:444/"],
 )
-def test_a_function_that_leads_elsewhere_is_refused_before_the_link_is_out(address: str) -> None:
+def test_url_function_with_foreign_origin_is_refused(address: str) -> None:
     made = elicit.url("m", lambda _: address, origins=["https://example.com"])
     with pytest.raises(InvalidQuestion, match=r"https://example\.com"):
         visit(made).address(LINK)
 
 
-def test_a_link_has_an_address_for_the_browser_and_one_for_the_service() -> None:
+def test_link_has_browser_return_url_and_service_callback_url() -> None:
     assert LINK.return_token == "return"
     assert LINK.return_url == "https://elicit.example/return?elicitation=return"
     assert LINK.callback_url == "https://elicit.example/callback/url/callback"
 
 
-def test_the_origin_of_a_text_is_a_literal_of_the_call() -> None:
+def test_origin_of_fixed_url_is_always_included() -> None:
     assert visit(question()).origins == ("https://example.com",)
     more = question(origins=["https://other.example", "https://example.com"])
     assert visit(more).origins == ("https://example.com", "https://other.example")
 
 
-def test_equal_questions_are_equal_and_have_one_digest() -> None:
+def test_equal_questions_have_equal_digest() -> None:
     assert question() == question()
     assert question().digest == question().digest
     assert len(question().digest) == 32
@@ -230,45 +230,45 @@ def test_equal_questions_are_equal_and_have_one_digest() -> None:
         question(origins=["https://example.org"]),
     ],
 )
-def test_what_the_person_is_told_differently_has_another_digest(other: Question[Any]) -> None:
+def test_question_shown_differently_has_another_digest(other: Question[Any]) -> None:
     assert other.digest != question().digest
 
 
-def test_what_only_the_tool_knows_does_not_change_the_digest() -> None:
+def test_key_and_timeout_do_not_change_digest() -> None:
     for same in (question(key="k"), question(timeout=timedelta(hours=1))):
         assert same.digest == question().digest
         assert same != question()
 
 
-def test_an_address_made_by_a_function_does_not_change_the_digest() -> None:
+def test_url_function_does_not_change_digest() -> None:
     origins = ["https://example.com"]
     one = elicit.url("m", lambda link: f"{URL}?{link.id}", origins=origins)
     other = elicit.url("m", lambda link: f"{URL}?{link.return_url}", origins=origins)
     assert one.digest == other.digest
 
 
-def test_questions_about_two_addresses_are_not_equal() -> None:
+def test_questions_with_different_urls_are_not_equal() -> None:
     assert question(url="https://example.com/1") != question(url="https://example.com/2")
 
 
-def test_to_have_gone_there_does_not_answer_whether_it_was_done_there() -> None:
+def test_wait_for_completion_changes_digest() -> None:
     assert question(wait_for_completion=False).digest != question().digest
 
 
 @pytest.mark.parametrize(
     ("message", "url"), [("Go \ud800 there.", URL), ("Go there.", "https://example.com/\udfff")]
 )
-def test_text_that_cannot_be_written_is_refused_by_the_verb(message: str, url: str) -> None:
+def test_text_with_lone_surrogate_is_refused(message: str, url: str) -> None:
     with pytest.raises(InvalidQuestion):
         _ = question(message, url)
 
 
-def test_a_message_that_nobody_can_read_is_refused_by_the_verb() -> None:
+def test_too_long_message_is_refused() -> None:
     with pytest.raises(InvalidQuestion):
         _ = question("x" * 100_000)
 
 
-async def test_work_done_once_needs_a_name() -> None:
+async def test_once_requires_a_name() -> None:
     async def work(key: str) -> Json:
         return key
 
@@ -278,7 +278,7 @@ async def test_work_done_once_needs_a_name() -> None:
         assert await elicit.once("name", work) == "idempotency-key"
 
 
-async def test_an_id_and_a_request_complete_through_two_doors() -> None:
+async def test_completion_accepts_an_id_or_a_request() -> None:
     class Request:
         query_params: ClassVar[Any] = {"elicitation": "x"}
         cookies: ClassVar[Any] = {}

@@ -41,14 +41,14 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("what", TOO_MUCH)
-def test_more_than_a_person_can_be_shown_is_refused_by_the_bound(what: str) -> None:
+def test_arguments_beyond_display_limits_are_refused(what: str) -> None:
     # finding: XS4
     arguments, words = TOO_MUCH[what]
     with pytest.raises(InvalidQuestion, match=words):
         must_be_shown(arguments)
 
 
-def test_what_is_at_its_bound_is_shown_whole() -> None:
+def test_arguments_at_display_limits_are_shown_in_full() -> None:
     # finding: XS4
     for arguments in (
         {"a": nested(DEPTH_AT_MOST)},
@@ -60,7 +60,7 @@ def test_what_is_at_its_bound_is_shown_whole() -> None:
         assert len(arguments_of(arguments)) == len(arguments)
 
 
-def test_a_value_that_holds_itself_ends_the_look_at_it() -> None:
+def test_self_referencing_value_is_refused() -> None:
     # finding: XS4
     loop: list[Any] = []
     loop.append(loop)
@@ -70,14 +70,14 @@ def test_a_value_that_holds_itself_ends_the_look_at_it() -> None:
         _ = elicit.confirm("Sure?", arguments={"a": loop})
 
 
-def test_a_confirmation_of_too_much_is_refused_where_it_is_written() -> None:
+def test_confirmation_with_too_large_arguments_is_refused() -> None:
     # finding: XS4
     for arguments in ({"a": nested(900)}, {"a": "\n" * LINES_AT_MOST}):
         with pytest.raises(InvalidQuestion, match="show"):
             _ = elicit.confirm("Sure?", arguments=arguments)
 
 
-def test_a_tool_whose_name_cannot_be_shown_asks_nothing() -> None:
+def test_too_long_tool_name_is_refused() -> None:
     # finding: XS3
     must_be_tool_name("t" * TOOL_CHARACTERS_AT_MOST)
     with pytest.raises(InvalidQuestion, match="201 characters, and the page shows at most 200"):
@@ -94,7 +94,7 @@ def test_a_tool_whose_name_cannot_be_shown_asks_nothing() -> None:
         ("Gr\u00fc\u00dfe an Zo\u00eb", False),
     ],
 )
-def test_word_with_letters_of_several_alphabets_is_marked(value: Any, is_mixed: bool) -> None:
+def test_word_with_mixed_alphabets_is_marked(value: Any, is_mixed: bool) -> None:
     # finding: XS11
     (argument,) = arguments_of({"to": value})
     assert argument.mixes_alphabets is is_mixed

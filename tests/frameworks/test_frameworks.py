@@ -81,7 +81,7 @@ async def run_of(framework: str, env: ServerEnv, tool: str, *, early: int) -> An
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("framework", ASKING)
-async def test_person_is_asked_in_the_client_once_and_the_answer_is_used(framework, library):
+async def test_person_is_asked_once_in_client_and_answer_is_used(framework, library):
     # finding: XC1
     async with server_env(shop(library)) as env:
         for tool, returns in RETURNS.items():
@@ -93,9 +93,7 @@ async def test_person_is_asked_in_the_client_once_and_the_answer_is_used(framewo
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("framework", SILENT)
-async def test_model_is_told_the_link_and_no_run_ends_however_soon_it_calls_again(
-    framework, library
-):
+async def test_model_gets_link_and_early_repeated_calls_do_not_fail_the_run(framework, library):
     # finding: XC2
     # finding: XC7
     limits = CallLimits() if framework == "openai_agents" else CallLimits(link=A_SECOND)

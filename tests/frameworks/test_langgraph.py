@@ -83,7 +83,7 @@ async def test_resume_before_the_answer_interrupts_again_with_the_open_link():
         assert await at.resumed() == {"sent_to": "Lund"}
 
 
-async def test_resume_after_the_questions_time_interrupts_with_a_new_link():
+async def test_resume_after_question_expired_interrupts_with_new_link():
     # finding: XQ1
     async with graph() as at:
         first = await at.told()

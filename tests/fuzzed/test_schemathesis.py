@@ -40,7 +40,7 @@ def scopes_for(operation: str) -> dict[str, Any]:
     return _APPROVES if operation.endswith("/answer") else _ASKS
 
 
-async def test_nothing_that_the_document_allows_or_forbids_breaks_the_server() -> None:
+async def test_generated_requests_do_not_break_the_server() -> None:
     async with living(asking_env()) as here, program_at(here) as shop:
         await shop.asked(CONFIRM)
         keys = dict[str, str]()

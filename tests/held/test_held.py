@@ -13,7 +13,7 @@ from webapp.cli.purge import _erase
 
 
 @pytest.mark.parametrize(("hold", "take"), [*cells()])
-async def test_payment_in_hand_comes_to_what_the_table_says(hold: str, take: str) -> None:
+async def test_held_payment_ends_as_table_says(hold: str, take: str) -> None:
     async with world() as at, HOLDS[hold](at) as held:
         door = await TAKES[take](held)
         if take == "a cancellation":
@@ -36,7 +36,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("hold", WORDS)
-async def test_holder_is_told_in_words_where_all_is_erased_under_it(hold: str) -> None:
+async def test_holder_gets_explanation_when_data_is_erased(hold: str) -> None:
     # finding: XD3
     async with world() as at, HOLDS[hold](at) as held:
         payment = await at.payment()
@@ -47,7 +47,7 @@ async def test_holder_is_told_in_words_where_all_is_erased_under_it(hold: str) -
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
 @pytest.mark.parametrize("tool", ["ship", "stubborn"])
-async def test_task_that_is_cancelled_at_work_leaves_its_payment_to_the_same_call(
+async def test_cancelled_running_task_leaves_its_payment_to_same_call(
     revision: str, tool: str
 ) -> None:
     # finding: XD4
@@ -60,7 +60,7 @@ async def test_task_that_is_cancelled_at_work_leaves_its_payment_to_the_same_cal
         assert not await at.here.service.kinds.payments.ledger.is_in_hand(payment)
 
 
-def test_document_has_the_table() -> None:
+def test_document_contains_current_table() -> None:
     text = FILE.read_text("utf-8")
     assert text == with_table(text), "python -m tests.held writes it"
 

@@ -61,7 +61,7 @@ async def living(app: Any) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("name", HOSTS)
-async def test_an_example_serves_its_pages_and_its_tool(name: str, tmp_path: Path) -> None:
+async def test_example_serves_its_pages_and_its_tool(name: str, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         app, url = stack.enter_context(imported(name, tmp_path))
         await stack.enter_async_context(asyncio.timeout(300))
@@ -79,6 +79,6 @@ async def test_an_example_serves_its_pages_and_its_tool(name: str, tmp_path: Pat
             assert "own" in (await client.get(f"{URL}/about")).text
 
 
-def test_an_example_is_read_at_a_glance() -> None:
+def test_examples_have_at_most_thirty_lines() -> None:
     for name in HOSTS:
         assert len((EXAMPLES / f"{name}.py").read_text("utf-8").splitlines()) <= 30, name

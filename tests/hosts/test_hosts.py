@@ -33,7 +33,7 @@ async def at(host: Host, tmp_path_factory: pytest.TempPathFactory) -> AsyncItera
     [each for each in PROMISES if not each.needs_own_host],
     ids=lambda promise: promise.name,
 )
-async def test_a_host_keeps_the_promise_or_it_is_said_to_be_its_own(
+async def test_host_gives_expected_verdict_for_promise(
     host: Host, at: Served, promise: Promise
 ) -> None:
     assert await promise.check(at) == expected(host, promise.name)
@@ -44,7 +44,7 @@ async def test_a_host_keeps_the_promise_or_it_is_said_to_be_its_own(
     [each for each in PROMISES if each.needs_own_host],
     ids=lambda promise: promise.name,
 )
-async def test_a_host_of_its_own_keeps_the_promise(
+async def test_separate_host_gives_expected_verdict_for_promise(
     host: Host, promise: Promise, tmp_path: Path
 ) -> None:
     async with host.served(tmp_path, extra=promise.settings) as served:

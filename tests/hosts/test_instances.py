@@ -56,14 +56,12 @@ async def at(
 @pytest.mark.parametrize(
     "promise", [each for each in PROMISES if each.name in TRIED], ids=lambda promise: promise.name
 )
-async def test_a_promise_holds_whichever_instance_a_request_comes_to(
-    at: Served, promise: Promise
-) -> None:
+async def test_promise_holds_on_every_instance(at: Served, promise: Promise) -> None:
     assert await promise.check(at) == Verdict.HOLDS
 
 
 @pytest.mark.parametrize("way", [*WAYS][2:], indirect=True, scope="module")
-async def test_where_nothing_goes_by_sessions_2026_07_28_needs_nothing_and_a_session_is_unknown(
+async def test_without_session_routing_newer_revision_works_and_older_loses_session(
     at: Served,
 ) -> None:
     async with at.person() as person:
@@ -81,7 +79,7 @@ async def test_where_nothing_goes_by_sessions_2026_07_28_needs_nothing_and_a_ses
                     await soon(caller.client.list_tools())
 
 
-async def test_the_python_client_leaves_a_404_to_the_application_whose_new_session_joins(
+async def test_python_client_raises_on_404_and_new_session_joins_question(
     tmp_path: Path,
 ) -> None:
     async with (

@@ -13,7 +13,7 @@ from tests.support.mcp_server import MODERN, CutOffCaller
 PLAIN = StartedHost(name="uvicorn", says="", command=UVICORN)
 
 
-async def test_a_lifespan_that_is_left_off_is_told_at_the_first_request(tmp_path: Path) -> None:
+async def test_missing_lifespan_is_reported_at_first_request(tmp_path: Path) -> None:
     host = replace(PLAIN, command=(*UVICORN, "--lifespan", "off"))
     async with host.served(tmp_path) as at, at.browser() as browser:
         answer = await browser.get(at.url)
@@ -22,7 +22,7 @@ async def test_a_lifespan_that_is_left_off_is_told_at_the_first_request(tmp_path
         assert "app.not_running" in at.log()
 
 
-async def test_behind_a_socket_file_nobody_is_local(tmp_path: Path) -> None:
+async def test_caller_behind_unix_socket_is_not_local(tmp_path: Path) -> None:
     file = tmp_path / "socket"
     host = replace(PLAIN, command=("uvicorn", "{app}", "--uds", str(file)))
     async with host.served(tmp_path) as at, asyncio.timeout(300):

@@ -35,20 +35,20 @@ ELSEWHERE = ["def other(lease, now):", "    if lease.until < now:", "        ret
         ({"flows/a.py": LINES[:2], "webapp/b.py": ELSEWHERE}, None),
     ],
 )
-def test_it_is_found_where_its_lines_went(
+def test_moved_fault_is_found_by_its_lines(
     sources: dict[str, list[str]], place: Location | None
 ) -> None:
     assert FAULT.place(sources) == place
 
 
-def test_it_takes_the_indentation_of_where_it_is() -> None:
+def test_applied_fault_uses_indentation_of_its_location() -> None:
     applied = FAULT.applied(LINES, Location(module="flows/a.py", start=2))
     assert applied == [*LINES[:2], "    if not lease.until < now:", *LINES[3:]]
     assert Fault.read(FAULT.written()) == FAULT
 
 
 # finding: XH1
-def test_each_planted_fault_still_has_a_place_and_a_test_that_kills_it() -> None:
+def test_each_planted_fault_has_a_location_and_is_killed() -> None:
     here = Path(__file__).parent
     faults = map(Fault.read, json.loads((here / "faults.json").read_text())["faults"])
     outcomes = json.loads((here / "outcomes.json").read_text())

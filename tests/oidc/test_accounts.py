@@ -93,7 +93,7 @@ async def is_active(client: Client, acme: OpenIdProvider, token: str) -> bool:
 
 
 @pytest.mark.parametrize("way", ["basic", "post"])
-async def test_an_account_is_connected(acme: OpenIdProvider, newcomer: Newcomer, way: str) -> None:
+async def test_account_is_connected(acme: OpenIdProvider, newcomer: Newcomer, way: str) -> None:
     async with office(acme, client_auth=way) as here:
         method = f"client_secret_{way}"
         acme.configure(clients=[ours(here, "/callback/acme", token_endpoint_auth_method=method)])
@@ -111,7 +111,7 @@ async def test_an_account_is_connected(acme: OpenIdProvider, newcomer: Newcomer,
             assert (await api.get("/me")).json()["name"] == "Alice"
 
 
-async def test_a_no_at_the_provider_ends_it(acme: OpenIdProvider, newcomer: Newcomer) -> None:
+async def test_denial_at_provider_ends_question(acme: OpenIdProvider, newcomer: Newcomer) -> None:
     async with office(acme) as here:
         trip = await visit(here)
         callback = await (await newcomer(acme, "alice")).walk(trip.leaves, says="no")
@@ -122,7 +122,7 @@ async def test_a_no_at_the_provider_ends_it(acme: OpenIdProvider, newcomer: Newc
 
 
 @pytest.mark.parametrize("issuer", [None, "https://evil.example", "acme/"])
-async def test_an_answer_without_the_issuers_name_is_refused(
+async def test_callback_with_wrong_or_missing_issuer_is_refused(
     acme: OpenIdProvider, newcomer: Newcomer, issuer: str | None
 ) -> None:
     async with office(acme) as here:
@@ -134,7 +134,7 @@ async def test_an_answer_without_the_issuers_name_is_refused(
         assert (await trip.done_with(callback)).id == "alice"  # the code is still valid
 
 
-async def test_the_answer_of_one_provider_opens_nothing_at_anothers_callback(
+async def test_callback_of_one_provider_is_refused_at_path_of_another(
     acme: OpenIdProvider, rival: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with office(acme, rival) as here:
@@ -146,7 +146,7 @@ async def test_the_answer_of_one_provider_opens_nothing_at_anothers_callback(
         assert (await trip.done_with(callback)).provider == "rival"
 
 
-async def test_a_provider_that_sends_people_on_to_another_gets_no_code(
+async def test_provider_redirecting_to_another_provider_gets_no_code(
     acme: OpenIdProvider, rival: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     """Check the mix-up attack of RFC 9700, 4.4: the rival sends the browser on to acme."""
@@ -166,7 +166,7 @@ async def test_a_provider_that_sends_people_on_to_another_gets_no_code(
         assert (await here.row(trip.link)).status is Status.OPENED
 
 
-async def test_a_code_is_worth_nothing_in_another_question(
+async def test_code_of_another_question_is_refused(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with office(acme) as here:
@@ -180,7 +180,7 @@ async def test_a_code_is_worth_nothing_in_another_question(
         assert not await here.connections()
 
 
-async def test_the_state_of_another_question_is_no_good_in_this_browser(
+async def test_state_of_another_question_is_refused_in_this_browser(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with office(acme) as here:
@@ -195,7 +195,7 @@ async def test_the_state_of_another_question_is_no_good_in_this_browser(
         assert not await here.connections()
 
 
-async def test_a_callback_that_comes_again_neither_exchanges_nor_harms(
+async def test_repeated_callback_is_not_exchanged_again(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with office(acme) as here:
@@ -208,9 +208,7 @@ async def test_a_callback_that_comes_again_neither_exchanges_nor_harms(
         assert (await userinfo(acme, account.access_token)).status_code == 200
 
 
-async def test_a_key_is_renewed_and_the_pair_before_is_over(
-    acme: OpenIdProvider, newcomer: Newcomer
-) -> None:
+async def test_refresh_replaces_both_tokens(acme: OpenIdProvider, newcomer: Newcomer) -> None:
     async with office(acme, **LASTING) as here:
         alice = await newcomer(acme, "alice")
         client, first = await connected(here, alice, "offline_access", "email")
@@ -226,7 +224,7 @@ async def test_a_key_is_renewed_and_the_pair_before_is_over(
         assert (await userinfo(acme, third.access_token)).status_code == 200
 
 
-async def test_a_refresh_token_used_twice_ends_the_whole_family(
+async def test_reused_refresh_token_revokes_whole_token_family(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with office(acme, **LASTING) as here:
@@ -240,7 +238,7 @@ async def test_a_refresh_token_used_twice_ends_the_whole_family(
         assert (await userinfo(acme, second.access_token)).status_code == 401
 
 
-async def test_what_a_person_took_back_at_the_provider_is_gone(
+async def test_grant_revoked_at_provider_ends_account(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with office(acme, **LASTING) as here:
@@ -251,7 +249,7 @@ async def test_what_a_person_took_back_at_the_provider_is_gone(
         assert await lead(revoke(client, connection))
 
 
-async def test_our_changed_secret_does_not_lose_the_account(
+async def test_wrong_client_secret_does_not_lose_account(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with office(acme, **LASTING) as here:
@@ -263,9 +261,7 @@ async def test_our_changed_secret_does_not_lose_the_account(
         await lead(refresh(client, connection, now=here.clock()))
 
 
-async def test_a_connection_that_is_given_back_opens_nothing_any_more(
-    acme: OpenIdProvider, newcomer: Newcomer
-) -> None:
+async def test_revoked_connection_cannot_be_used(acme: OpenIdProvider, newcomer: Newcomer) -> None:
     async with office(acme, **LASTING) as here:
         client, connection = await connected(here, await newcomer(acme, "alice"), "offline_access")
         assert connection.refresh_token is not None
@@ -280,7 +276,7 @@ async def test_a_connection_that_is_given_back_opens_nothing_any_more(
         assert await lead(revoke(client, connection))
 
 
-async def test_a_connection_without_a_refresh_token_is_given_back_too(
+async def test_connection_without_refresh_token_can_be_revoked(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with office(acme) as here:
@@ -297,7 +293,7 @@ async def pair_of(here: OAuthEnv) -> tuple[str, str]:
     return kept.access_token, kept.refresh_token
 
 
-async def test_fifty_calls_whose_key_is_over_get_one_new_pair_and_nobody_is_asked(
+async def test_fifty_calls_with_expired_token_refresh_once_without_question(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with office(acme, **LASTING) as here:
@@ -318,7 +314,7 @@ async def test_fifty_calls_whose_key_is_over_get_one_new_pair_and_nobody_is_aske
         assert (await userinfo(acme, after[0])).json()["email"] == "alice@acme.example"
 
 
-async def test_disconnect_on_the_page_ends_both_keys_at_the_provider(
+async def test_disconnect_on_page_revokes_both_tokens_at_provider(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with office(acme, **LASTING) as here:
@@ -346,7 +342,9 @@ async def poll(acme: OpenIdProvider, code: DeviceCode) -> Grant | Pending:
     return await lead(oauth_device.poll(acme.client(), code, now=real_time()()))
 
 
-async def test_a_person_answers_on_another_device(acme: OpenIdProvider, newcomer: Newcomer) -> None:
+async def test_person_can_approve_device_code_on_another_device(
+    acme: OpenIdProvider, newcomer: Newcomer
+) -> None:
     code = await device_code(acme, "email", "offline_access")
     assert await poll(acme, code) == Pending(interval=code.interval)
     bob = await newcomer(acme, "bob")
@@ -361,7 +359,7 @@ async def test_a_person_answers_on_another_device(acme: OpenIdProvider, newcomer
         await poll(acme, code)
 
 
-async def test_a_device_code_is_in_the_address_too(
+async def test_device_code_address_with_code_can_be_approved(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     code = await device_code(acme)
@@ -372,7 +370,7 @@ async def test_a_device_code_is_in_the_address_too(
     assert grant.person.id == "alice"
 
 
-async def test_a_no_on_another_device_is_a_no(acme: OpenIdProvider, newcomer: Newcomer) -> None:
+async def test_denied_device_code_raises_denied(acme: OpenIdProvider, newcomer: Newcomer) -> None:
     code = await device_code(acme)
     bob = await newcomer(acme, "bob")
     await bob.enter(code.verification_uri, user_code=code.user_code, says="no")

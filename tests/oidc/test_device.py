@@ -73,7 +73,7 @@ async def waiting(
         yield here, asked, question
 
 
-async def test_the_tool_goes_on_with_the_account_that_was_named(
+async def test_tool_continues_with_account_connected_by_code(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with waiting(acme) as (here, asked, question):
@@ -91,9 +91,7 @@ async def test_the_tool_goes_on_with_the_account_that_was_named(
         assert await open_questions(here.service, provider=None) == []
 
 
-async def test_an_account_that_is_not_theirs_is_given_back(
-    acme: OpenIdProvider, newcomer: Newcomer
-) -> None:
+async def test_rejected_account_is_not_saved(acme: OpenIdProvider, newcomer: Newcomer) -> None:
     async with waiting(acme) as (here, asked, question):
         desk = Desk(await newcomer(acme, "bob"), likes=False)
         assert not await connect_by_code(here.service, question, desk.terminal)
@@ -102,7 +100,7 @@ async def test_an_account_that_is_not_theirs_is_given_back(
         assert await here.connections() == []
 
 
-async def test_a_no_at_the_provider_keeps_the_question_open(
+async def test_denial_at_provider_leaves_question_open(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with waiting(acme) as (here, asked, question):
@@ -117,9 +115,7 @@ async def test_a_no_at_the_provider_keeps_the_question_open(
         await asked.account()
 
 
-async def test_a_question_that_ended_meanwhile_gets_no_account(
-    acme: OpenIdProvider, newcomer: Newcomer
-) -> None:
+async def test_ended_question_gets_no_account(acme: OpenIdProvider, newcomer: Newcomer) -> None:
     async with waiting(acme) as (here, asked, question):
         desk = Desk(await newcomer(acme, "alice"))
         await here.service.elicitations.end(question, Status.DECLINED)
@@ -130,7 +126,7 @@ async def test_a_question_that_ended_meanwhile_gets_no_account(
         assert await here.connections() == []
 
 
-async def test_another_account_than_was_asked_for_is_said_to_be_and_is_not_kept(
+async def test_account_other_than_requested_is_reported_and_not_saved(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with waiting(acme, account="alice@acme.example") as (here, asked, question):
@@ -147,7 +143,7 @@ async def test_another_account_than_was_asked_for_is_said_to_be_and_is_not_kept(
         assert await here.connections() == []
 
 
-async def test_somebody_who_has_taken_the_name_of_the_account_is_said_to_be_another(
+async def test_another_person_with_same_account_name_is_reported_and_not_saved(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with waiting(acme) as (here, asked, question):
@@ -169,7 +165,7 @@ async def test_somebody_who_has_taken_the_name_of_the_account_is_said_to_be_anot
         assert kept.person_id == alice.person_id
 
 
-async def test_whose_place_it_takes_is_said_before_the_yes(
+async def test_replaced_account_is_named_before_confirmation(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with waiting(acme) as (here, asked, question):
@@ -185,7 +181,7 @@ async def test_whose_place_it_takes_is_said_before_the_yes(
         assert (await again.account()).label == "bob@acme.example"
 
 
-async def test_a_yes_after_the_call_has_ended_is_kept_for_the_next_one_and_said_so(
+async def test_account_confirmed_after_call_ended_is_saved_for_next_call(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with waiting(acme) as (here, asked, question):
@@ -204,7 +200,7 @@ async def test_a_yes_after_the_call_has_ended_is_kept_for_the_next_one_and_said_
         assert (await again.account()).label == "alice@acme.example"
 
 
-async def test_a_yes_that_was_not_needed_any_more_is_said_not_to_be(
+async def test_account_confirmed_twice_is_saved_for_next_call(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with waiting(acme) as (here, asked, question):
@@ -222,7 +218,7 @@ async def test_a_yes_that_was_not_needed_any_more_is_said_not_to_be(
         )
 
 
-async def test_a_question_that_was_answered_elsewhere_needs_no_code(
+async def test_question_answered_elsewhere_is_not_connected_by_code(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with waiting(acme) as (here, asked, question):
@@ -234,7 +230,7 @@ async def test_a_question_that_was_answered_elsewhere_needs_no_code(
             await connect_by_code(here.service, question, late.terminal)
 
 
-async def test_another_owners_question_is_not_theirs_to_answer(acme: OpenIdProvider) -> None:
+async def test_question_of_another_owner_is_not_listed(acme: OpenIdProvider) -> None:
     async with office(acme) as here:
         tag = here.service.elicitations.owners.tag(issuer="https://login.example", subject="eve")
         asked = here.ask("email", provider="acme", owner=tag)

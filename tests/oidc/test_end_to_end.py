@@ -62,7 +62,7 @@ async def sign_in(person: Person, page: Page, guest: Guest) -> Page:
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_whoever_asked_answers(
+async def test_only_the_asking_person_can_open_link_and_answer(
     acme: OpenIdProvider, newcomer: Newcomer, revision: str
 ) -> None:
     async with server_env(served(), who=known_at(acme)) as env:
@@ -80,7 +80,7 @@ async def test_whoever_asked_answers(
             assert text_of(await soon(call)) == "done"
 
 
-async def test_a_client_that_asks_for_what_it_is_told_to_gets_a_token_that_counts(
+async def test_client_requesting_the_named_scope_gets_accepted_token(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     # finding: I3
@@ -97,7 +97,7 @@ async def test_a_client_that_asks_for_what_it_is_told_to_gets_a_token_that_count
             assert await caller.link()
 
 
-async def test_somebody_who_signed_in_as_another_can_sign_in_again(
+async def test_person_signed_in_as_another_can_sign_in_again(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with server_env(served(), who=known_at(acme)) as env:
@@ -113,7 +113,7 @@ async def test_somebody_who_signed_in_as_another_can_sign_in_again(
             assert WORDS in (await sign_in(person, refused, now_alice)).text
 
 
-async def test_an_answer_for_another_browser_signs_nobody_in(
+async def test_sign_in_callback_of_another_browser_is_refused(
     acme: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     async with server_env(served(), who=known_at(acme)) as env:

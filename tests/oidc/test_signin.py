@@ -127,9 +127,7 @@ async def desk(acme: OpenIdProvider) -> AsyncIterator[Desk]:
         await issuer.aclose()
 
 
-async def test_a_person_signs_in_and_is_known_by_the_name_they_use(
-    desk: Desk, newcomer: Newcomer
-) -> None:
+async def test_person_signs_in_and_is_shown_with_their_name(desk: Desk, newcomer: Newcomer) -> None:
     alice = await newcomer(desk.provider, "alice")
     signed_in = await desk.sign_in(alice)
     assert signed_in == SignedIn(issuer=desk.provider.issuer, subject="alice", label="alice")
@@ -140,7 +138,7 @@ async def test_a_person_signs_in_and_is_known_by_the_name_they_use(
 
 
 @pytest.mark.parametrize(("alg", "kid"), [("ES256", "one"), ("RS256", "rsa"), ("PS256", "rsa")])
-async def test_a_person_and_their_assistant_are_one_however_the_issuer_signs(
+async def test_person_and_assistant_have_same_subject_for_each_algorithm(
     desk: Desk, newcomer: Newcomer, alg: str, kid: str
 ) -> None:
     desk.provider.change(keys=[{"kid": kid, "alg": alg}])
@@ -153,7 +151,9 @@ async def test_a_person_and_their_assistant_are_one_however_the_issuer_signs(
     assert abs(verified.expires_at - desk.clock() - timedelta(seconds=120)) < timedelta(seconds=60)
 
 
-async def test_a_person_who_switches_chooses_who_to_be(desk: Desk, newcomer: Newcomer) -> None:
+async def test_person_switching_accounts_can_choose_another_user(
+    desk: Desk, newcomer: Newcomer
+) -> None:
     alice = await newcomer(desk.provider, "alice")
     assert (await desk.sign_in(alice)).subject == "alice"
     bob = Guest("bob", at=desk.provider, browser=alice.browser)
@@ -162,7 +162,7 @@ async def test_a_person_who_switches_chooses_who_to_be(desk: Desk, newcomer: New
     assert (await desk.sign_in(alice)).subject == "bob"
 
 
-async def test_a_no_at_the_provider_is_a_no(desk: Desk, newcomer: Newcomer) -> None:
+async def test_denied_sign_in_raises_denied(desk: Desk, newcomer: Newcomer) -> None:
     departure = await desk.leave()
     alice = await newcomer(desk.provider, "alice")
     back = await alice.walk(departure.url, says="no")
@@ -171,9 +171,7 @@ async def test_a_no_at_the_provider_is_a_no(desk: Desk, newcomer: Newcomer) -> N
         await desk.arrive(departure, back)
 
 
-async def test_an_answer_to_another_browser_is_not_acted_upon(
-    desk: Desk, newcomer: Newcomer
-) -> None:
+async def test_callback_of_another_browser_is_refused(desk: Desk, newcomer: Newcomer) -> None:
     mallory, victim = await desk.leave(), await desk.leave()
     forged = await (await newcomer(desk.provider, "bob")).walk(mallory.url)
     with pytest.raises(Mixed) as mixed:
@@ -182,7 +180,7 @@ async def test_an_answer_to_another_browser_is_not_acted_upon(
     assert (await desk.arrive(mallory, forged)).subject == "bob"  # the code is still valid
 
 
-async def test_a_code_of_another_browser_is_worth_nothing(desk: Desk, newcomer: Newcomer) -> None:
+async def test_code_of_another_browser_is_refused(desk: Desk, newcomer: Newcomer) -> None:
     mallory, victim = await desk.leave(), await desk.leave()
     forged = await (await newcomer(desk.provider, "bob")).walk(mallory.url)
     injected = changed(forged, state=cast("Any", victim.kept)["state"])
@@ -190,14 +188,14 @@ async def test_a_code_of_another_browser_is_worth_nothing(desk: Desk, newcomer: 
         await desk.arrive(victim, injected)
 
 
-async def test_a_proof_with_another_nonce_is_none(desk: Desk, newcomer: Newcomer) -> None:
+async def test_id_token_with_another_nonce_is_refused(desk: Desk, newcomer: Newcomer) -> None:
     departure = await desk.leave()
     back = await (await newcomer(desk.provider, "alice")).walk(departure.url)
     with pytest.raises(Failed, match="issued for another sign-in"):
         await desk.arrive(departure, back, nonce="another")
 
 
-async def test_a_code_brings_somebody_in_once(desk: Desk, newcomer: Newcomer) -> None:
+async def test_code_signs_in_only_once(desk: Desk, newcomer: Newcomer) -> None:
     departure = await desk.leave()
     back = await (await newcomer(desk.provider, "alice")).walk(departure.url)
     assert (await desk.arrive(departure, back)).subject == "alice"
@@ -205,7 +203,7 @@ async def test_a_code_brings_somebody_in_once(desk: Desk, newcomer: Newcomer) ->
         await desk.arrive(departure, back)
 
 
-async def test_an_answer_of_another_issuer_is_not_acted_upon(
+async def test_callback_of_another_issuer_is_refused(
     desk: Desk, rival: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     rival.configure(clients=[registration(BACK)])
@@ -223,7 +221,7 @@ async def test_an_answer_of_another_issuer_is_not_acted_upon(
         await desk.arrive(departure, changed(back, iss=desk.provider.issuer))
 
 
-async def test_a_token_for_another_server_is_refused_here(desk: Desk, newcomer: Newcomer) -> None:
+async def test_token_for_another_server_is_refused(desk: Desk, newcomer: Newcomer) -> None:
     desk.provider.change(
         resources={MCP: {"scope": "tools"}, OTHER: {"scope": "tools"}},
     )
@@ -233,9 +231,7 @@ async def test_a_token_for_another_server_is_refused_here(desk: Desk, newcomer: 
     assert (await desk.read(theirs, replace(desk.resource, url=OTHER))).subject == "alice"
 
 
-async def test_a_token_for_an_id_of_ours_counts_where_that_is_declared(
-    desk: Desk, newcomer: Newcomer
-) -> None:
+async def test_token_with_declared_audience_is_accepted(desk: Desk, newcomer: Newcomer) -> None:
     desk.provider.change(resources={MCP: {"scope": "tools", "audience": "our api"}})
     token = (await bearer_of(await newcomer(desk.provider, "bob"), MCP))["access_token"]
     assert await desk.refusal(token) == "audience"
@@ -243,7 +239,7 @@ async def test_a_token_for_an_id_of_ours_counts_where_that_is_declared(
     assert (await desk.read(token, declared)).subject == "bob"
 
 
-async def test_a_token_counts_until_its_time_is_over(desk: Desk, newcomer: Newcomer) -> None:
+async def test_token_is_accepted_until_expiry(desk: Desk, newcomer: Newcomer) -> None:
     token = (await bearer_of(await newcomer(desk.provider, "alice"), MCP))["access_token"]
     desk.clock.tick(seconds=120)
     assert (await desk.read(token)).subject == "alice"  # clocks may differ by a minute
@@ -251,20 +247,18 @@ async def test_a_token_counts_until_its_time_is_over(desk: Desk, newcomer: Newco
     assert await desk.refusal(token) == "time"
 
 
-async def test_a_proof_of_who_signed_in_is_no_key(desk: Desk, newcomer: Newcomer) -> None:
+async def test_id_token_is_refused_as_access_token(desk: Desk, newcomer: Newcomer) -> None:
     got = await bearer_of(await newcomer(desk.provider, "alice"), MCP)
     everything = replace(desk.resource, audiences=("an assistant", OUR_ID))
     assert await desk.refusal(got["id_token"], everything) == "type"
 
 
-async def test_a_key_to_the_provider_itself_is_none_to_us(desk: Desk, newcomer: Newcomer) -> None:
+async def test_token_for_the_provider_itself_is_refused(desk: Desk, newcomer: Newcomer) -> None:
     got = await bearer_of(await newcomer(desk.provider, "alice"), None)
     assert await desk.refusal(got["access_token"]) == "opaque"
 
 
-async def test_a_token_that_only_its_issuer_can_read_is_asked_about_there(
-    desk: Desk, newcomer: Newcomer
-) -> None:
+async def test_opaque_token_is_checked_by_introspection(desk: Desk, newcomer: Newcomer) -> None:
     # finding: I2
     both = {url: {"scope": "tools", "format": "opaque"} for url in (MCP, OTHER)}
     desk.provider.change(resources=both)
@@ -280,9 +274,7 @@ async def test_a_token_that_only_its_issuer_can_read_is_asked_about_there(
         assert answer.status_code == 401
 
 
-async def test_the_endpoint_lets_in_who_brings_a_token_of_the_issuer(
-    desk: Desk, newcomer: Newcomer
-) -> None:
+async def test_endpoint_accepts_caller_with_token_of_issuer(desk: Desk, newcomer: Newcomer) -> None:
     alice = await newcomer(desk.provider, "alice")
     got = await bearer_of(alice, MCP)
     async with desk.door() as caller:
@@ -298,7 +290,7 @@ async def test_the_endpoint_lets_in_who_brings_a_token_of_the_issuer(
         assert welcome.json() == {"subject": "alice"}
 
 
-async def test_the_issuer_changes_its_key_and_nobody_notices(
+async def test_key_rotation_of_issuer_does_not_interrupt_access(
     desk: Desk, newcomer: Newcomer
 ) -> None:
     alice = await newcomer(desk.provider, "alice")
@@ -319,7 +311,7 @@ async def test_the_issuer_changes_its_key_and_nobody_notices(
         assert (await desk.sign_in(bob)).subject == "bob"
 
 
-async def test_a_key_that_the_issuer_withdrew_opens_nothing(desk: Desk, newcomer: Newcomer) -> None:
+async def test_token_signed_with_withdrawn_key_is_refused(desk: Desk, newcomer: Newcomer) -> None:
     alice = await newcomer(desk.provider, "alice")
     before = (await bearer_of(alice, MCP))["access_token"]
     assert (await desk.read(before)).subject == "alice"
@@ -330,7 +322,7 @@ async def test_a_key_that_the_issuer_withdrew_opens_nothing(desk: Desk, newcomer
     assert await desk.refusal(before) == "unknown key"
 
 
-async def test_the_same_name_at_another_issuer_is_somebody_else(
+async def test_same_subject_at_another_issuer_is_refused(
     desk: Desk, rival: OpenIdProvider, newcomer: Newcomer
 ) -> None:
     sign_in_for(rival, HERE)

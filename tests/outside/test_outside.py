@@ -8,7 +8,7 @@ SHORT = [row for row in ROWS if not getattr(row, "IS_LONG", False)]
 
 
 @pytest.mark.parametrize("row", SHORT, ids=[row.FINDING for row in SHORT])
-async def test_what_was_seen_from_outside_is_not_seen_again(row: Row) -> None:
+async def test_reported_problem_does_not_occur_again(row: Row) -> None:
     tried = [each async for each in row.reproduce(1)]
     assert tried
     assert [case for case, is_right in tried if not is_right] == []

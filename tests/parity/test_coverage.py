@@ -110,23 +110,23 @@ def cited(of: str) -> set[str]:
     return {id for about, id, is_in_a_test in citations() if about == of and is_in_a_test}
 
 
-def test_every_ability_of_theirs_is_shown_here() -> None:
+def test_every_ability_of_other_systems_has_a_test() -> None:
     shown = cited("parity")
     assert [row for row in DUE if row not in shown] == []
 
 
-def test_every_defect_of_theirs_has_a_test_here() -> None:
+def test_every_defect_of_other_systems_has_a_test() -> None:
     shown = cited("defect")
     assert [defect for defect in DEFECTS if defect not in shown] == []
 
 
-def test_everything_that_was_found_from_outside_has_a_test_here() -> None:
+def test_every_external_finding_has_a_test() -> None:
     shown = cited("finding")
     assert [row for row in FINDINGS if row not in shown | NOT_YET] == []
     assert shown & NOT_YET == set()
 
 
-def test_every_citation_is_of_something_and_within_a_test() -> None:
+def test_every_citation_is_known_and_within_a_test() -> None:
     # finding: T2
     known = {"parity": {*DUE}, "defect": {*DEFECTS}, "finding": {*FINDINGS}}
     assert [

@@ -22,7 +22,7 @@ class Size:
     number: int
 
 
-def test_a_question_lasts_five_minutes_unless_it_says_otherwise() -> None:
+def test_question_lasts_five_minutes_by_default() -> None:
     # parity: F1
     # parity: F3
     assert timedelta(minutes=5) == DEFAULT_TIMEOUT
@@ -33,7 +33,7 @@ def test_a_question_lasts_five_minutes_unless_it_says_otherwise() -> None:
     assert elicit.url("Sign.", OURS, elicitation_id="order-7", timeout=two).timeout == two
 
 
-async def test_an_author_asks_by_an_id_of_their_own(revision: str) -> None:
+async def test_author_can_ask_with_custom_elicitation_id(revision: str) -> None:
     # parity: F1
     server = new_server("mcp")
 
@@ -48,7 +48,7 @@ async def test_an_author_asks_by_an_id_of_their_own(revision: str) -> None:
         assert text_of(await soon(call)) == "{'by': 'Ada'}"
 
 
-async def test_trusted_code_answers_a_form_by_an_id_of_its_own_and_as_the_schema_says(
+async def test_trusted_code_can_complete_form_by_id_with_valid_content(
     revision: str,
 ) -> None:
     # parity: F1
@@ -69,7 +69,7 @@ async def test_trusted_code_answers_a_form_by_an_id_of_its_own_and_as_the_schema
         assert text_of(await soon(call)) == "size 42"
 
 
-async def test_only_a_yes_has_content_and_it_has_the_type_that_was_asked_for(
+async def test_only_accepted_outcome_has_content_of_requested_type(
     revision: str,
 ) -> None:
     # parity: F4
@@ -89,7 +89,7 @@ async def test_only_a_yes_has_content_and_it_has_the_type_that_was_asked_for(
     assert [outcome.content for outcome in outcomes] == [Size(number=42), None, None]
 
 
-async def test_a_tool_tells_how_far_it_is(revision: str) -> None:
+async def test_tool_reports_progress(revision: str) -> None:
     # parity: F2
     server = new_server("mcp")
 
@@ -116,7 +116,7 @@ async def test_a_tool_tells_how_far_it_is(revision: str) -> None:
         assert [step for step, _ in told] == sorted({step for step, _ in told})
 
 
-async def test_a_tool_that_tells_nobody_goes_on(revision: str) -> None:
+async def test_tool_continues_if_client_did_not_request_progress(revision: str) -> None:
     # parity: F2
     server = new_server("mcp")
 

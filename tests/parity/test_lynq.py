@@ -50,7 +50,7 @@ class Counting(MemoryStore):
         return listed
 
 
-async def test_a_client_that_cannot_show_the_link_leaves_nobody_waiting() -> None:
+async def test_client_failing_to_show_link_leaves_no_waiter() -> None:
     # defect: lynq failed send leaves the entry
     server = new_server("mcp")
 
@@ -66,7 +66,7 @@ async def test_a_client_that_cannot_show_the_link_leaves_nobody_waiting() -> Non
         assert text_of(await soon(caller.call("visit"))) == "{'done': True}"
 
 
-async def test_the_way_back_from_a_payment_pays_once_however_often_it_is_opened() -> None:
+async def test_payment_return_url_opened_again_does_not_pay_again() -> None:
     # defect: lynq replayed return pays again
     async with open_shop() as shop, buying(shop) as buy:
         back = await buy.person.pay(buy.link)
@@ -82,7 +82,7 @@ async def test_the_way_back_from_a_payment_pays_once_however_often_it_is_opened(
 
 
 @pytest.mark.parametrize("does", ["start", "settle"])
-async def test_what_one_question_costs_does_not_depend_on_how_many_wait(does: str) -> None:
+async def test_cost_of_a_question_does_not_depend_on_waiting_questions(does: str) -> None:
     # defect: lynq cost grows with the square
     assert await cost(does, beside=5) == await cost(does, beside=300)
 

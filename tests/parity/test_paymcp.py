@@ -6,7 +6,7 @@ from tests.support.mcp_server import LEGACY, soon
 from tests.support.shop_env import open_shop
 
 
-async def test_whoever_takes_the_money_is_told_nothing_of_the_callers_session() -> None:
+async def test_payment_provider_receives_no_session_or_owner_of_caller() -> None:
     # defect: paymcp session id leaves
     async with open_shop() as shop:
         caller = await shop.env.cut_off_caller(LEGACY)

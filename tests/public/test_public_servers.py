@@ -48,9 +48,7 @@ def address_in(said: str, line: str) -> str:
 
 
 @pytest.mark.parametrize("server", [DUCKDUCKGO, MOTHERDUCK, GIT], ids=lambda s: s.package)
-def test_it_has_three_lines_more_at_most_and_is_else_as_published(
-    server: Any, tmp_path: Path
-) -> None:
+def test_copied_server_differs_only_by_three_added_lines(server: Any, tmp_path: Path) -> None:
     folder = server.copied(tmp_path)
     assert len(server.added) <= LINES_AT_MOST
     for file in {each.file for each in server.added}:
@@ -63,7 +61,7 @@ def test_it_has_three_lines_more_at_most_and_is_else_as_published(
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_search_server_asks_for_an_account(revision: str, tmp_path: Path) -> None:
+async def test_search_server_asks_for_an_account(revision: str, tmp_path: Path) -> None:
     folder = DUCKDUCKGO.copied(tmp_path)
     page = await asyncio.start_server(_answer_with_a_page, "127.0.0.1", 0)
     address = f"http://127.0.0.1:{page.sockets[0].getsockname()[1]}/"
@@ -84,7 +82,7 @@ async def test_a_search_server_asks_for_an_account(revision: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_database_server_takes_a_payment(revision: str, tmp_path: Path) -> None:
+async def test_database_server_takes_a_payment(revision: str, tmp_path: Path) -> None:
     folder = MOTHERDUCK.copied(tmp_path)
     async with by_its_own_command(
         *("-c", "from mcp_server_motherduck import main; main()"),
@@ -101,7 +99,7 @@ async def test_a_database_server_takes_a_payment(revision: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_git_server_waits_for_a_yes(revision: str, tmp_path: Path, free_port: int) -> None:
+async def test_git_server_waits_for_approval(revision: str, tmp_path: Path, free_port: int) -> None:
     folder, work = GIT.copied(tmp_path), tmp_path / "work"
     _make_repository(work)
     person = Person()

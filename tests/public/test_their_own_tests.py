@@ -21,7 +21,7 @@ async def test_fetch_content_asks_for_an_account(
 """
 
 
-def test_the_tool_that_asks_is_tested_with_a_person_beside_their_other_tests(
+def test_asking_tool_passes_servers_own_tests_with_test_person(
     tmp_path: Path,
 ) -> None:
     folder = DUCKDUCKGO.copied(tmp_path)

@@ -52,7 +52,7 @@ async def link_of(process: Process) -> str:
     return link
 
 
-async def test_it_asks_waits_and_ends_its_run_also_after_a_restart(
+async def test_program_asks_waits_and_ends_run_after_restart(
     shop: Programs, runs_types: str
 ) -> None:
     # parity: F2
@@ -68,14 +68,14 @@ async def test_it_asks_waits_and_ends_its_run_also_after_a_restart(
     assert (asked.delivered_at is not None, asked.content) == (True, None)
 
 
-async def test_it_tells_of_a_no(shop: Programs, runs_types: str) -> None:
+async def test_program_reports_declined_question(shop: Programs, runs_types: str) -> None:
     guest = await shop.here.guest()
     async with program(shop.here.url, shop.key, runs_types) as process:
         await decline(guest, await link_of(process))
         assert (await ended(process)).out == "Nothing booked: declined.\n"
 
 
-async def test_an_answer_that_is_cut_off_is_asked_for_again(runs_types: str) -> None:
+async def test_truncated_response_is_requested_again(runs_types: str) -> None:
     state = {"id": "7", "status": "accepted", "message": "", "content": {"response": "Lund"}}
     whole = json.dumps(state).encode()
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(whole)

@@ -85,7 +85,7 @@ def server() -> Any:
     return server
 
 
-async def test_every_demo_tool_ends_well(node: str, official: Official, tmp_path) -> None:
+async def test_every_demo_tool_succeeds(node: str, official: Official, tmp_path) -> None:
     async with (
         serving(home=tmp_path) as here,
         httpx.AsyncClient() as browser,
@@ -106,7 +106,7 @@ async def test_every_demo_tool_ends_well(node: str, official: Official, tmp_path
             assert len(caller.completed) == (count if official.revision == OLDER else 0)
 
 
-async def test_it_shows_a_form_and_a_confirmation_itself(
+async def test_client_shows_form_and_confirmation(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
@@ -129,7 +129,7 @@ async def test_it_shows_a_form_and_a_confirmation_itself(
         assert not caller.completed
 
 
-async def test_an_empty_capability_means_form_mode(
+async def test_empty_elicitation_capability_means_form_mode(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
@@ -145,7 +145,7 @@ async def test_an_empty_capability_means_form_mode(
 @pytest.mark.parametrize(
     ("no", "name"), [("decline", "ELICITATION_DECLINED"), ("cancel", "ELICITATION_CANCELLED")]
 )
-async def test_a_no_ends_the_tool_with_its_code(
+async def test_declined_question_ends_tool_with_its_error_code(
     node: str, official: Official, server: Any, no: str, name: str
 ) -> None:
     async with (
@@ -160,7 +160,7 @@ async def test_a_no_ends_the_tool_with_its_code(
             assert result["_meta"]["code"] == name
 
 
-async def test_content_that_does_not_fit_is_told_with_its_place(
+async def test_invalid_content_is_reported_with_its_path(
     node: str, official: Official, server: Any
 ) -> None:
     wrong: Mapping[str, Json] = {"amount": 9000, "category": "fun"}
@@ -177,7 +177,7 @@ async def test_content_that_does_not_fit_is_told_with_its_place(
         assert [row.status for row in await env.elicitations()] == [Status.FAILED]
 
 
-async def test_it_waits_for_the_person_at_an_address_of_the_authors(
+async def test_client_waits_while_person_visits_url_of_author(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
@@ -192,7 +192,7 @@ async def test_it_waits_for_the_person_at_an_address_of_the_authors(
         assert text_of(await caller.result()) == "done as Ada"
 
 
-async def test_without_form_mode_a_form_is_our_page(
+async def test_form_question_without_form_mode_opens_our_page(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
@@ -208,7 +208,7 @@ async def test_without_form_mode_a_form_is_our_page(
         assert text_of(await caller.result()) == "12.50 for meals"
 
 
-async def test_a_client_with_nothing_gets_a_link_and_calls_again(
+async def test_client_without_elicitation_gets_link_and_calls_again(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
@@ -225,7 +225,7 @@ async def test_a_client_with_nothing_gets_a_link_and_calls_again(
         assert text_of(await caller.call("visit")) == "done as Ada"
 
 
-async def test_a_form_a_visit_and_a_confirmation_follow_each_other_in_one_call(
+async def test_form_visit_and_confirmation_follow_each_other_in_one_call(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
@@ -242,7 +242,7 @@ async def test_a_form_a_visit_and_a_confirmation_follow_each_other_in_one_call(
         assert text_of(await caller.result()) == "12.50 signed, booked: True"
 
 
-async def test_questions_that_are_asked_together_come_back_together(
+async def test_questions_asked_together_are_answered_together(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
@@ -258,7 +258,7 @@ async def test_questions_that_are_asked_together_come_back_together(
         assert text_of(await caller.result()) == "up to 12.50, read by Ada"
 
 
-async def test_a_destructive_tool_waits_for_a_yes(
+async def test_destructive_tool_waits_for_approval(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
@@ -275,7 +275,7 @@ async def test_a_destructive_tool_waits_for_a_yes(
         assert text_of(await caller.result()) == "erased 5"
 
 
-async def test_what_a_tool_needs_is_asked_before_it_begins(
+async def test_needs_questions_are_asked_before_tool_starts(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
@@ -290,7 +290,7 @@ async def test_what_a_tool_needs_is_asked_before_it_begins(
         assert text_of(await caller.result()) == "shipped"
 
 
-async def test_a_client_with_nothing_may_wait_by_a_tool_of_ours(
+async def test_client_without_elicitation_can_wait_with_result_tool(
     node: str, official: Official, server: Any
 ) -> None:
     async with (
@@ -312,7 +312,7 @@ def _link_in(result: dict[str, Any]) -> str:
     return link[0]
 
 
-async def test_a_call_that_goes_on_shows_its_link_once_a_session(
+async def test_continued_call_shows_its_link_once_per_session(
     node: str, official: Official, server: Any
 ) -> None:
     """Test in a short time what slow_person.py shows in real time."""
@@ -339,7 +339,7 @@ async def test_a_call_that_goes_on_shows_its_link_once_a_session(
 
 
 @pytest.mark.parametrize("older", [each for each in CLIENTS if each.revision == OLDER], ids=str)
-async def test_it_leaves_a_404_to_the_application_whose_new_session_joins_the_question(
+async def test_client_reports_404_and_new_session_joins_question(
     node: str, older: Official, tmp_path: Path, free_port: int
 ) -> None:
     tool = "sign_guest_book"

@@ -58,7 +58,7 @@ async def _without(
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_no_scenario_is_worse_where_we_serve_it(
+async def test_conformance_is_not_worse_with_elicit_serve(
     newer_node: str, revision: str, without: Checks, tmp_path: Path
 ) -> None:
     for name in "ab":
@@ -85,7 +85,7 @@ async def test_no_scenario_is_worse_where_we_serve_it(
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_no_scenario_is_worse_in_a_host_of_other_people(
+async def test_conformance_is_not_worse_in_other_hosts(
     newer_node: str,
     revision: str,
     without: Checks,
@@ -106,7 +106,7 @@ async def test_no_scenario_is_worse_in_a_host_of_other_people(
         assert worse(checks, than=without) == [], host.name
 
 
-def test_what_is_compared_is_all_that_either_has() -> None:
+def test_comparison_includes_checks_of_both_servers() -> None:
     without = {"a": {"1": 0, "2": 2, "3": 1, "4": 2}, "gone": {"1": 0}}
     assert worse(without, than=without) == []
     with_us = {"a": {"1": 1, "2": 1, "3": 1, "5": 2, "6": 0}, "new": {"1": 1, "2": 0}}

@@ -63,7 +63,7 @@ async def answer(env: ServerEnv, result: dict[str, Any]) -> None:
     await walk(browser, link[0], answers=answers, say=lambda _: None)
 
 
-async def test_an_answer_at_once_is_nobodys(node: str, official: Official, server: Any) -> None:
+async def test_immediate_answer_is_ignored(node: str, official: Official, server: Any) -> None:
     async with (
         server_env(server, min_answer=MINUTE) as env,
         calling(node, official, env.mcp_url, declares=FORM, answers=["decline"]) as caller,
@@ -77,9 +77,7 @@ async def test_an_answer_at_once_is_nobodys(node: str, official: Official, serve
     assert says(f"TypeScript, `{official.library}`", official.revision, "declines at once", NOBODYS)
 
 
-async def test_an_answer_after_two_seconds_is_the_persons(
-    node: str, official: Official, server: Any
-) -> None:
+async def test_answer_after_two_seconds_counts(node: str, official: Official, server: Any) -> None:
     options: Any = {"declares": FORM, "answers": ["decline"], "answers_after": 2.0}
     async with (
         server_env(server, min_answer=SECOND) as env,
@@ -91,9 +89,7 @@ async def test_an_answer_after_two_seconds_is_the_persons(
     assert says(f"TypeScript, `{official.library}`", official.revision, "declines after 2 s", NO)
 
 
-async def test_a_client_that_never_answers_leads_to_the_link(
-    node: str, official: Official, server: Any
-) -> None:
+async def test_never_answering_client_gets_link(node: str, official: Official, server: Any) -> None:
     options: Any = {"declares": FORM, "answers": ["accept"], "answers_after": "never"}
     limits = SOON if official.revision == OLDER else AT_ONCE
     async with (
@@ -119,7 +115,7 @@ async def test_a_client_that_never_answers_leads_to_the_link(
 
 
 @pytest.mark.parametrize("revision", ERAS)
-async def test_the_inspectors_single_call_is_given_the_link(
+async def test_single_call_of_inspector_gets_link(
     newer_node: str, revision: str, server: Any, tmp_path: Path
 ) -> None:
     async with server_env(server) as env:
@@ -130,7 +126,7 @@ async def test_the_inspectors_single_call_is_given_the_link(
 
 
 @pytest.mark.parametrize("revision", ERAS)
-async def test_what_the_inspector_prints_and_declines_at_once_is_still_for_a_person(
+async def test_immediate_decline_in_inspector_is_ignored(
     newer_node: str, revision: str, server: Any, tmp_path: Path
 ) -> None:
     async with server_env(server, min_answer=MINUTE) as env:
@@ -144,7 +140,7 @@ async def test_what_the_inspector_prints_and_declines_at_once_is_still_for_a_per
 
 
 @pytest.mark.parametrize("revision", ERAS)
-async def test_what_the_inspector_prints_and_declines_later_is_declined(
+async def test_later_decline_in_inspector_counts(
     newer_node: str, revision: str, server: Any, tmp_path: Path
 ) -> None:
     async with server_env(server, min_answer=timedelta(milliseconds=1)) as env:
@@ -156,7 +152,7 @@ async def test_what_the_inspector_prints_and_declines_later_is_declined(
 
 
 @pytest.mark.parametrize("revision", ERAS)
-async def test_what_the_inspector_prints_and_nobody_answers_leads_to_the_link(
+async def test_unanswered_question_in_inspector_leads_to_link(
     newer_node: str, revision: str, server: Any, tmp_path: Path
 ) -> None:
     limits = SOON if revision == OLDER else AT_ONCE

@@ -38,7 +38,7 @@ def application(**changes: Any) -> App:
     return create_app(replace(settings, **changes), MCPServer("my tools"))
 
 
-async def test_the_application_starts_answers_and_stops_with_its_lifespan() -> None:
+async def test_application_starts_responds_and_stops_with_lifespan() -> None:
     settings = Settings(url=URL, ring=Ring([b"k" * 32]), store="memory:", uid=0)
     app = create_app(settings, MCPServer("my tools"))
     told = asyncio.Queue[Message]()
@@ -54,7 +54,7 @@ async def test_the_application_starts_answers_and_stops_with_its_lifespan() -> N
         await living
 
 
-async def test_what_happens_is_told_to_the_addresses_that_are_set() -> None:
+async def test_events_are_sent_to_configured_addresses() -> None:
     settings = Settings(
         url=URL, ring=Ring([b"k" * 32]), store="memory:", uid=0, events=(event_env.CRM,)
     )
@@ -66,7 +66,7 @@ async def test_what_happens_is_told_to_the_addresses_that_are_set() -> None:
             await eventually(lambda: receiver.types == ["question.asked"])
 
 
-async def test_every_answer_says_for_how_long_to_come_by_https_where_that_is_asked_for() -> None:
+async def test_every_response_has_hsts_header_if_configured() -> None:
     # finding: S26
     url, name = "https://elicit.example", "strict-transport-security"
     settings = Settings(url=url, ring=Ring([b"k" * 32]), store="memory:", uid=0)
@@ -81,7 +81,7 @@ async def test_every_answer_says_for_how_long_to_come_by_https_where_that_is_ask
             assert elsewhere.headers.get(name) == said
 
 
-async def test_a_request_before_the_lifespan_is_told_what_to_write(
+async def test_request_before_lifespan_explains_how_to_start_application(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = application()
@@ -102,7 +102,7 @@ async def test_a_request_before_the_lifespan_is_told_what_to_write(
             assert (await client.get("/health")).status_code == 200
 
 
-async def test_a_lifespan_that_runs_already_is_told_whom_to_leave_out() -> None:
+async def test_second_lifespan_of_running_application_is_refused() -> None:
     app = application()
     async with app.lifespan():
         with pytest.raises(NotRunning, match="leave one out"):
@@ -112,7 +112,7 @@ async def test_a_lifespan_that_runs_already_is_told_whom_to_leave_out() -> None:
             assert (await client.get("/health")).status_code == 200
 
 
-async def test_a_request_of_another_event_loop_is_told_where_to_begin() -> None:
+async def test_request_from_another_event_loop_is_refused_with_reason() -> None:
     app = application()
 
     async def elsewhere() -> httpx.Response:
@@ -125,7 +125,7 @@ async def test_a_request_of_another_event_loop_is_told_where_to_begin() -> None:
     assert "in another event loop" in answer.text
 
 
-async def test_two_applications_of_one_server_at_once_are_refused() -> None:
+async def test_two_running_applications_of_same_server_are_refused() -> None:
     settings = Settings(url=URL, ring=Ring([b"k" * 32]), store="memory:", uid=0)
     server = MCPServer("my tools")
     first, second = (create_app(settings, server) for _ in range(2))
@@ -135,13 +135,13 @@ async def test_two_applications_of_one_server_at_once_are_refused() -> None:
                 pass
 
 
-async def test_what_the_host_raises_comes_out_as_it_was() -> None:
+async def test_exception_of_host_leaves_lifespan_unchanged() -> None:
     with pytest.raises(LookupError, match="of the host"):
         async with application().lifespan():
             raise LookupError("of the host")
 
 
-async def test_two_applications_under_two_paths_of_one_host_keep_apart() -> None:
+async def test_two_applications_under_different_paths_are_separate() -> None:
     apps = [application(url=f"{URL}/{name}") for name in ("a", "b")]
     async with apps[0].lifespan(), apps[1].lifespan():
         for app, mine, other in zip(apps, "ab", "ba", strict=True):
@@ -150,7 +150,7 @@ async def test_two_applications_under_two_paths_of_one_host_keep_apart() -> None
                 assert (await client.get(f"/{other}/health")).status_code == 404
 
 
-async def test_under_a_path_every_address_on_a_page_has_it() -> None:
+async def test_addresses_on_pages_include_root_path() -> None:
     app = application(url=f"{URL}/tools")
     async with (
         app.lifespan(),
@@ -165,7 +165,7 @@ async def test_under_a_path_every_address_on_a_page_has_it() -> None:
                 assert (await client.get(address)).status_code in (200, 403), address
 
 
-def test_no_template_forgets_where_it_stands() -> None:
+def test_every_template_address_uses_root_path_filter() -> None:
     for template in (Path("templates"), Path("webapp/demo/templates")):
         for page in template.glob("*.html"):
             for address in re.findall(f'{ADDRESSES}="([^"]+)"', page.read_text()):
@@ -173,7 +173,7 @@ def test_no_template_forgets_where_it_stands() -> None:
                 assert is_away or address.endswith("|at }}"), (page, address)
 
 
-async def test_a_path_that_a_proxy_keeps_is_told_to_the_operator_once(
+async def test_unstripped_proxy_path_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = application()
@@ -191,7 +191,7 @@ async def test_a_path_that_a_proxy_keeps_is_told_to_the_operator_once(
 
 
 @pytest.mark.parametrize("root_path", ["", "/tools"])
-async def test_a_slash_too_many_leads_a_client_to_the_endpoint(
+async def test_trailing_slash_redirects_client_to_endpoint(
     root_path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = application(url=f"{URL}{root_path}")
@@ -205,7 +205,7 @@ async def test_a_slash_too_many_leads_a_client_to_the_endpoint(
     assert not [record for record in caplog.records if "path.unknown" in record.getMessage()]
 
 
-async def test_a_path_that_a_proxy_takes_off_is_told_to_whoever_asks_how_we_are(
+async def test_stripped_proxy_path_is_reported_by_ready_check(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = application(url=f"{URL}/tools")
@@ -222,7 +222,7 @@ async def test_a_path_that_a_proxy_takes_off_is_told_to_whoever_asks_how_we_are(
     assert "ELICIT_ROOT_PATH=/tools" in said
 
 
-async def test_under_a_path_the_request_that_who_is_given_has_the_whole_address() -> None:
+async def test_who_receives_request_with_complete_url_under_root_path() -> None:
     seen = list[str]()
 
     def who(request: Request) -> None:
@@ -238,7 +238,7 @@ async def test_under_a_path_the_request_that_who_is_given_has_the_whole_address(
     assert set(seen) == {f"{URL}/tools/connections?a=b"}
 
 
-async def test_a_sandbox_that_the_settings_ask_for_plays_what_is_not_set_up() -> None:
+async def test_sandbox_setting_simulates_unconfigured_providers() -> None:
     settings = Settings(url=URL, ring=Ring([b"k" * 32]), store="memory:", uid=0, has_sandbox=True)
 
     def show(link: ShownLink) -> None:
@@ -251,7 +251,7 @@ async def test_a_sandbox_that_the_settings_ask_for_plays_what_is_not_set_up() ->
                 await elicit.oauth(github)
 
 
-async def test_under_a_path_the_resource_says_where_its_metadata_is() -> None:
+async def test_resource_metadata_is_found_under_root_path() -> None:
     async with issuing() as issuer:
         app = application(url=f"{URL}/tools", identity=issuer.who())
         async with (
@@ -266,7 +266,7 @@ async def test_under_a_path_the_resource_says_where_its_metadata_is() -> None:
                 assert (await client.get(address)).json()["resource"] == f"{URL}/tools/mcp"
 
 
-async def test_under_a_path_people_sign_in_and_come_back_there() -> None:
+async def test_sign_in_returns_under_root_path() -> None:
     async with issuing() as issuer:
         app = application(url=f"{URL}/tools", identity=issuer.who())
         async with (

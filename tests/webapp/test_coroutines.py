@@ -52,7 +52,7 @@ async def type_key() -> str:
     return str(await elicit.secret("Your key, please."))
 
 
-async def test_an_account_a_payment_and_a_secret_are_awaited_in_one_block(here: AskingEnv) -> None:
+async def test_account_payment_and_secret_are_awaited_in_same_block(here: AskingEnv) -> None:
     async def all_of_it() -> tuple[str | None, str, str]:
         account = await connect()
         return account.label, await buy(), await type_key()
@@ -70,7 +70,7 @@ async def test_an_account_a_payment_and_a_secret_are_awaited_in_one_block(here: 
     assert len(block.shown) == 3
 
 
-async def test_what_is_connected_is_not_asked_for_again(here: AskingEnv) -> None:
+async def test_connected_account_is_not_requested_again(here: AskingEnv) -> None:
     first, guest = here.begin(connect), await here.guest()
     await guest.connect((await first.link()).url)
     account = await first
@@ -79,14 +79,14 @@ async def test_what_is_connected_is_not_asked_for_again(here: AskingEnv) -> None
     assert again.shown == []
 
 
-async def test_a_no_raises_in_the_block(here: AskingEnv) -> None:
+async def test_decline_raises_in_block(here: AskingEnv) -> None:
     block, guest = here.begin(buy), await here.guest()
     await guest.decline((await block.link()).url)
     with pytest.raises(Declined):
         await block
 
 
-async def test_after_a_no_the_same_key_asks_anew(here: AskingEnv) -> None:
+async def test_same_key_asks_again_after_decline(here: AskingEnv) -> None:
     block, guest = here.begin(buy), await here.guest()
     first = await block.link()
     await guest.decline(first.url)
@@ -96,7 +96,7 @@ async def test_after_a_no_the_same_key_asks_anew(here: AskingEnv) -> None:
     assert (await again.link()).elicitation_id != first.elicitation_id
 
 
-async def test_nobody_answers_in_time(here: AskingEnv) -> None:
+async def test_unanswered_question_raises_expired(here: AskingEnv) -> None:
     block = here.begin(type_key)
     await block.link()
     await here.pass_time(minutes=6)
@@ -104,7 +104,7 @@ async def test_nobody_answers_in_time(here: AskingEnv) -> None:
         await block
 
 
-async def test_trusted_code_completes_a_visit_by_its_id(here: AskingEnv) -> None:
+async def test_trusted_code_completes_url_question_by_id(here: AskingEnv) -> None:
     async def choose() -> object:
         return (await elicit.url("Choose.", "https://shop.example/menu"))["dish"]
 
@@ -123,7 +123,7 @@ async def test_completing_needs_an_application_that_runs() -> None:
         pass
 
 
-async def test_a_cancel_ends_the_wait_and_the_same_key_goes_on(here: AskingEnv) -> None:
+async def test_cancelled_block_can_be_continued_with_same_key(here: AskingEnv) -> None:
     block, guest = here.begin(buy), await here.guest()
     link = await block.link()
     await block.cancel()
@@ -133,7 +133,7 @@ async def test_a_cancel_ends_the_wait_and_the_same_key_goes_on(here: AskingEnv) 
     assert await again
 
 
-async def test_another_key_another_owner_and_no_key_are_other_wishes(here: AskingEnv) -> None:
+async def test_different_key_owner_or_missing_key_asks_separately(here: AskingEnv) -> None:
     blocks = [
         here.begin(type_key, key="a"),
         here.begin(type_key, key="b"),
@@ -145,7 +145,7 @@ async def test_another_key_another_owner_and_no_key_are_other_wishes(here: Askin
     assert len(ids) == len(blocks)
 
 
-async def test_a_newer_block_takes_over_the_wait(here: AskingEnv) -> None:
+async def test_newer_block_supersedes_waiting_block(here: AskingEnv) -> None:
     older, guest = here.begin(type_key), await here.guest()
     await older.link()
     newer = here.begin(type_key)
@@ -156,7 +156,9 @@ async def test_a_newer_block_takes_over_the_wait(here: AskingEnv) -> None:
     assert await newer
 
 
-async def test_what_a_block_has_in_hand_is_its_own_until_it_ends(here: AskingEnv) -> None:
+async def test_answer_claimed_by_running_block_is_not_shared_with_newer_block(
+    here: AskingEnv,
+) -> None:
     goes_on = asyncio.Event()
 
     async def type_and_work() -> str:
@@ -183,7 +185,7 @@ async def test_what_a_block_has_in_hand_is_its_own_until_it_ends(here: AskingEnv
     assert (await here.begin(type_key).link()).elicitation_id == second.elicitation_id
 
 
-async def test_what_is_paid_while_nobody_waits_is_there_for_the_same_key(here: AskingEnv) -> None:
+async def test_payment_made_without_waiting_block_is_used_by_same_key(here: AskingEnv) -> None:
     block, guest = here.begin(buy), await here.guest()
     link = await block.link()
     await block.cancel()
@@ -193,7 +195,7 @@ async def test_what_is_paid_while_nobody_waits_is_there_for_the_same_key(here: A
     assert again.shown == []
 
 
-async def test_a_payment_outlives_an_error_of_the_authors(here: AskingEnv) -> None:
+async def test_payment_survives_exception_of_author(here: AskingEnv) -> None:
     async def buy_and_fail() -> None:
         await buy()
         raise ValueError("of the author's")
@@ -207,7 +209,7 @@ async def test_a_payment_outlives_an_error_of_the_authors(here: AskingEnv) -> No
     assert again.shown == []
 
 
-async def test_after_a_purchase_the_same_key_buys_nothing_again_for_two_minutes(
+async def test_same_key_cannot_buy_again_for_two_minutes_after_purchase(
     here: AskingEnv,
 ) -> None:
     block, guest = here.begin(buy), await here.guest()
@@ -222,7 +224,7 @@ async def test_after_a_purchase_the_same_key_buys_nothing_again_for_two_minutes(
     assert (await later.link()).kind == "payment"
 
 
-async def test_work_is_done_once_although_the_block_was_cut_off(here: AskingEnv) -> None:
+async def test_step_is_done_once_although_block_was_cancelled(here: AskingEnv) -> None:
     done: list[str] = []
 
     async def ship(key: str) -> str:
@@ -243,7 +245,7 @@ async def test_work_is_done_once_although_the_block_was_cut_off(here: AskingEnv)
     assert len(done) == 1
 
 
-async def test_end_of_a_block_is_stored_once_the_store_is_back() -> None:
+async def test_end_of_block_is_stored_after_store_recovers() -> None:
     # finding: XV1
     store = FrailStore()
     async with living(asking_env(store=store)) as here:
@@ -266,7 +268,7 @@ async def test_end_of_a_block_is_stored_once_the_store_is_back() -> None:
             await here.begin(buy)
 
 
-async def test_questions_are_asked_together(here: AskingEnv) -> None:
+async def test_together_asks_several_questions_at_once(here: AskingEnv) -> None:
     async def both() -> tuple[Account, str]:
         account, key = await elicit.together(
             elicit.oauth(github), elicit.secret("Your key, please.")
@@ -281,7 +283,7 @@ async def test_questions_are_asked_together(here: AskingEnv) -> None:
     assert all((account.label, key))
 
 
-async def test_show_may_be_async_and_ends_when_there_is_nothing_more_to_show(
+async def test_async_show_is_cancelled_when_question_ends(
     here: AskingEnv,
 ) -> None:
     links: asyncio.Queue[ShownLink] = asyncio.Queue()
@@ -304,7 +306,7 @@ async def test_show_may_be_async_and_ends_when_there_is_nothing_more_to_show(
     assert ended == [True]
 
 
-async def test_what_show_raises_the_block_raises(here: AskingEnv) -> None:
+async def test_exception_of_show_is_raised_by_block(here: AskingEnv) -> None:
     def show(link: ShownLink) -> None:
         raise ConnectionError("the mail server is away")
 
@@ -315,7 +317,7 @@ async def test_what_show_raises_the_block_raises(here: AskingEnv) -> None:
     assert (await again.link()).kind == "secret"
 
 
-async def test_the_end_of_the_process_ends_the_wait_and_not_the_question() -> None:
+async def test_end_of_process_cancels_wait_with_reason() -> None:
     async with asking_env() as here:
         block = here.begin(type_key)
         await block.link()
@@ -324,13 +326,13 @@ async def test_the_end_of_the_process_ends_the_wait_and_not_the_question() -> No
         await blocks[0]
 
 
-async def test_a_forgotten_await_fails_the_block(here: AskingEnv) -> None:
+async def test_question_without_await_fails_block(here: AskingEnv) -> None:
     with pytest.raises(NotAsked, match=r"test_coroutines\.py"):
         async with asking("ann", show=print):
             elicit.secret("Your key, please.")  # type: ignore[unused-awaitable]
 
 
-async def test_marks_of_tools_are_not_for_a_block(here: AskingEnv) -> None:
+async def test_tool_marks_are_refused_in_block(here: AskingEnv) -> None:
     async with asking("ann", show=print):
         with pytest.raises(InvalidQuestion, match="Await the questions"):
             elicit.gate(message="Sure?")
@@ -341,40 +343,38 @@ async def test_marks_of_tools_are_not_for_a_block(here: AskingEnv) -> None:
 
 
 @pytest.mark.parametrize("owner", [7, "", "a" * 257, b"ann", "\ud800", None])
-async def test_an_owner_that_is_no_users_id_is_refused_in_words(
-    here: AskingEnv, owner: object
-) -> None:
+async def test_invalid_owner_is_refused_with_reason(here: AskingEnv, owner: object) -> None:
     with pytest.raises(InvalidQuestion, match=r"asking\(str\(user.id\)"):
         async with asking(owner, show=print):  # type: ignore[arg-type]
             pass
 
 
 @pytest.mark.parametrize("key", ["", "k" * 257, 8])
-async def test_a_key_that_is_none_is_refused_in_words(here: AskingEnv, key: object) -> None:
+async def test_invalid_key_is_refused_with_reason(here: AskingEnv, key: object) -> None:
     with pytest.raises(InvalidQuestion, match="key names what the block is for"):
         async with asking("ann", show=print, key=key):  # type: ignore[arg-type]
             pass
 
 
-async def test_without_who_and_without_the_code_nobody_is_asked() -> None:
+async def test_block_without_who_and_user_code_raises_not_configured() -> None:
     async with asking_env(who=None):
         with pytest.raises(NotConfigured, match=r"who= of create_app \(or else ELICIT_BIND=code"):
             async with asking("ann", show=print):
                 await type_key()
 
 
-async def test_a_verb_outside_says_both_ways_to_ask() -> None:
+async def test_question_outside_block_names_both_ways_to_ask() -> None:
     with pytest.raises(NoAsker, match=r"In a tool: serve it .* within `async with asking"):
         await type_key()
 
 
-async def test_where_no_application_runs_the_error_says_what_to_write() -> None:
+async def test_block_without_running_application_says_how_to_create_application() -> None:
     with pytest.raises(NoAsker, match=r"create_app\(read_settings\(\), who=...\)"):
         async with asking("ann", show=print):
             pass
 
 
-async def test_of_several_applications_the_block_says_which(here: AskingEnv) -> None:
+async def test_block_with_several_applications_must_name_application(here: AskingEnv) -> None:
     async with asking_env() as other:
         with pytest.raises(NoAsker, match=r"app=app"):
             async with asking("ann", show=print):
@@ -383,7 +383,7 @@ async def test_of_several_applications_the_block_says_which(here: AskingEnv) -> 
         assert (await block.link()).url.startswith(other.url)
 
 
-async def test_a_block_in_another_loop_is_told_so(here: AskingEnv) -> None:
+async def test_block_in_another_event_loop_is_refused(here: AskingEnv) -> None:
     async def ask() -> None:
         async with asking("ann", show=print):
             pass
@@ -392,14 +392,14 @@ async def test_a_block_in_another_loop_is_told_so(here: AskingEnv) -> None:
         await asyncio.to_thread(asyncio.run, ask())
 
 
-async def test_an_application_is_called_what_its_author_says(here: AskingEnv) -> None:
+async def test_page_names_application_as_set_by_author(here: AskingEnv) -> None:
     block, person = here.begin(connect), await here.browser()
     page = await person.visit((await block.link()).url)
     assert APPLICATION in page.text
     assert "assistant" not in page.text
 
 
-async def test_a_user_sees_what_they_paid_and_nobody_else_does(here: AskingEnv) -> None:
+async def test_user_sees_own_payments_and_others_do_not(here: AskingEnv) -> None:
     async def buy_and_fail() -> None:
         await buy()
         raise ValueError("of the author's")
@@ -416,7 +416,7 @@ async def test_a_user_sees_what_they_paid_and_nobody_else_does(here: AskingEnv) 
         assert "Premium report" not in theirs.text
 
 
-async def test_an_account_is_connected_again_by_its_user_alone(here: AskingEnv) -> None:
+async def test_account_can_be_reconnected_only_by_its_user(here: AskingEnv) -> None:
     block, guest = here.begin(connect), await here.guest()
     await guest.connect((await block.link()).url)
     await block
@@ -429,7 +429,7 @@ async def test_an_account_is_connected_again_by_its_user_alone(here: AskingEnv) 
         assert (await (await here.browser(user)).visit(link)).status == 403
 
 
-async def test_its_home_speaks_of_no_tools(here: AskingEnv) -> None:
+async def test_home_of_application_mentions_no_tools(here: AskingEnv) -> None:
     page = await (await here.browser(None)).visit(here.url)
     assert (page.status, page.heading) == (200, f"Requests from {APPLICATION}")
     assert "/mcp" not in page.text
@@ -437,7 +437,7 @@ async def test_its_home_speaks_of_no_tools(here: AskingEnv) -> None:
 
 
 @pytest.mark.parametrize("url", ["", "login", "//evil.example", "javascript:alert(1)", "/a\n"])
-def test_a_place_to_sign_in_is_an_address(url: str) -> None:
+def test_invalid_sign_in_url_is_refused(url: str) -> None:
     settings = Settings(url="http://127.0.0.1:8765", ring=RING, store="memory:", uid=0)
     with pytest.raises(ValueError, match="sign_in_url"):
         create_app(settings, who=lambda _: None, sign_in_url=url)

@@ -5,7 +5,7 @@ from datetime import timedelta
 from webapp.deadline import Deadline
 
 
-def test_a_deadline_without_a_microsecond_left_is_over():
+def test_deadline_without_remaining_microsecond_has_ended():
     ticks = [0.1]
     deadline = Deadline(timedelta(seconds=0.2), ticks=lambda: ticks[0])
     assert not deadline.has_ended

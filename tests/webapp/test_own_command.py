@@ -22,12 +22,12 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return command
 
 
-def test_it_is_the_word_where_that_leads_to_this_installation(installed, monkeypatch):
+def test_own_command_is_elicit_if_path_finds_same_installation(installed, monkeypatch):
     monkeypatch.setenv("PATH", str(installed.parent))
     assert own_command() == "elicit"
 
 
-def test_it_is_the_path_from_here_where_the_word_leads_nowhere_or_elsewhere(
+def test_own_command_is_relative_path_if_path_finds_no_or_other_installation(
     installed, tmp_path, monkeypatch
 ):
     assert own_command() == "env/bin/elicit"
@@ -41,7 +41,7 @@ def test_it_is_the_path_from_here_where_the_word_leads_nowhere_or_elsewhere(
     assert own_command() == str(installed)
 
 
-def test_it_is_the_command_beside_python_where_that_runs_the_module(installed, monkeypatch):
+def test_own_command_is_script_next_to_python_if_run_as_module(installed, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/somewhere/elicit_url.py"])
     assert own_command() == "env/bin/elicit"
     installed.unlink()

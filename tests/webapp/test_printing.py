@@ -16,7 +16,7 @@ TRICKS = "\x1b]0;title\x07\x1b[2J\x1b]52;c;ZWNobw==\x07\r\x9b31m\u202e\u2066"
 OBEYED = set(TRICKS) - set("]0;title[2J52cZWNobw==31m")
 
 
-def test_what_a_terminal_obeys_is_shown_as_a_sign_that_it_does_not_know() -> None:
+def test_control_characters_are_replaced_with_visible_sign() -> None:
     # finding: S4
     assert not OBEYED & set(printed(TRICKS))
     assert printed("a\x1bb\nc") == f"a{TRACE}b{TRACE}c"
@@ -47,7 +47,7 @@ class Terminal(io.StringIO):
         ({"TERM": "xterm-256color"}, False),
     ],
 )
-def test_an_address_is_a_link_on_a_terminal_that_is_known_to_make_one(
+def test_address_is_hyperlink_only_on_supporting_terminals(
     environment: dict[str, str], is_link: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("TERM", "TERM_PROGRAM", "VTE_VERSION", "WT_SESSION", "NO_COLOR"):
@@ -63,7 +63,7 @@ def test_an_address_is_a_link_on_a_terminal_that_is_known_to_make_one(
     assert terminal.getvalue() == (f"Open {linked}\n" if is_link else pipe.getvalue())
 
 
-def test_no_link_is_made_of_what_a_terminal_obeys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_with_control_characters_is_not_made_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-kitty")
     monkeypatch.delenv("NO_COLOR", raising=False)
     for address in (f"http://127.0.0.1/{TRICKS}", "http://127.0.0.1/a b", "http://127.0.0.1/é"):
@@ -72,7 +72,7 @@ def test_no_link_is_made_of_what_a_terminal_obeys(monkeypatch: pytest.MonkeyPatc
         assert not OBEYED & set(terminal.getvalue())
 
 
-def test_one_way_leads_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_printed_text_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     # finding: S4
     out = io.StringIO()
     tell(TRICKS, out=out)
@@ -80,7 +80,7 @@ def test_one_way_leads_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> No
     assert not OBEYED & set(out.getvalue() + capsys.readouterr().err)
 
 
-async def test_the_demo_prints_no_escape_of_a_tools(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_demo_prints_no_escape_sequence_of_tool(capsys: pytest.CaptureFixture[str]) -> None:
     # finding: S4
     server = new_server("mcp")
 
@@ -96,7 +96,7 @@ async def test_the_demo_prints_no_escape_of_a_tools(capsys: pytest.CaptureFixtur
     assert not OBEYED & set(said)
 
 
-def test_nothing_else_writes_to_standard_output_or_error() -> None:
+def test_no_other_code_writes_to_standard_output_or_error() -> None:
     # finding: S4
     house = Path(__file__).parents[2] / "webapp"
     writing = {

@@ -10,7 +10,7 @@ from webapp.serving.finding import find_server
 from webapp.settings.settings import BadSettings, read_settings
 
 
-def test_a_no_is_no_fault_of_the_servers() -> None:
+def test_decline_has_no_server_error_status() -> None:
     # finding: A4
     statuses = {error: error.http_status for error in (Declined, Denied, Cancelled, Superseded)}
     assert statuses == {Declined: 403, Denied: 403, Cancelled: 409, Superseded: 409}
@@ -18,7 +18,7 @@ def test_a_no_is_no_fault_of_the_servers() -> None:
 
 
 @pytest.mark.parametrize(("store", "is_told"), [("memory:", True), (None, False)])
-def test_a_store_that_keeps_nothing_says_so(
+def test_announcement_warns_about_memory_store(
     tmp_path: Path, store: str | None, *, is_told: bool
 ) -> None:
     # finding: A4
@@ -27,14 +27,14 @@ def test_a_store_that_keeps_nothing_says_so(
     assert ("is lost when this ends" in said) == is_told
 
 
-def test_a_server_for_others_where_nobody_can_be_asked_says_so(tmp_path: Path) -> None:
+def test_announcement_of_public_server_warns_if_no_person_can_be_identified(tmp_path: Path) -> None:
     public = {"HOME": str(tmp_path), "ELICIT_URL": "https://a.example", "ELICIT_SECRET": "x" * 40}
     for more, is_told in (({}, True), ({"ELICIT_BIND": "code"}, False)):
         said = "".join(announcement(read_settings({**public, **more}), "shop"))
         assert ("nobody   can be asked: set ELICIT_ISSUER" in said) == is_told
 
 
-def test_the_password_of_a_store_is_not_said_at_the_start(tmp_path: Path) -> None:
+def test_announcement_hides_password_of_store(tmp_path: Path) -> None:
     for scheme in ("postgresql", "valkeys"):
         store = f"{scheme}://me:hunter2@db.example/1"
         said = "".join(
@@ -50,7 +50,7 @@ def test_the_password_of_a_store_is_not_said_at_the_start(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("word", ["[", "del[ete", '["delete_*"]', "a]", "delete;"])
-def test_what_is_no_pattern_of_names_is_no_gate(tmp_path: Path, word: str) -> None:
+def test_invalid_gate_pattern_is_refused(tmp_path: Path, word: str) -> None:
     # finding: A4
     with pytest.raises(BadSettings, match="ELICIT_GATE"):
         read_settings({"HOME": str(tmp_path), "ELICIT_GATE": word})
@@ -67,13 +67,13 @@ def test_what_is_no_pattern_of_names_is_no_gate(tmp_path: Path, word: str) -> No
         ("../a b.py", "my_tools:mcp"),
     ],
 )
-def test_a_file_is_answered_with_what_to_write(given: str, meant: str) -> None:
+def test_file_path_is_refused_with_module_to_write(given: str, meant: str) -> None:
     # finding: A4
     with pytest.raises(ImportError, match=f"as in {meant} "):
         find_server(given)
 
 
-def test_a_question_prints_nothing_of_what_it_asks() -> None:
+def test_repr_of_question_hides_its_content() -> None:
     # finding: A4
     question = elicit.url("The key is sesame", "https://shop.example/?token=sesame")
     assert repr(question) == str(question) == "<Question of the kind url, not asked: await it>"

@@ -18,7 +18,7 @@ PAGE = PAGE.partition("\n## Web applications without MCP\n")[2]
 FIRST, SECOND = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-async def test_the_first_sample_shows_a_link_to_the_users_account(
+async def test_first_sample_shows_link_to_account_of_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ELICIT_SECRET", SECRET)
@@ -35,7 +35,7 @@ async def test_the_first_sample_shows_a_link_to_the_users_account(
         await asyncio.gather(report, return_exceptions=True)
 
 
-async def test_the_second_sample_asks_for_letters_until_they_are_right() -> None:
+async def test_second_sample_requests_user_code_until_correct() -> None:
     told: list[str] = []
     letters = iter(["wrong", "right"])
 

@@ -77,7 +77,7 @@ async def _served(name: str, patch: pytest.MonkeyPatch) -> AsyncIterator[tuple[M
     del sys.modules[name]
 
 
-async def test_a_user_connects_pays_types_and_has_the_report(
+async def test_user_connects_pays_types_key_and_gets_report(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with _served(name, monkeypatch) as (shop, url), new_browser() as browser:
@@ -92,7 +92,7 @@ async def test_a_user_connects_pays_types_and_has_the_report(
         assert "9.00 EUR was paid, and the key has 30 characters." in await customer.told("ann")
 
 
-async def test_another_user_opens_nothing_of_it_and_is_shown_where_to_sign_in(
+async def test_other_user_cannot_open_link_and_sees_sign_in(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (

@@ -13,18 +13,18 @@ KEY = bytes(range(32))
 
 
 @pytest.mark.parametrize("size", [0, 1, 16, 31])
-def test_a_short_secret_is_refused_with_the_command_that_makes_one(size: int) -> None:
+def test_short_secret_error_names_the_keys_new_command(size: int) -> None:
     with pytest.raises(WeakSecret, match="elicit keys new") as refused:
         Ring([OLD, b"s" * size])
     assert "sss" not in str(refused.value)
 
 
-def test_no_secret_at_all_is_refused() -> None:
+def test_empty_keyring_is_refused() -> None:
     with pytest.raises(WeakSecret, match="elicit keys new"):
         Ring([])
 
 
-def test_the_newest_secret_wraps_and_every_one_unwraps() -> None:
+def test_newest_secret_wraps_and_every_secret_unwraps() -> None:
     before = Ring([OLD]).wrap("o", KEY)
     rotated = Ring([NEW, OLD])
     assert rotated.unwrap("o", before) == KEY
@@ -36,7 +36,7 @@ def test_the_newest_secret_wraps_and_every_one_unwraps() -> None:
         Ring([NEW]).unwrap("o", before)
 
 
-def test_a_wrapped_key_opens_for_its_owner_only() -> None:
+def test_wrapped_key_opens_only_for_its_owner() -> None:
     ring = Ring([OLD])
     with pytest.raises(Unreadable):
         ring.unwrap("p", ring.wrap("o", KEY))
@@ -44,14 +44,14 @@ def test_a_wrapped_key_opens_for_its_owner_only() -> None:
 
 @settings(deadline=None)
 @given(st.binary(max_size=80))
-def test_whatever_is_unwrapped_only_unreadable_is_raised(data: bytes) -> None:
+def test_random_bytes_raise_only_unreadable(data: bytes) -> None:
     ring = Ring([OLD])
     for wrapped in (data, ring.newest + data):
         with pytest.raises(Unreadable):
             ring.unwrap("o", wrapped)
 
 
-def test_each_use_has_a_key_of_its_own() -> None:
+def test_each_use_has_its_own_key() -> None:
     ring = Ring([NEW, OLD])
     infos = ["sign link 1", "seal link 1", "sign link 2", "wrap o", "csrf"]
     keys = [ring.derive(fingerprint, info) for fingerprint in ring.fingerprints for info in infos]

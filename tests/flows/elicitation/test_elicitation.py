@@ -87,7 +87,9 @@ def pairs() -> list[tuple[Status, Status]]:
 
 
 @pytest.mark.parametrize(("before", "after"), pairs())
-def test_each_pair_of_statuses_is_allowed_or_not_possible(before: Status, after: Status) -> None:
+def test_each_status_transition_is_allowed_or_raises_not_possible(
+    before: Status, after: Status
+) -> None:
     is_allowed = after in ALLOWED.get(before, set())
     assert (after in TRANSITIONS[before]) == is_allowed
     if after not in FINAL:
@@ -103,7 +105,7 @@ def test_each_pair_of_statuses_is_allowed_or_not_possible(before: Status, after:
 
 
 @pytest.mark.parametrize("status", Status)
-def test_exactly_the_final_statuses_lead_nowhere(status: Status) -> None:
+def test_only_final_statuses_have_no_transitions(status: Status) -> None:
     assert status.is_final == (status in FINAL) == (TRANSITIONS[status] == frozenset())
 
 
@@ -113,13 +115,13 @@ def test_every_status_has_a_row_and_can_be_reached() -> None:
 
 
 @pytest.mark.parametrize("status", sorted(OPEN))
-def test_nothing_is_settled_with_a_status_that_is_not_final(status: Status) -> None:
+def test_settling_with_open_status_is_refused(status: Status) -> None:
     for before in Status:
         with pytest.raises(NotPossible):
             states.settle(elicitation(before), status, now=NOON)
 
 
-def test_a_late_yes_follows_five_kinds_of_no_and_nothing_else() -> None:
+def test_late_acceptance_is_allowed_only_after_five_statuses() -> None:
     assert {
         Status.EXPIRED: {Status.ACCEPTED},
         Status.CANCELLED: {Status.ACCEPTED},
@@ -138,7 +140,7 @@ def test_a_late_yes_follows_five_kinds_of_no_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("why", [NOT_ARRIVED, states.INTERRUPTED, "no such letters", None])
-def test_of_the_failures_only_a_delayed_payments_may_be_followed_by_a_yes(why: str | None) -> None:
+def test_late_acceptance_after_failure_is_allowed_only_for_delayed_payment(why: str | None) -> None:
     failed = states.settle(elicitation(kind="payment"), Status.FAILED, now=NOON, why=why)
     if why == NOT_ARRIVED:
         paid = states.settle_late(failed, now=NOON, content={"payment": "p"}, holds_key=True)
@@ -149,22 +151,22 @@ def test_of_the_failures_only_a_delayed_payments_may_be_followed_by_a_yes(why: s
             states.settle_late(failed, now=NOON, content={}, holds_key=True)
 
 
-def test_no_rule_for_a_late_yes_undoes_a_final_yes() -> None:
+def test_late_acceptance_never_replaces_accepted_or_open_status() -> None:
     assert not set(LATE) & {Status.ACCEPTED, *OPEN}
 
 
-def test_only_a_yes_has_content() -> None:
+def test_only_acceptance_stores_content() -> None:
     for status in ENDS_FROM_OPEN - {Status.ACCEPTED}:
         assert states.settle(elicitation(), status, now=NOON, content={"n": 1}).content is None
 
 
-def test_an_end_keeps_its_reason() -> None:
+def test_settled_question_stores_its_reason() -> None:
     failed = states.settle(elicitation(), Status.FAILED, now=NOON, why="interrupted")
     assert failed.why == "interrupted"
 
 
 @pytest.mark.parametrize("kind", ["url", "oauth", "form"])
-def test_a_late_yes_is_kept_for_its_kind_until_the_last_moment(kind: str) -> None:
+def test_late_answer_is_stored_for_the_period_of_its_kind(kind: str) -> None:
     stored_until = NOON + LIFE + traits_of(kind).stored_for
     before = elicitation(Status.EXPIRED, kind=kind)
     in_time = states.settle_late(
@@ -176,7 +178,7 @@ def test_a_late_yes_is_kept_for_its_kind_until_the_last_moment(kind: str) -> Non
     assert too_late.status is Status.ACCEPTED
 
 
-def test_a_late_yes_is_free_whoever_had_taken_the_no() -> None:
+def test_late_acceptance_clears_claim_on_earlier_outcome() -> None:
     no = replace(
         elicitation(Status.SUPERSEDED, take=Lease(run="r", leg="l", until=NOON + LEASE)),
         delivered_at=NOON,
@@ -187,7 +189,7 @@ def test_a_late_yes_is_free_whoever_had_taken_the_no() -> None:
     assert states.claim(late, run="other", leg="other", now=NOON).take is not None
 
 
-def test_ten_attempts_are_allowed_and_the_eleventh_is_not() -> None:
+def test_eleventh_attempt_is_refused() -> None:
     current = elicitation()
     for number in range(1, attempts.ATTEMPTS_AT_MOST + 1):
         current = attempts.open_attempt(current, browser=f"b{number}", state="s", now=NOON)
@@ -200,7 +202,7 @@ def test_ten_attempts_are_allowed_and_the_eleventh_is_not() -> None:
     assert refused.value.limit == 10
 
 
-def test_an_attempt_voids_the_one_before() -> None:
+def test_new_attempt_replaces_previous_attempt() -> None:
     first = attempts.open_attempt(elicitation(), browser="b1", state="s1", now=NOON)
     second = attempts.open_attempt(first, browser="b2", now=NOON + timedelta(seconds=1))
     assert second.attempt == Attempt(
@@ -209,12 +211,12 @@ def test_an_attempt_voids_the_one_before() -> None:
 
 
 @pytest.mark.parametrize("status", sorted(set(Status) - {Status.PENDING, Status.OPENED}))
-def test_what_is_over_or_being_exchanged_is_not_opened_again(status: Status) -> None:
+def test_ended_or_exchanging_question_cannot_be_opened(status: Status) -> None:
     with pytest.raises(NotPossible):
         attempts.open_attempt(elicitation(status), browser="b", now=NOON)
 
 
-def test_nothing_is_opened_from_the_very_moment_that_its_time_is_up() -> None:
+def test_question_cannot_be_opened_from_expiry_on() -> None:
     last = NOON + LIFE - timedelta(microseconds=1)
     assert attempts.open_attempt(elicitation(), browser="b", now=last).status is Status.OPENED
     with pytest.raises(NotPossible) as refused:
@@ -223,19 +225,19 @@ def test_nothing_is_opened_from_the_very_moment_that_its_time_is_up() -> None:
 
 
 @pytest.mark.parametrize("status", sorted(OPEN))
-def test_a_newer_leg_takes_over_the_wait(status: Status) -> None:
+def test_newer_request_replaces_waiting_request(status: Status) -> None:
     joined = states.join(elicitation(status), leg="leg-2", run="run-2")
     assert (joined.waiter, joined.status) == ("leg-2", status)
 
 
 @pytest.mark.parametrize("status", sorted(FINAL))
-def test_nobody_waits_for_what_is_over(status: Status) -> None:
+def test_waiting_for_ended_question_is_refused(status: Status) -> None:
     with pytest.raises(NotPossible):
         states.join(elicitation(status), leg="leg-2", run="run-2")
 
 
 @pytest.mark.parametrize("status", sorted(OPEN))
-def test_what_is_open_cannot_be_taken_or_let_go(status: Status) -> None:
+def test_open_question_cannot_be_claimed_or_let_go(status: Status) -> None:
     with pytest.raises(NotPossible):
         states.claim(elicitation(status), run="r", leg="l", now=NOON)
     with pytest.raises(NotPossible):
@@ -243,7 +245,7 @@ def test_what_is_open_cannot_be_taken_or_let_go(status: Status) -> None:
 
 
 @pytest.mark.parametrize("status", sorted(FINAL))
-def test_every_end_is_taken_by_one_leg_at_a_time(status: Status) -> None:
+def test_outcome_is_claimed_by_a_single_request_at_a_time(status: Status) -> None:
     taken = states.claim(elicitation(status), run="r1", leg="l1", now=NOON)
     assert taken.take == Lease(run="r1", leg="l1", until=NOON + LEASE)
     for run in ("r1", "r2"):
@@ -251,7 +253,7 @@ def test_every_end_is_taken_by_one_leg_at_a_time(status: Status) -> None:
             states.claim(taken, run=run, leg="l2", now=NOON + LEASE - timedelta(microseconds=1))
 
 
-def test_settling_hands_the_outcome_to_the_leg_that_waits() -> None:
+def test_settling_can_claim_outcome_for_waiting_request() -> None:
     take = Lease(run="r1", leg="leg-1", until=NOON + LEASE)
     settled = states.settle(elicitation(), Status.ACCEPTED, now=NOON, content={}, take=take)
     assert settled.take == take
@@ -259,7 +261,7 @@ def test_settling_hands_the_outcome_to_the_leg_that_waits() -> None:
         states.claim(settled, run="r2", leg="l2", now=NOON)
 
 
-def test_a_lease_that_is_out_frees_the_outcome() -> None:
+def test_expired_lease_frees_the_outcome() -> None:
     other = states.claim(accepted(leg="l1"), run="r2", leg="l2", now=NOON + LEASE)
     assert other.take == Lease(run="r2", leg="l2", until=NOON + 2 * LEASE)
     with pytest.raises(NotPossible):
@@ -268,7 +270,7 @@ def test_a_lease_that_is_out_frees_the_outcome() -> None:
         states.release(other, leg="l1")
 
 
-def test_a_renewed_lease_holds_from_the_renewal_on() -> None:
+def test_renewed_lease_lasts_from_its_renewal() -> None:
     renewed = states.renew(accepted(leg="l1"), leg="l1", now=NOON + LEASE / 2)
     assert renewed.take is not None
     assert renewed.take.until == NOON + LEASE / 2 + LEASE
@@ -276,7 +278,7 @@ def test_a_renewed_lease_holds_from_the_renewal_on() -> None:
         states.claim(renewed, run="r2", leg="l2", now=NOON + LEASE)
 
 
-def test_a_released_outcome_is_taken_at_once() -> None:
+def test_released_outcome_can_be_claimed_at_once() -> None:
     released = states.release(accepted(leg="l1"), leg="l1")
     assert states.claim(released, run="r2", leg="l2", now=NOON).take is not None
     with pytest.raises(NotPossible):
@@ -285,13 +287,13 @@ def test_a_released_outcome_is_taken_at_once() -> None:
         states.release(released, leg="l1")
 
 
-def test_only_the_run_that_took_it_delivers_it() -> None:
+def test_only_claiming_run_can_deliver_outcome() -> None:
     for other in (accepted(), accepted(leg="l1", run="r1")):
         with pytest.raises(NotPossible):
             states.deliver(other, run="r2", now=NOON)
 
 
-def test_what_was_delivered_is_used_up() -> None:
+def test_delivered_outcome_cannot_be_claimed_again() -> None:
     delivered = states.deliver(accepted(leg="l1", run="r1"), run="r1", now=NOON)
     assert delivered.delivered_at == NOON
     assert (delivered.content, delivered.holds_key, delivered.due_at) == (None, False, None)
@@ -300,13 +302,13 @@ def test_what_was_delivered_is_used_up() -> None:
             states.claim(delivered, run="r1", leg=leg, now=NOON + 2 * LEASE)
 
 
-def test_letting_go_frees_the_question_and_wipes_the_answer() -> None:
+def test_letting_go_releases_key_and_wipes_answer() -> None:
     gone = states.let_go(accepted())
     assert (gone.holds_key, gone.content, gone.due_at) == (False, None, None)
 
 
 @pytest.mark.parametrize("status", [Status.PENDING, Status.OPENED])
-def test_time_alone_expires_what_is_open(status: Status) -> None:
+def test_open_question_expires_when_its_time_is_up(status: Status) -> None:
     before = elicitation(status)
     assert before.due_at == NOON + LIFE
     just = NOON + LIFE - timedelta(microseconds=1)
@@ -314,7 +316,7 @@ def test_time_alone_expires_what_is_open(status: Status) -> None:
     assert states.fall_due(before, now=NOON + LIFE).status is Status.EXPIRED
 
 
-def test_an_exchange_that_was_cut_off_fails_after_a_minute_and_not_with_the_elicitation() -> None:
+def test_interrupted_exchange_fails_after_its_own_time_limit() -> None:
     started = NOON + LIFE - timedelta(seconds=1)
     before = elicitation(
         Status.EXCHANGING, attempt=Attempt(number=1, browser="b", started_at=started)
@@ -325,7 +327,7 @@ def test_an_exchange_that_was_cut_off_fails_after_a_minute_and_not_with_the_elic
 
 
 @pytest.mark.parametrize("status", sorted(FINAL))
-def test_what_nobody_used_is_wiped_when_its_time_is_up(status: Status) -> None:
+def test_unused_outcome_is_wiped_when_its_time_is_up(status: Status) -> None:
     before = elicitation(status, content={"n": 1} if status is Status.ACCEPTED else None)
     stored_until = (
         NOON + LIFE + (traits_of("url").stored_for if status is Status.ACCEPTED else timedelta())
@@ -336,7 +338,7 @@ def test_what_nobody_used_is_wiped_when_its_time_is_up(status: Status) -> None:
     assert (after.content, after.holds_key, after.status, last) == (None, False, status, None)
 
 
-def test_nothing_is_wiped_under_a_body_that_uses_it() -> None:
+def test_claimed_outcome_is_not_wiped() -> None:
     until = NOON + LIFE + traits_of("url").stored_for + LEASE
     before = elicitation(
         Status.ACCEPTED, content={"n": 1}, take=Lease(run="r", leg="l", until=until)
@@ -345,7 +347,7 @@ def test_nothing_is_wiped_under_a_body_that_uses_it() -> None:
     assert swept(before, until=until)[0].content is None
 
 
-def test_a_lease_that_was_renewed_after_the_sweeper_looked_counts() -> None:
+def test_renewed_lease_delays_wiping() -> None:
     out = NOON + LIFE + traits_of("url").stored_for
     before = elicitation(
         Status.ACCEPTED, content={"n": 1}, take=Lease(run="r", leg="l", until=NOON)
@@ -356,7 +358,7 @@ def test_a_lease_that_was_renewed_after_the_sweeper_looked_counts() -> None:
     assert swept(renewed, until=out + LEASE)[0].content is None
 
 
-def test_falling_due_always_ends() -> None:
+def test_repeated_fall_due_ends_with_no_due_time() -> None:
     clock = Clock()
     current = elicitation()
     seen: list[datetime] = []
@@ -368,7 +370,7 @@ def test_falling_due_always_ends() -> None:
     assert current.status is Status.EXPIRED
 
 
-def test_a_record_is_kept_thirty_days_after_its_end() -> None:
+def test_record_is_stored_thirty_days_after_its_end() -> None:
     assert timedelta(days=30) == RECORD_KEPT
     assert elicitation().erase_at == NOON + LIFE + RECORD_KEPT
     late = states.settle_late(
@@ -377,7 +379,7 @@ def test_a_record_is_kept_thirty_days_after_its_end() -> None:
     assert late.erase_at == NOON + timedelta(days=2) + RECORD_KEPT
 
 
-def test_no_change_touches_what_it_is_not_about() -> None:
+def test_changes_leave_unrelated_fields_unchanged() -> None:
     before = accepted(leg="l1", run="r1")
     kept = {"id", "owner", "kind", "asked", "join", "created_at", "expires_at", "version"}
     for after in (
@@ -391,7 +393,7 @@ def test_no_change_touches_what_it_is_not_about() -> None:
         }
 
 
-def test_what_is_open_at_a_provider_is_due_with_the_end() -> None:
+def test_open_checkout_is_due_as_soon_as_question_ends() -> None:
     opened = attempts.hold_open(attempts.open_attempt(elicitation(), browser="b", now=NOON))
     later = NOON + timedelta(seconds=9)
     assert states.settle(opened, Status.DECLINED, now=later).due_at == later
@@ -426,7 +428,7 @@ PROOFS = (
 )
 
 
-def test_a_kind_is_completed_by_its_own_proofs_alone() -> None:
+def test_each_kind_is_completed_only_by_its_own_proofs() -> None:
     # finding: C1
     for kind, goes_by in GOES_BY.items():
         for shown in PROOFS:
@@ -439,9 +441,7 @@ def test_a_kind_is_completed_by_its_own_proofs_alone() -> None:
                     states.accept(asked, shown, now=NOON, content={})
 
 
-def test_an_answer_that_comes_too_late_expires_the_question_unless_an_exchange_is_under_way() -> (
-    None
-):
+def test_late_answer_expires_question_unless_exchange_is_running() -> None:
     late = NOON + LIFE
     ended = states.accept(elicitation(), proof.OnPage(), now=late, content={})
     assert (ended.status, ended.content) == (Status.EXPIRED, None)

@@ -27,14 +27,14 @@ def ids(of: Run) -> list[str]:
     return [each.elicitation_id for each in of.asked]
 
 
-def test_questions_stand_in_the_order_in_which_they_were_asked() -> None:
+def test_questions_stay_in_order_asked() -> None:
     current = run()
     for nth in range(4):
         current = runs.ask(current, asking(nth), open_until=OPEN_UNTIL)
     assert ids(current) == ["d0", "d1", "d2", "d3"]
 
 
-def test_asking_again_at_a_place_keeps_the_index_of_every_question() -> None:
+def test_asking_again_at_same_place_preserves_every_index() -> None:
     current = run()
     for nth in range(3):
         current = runs.ask(current, asking(nth), open_until=OPEN_UNTIL)
@@ -46,7 +46,7 @@ def test_asking_again_at_a_place_keeps_the_index_of_every_question() -> None:
         assert ids(runs.ask(current, asking(nth, id="new"), open_until=OPEN_UNTIL)) == expected
 
 
-def test_a_place_is_found_by_kind_digest_and_number() -> None:
+def test_step_is_found_by_kind_digest_and_number() -> None:
     current = runs.ask(run(), asking(0), open_until=OPEN_UNTIL)
     assert current.at(Step(kind="url", digest="d", nth=0)) == asking(0)
     for other in (
@@ -57,7 +57,7 @@ def test_a_place_is_found_by_kind_digest_and_number() -> None:
         assert current.at(other) is None
 
 
-def test_no_two_places_read_the_same() -> None:
+def test_different_steps_have_different_text() -> None:
     places = [
         Step(kind=kind, digest=digest, nth=nth)
         for kind in ("url", "form")
@@ -67,51 +67,51 @@ def test_no_two_places_read_the_same() -> None:
     assert len({str(place) for place in places}) == len(places)
 
 
-def test_a_question_keeps_the_run_open_and_never_shortens_it() -> None:
+def test_question_extends_but_never_shortens_open_time_of_run() -> None:
     longer = runs.ask(run(), asking(0), open_until=OPEN_UNTIL + timedelta(hours=1))
     assert longer.open_until == OPEN_UNTIL + timedelta(hours=1)
     assert runs.ask(longer, asking(1), open_until=NOON).open_until == longer.open_until
 
 
-def test_another_elicitation_may_stand_for_a_question() -> None:
+def test_elicitation_of_a_question_can_be_replaced() -> None:
     current = runs.ask(run(), asking(0), open_until=OPEN_UNTIL)
     current = runs.ask(current, asking(1), open_until=OPEN_UNTIL)
     assert ids(runs.put(current, asking(0).place, "late")) == ["late", "d1"]
     assert runs.put(current, asking(2).place, "late") == current
 
 
-def test_an_open_run_is_due_when_nobody_can_join_it_any_more() -> None:
+def test_open_run_is_due_when_joining_ends() -> None:
     assert run().due_at == OPEN_UNTIL
     assert run().erase_at == OPEN_UNTIL + RECORD_KEPT
     assert (run().status, run().holds_key) == ("open", True)
 
 
-def test_a_result_is_kept_ten_minutes() -> None:
+def test_result_is_stored_for_ten_minutes() -> None:
     done = runs.finish(run(), result="{}", now=NOON)
     assert timedelta(minutes=10) == RESULT_KEPT
     assert (done.status, done.result, done.due_at) == ("finished", "{}", NOON + RESULT_KEPT)
     assert done.holds_key
 
 
-def test_after_delivery_the_same_call_is_a_new_wish_and_the_run_may_repeat() -> None:
+def test_delivered_run_releases_key_for_new_call() -> None:
     over = runs.deliver(runs.finish(run(), result="{}", now=NOON), now=NOON)
     assert (over.status, over.result, over.holds_key) == ("delivered", "{}", False)
     assert over.due_at == NOON + RESULT_KEPT
 
 
-def test_a_wiped_run_is_never_due_again() -> None:
+def test_wiped_run_is_never_due_again() -> None:
     for before in (run(), runs.finish(run(), result="{}", now=NOON)):
         wiped = runs.wipe(before)
         assert (wiped.result, wiped.holds_key, wiped.due_at) == (None, False, None)
         assert runs.wipe(wiped) == wiped
 
 
-def test_a_result_that_was_too_long_to_be_kept_ends_its_run_when_it_went_out() -> None:
+def test_run_without_stored_result_ends_at_delivery() -> None:
     over = runs.deliver(run(), now=NOON)
     assert (over.status, over.called, over.finished_at) == ("delivered", None, NOON)
     assert (over.holds_key, over.due_at) == (False, None)
     assert runs.deliver(over, now=OPEN_UNTIL) == over
 
 
-def test_a_run_without_a_result_is_not_due_for_wiping() -> None:
+def test_run_without_result_is_not_due_for_wiping() -> None:
     assert replace(run(), finished_at=NOON).due_at is None

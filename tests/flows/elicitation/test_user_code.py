@@ -33,19 +33,19 @@ def typed(binding: BrowserBinding, text: str) -> BrowserBinding:
     return CODES.confirm("e1", binding, typed=text, now=NOON)
 
 
-def test_the_letters_are_eight_and_none_looks_like_another() -> None:
+def test_user_code_has_eight_unambiguous_characters() -> None:
     shown = user_code(BOUND)
     assert re.fullmatch(rf"[{ALPHABET}]{{4}}-[{ALPHABET}]{{4}}", shown)
     assert len(set(ALPHABET)) == 20
     assert not set(ALPHABET) & set("AEIOUY" + "0158")
 
 
-def test_a_page_that_is_loaded_again_shows_the_same_letters() -> None:
+def test_reloaded_page_shows_same_code() -> None:
     stored = msgspec.json.decode(msgspec.json.encode(BOUND), type=BrowserBinding)
     assert user_code(stored) == user_code(bind(BOUND, browser="her browser"))
 
 
-def test_other_letters_for_another_browser_question_number_or_server() -> None:
+def test_code_differs_for_another_browser_question_number_or_server() -> None:
     code = Code(browser="her browser", number=1)
     shown = {
         user_code(BOUND),
@@ -58,7 +58,7 @@ def test_other_letters_for_another_browser_question_number_or_server() -> None:
     assert len(shown) == 6
 
 
-def test_what_is_kept_does_not_hold_the_letters() -> None:
+def test_stored_binding_does_not_contain_the_code() -> None:
     shown = user_code(BOUND)
     kept = msgspec.json.encode(BOUND).decode()
     assert shown not in kept
@@ -66,7 +66,7 @@ def test_what_is_kept_does_not_hold_the_letters() -> None:
 
 
 @pytest.mark.parametrize("spelt", ["{}", "  {} ", "({})", "{}."])
-def test_the_asker_types_them_in_any_spelling(spelt: str) -> None:
+def test_code_is_accepted_in_any_spelling(spelt: str) -> None:
     shown = user_code(BOUND)
     for text in (shown, shown.lower(), shown.replace("-", ""), " ".join(shown)):
         confirmed = typed(BOUND, spelt.format(text))
@@ -74,17 +74,17 @@ def test_the_asker_types_them_in_any_spelling(spelt: str) -> None:
         assert not is_confirmed(confirmed, browser="another")
 
 
-def test_nobody_is_confirmed_before_that() -> None:
+def test_browser_is_not_confirmed_before_code_is_typed() -> None:
     assert not is_confirmed(None, browser="her browser")
     assert not is_confirmed(BOUND, browser="her browser")
 
 
 @pytest.mark.parametrize("text", ["", "BCDF-GHJK", "x" * 10_000, "\ud800", "ﬀﬀﬀﬀ", "\x00"])
-def test_a_wrong_guess_is_counted(text: str) -> None:
+def test_wrong_guess_is_counted(text: str) -> None:
     assert typed(BOUND, text).tries == 1
 
 
-def test_the_fifth_wrong_guess_makes_other_letters() -> None:
+def test_fifth_wrong_guess_creates_new_code() -> None:
     guessed = BOUND
     for _ in range(TRIES_AT_MOST - 1):
         guessed = typed(guessed, "nonsense")
@@ -95,7 +95,7 @@ def test_the_fifth_wrong_guess_makes_other_letters() -> None:
     assert not is_confirmed(typed(fresh, user_code(BOUND)), browser="her browser")
 
 
-def test_after_the_last_code_not_even_the_right_letters_help() -> None:
+def test_right_code_is_refused_after_too_many_wrong_guesses() -> None:
     guessed = BOUND
     for _ in range(WRONG_AT_MOST):
         guessed = typed(guessed, "nonsense")
@@ -104,7 +104,7 @@ def test_after_the_last_code_not_even_the_right_letters_help() -> None:
             typed(guessed, text)
 
 
-def test_another_browser_before_the_confirmation_gets_letters_of_its_own() -> None:
+def test_another_browser_before_confirmation_gets_its_own_code() -> None:
     other = bind(BOUND, browser="another")
     assert not is_confirmed(typed(other, user_code(BOUND)), browser="another")
     confirmed = typed(other, user_code(other, browser="another"))
@@ -112,7 +112,7 @@ def test_another_browser_before_the_confirmation_gets_letters_of_its_own() -> No
     assert not is_confirmed(confirmed, browser="her browser")
 
 
-def test_letters_in_two_other_browsers_leave_hers_right_and_count_nothing() -> None:
+def test_codes_of_other_browsers_leave_first_code_valid() -> None:
     # finding: S21
     bound = bind(bind(BOUND, browser="another"), browser="a third")
     assert user_code(bound) == user_code(BOUND)
@@ -121,7 +121,7 @@ def test_letters_in_two_other_browsers_leave_hers_right_and_count_nothing() -> N
     assert (confirmed.tries, confirmed.wrong) == (0, 0)
 
 
-def test_at_most_three_browsers_have_letters_and_the_oldest_loses_them() -> None:
+def test_at_most_three_browsers_have_codes_and_oldest_code_is_dropped() -> None:
     bound = BOUND
     for number in range(SHOWN_AT_MOST):
         bound = bind(bound, browser=f"browser {number}")
@@ -132,7 +132,7 @@ def test_at_most_three_browsers_have_letters_and_the_oldest_loses_them() -> None
     assert again.code_of("browser 0") is None
 
 
-def test_the_fifth_wrong_guess_makes_other_letters_in_each_browser() -> None:
+def test_fifth_wrong_guess_creates_new_code_in_each_browser() -> None:
     bound = bind(BOUND, browser="another")
     guessed = bound
     for _ in range(TRIES_AT_MOST):
@@ -142,7 +142,7 @@ def test_the_fifth_wrong_guess_makes_other_letters_in_each_browser() -> None:
     assert len(shown) == 4
 
 
-def test_another_browser_after_the_confirmation_gets_none() -> None:
+def test_another_browser_after_confirmation_is_refused() -> None:
     confirmed = typed(BOUND, user_code(BOUND))
     with pytest.raises(NotAllowed):
         bind(confirmed, browser="another")
@@ -150,7 +150,7 @@ def test_another_browser_after_the_confirmation_gets_none() -> None:
     assert typed(confirmed, "nonsense") is confirmed
 
 
-def test_other_browsers_use_up_nothing_of_hers() -> None:
+def test_many_other_browsers_do_not_block_the_asker() -> None:
     bound = BOUND
     for number in range(100):
         bound = bind(bound, browser=f"browser {number}")
@@ -158,7 +158,7 @@ def test_other_browsers_use_up_nothing_of_hers() -> None:
     assert is_confirmed(typed(hers, user_code(hers)), browser="her browser")
 
 
-def test_another_browser_gives_nobody_more_guesses() -> None:
+def test_another_browser_gives_no_additional_guesses() -> None:
     guessed = BOUND
     for number in range(WRONG_AT_MOST):
         guessed = bind(typed(guessed, "nonsense"), browser=f"browser {number}")
@@ -166,7 +166,7 @@ def test_another_browser_gives_nobody_more_guesses() -> None:
         typed(guessed, user_code(guessed, browser=guessed.codes[-1].browser))
 
 
-def test_letters_that_were_shown_before_a_rotation_are_right_after_it() -> None:
+def test_code_shown_before_key_rotation_stays_valid() -> None:
     keys = [b"o" * 32]
     codes = UserCodeGenerator(lambda: keys)
     (code,) = BOUND.codes

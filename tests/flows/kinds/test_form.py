@@ -61,13 +61,13 @@ def asked_as(name: str, **about: Json) -> None:
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_a_name_that_says_secret_is_refused(name: str) -> None:
+def test_field_named_like_a_secret_is_refused(name: str) -> None:
     with pytest.raises(InvalidQuestion, match=r"ask for it with elicit\.secret"):
         asked_as(name)
 
 
 @pytest.mark.parametrize("name", NO_SECRETS)
-def test_a_name_that_only_sounds_like_one_is_not(name: str) -> None:
+def test_field_name_merely_resembling_a_secret_is_allowed(name: str) -> None:
     asked_as(name)
 
 
@@ -75,7 +75,7 @@ def test_a_name_that_only_sounds_like_one_is_not(name: str) -> None:
     "title",
     ["Your password", "Password (again)", "The card's PIN:", "API key", "Access-Token", "Secret 2"],
 )
-def test_a_title_that_says_secret_is_refused(title: str) -> None:
+def test_field_titled_like_a_secret_is_refused(title: str) -> None:
     with pytest.raises(InvalidQuestion, match=r"elicit\.secret"):
         asked_as("response", title=title)
 
@@ -90,22 +90,22 @@ def test_a_title_that_says_secret_is_refused(title: str) -> None:
         "Length of a key",
     ],
 )
-def test_a_title_that_only_sounds_like_one_is_not(title: str) -> None:
+def test_title_merely_resembling_a_secret_is_allowed(title: str) -> None:
     asked_as("response", title=title)
 
 
 @pytest.mark.parametrize("message", QUESTIONS_FOR_SECRETS)
-def test_a_question_for_one_text_is_its_label_and_is_refused_as_one(message: str) -> None:
+def test_message_asking_for_a_secret_is_refused(message: str) -> None:
     with pytest.raises(InvalidQuestion, match=r"elicit\.secret"):
         _ = elicit.form(message)
 
 
 @pytest.mark.parametrize("message", OTHER_QUESTIONS)
-def test_a_question_that_only_sounds_like_one_for_a_secret_is_not(message: str) -> None:
+def test_message_merely_resembling_a_request_for_a_secret_is_allowed(message: str) -> None:
     _ = elicit.form(message)
 
 
-def test_whoever_is_refused_wrongly_is_told_a_way_out_that_works() -> None:
+def test_error_for_wrongly_refused_field_names_a_working_alternative() -> None:
     with pytest.raises(InvalidQuestion, match="another name and title, or choices"):
         asked_as("credit_card", title="Which of your cards?")
     asked_as("which_card", title="Which of your cards?")
@@ -116,7 +116,7 @@ def test_whoever_is_refused_wrongly_is_told_a_way_out_that_works() -> None:
     _ = elicit.form("The password was leaked. Whom shall I tell?", person)
 
 
-def test_what_is_ticked_or_chosen_is_no_secret_and_no_number_is_a_token() -> None:
+def test_choices_checkboxes_and_numbers_are_allowed_except_pin() -> None:
     asked_as("reset_password", type="boolean")
     asked_as("token", type="string", enum=["short", "long"])
     asked_as("tokens", type="integer")

@@ -51,7 +51,7 @@ def _asked(arguments: object, *, gate: Gate | None = None, tool: str = "delete")
     )
 
 
-def test_a_mark_never_wraps() -> None:
+def test_gate_returns_the_same_function() -> None:
     # parity: T1
     def tool() -> None: ...
 
@@ -63,7 +63,7 @@ def test_a_mark_never_wraps() -> None:
     assert mark_of(None) is None
 
 
-def test_a_mark_is_found_through_what_wraps_a_function() -> None:
+def test_gate_mark_is_found_through_wrappers() -> None:
     class Tools:
         @elicit.gate
         def method(self) -> None: ...
@@ -90,7 +90,7 @@ class Box:
         return "emptied"
 
 
-def test_off_opens_the_function_it_stands_on_and_no_other() -> None:
+def test_gate_off_applies_only_to_the_marked_function() -> None:
     def tool() -> None: ...
 
     wrapper = elicit.gate(off=True)(plain(tool))
@@ -104,7 +104,7 @@ def test_off_opens_the_function_it_stands_on_and_no_other() -> None:
     assert mark_of(wrapper) == Gate(), "what shuts counts more, in any order"
 
 
-def test_off_stands_on_the_function_of_a_librarys_own_tool_and_of_a_static_method() -> None:
+def test_gate_off_works_on_library_tool_and_static_method() -> None:
     from fastmcp.tools import Tool
 
     def tool() -> None: ...
@@ -121,7 +121,7 @@ def test_off_stands_on_the_function_of_a_librarys_own_tool_and_of_a_static_metho
     assert mark_of(Tools.apart) == Gate(is_off=True)
 
 
-def test_off_opens_no_gate_that_an_author_marked() -> None:
+def test_gate_off_cannot_open_function_marked_with_gate() -> None:
     def tool() -> None: ...
 
     elicit.gate(message="Sure?")(tool)
@@ -145,7 +145,7 @@ def test_off_opens_no_gate_that_an_author_marked() -> None:
 def delete_later_yet() -> None: ...
 
 
-def test_off_on_a_bound_method_is_refused_since_it_would_open_that_of_every_object() -> None:
+def test_gate_off_on_bound_method_is_refused() -> None:
     from fastmcp.tools import Tool
 
     bound: list[Any] = [Box().empty, Tool.from_function(Box().empty)]
@@ -155,7 +155,7 @@ def test_off_on_a_bound_method_is_refused_since_it_would_open_that_of_every_obje
     assert mark_of(Box().empty) is None
 
 
-def test_a_mark_changes_no_words_of_another_tool() -> None:
+def test_gate_mark_does_not_change_message_of_another_tool() -> None:
     def tool() -> None: ...
 
     elicit.gate(message="Delete?")(tool)
@@ -168,7 +168,7 @@ def test_a_mark_changes_no_words_of_another_tool() -> None:
     assert mark_of(tool) == Gate(message="Delete?")
 
 
-def test_what_no_mark_stays_on_is_said() -> None:
+def test_invalid_gate_arguments_are_refused() -> None:
     with pytest.raises(InvalidQuestion):
         elicit.gate(len)
     with pytest.raises(InvalidQuestion):
@@ -193,7 +193,7 @@ def test_what_no_mark_stays_on_is_said() -> None:
         (GatePolicy(patterns=("DEL*", "elete", "de?ete_all")), None, False, False),
     ],
 )
-def test_who_is_gated(
+def test_gate_policy_decides_which_tools_are_gated(
     policy: GatePolicy, mark: Gate | None, *, is_destructive: bool, is_gated: bool
 ) -> None:
     # parity: T1
@@ -201,7 +201,7 @@ def test_who_is_gated(
     assert (gate is not None) is is_gated
 
 
-def test_it_asks_for_a_yes_and_a_no_raises() -> None:
+def test_gate_asks_for_approval_and_decline_raises() -> None:
     # parity: T2
     question = _asked({"count": 5})
     request = _request(question)
@@ -212,7 +212,7 @@ def test_it_asks_for_a_yes_and_a_no_raises() -> None:
     assert issubclass(Declined, Exception)
 
 
-def test_an_authors_own_message_names_the_tool_too() -> None:
+def test_custom_message_also_names_the_tool() -> None:
     assert _asked({}, gate=Gate(message="Empty the bin?")).message == "Empty the bin? (delete)"
     assert _asked({}, gate=Gate(message="Let delete run?")).message == "Let delete run?"
     longest = "m" * MESSAGE_CHARACTERS_AT_MOST
@@ -223,7 +223,7 @@ def test_an_authors_own_message_names_the_tool_too() -> None:
         _ = _asked({}, tool="t" * 201)
 
 
-def test_other_arguments_are_another_question() -> None:
+def test_different_arguments_make_a_different_question() -> None:
     digests = {_asked(arguments).digest for arguments in ({"a": 1}, {"a": "1"}, {"b": 1}, {})}
     assert len(digests) == 4
     assert _asked({"a": 1, "b": 2}).digest == _asked({"b": 2, "a": 1}).digest
@@ -232,7 +232,7 @@ def test_other_arguments_are_another_question() -> None:
     assert digest_of_arguments("{}") != digest_of_arguments('{"a": 1}')
 
 
-def test_a_yes_covers_what_is_shown_too() -> None:
+def test_approval_also_covers_shown_values() -> None:
     # finding: S8
     one, other = (
         gate_question(Gate(), tool="delete", arguments="{}", shown={"n": n}, can_be_kept=True)

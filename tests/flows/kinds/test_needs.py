@@ -27,7 +27,7 @@ def passing_on(function: Callable[..., Any]) -> Callable[..., Any]:
     return passed
 
 
-def test_a_mark_is_no_wrapper() -> None:
+def test_needs_returns_the_same_function() -> None:
     def tool() -> str:
         return "done"
 
@@ -36,7 +36,7 @@ def test_a_mark_is_no_wrapper() -> None:
     assert questions_of(tool) == ["Read the terms."]
 
 
-def test_marks_are_asked_from_the_top_down() -> None:
+def test_needs_decorators_are_asked_from_top_to_bottom() -> None:
     @elicit.needs(TERMS)
     @elicit.needs(SURE, elicit.form("Who are you?"))
     def tool() -> None: ...
@@ -44,7 +44,7 @@ def test_marks_are_asked_from_the_top_down() -> None:
     assert questions_of(tool) == ["Read the terms.", "Are you sure?", "Who are you?"]
 
 
-def test_a_mark_is_found_above_and_below_other_decorators() -> None:
+def test_needs_mark_is_found_above_and_below_other_decorators() -> None:
     def tool() -> None: ...
 
     served = tool
@@ -55,7 +55,7 @@ def test_a_mark_is_found_above_and_below_other_decorators() -> None:
     assert questions_of(passing_on(again)) == ["Are you sure?", "Read the terms."]
 
 
-def test_a_mark_on_a_method_and_on_an_object_that_is_called_is_found() -> None:
+def test_needs_mark_is_found_on_method_and_callable_object() -> None:
     class Shop:
         @elicit.needs(TERMS)
         def sell(self) -> None: ...
@@ -69,7 +69,7 @@ def test_a_mark_on_a_method_and_on_an_object_that_is_called_is_found() -> None:
     assert questions_of(Shop()) == []
 
 
-def test_a_mark_on_a_partial_does_not_reach_what_it_calls() -> None:
+def test_needs_mark_on_partial_does_not_reach_the_wrapped_function() -> None:
     def tool(count: int) -> None: ...
 
     one = elicit.needs(TERMS)(partial(tool, 1))
@@ -78,7 +78,7 @@ def test_a_mark_on_a_partial_does_not_reach_what_it_calls() -> None:
     assert questions_of(partial(elicit.needs(SURE)(tool), 2)) == ["Are you sure?"]
 
 
-def test_a_mark_reaches_the_function_of_a_librarys_tool() -> None:
+def test_needs_mark_reaches_function_of_library_tool() -> None:
     class Served:
         __slots__ = ("fn",)
 
@@ -94,18 +94,18 @@ def test_a_mark_reaches_the_function_of_a_librarys_tool() -> None:
 
 
 @pytest.mark.parametrize("questions", [(), ("github",), (TERMS, print)])
-def test_what_is_no_question_cannot_be_needed(questions: Any) -> None:
+def test_needs_refuses_non_question_values(questions: Any) -> None:
     with pytest.raises(InvalidQuestion, match="needs"):
         elicit.needs(*questions)
 
 
 @pytest.mark.parametrize("tool", [3, len, "tool", None, Exception("no function")])
-def test_what_is_no_function_of_the_authors_cannot_be_marked(tool: Any) -> None:
+def test_needs_refuses_objects_other_than_functions_of_author(tool: Any) -> None:
     with pytest.raises(InvalidQuestion, match="a decorator for a tool's function"):
         elicit.needs(TERMS)(tool)
 
 
-def test_an_empty_message_for_a_no_is_refused() -> None:
+def test_empty_decline_message_is_refused() -> None:
     with pytest.raises(InvalidQuestion, match="decline_message"):
         elicit.needs(TERMS, decline_message=" ")
 
@@ -114,7 +114,7 @@ def test_an_empty_message_for_a_no_is_refused() -> None:
     "question",
     [TERMS, SURE, elicit.payment(Money("9.00", "EUR"), "Tea"), elicit.secret("Your door")],
 )
-def test_what_is_asked_each_time_cannot_hide_a_tool(question: Any) -> None:
+def test_question_asked_each_time_cannot_hide_a_tool(question: Any) -> None:
     with pytest.raises(InvalidQuestion, match="forever"):
         elicit.needs(question, hide=True)
 
@@ -127,7 +127,7 @@ def test_what_is_asked_each_time_cannot_hide_a_tool(question: Any) -> None:
         elicit.secret("Your door", name="door"),
     ],
 )
-def test_what_is_kept_can_hide_a_tool(question: Any) -> None:
+def test_question_with_stored_answer_can_hide_a_tool(question: Any) -> None:
     def tool() -> None: ...
 
     elicit.needs(question, hide=True)(tool)

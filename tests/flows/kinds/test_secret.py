@@ -25,7 +25,7 @@ def secret(of: Question[Any]) -> Secret:
     return of.request
 
 
-def test_one_text_is_asked_and_comes_back_as_text() -> None:
+def test_secret_without_schema_asks_for_text_and_returns_text() -> None:
     question = elicit.secret("Your Acme key, please.")
     request = secret(question)
     assert request.kind == "secret"
@@ -33,13 +33,13 @@ def test_one_text_is_asked_and_comes_back_as_text() -> None:
     assert question.answer({"value": "ak_1"}) == "ak_1"
 
 
-def test_a_schema_comes_back_as_its_type() -> None:
+def test_secret_with_schema_returns_its_type() -> None:
     question = elicit.secret("Your Acme key, please.", Acme)
     assert [field.is_secret for field in secret(question).schema.fields] == [True, False]
     assert question.answer({"key": "ak_1", "is_live": True}) == Acme(key="ak_1", is_live=True)
 
 
-def test_the_same_question_has_the_same_digest_and_every_word_counts() -> None:
+def test_digest_of_secret_question_depends_on_each_part() -> None:
     digests = {
         elicit.secret("Your key.").digest,
         elicit.secret("Your key!").digest,
@@ -50,7 +50,7 @@ def test_the_same_question_has_the_same_digest_and_every_word_counts() -> None:
     assert elicit.secret("Your key.", Acme).digest in digests
 
 
-def test_the_record_says_all_that_the_page_needs() -> None:
+def test_stored_terms_contain_all_data_for_the_page() -> None:
     request = secret(elicit.secret("Your key.", Acme, name="acme"))
     kept = msgspec.convert(msgspec.json.decode(msgspec.json.encode(request.terms)), SecretTerms)
     assert kept.name == "acme"
@@ -59,12 +59,12 @@ def test_the_record_says_all_that_the_page_needs() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "a\n", "ü", "x" * 65])
-def test_a_name_is_letters_digits_and_a_few_signs(name: str) -> None:
+def test_invalid_secret_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidQuestion):
         _ = elicit.secret("Your key.", name=name)
 
 
-def test_a_question_without_a_field_or_words_is_refused() -> None:
+def test_secret_question_without_field_message_or_time_is_refused() -> None:
     with pytest.raises(InvalidQuestion):
         _ = elicit.secret("Your key.", {"type": "object", "properties": {}})
     with pytest.raises(InvalidQuestion):

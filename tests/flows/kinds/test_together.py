@@ -42,7 +42,7 @@ def no(status: Status = Status.DECLINED) -> Outcome[Any]:
     return Outcome(status=status, error=kind("No.", elicitation_id="e"))
 
 
-async def test_awaiting_them_gives_a_tuple_in_their_order() -> None:
+async def test_awaiting_together_returns_answers_in_order() -> None:
     asker = Asker(yes("Ada"), yes(True))
     with asking(asker):
         name, is_sure = await elicit.together(NAME, SURE)
@@ -53,7 +53,7 @@ async def test_awaiting_them_gives_a_tuple_in_their_order() -> None:
     assert asker.stops == [True]
 
 
-async def test_nothing_is_asked_before_the_await() -> None:
+async def test_together_asks_nothing_before_the_await() -> None:
     asked = elicit.together(NAME, SURE, VISIT)
     with pytest.raises(NoAsker):
         await asked
@@ -63,19 +63,19 @@ async def test_nothing_is_asked_before_the_await() -> None:
         bool(asked)
 
 
-async def test_the_first_no_in_their_order_is_raised() -> None:
+async def test_first_declined_question_in_order_raises() -> None:
     first, second = no(), no(Status.EXPIRED)
     with asking(Asker(yes("Ada"), first, second)), pytest.raises(Declined) as raised:
         await elicit.together(NAME, VISIT, VISIT)
     assert raised.value is first.error
 
 
-async def test_a_no_that_is_an_answer_is_not_raised() -> None:
+async def test_declined_confirm_returns_false_instead_of_raising() -> None:
     with asking(Asker(yes("Ada"), no())):
         assert await elicit.together(NAME, SURE) == ("Ada", False)
 
 
-async def test_the_outcomes_are_all_there_and_none_raises() -> None:
+async def test_outcomes_returns_every_outcome_without_raising() -> None:
     told = (yes("Ada"), no(), no(Status.EXPIRED))
     asker = Asker(*told)
     with asking(asker):
@@ -83,13 +83,13 @@ async def test_the_outcomes_are_all_there_and_none_raises() -> None:
     assert asker.stops == [False]
 
 
-async def test_any_number_can_be_asked() -> None:
+async def test_any_number_of_questions_can_be_asked_together() -> None:
     for count in (1, 5):
         with asking(Asker(*[yes("Ada")] * count)):
             assert await elicit.together(*[NAME] * count) == ("Ada",) * count
 
 
-def test_two_are_the_same_if_they_ask_the_same() -> None:
+def test_together_objects_with_equal_questions_are_equal() -> None:
     assert elicit.together(NAME, SURE) == elicit.together(NAME, SURE)
     other: object = elicit.together(SURE, NAME)
     assert elicit.together(NAME, SURE) != other
@@ -97,13 +97,13 @@ def test_two_are_the_same_if_they_ask_the_same() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["a text", None, elicit.together(NAME, SURE)])
-def test_what_is_no_question_is_refused_where_it_is_written(wrong: Any) -> None:
+def test_together_refuses_non_question_values(wrong: Any) -> None:
     asker = Asker(yes("Ada"))
     with asking(asker), pytest.raises(InvalidQuestion) as refused:
         _ = elicit.together(NAME, wrong)
     assert asker.error is refused.value
 
 
-def test_nothing_at_all_is_refused() -> None:
+def test_together_without_questions_is_refused() -> None:
     with pytest.raises(InvalidQuestion):
         _ = elicit.together()

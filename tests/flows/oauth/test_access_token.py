@@ -31,7 +31,7 @@ from tests.support.access_tokens import (
 from tests.support.clock import NOON
 
 
-def test_a_good_token_says_whose_call_it_is() -> None:
+def test_valid_token_identifies_its_caller() -> None:
     assert read(token()) == Verified(
         issuer=ISSUER,
         subject="alice",
@@ -44,7 +44,7 @@ def test_a_good_token_says_whose_call_it_is() -> None:
 
 
 @pytest.mark.parametrize("issued", [-1e300, -5, 0, NOW - 10, NOW + 30])
-def test_when_it_was_issued_is_no_later_than_now(issued: float) -> None:
+def test_issue_time_is_never_later_than_now(issued: float) -> None:
     found = read(token(iat=issued)).signed_in_at
     assert found == datetime.fromtimestamp(max(0, min(issued, NOW)), UTC)
 
@@ -53,23 +53,23 @@ def test_when_it_was_issued_is_no_later_than_now(issued: float) -> None:
     ("auth_time", "earliest"),
     [(NOW - 7200, NOW - 7200), (-5, 0), (NOW + 90, NOW), (10**400, NOW), ("x", NOW), (None, NOW)],
 )
-def test_old_auth_time_counts_before_a_new_iat(auth_time: object, earliest: float) -> None:
+def test_auth_time_takes_precedence_over_later_iat(auth_time: object, earliest: float) -> None:
     # finding: XS11
     found = read(token(auth_time=auth_time)).signed_in_at
     assert found == datetime.fromtimestamp(earliest, UTC)
 
 
 @pytest.mark.parametrize("alg", ["RS256", "RS512", "PS256", "PS384"])
-def test_rsa_signatures_count_too(alg: str) -> None:
+def test_rsa_signature_is_accepted(alg: str) -> None:
     assert read(token(key=RSA, alg=alg)).subject == "alice"
 
 
 @pytest.mark.parametrize("kind", ["at+jwt", "AT+JWT", "JWT", "jwt", "application/at+jwt", None])
-def test_it_is_an_access_token_or_just_a_token(kind: str) -> None:
+def test_access_token_type_or_generic_jwt_type_is_accepted(kind: str) -> None:
     assert read(token(header={"typ": kind})).subject == "alice"
 
 
-def test_one_of_no_type_must_say_what_only_an_access_token_says() -> None:
+def test_untyped_token_needs_a_claim_of_access_tokens() -> None:
     plain: dict[str, Any] = {"header": {"typ": None}, "client_id": None, "scope": None}
     assert refusal(token(**plain)) == "type"
     assert refusal(token(**plain, azp="an assistant")) == "type"
@@ -85,29 +85,29 @@ def test_one_of_no_type_must_say_what_only_an_access_token_says() -> None:
 
 
 @pytest.mark.parametrize("kind", ["id+jwt", "logout+jwt", "dpop+jwt", "secevent+jwt", "at", ""])
-def test_another_type_of_token_is_refused(kind: str) -> None:
+def test_token_of_another_type_is_refused(kind: str) -> None:
     assert refusal(token(header={"typ": kind})) == "type"
 
 
 @pytest.mark.parametrize("kind", [7, None, ["at+jwt"], {"at+jwt": True}])
-def test_a_type_that_is_no_text_is_refused(kind: Any) -> None:
+def test_non_text_token_type_is_refused(kind: Any) -> None:
     head = json.dumps({"alg": "ES256", "kid": "one", "typ": kind}).encode()
     written = base64.urlsafe_b64encode(head).rstrip(b"=").decode()
     assert refusal(f"{written}.{token().partition('.')[2]}") == "type"
 
 
 @pytest.mark.parametrize("audience", [HERE, f"{HERE}/", [HERE], ["elsewhere", f"{HERE}/"]])
-def test_it_is_for_us_by_our_address_with_or_without_the_last_slash(audience: Any) -> None:
+def test_audience_with_or_without_trailing_slash_is_accepted(audience: Any) -> None:
     assert read(token(aud=audience)).subject == "alice"
 
 
-def test_it_is_for_us_too_where_our_address_is_written_with_a_slash() -> None:
+def test_audience_is_accepted_if_our_address_ends_with_slash() -> None:
     slashed = Resource(url=f"{HERE}/", issuer=ISSUER)
     assert read(token(aud=HERE), slashed).subject == "alice"
     assert refusal(token(aud=f"{HERE}//"), slashed) == "audience"
 
 
-def test_another_name_of_ours_counts_where_it_is_configured() -> None:
+def test_configured_audience_is_accepted() -> None:
     named = Resource(url=HERE, issuer=ISSUER, audiences=("api://tools",))
     assert read(token(aud="api://tools"), named).subject == "alice"
     assert refusal(token(aud="api://tools/"), named) == "audience"
@@ -123,7 +123,7 @@ def test_another_name_of_ours_counts_where_it_is_configured() -> None:
         {"exp": NOW + 0.5},
     ],
 )
-def test_clocks_may_be_a_minute_apart(changes: dict[str, Any]) -> None:
+def test_clock_difference_up_to_one_minute_is_accepted(changes: dict[str, Any]) -> None:
     assert read(token(**changes)).subject == "alice"
 
 
@@ -146,7 +146,7 @@ def test_clocks_may_be_a_minute_apart(changes: dict[str, Any]) -> None:
         ((), {}, None),
     ],
 )
-def test_the_subject_is_all_of_the_configured_claims_or_nobody(
+def test_subject_consists_of_all_configured_claims_or_is_missing(
     claim: tuple[str, ...], changes: dict[str, Any], subject: str | None
 ) -> None:
     known = Resource(url=HERE, issuer=ISSUER, claim=claim)
@@ -154,7 +154,7 @@ def test_the_subject_is_all_of_the_configured_claims_or_nobody(
     assert subject_of(claims_of(**changes), claim=claim) == subject
 
 
-def test_two_pairs_that_read_the_same_when_joined_are_two_subjects() -> None:
+def test_claim_pairs_with_equal_concatenation_are_different_subjects() -> None:
     one = subject_of({"oid": "a", "tid": "bc"}, claim=ENTRA)
     other = subject_of({"oid": "ab", "tid": "c"}, claim=ENTRA)
     quoted = subject_of({"oid": 'a","tid":"b', "tid": "c"}, claim=ENTRA)
@@ -174,7 +174,7 @@ def test_two_pairs_that_read_the_same_when_joined_are_two_subjects() -> None:
         ({"client_id": None}, ""),
     ],
 )
-def test_the_client_is_read_by_any_of_its_names(changes: dict[str, Any], client_id: str) -> None:
+def test_client_id_is_read_from_each_known_claim(changes: dict[str, Any], client_id: str) -> None:
     assert read(token(**changes)).client_id == client_id
 
 
@@ -194,16 +194,16 @@ def test_scopes_are_read_in_each_spelling(changes: dict[str, Any], scopes: tuple
 
 
 @pytest.mark.parametrize("exp", [10**15, 10**400, 1e300])
-def test_an_expiry_beyond_every_calendar_is_an_expiry(exp: float) -> None:
+def test_very_large_expiry_is_limited_to_maximum_lifetime(exp: float) -> None:
     assert read(token(exp=exp)).expires_at == NOON + LIFE_AT_MOST
 
 
-def test_the_name_of_the_key_is_read_before_anything_is_proven() -> None:
+def test_key_id_is_read_before_verification() -> None:
     assert key_id_of(token()) == "one"
     assert key_id_of(token(header={"kid": None})) is None
 
 
-def test_a_token_without_a_key_name_is_checked_by_the_only_key() -> None:
+def test_token_without_key_id_is_verified_with_the_only_key() -> None:
     nameless = token(header={"kid": None})
     verified = verify(nameless, resource=RESOURCE, keys=KEYS[:1], now=NOON + timedelta(seconds=1))
     assert verified.subject == "alice"

@@ -88,7 +88,7 @@ def an_account(wire: Wire | None = None, **changes: Any) -> Account:
     return account_of({**CONTENT, **changes}, wire or Wire())
 
 
-async def test_a_client_is_authorised_at_the_provider() -> None:
+async def test_client_sends_access_token_to_provider_hosts() -> None:
     wire = Wire()
     async with an_account(wire).client() as api:
         await api.get("/user/repos")
@@ -114,7 +114,7 @@ async def test_a_client_is_authorised_at_the_provider() -> None:
         "https://xapi.github.com/",
     ],
 )
-async def test_another_address_does_not_get_the_key(address: str) -> None:
+async def test_client_sends_no_access_token_to_other_addresses(address: str) -> None:
     wire = Wire()
     async with an_account(wire).client() as api:
         await api.get(address)
@@ -122,14 +122,14 @@ async def test_another_address_does_not_get_the_key(address: str) -> None:
     assert "Authorization" not in wire.seen[0].headers
 
 
-async def test_a_name_before_an_at_sign_does_not_make_it_the_providers_host() -> None:
+async def test_user_name_in_url_does_not_make_host_a_provider_host() -> None:
     wire = Wire()
     async with an_account(wire).client() as api:
         await api.get("https://api.github.com@evil.example/")
     assert KEY not in wire.seen[0].headers.get("Authorization", "")
 
 
-async def test_the_key_follows_a_redirect_at_home_and_none_that_leaves() -> None:
+async def test_access_token_follows_redirect_within_provider_only() -> None:
     places = {
         "/old": "https://api.github.com/new",
         "/new": "https://codeload.example/archive",
@@ -151,7 +151,7 @@ async def test_the_key_follows_a_redirect_at_home_and_none_that_leaves() -> None
     ]
 
 
-async def test_a_redirect_from_elsewhere_does_not_fetch_the_key() -> None:
+async def test_redirect_from_foreign_host_does_not_receive_access_token() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.host == "evil.example":
             return httpx.Response(302, headers={"Location": "https://api.github.com/user"})
@@ -173,7 +173,7 @@ async def test_a_redirect_from_elsewhere_does_not_fetch_the_key() -> None:
         lambda one: json.dumps(one, default=str),
     ],
 )
-def test_what_is_shown_of_an_account_has_no_key_in_it(shown: Callable[[object], str]) -> None:
+def test_repr_of_account_hides_access_token(shown: Callable[[object], str]) -> None:
     account = an_account()
     assert "octocat" in shown(account)
     assert "'***'" in shown(account)
@@ -181,7 +181,7 @@ def test_what_is_shown_of_an_account_has_no_key_in_it(shown: Callable[[object], 
     assert KEY not in shown(BearerAuth(KEY, origins=("https://api.github.com",)))
 
 
-def test_a_tool_that_returns_its_account_does_not_hand_out_the_key() -> None:
+def test_account_returned_by_tool_does_not_reveal_access_token() -> None:
     async def tool() -> Account:
         return an_account()
 
@@ -202,7 +202,9 @@ def test_a_tool_that_returns_its_account_does_not_hand_out_the_key() -> None:
         dataclasses.asdict,
     ],
 )
-def test_an_account_and_its_key_are_not_taken_apart(taken_apart: Callable[[Any], object]) -> None:
+def test_account_cannot_be_copied_pickled_or_serialized(
+    taken_apart: Callable[[Any], object],
+) -> None:
     with pytest.raises(TypeError):
         taken_apart(an_account())
     if taken_apart is not vars:  # httpx.Auth has a __dict__
@@ -210,11 +212,11 @@ def test_an_account_and_its_key_are_not_taken_apart(taken_apart: Callable[[Any],
             taken_apart(BearerAuth(KEY, origins=()))
 
 
-def test_the_key_is_there_for_a_library_that_wants_it() -> None:
+def test_access_token_is_available_as_attribute() -> None:
     assert an_account().access_token == KEY
 
 
-def test_accounts_are_the_same_by_what_they_are_and_not_by_who_asked() -> None:
+def test_accounts_are_compared_by_their_data() -> None:
     assert an_account() == an_account(Wire())
     assert hash(an_account()) == hash(an_account())
     assert an_account() != an_account(access_token="gho_new")
@@ -222,7 +224,7 @@ def test_accounts_are_the_same_by_what_they_are_and_not_by_who_asked() -> None:
     assert an_account() != CONTENT
 
 
-def test_a_content_that_is_no_account_is_refused() -> None:
+def test_content_without_account_fields_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError):
         account_of({"account": "a1"}, Wire())
 
@@ -246,7 +248,7 @@ def a_renewable(wire: Wire) -> Account:
     return an_account(wire, connection="c1")
 
 
-async def test_a_key_that_is_refused_is_renewed_once_and_the_request_sent_again() -> None:
+async def test_refused_token_is_refreshed_once_and_request_is_repeated() -> None:
     wire = Wire(needs("gho_newer"))
     account = a_renewable(wire)
     async with account.client() as api:
@@ -259,13 +261,13 @@ async def test_a_key_that_is_refused_is_renewed_once_and_the_request_sent_again(
     assert account.access_token == KEY  # the access token that the tool received
 
 
-async def test_a_body_that_can_be_sent_again_is() -> None:
+async def test_request_with_replayable_body_is_repeated() -> None:
     wire = Wire(needs("gho_newer"))
     async with a_renewable(wire).client() as api:
         assert (await api.put("/user", content=b"abc")).content == b"abc"
 
 
-async def test_a_body_that_was_a_stream_is_not_sent_again() -> None:
+async def test_request_with_streamed_body_is_not_repeated() -> None:
     async def parts() -> AsyncIterator[bytes]:
         yield b"abc"
 
@@ -278,7 +280,7 @@ async def test_a_body_that_was_a_stream_is_not_sent_again() -> None:
     assert wire.refused == [("c1", KEY)]
 
 
-async def test_a_file_whose_key_is_refused_has_it_renewed_or_proven_dead() -> None:
+async def test_refused_file_upload_reports_refused_token_and_is_not_repeated() -> None:
     wire = Wire(needs("gho_newer"))
     async with an_account(wire, connection="c1").client() as api:
         files = {"file": ("a.txt", b"abc")}
@@ -287,7 +289,7 @@ async def test_a_file_whose_key_is_refused_has_it_renewed_or_proven_dead() -> No
     assert len(wire.seen) == 1
 
 
-async def test_fifty_that_are_refused_at_once_ask_for_one_newer_key_each_at_most() -> None:
+async def test_fifty_refused_requests_request_refresh_of_same_token() -> None:
     wire = Wire(needs("gho_newer"))
     async with a_renewable(wire).client() as api:
         replies = await asyncio.gather(*(api.get("/user") for _ in range(50)))
@@ -295,14 +297,14 @@ async def test_fifty_that_are_refused_at_once_ask_for_one_newer_key_each_at_most
     assert set(wire.refused) == {("c1", KEY)}
 
 
-async def test_a_request_is_sent_again_once_however_often_it_is_refused() -> None:
+async def test_refused_request_is_repeated_only_once() -> None:
     wire = Wire(needs("gho_another"))
     async with a_renewable(wire).client() as api:
         assert (await api.get("/user")).status_code == 401
     assert len(wire.seen) == 2
 
 
-def test_a_client_in_a_thread_renews_the_key_too_and_sends_again_what_can_be() -> None:
+def test_sync_client_refreshes_token_and_repeats_request() -> None:
     def parts() -> Iterator[bytes]:
         yield b"abc"
 
@@ -322,7 +324,7 @@ def test_a_client_in_a_thread_renews_the_key_too_and_sends_again_what_can_be() -
         assert api.get("/user").status_code == 401
 
 
-async def test_what_can_not_be_renewed_stays_refused() -> None:
+async def test_request_stays_refused_if_token_cannot_be_refreshed() -> None:
     wire = Wire(needs("gho_newer"))
     async with an_account(wire, connection="c1").client() as api:
         assert (await api.get("/user")).status_code == 401
@@ -333,7 +335,7 @@ async def test_what_can_not_be_renewed_stays_refused() -> None:
 
 
 @pytest.mark.parametrize("url", ["https://evil.example/", "https://api.github.com/away"])
-async def test_another_host_that_refuses_gets_neither_key(url: str) -> None:
+async def test_refusal_by_another_host_triggers_no_refresh(url: str) -> None:
     wire = Wire(needs("gho_newer", elsewhere=401))
     async with a_renewable(wire).client() as api:
         assert (await api.get(url)).status_code == 401
@@ -343,7 +345,7 @@ async def test_another_host_that_refuses_gets_neither_key(url: str) -> None:
     assert "Authorization" not in elsewhere[0].headers
 
 
-async def test_a_header_of_the_tools_own_is_not_taken_for_ours() -> None:
+async def test_custom_authorization_header_triggers_no_refresh() -> None:
     wire = Wire(lambda _: httpx.Response(401))
     async with a_renewable(wire).client() as api:
         await api.get("https://evil.example/", headers={"Authorization": f"Bearer {KEY}"})
@@ -351,7 +353,7 @@ async def test_a_header_of_the_tools_own_is_not_taken_for_ours() -> None:
     assert len(wire.seen) == 1
 
 
-def test_a_client_that_does_not_wait_leaves_it_at_the_first_answer() -> None:
+def test_client_without_refresh_returns_the_first_response() -> None:
     wire = Wire(needs("gho_newer"))
     auth = BearerAuth(KEY, origins=("https://api.github.com",), renew=None)
     with httpx.Client(auth=auth, transport=httpx.MockTransport(wire._send)) as api:

@@ -48,7 +48,7 @@ def kept_in(away: Elicitation) -> Any:
 
 
 class TestTheWayOut:
-    def test_the_browser_goes_to_the_provider_with_all_that_it_must_bring_back(self) -> None:
+    def test_redirect_url_contains_all_required_parameters(self) -> None:
         # defect: lynq no PKCE
         departure, away = departed()
         assert departure.url.startswith("https://github.com/login/oauth/authorize?")
@@ -65,22 +65,22 @@ class TestTheWayOut:
             "code_challenge_method": ["S256"],
         }
 
-    def test_every_attempt_has_a_verifier_of_its_own_that_nobody_is_shown(self) -> None:
+    def test_each_attempt_has_its_own_hidden_verifier(self) -> None:
         kept: list[Any] = [a_flow().prepare(an_elicitation(), TRIP) for _ in range(2)]
         assert kept[0]["verifier"] != kept[1]["verifier"]
         assert 64 <= len(kept[0]["verifier"]) <= 128
         departure, away = departed()
         assert kept[0]["verifier"] not in departure.url + repr(departure) + repr(away)
 
-    def test_the_account_that_is_wanted_is_hinted_at(self) -> None:
+    def test_wanted_account_is_sent_as_login_hint(self) -> None:
         departure, _ = departed(account="octocat")
         assert parameters_of(departure.url)["login"] == ["octocat"]
 
-    def test_a_provider_with_commas_is_asked_with_commas(self) -> None:
+    def test_scope_separator_of_provider_is_used(self) -> None:
         departure, _ = departed(replace(github, scope_separator=","))
         assert parameters_of(departure.url)["scope"] == ["repo,read:user"]
 
-    def test_an_issuer_is_asked_where_to_go_and_the_exchange_will_go_where_it_said(self) -> None:
+    def test_issuer_metadata_determines_redirect_and_token_endpoint(self) -> None:
         departure, away = departed(ACME, scopes=("email",))
         assert departure.url.startswith(f"{ISSUER}/authorize?tenant=a")
         sent = parameters_of(departure.url)
@@ -91,14 +91,14 @@ class TestTheWayOut:
         assert kept["token"] == f"{ISSUER}/token"
         assert kept["jwks"] == f"{ISSUER}/jwks"
 
-    def test_metadata_is_asked_for_below_the_issuer_as_it_is_written(self) -> None:
+    def test_metadata_url_is_built_from_issuer_without_double_slash(self) -> None:
         provider = openid("acme", ISSUER + "/")
         flow = a_flow(provider)
         kept = flow.prepare(an_elicitation(provider), TRIP)
         talk = flow.begin(an_elicitation(provider, kept=kept), TRIP)
         assert next(talk).url == f"{ISSUER}/.well-known/openid-configuration"
 
-    def test_an_issuer_that_takes_only_the_other_way_of_telling_who_we_are_gets_it(self) -> None:
+    def test_issuer_supporting_only_client_secret_post_gets_post(self) -> None:
         post = {"token_endpoint_auth_methods_supported": ["private_key_jwt", "client_secret_post"]}
         _, away = departed(ACME, metadata=METADATA | post)
         kept = kept_in(away)
@@ -107,7 +107,7 @@ class TestTheWayOut:
         kept = kept_in(away)
         assert kept["client_auth"] == "basic"
 
-    def test_google_is_asked_for_a_key_that_lasts(self) -> None:
+    def test_google_is_asked_for_offline_access(self) -> None:
         metadata = METADATA | {"issuer": google.issuer}
         departure, _ = departed(google, scopes=(), metadata=metadata)
         sent = parameters_of(departure.url)
@@ -115,23 +115,23 @@ class TestTheWayOut:
         assert sent["prompt"] == ["consent"]
         assert sent["scope"] == ["openid email"]
 
-    def test_a_provider_without_our_client_id_is_not_configured(self) -> None:
+    def test_provider_without_client_id_is_not_configured(self) -> None:
         with pytest.raises(NotConfigured, match="ELICIT_GITHUB_CLIENT_ID"):
             OauthFlow({}).prepare(an_elicitation(), TRIP)
 
-    def test_a_registration_that_changed_meanwhile_is_not_mixed_with_the_old_one(self) -> None:
+    def test_changed_client_registration_fails_the_attempt(self) -> None:
         client = Client(provider=github, client_id="another", client_secret="s")
         with pytest.raises(Failed, match="registration at GitHub has changed"):
             OauthFlow({"github": client}).prepare(an_elicitation(), TRIP)
 
 
 class TestComingBack:
-    def test_the_code_is_read_where_everything_is_right(self) -> None:
+    def test_code_is_read_from_valid_response(self) -> None:
         _, away = departed()
         back = arrived(code="the-code", state="s", iss="https://github.com/login/oauth")
         assert a_flow().code_of(away, back) == "the-code"
 
-    def test_a_no_at_the_provider_is_the_persons_no(self) -> None:
+    def test_access_denied_raises_denied(self) -> None:
         _, away = departed()
         back = arrived(error="access_denied", state="s", iss="https://github.com/login/oauth")
         with pytest.raises(Denied, match="declined at GitHub") as denied:
@@ -149,14 +149,14 @@ class TestComingBack:
             ("", "GitHub refused."),
         ],
     )
-    def test_another_error_is_told_in_our_words(self, error: str, said: str) -> None:
+    def test_other_error_is_reported_with_safe_error_code_only(self, error: str, said: str) -> None:
         _, away = departed()
         back = arrived(error=error, state="s", iss="https://github.com/login/oauth")
         with pytest.raises(Failed) as failed:
             a_flow().code_of(away, back)
         assert str(failed.value) == said
 
-    def test_an_answer_without_the_issuer_that_a_declared_provider_sends_is_refused(self) -> None:
+    def test_response_without_issuer_is_refused_if_provider_declares_issuer(self) -> None:
         # finding: T4
         provider = replace(github, issuer="https://login.example", sends_issuer=True)
         assert not provider.discovers
@@ -178,14 +178,14 @@ class TestComingBack:
             a_flow(provider).code_of(away, arrived(code="c"))
         assert a_flow(provider).code_of(away, arrived(code="c", iss=ISSUER)) == "c"
 
-    def test_a_provider_that_names_no_issuer_may_begin_to(self) -> None:
+    def test_provider_without_declared_issuer_may_send_issuer(self) -> None:
         provider = replace(github, issuer=None, sends_issuer=False)
         _, away = departed(provider)
         assert a_flow(provider).code_of(away, arrived(code="c", iss="https://x")) == "c"
 
 
 class TestTheExchange:
-    def test_the_code_becomes_a_key_and_a_person(self) -> None:
+    def test_code_is_exchanged_for_token_and_person(self) -> None:
         _, away = departed()
         said = {"access_token": "gho_x", "scope": "repo,read:user", "token_type": "bearer"}
         grant, asked = granted(
@@ -213,7 +213,7 @@ class TestTheExchange:
         assert (grant.person.id, grant.person.label) == ("583231", "octocat")
         assert grant.person.name == "The Octocat"
 
-    def test_nothing_that_is_shown_of_a_grant_has_the_key_in_it(self) -> None:
+    def test_repr_of_grant_hides_tokens(self) -> None:
         grant = exchanged({"access_token": "gho_x", "refresh_token": "ghr_y"})
         assert grant.tokens.refresh_token == "ghr_y"
         assert "gho_x" not in repr(grant) + str(grant)
@@ -222,7 +222,7 @@ class TestTheExchange:
             Client(provider=github, client_id="i", client_secret="our:secret")
         )
 
-    def test_who_we_are_is_told_in_the_header_where_the_provider_wants_it_so(self) -> None:
+    def test_client_credentials_are_sent_as_basic_auth_if_provider_requires(self) -> None:
         provider = replace(github, client_auth="basic", body="json")
         _, away = departed(provider)
         talk = a_flow(provider).finish(away, code="the-code", now=NOON)
@@ -238,7 +238,7 @@ class TestTheExchange:
             "code_verifier": kept["verifier"],
         }
 
-    def test_fewer_scopes_than_asked_are_told_and_covered_ones_count(self) -> None:
+    def test_fewer_granted_scopes_are_reported_with_covered_scopes(self) -> None:
         grant = exchanged(
             {"access_token": "t", "scope": "user, gist"}, scopes=("repo", "user:email", "user")
         )
@@ -255,7 +255,7 @@ class TestTheExchange:
             ({"scope": "repo,,repo, \x00"}, ("repo",)),
         ],
     )
-    def test_a_reply_that_does_not_speak_of_scopes_grants_what_was_asked(
+    def test_reply_without_scopes_grants_requested_scopes(
         self, said: dict[str, Any], scopes: tuple[str, ...]
     ) -> None:
         grant = exchanged({"access_token": "t", **said})
@@ -277,14 +277,12 @@ class TestTheExchange:
             ([], None),
         ],
     )
-    def test_an_expiry_is_believed_where_it_is_sane(
-        self, expires_in: object, seconds: int | None
-    ) -> None:
+    def test_only_plausible_expiry_is_used(self, expires_in: object, seconds: int | None) -> None:
         grant = exchanged({"access_token": "t", "expires_in": expires_in})
         after = None if seconds is None else NOON + timedelta(seconds=seconds)
         assert grant.tokens.expires_at == after
 
-    def test_a_key_deep_in_the_reply_is_found(self) -> None:
+    def test_nested_access_token_is_found(self) -> None:
         provider = replace(
             github,
             token_path=("authed_user",),
@@ -299,7 +297,7 @@ class TestTheExchange:
         assert grant.tokens.access_token == "xoxp"
         assert (grant.person.id, grant.person.label) == ("U1", "ada")
 
-    def test_a_form_is_read_where_the_declaration_allows_one(self) -> None:
+    def test_form_encoded_reply_is_read_only_where_declared(self) -> None:
         form = httpx.Response(
             200,
             text="access_token=gho_x&scope=repo%2Cuser&token_type=bearer",
@@ -312,7 +310,7 @@ class TestTheExchange:
         with pytest.raises(Failed, match="did not issue an access token"):
             granted(provider, away, form)
 
-    def test_a_provider_that_does_not_answer_is_asked_once(self) -> None:
+    def test_token_request_without_answer_is_not_repeated(self) -> None:
         _, away = departed()
         talk = a_flow().finish(away, code="the-code", now=NOON)
         request = next(talk)
@@ -322,7 +320,7 @@ class TestTheExchange:
 
 
 class TestThePerson:
-    def test_an_id_token_says_who_it_is(self) -> None:
+    def test_id_token_identifies_the_person(self) -> None:
         _, away = departed(ACME)
         token = id_token(away, email="ada@example.com", name="Ada", picture="https://p.example/a")
         said = {"access_token": "t", "id_token": token}
@@ -333,7 +331,7 @@ class TestThePerson:
         assert grant.person.picture == "https://p.example/a"
         assert grant.issuer == ISSUER
 
-    def test_userinfo_is_asked_where_the_id_token_has_no_words_for_people(self) -> None:
+    def test_userinfo_is_fetched_if_id_token_has_no_label(self) -> None:
         _, away = departed(ACME)
         said = {"access_token": "t", "id_token": id_token(away)}
         more = {"sub": "sub-1", "preferred_username": "ada"}
@@ -359,7 +357,7 @@ class TestThePerson:
             (7, "583231"),
         ],
     )
-    def test_a_label_is_cut_to_what_can_be_shown(self, label: object, shown: str) -> None:
+    def test_label_is_cut_and_cleaned_for_display(self, label: object, shown: str) -> None:
         grant = exchanged({"access_token": "t"}, {"id": 583231, "login": label})
         assert grant.person.label == shown
 
@@ -375,7 +373,7 @@ class TestThePerson:
             (7, False),
         ],
     )
-    def test_a_picture_is_kept_where_a_page_may_show_it(self, picture: object, kept: bool) -> None:
+    def test_picture_is_stored_only_with_safe_url(self, picture: object, kept: bool) -> None:
         grant = exchanged({"access_token": "t"}, OCTOCAT | {"avatar_url": picture})
         assert grant.person.picture == (picture if kept else None)
 
@@ -393,7 +391,7 @@ class TestThePerson:
             httpx.Response(200, json={"id": {"id": 1}}),
         ],
     )
-    def test_without_an_id_there_is_no_account(self, reply: httpx.Response) -> None:
+    def test_account_without_id_is_refused(self, reply: httpx.Response) -> None:
         _, away = departed()
         with pytest.raises(Failed, match="GitHub did not say whose account it is"):
             granted(github, away, httpx.Response(200, json={"access_token": "t"}), reply)
@@ -413,12 +411,12 @@ def said_to(scopes: tuple[str, ...], *, switches: bool = False) -> dict[str, lis
     return parse_qs(urlsplit(url).query)
 
 
-def test_what_shall_last_is_asked_for_with_consent() -> None:
+def test_offline_access_is_requested_with_consent_prompt() -> None:
     assert "prompt" not in said_to(("openid",))
     assert said_to(("openid", "offline_access"))["prompt"] == ["consent"]
 
 
-def test_a_choice_of_accounts_keeps_the_consent() -> None:
+def test_account_selection_still_includes_consent_prompt() -> None:
     assert said_to(("openid",), switches=True)["prompt"] == ["select_account"]
     both = said_to(("openid", "offline_access"), switches=True)
     assert both["prompt"] == ["select_account consent"]

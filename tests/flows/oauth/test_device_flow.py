@@ -52,7 +52,7 @@ def polled(
 
 
 class TestTheCode:
-    def test_the_person_gets_a_code_and_where_to_enter_it(self) -> None:
+    def test_device_flow_returns_user_code_and_verification_address(self) -> None:
         code, (request,) = started()
         assert request.url == f"{ISSUER}/device"
         assert form_of(request) == {"client_id": "our id", "scope": "repo"}
@@ -62,13 +62,13 @@ class TestTheCode:
         assert code.interval == timedelta(seconds=5)
         assert code.expires_at == NOON + timedelta(minutes=15)
 
-    def test_it_can_be_stored_and_what_is_shown_of_it_is_of_no_use(self) -> None:
+    def test_device_code_is_storable_and_its_repr_hides_codes(self) -> None:
         code, _ = started()
         assert msgspec.json.decode(msgspec.json.encode(code), type=DeviceCode) == code
         assert code.device_code not in repr(code)
         assert code.user_code not in repr(code)
 
-    def test_an_issuer_says_where_codes_are_got(self) -> None:
+    def test_issuer_metadata_names_device_endpoint(self) -> None:
         acme = openid("acme", ISSUER)
         code, (_, request) = started(acme, ok(**METADATA), ok(**CODE), scopes=("email",))
         assert request.url == f"{ISSUER}/device"
@@ -76,12 +76,12 @@ class TestTheCode:
         assert code.token == f"{ISSUER}/token"
         assert code.issuer == ISSUER
 
-    def test_google_calls_the_address_otherwise(self) -> None:
+    def test_verification_url_of_google_is_read(self) -> None:
         reply = {**CODE, "verification_url": "https://www.google.com/device"}
         del reply["verification_uri"]
         assert started(WITH_DEVICE, ok(**reply))[0].verification_uri.endswith("/device")
 
-    def test_the_interval_is_five_seconds_where_none_is_said(self) -> None:
+    def test_missing_interval_defaults_to_five_seconds(self) -> None:
         reply = {key: value for key, value in CODE.items() if key != "interval"}
         assert started(WITH_DEVICE, ok(**reply))[0].interval == timedelta(seconds=5)
 
@@ -100,15 +100,15 @@ class TestTheCode:
             {"expires_in": True},
         ],
     )
-    def test_a_code_that_cannot_be_used_is_refused(self, change: dict[str, Any]) -> None:
+    def test_unusable_device_code_is_refused(self, change: dict[str, Any]) -> None:
         with pytest.raises(Failed, match="cannot be used"):
             started(WITH_DEVICE, ok(**{**CODE, **change}))
 
-    def test_an_address_that_is_not_safe_is_not_offered_as_the_short_way(self) -> None:
+    def test_unsafe_complete_verification_address_is_dropped(self) -> None:
         reply = ok(**CODE, verification_uri_complete="javascript:alert(1)")
         assert started(WITH_DEVICE, reply)[0].verification_uri_complete is None
 
-    def test_a_refusal_is_told(self) -> None:
+    def test_refused_device_request_fails_with_reason(self) -> None:
         with pytest.raises(Failed, match="device_flow_disabled"):
             started(github, ok(error="device_flow_disabled"))
         with pytest.raises(Failed, match="HTTP 500"):
@@ -120,7 +120,7 @@ class TestTheCode:
 
 
 class TestTheQuestions:
-    def test_the_key_comes_when_the_person_has_answered(self) -> None:
+    def test_poll_returns_grant_after_person_answered(self) -> None:
         grant, (request, probe) = polled(ok(**KEY), ok(**OCTOCAT))
         assert isinstance(grant, Grant)
         assert form_of(request) == {
@@ -133,7 +133,7 @@ class TestTheQuestions:
         assert grant.scopes == ("repo",)
         assert grant.issuer == ISSUER
 
-    def test_an_issuer_is_asked_whose_key_it_is(self) -> None:
+    def test_poll_identifies_person_with_userinfo_of_issuer(self) -> None:
         acme = openid("acme", ISSUER)
         code, _ = started(acme, ok(**METADATA), ok(**CODE))
         grant, (_, asked) = polled(
@@ -158,10 +158,10 @@ class TestTheQuestions:
             (httpx.Response(429), 10),
         ],
     )
-    def test_not_yet_says_when_to_ask_again(self, reply: httpx.Response, seconds: int) -> None:
+    def test_pending_poll_returns_next_interval(self, reply: httpx.Response, seconds: int) -> None:
         assert polled(reply)[0] == Pending(interval=timedelta(seconds=seconds))
 
-    def test_no_answer_doubles_the_interval_up_to_a_limit(self) -> None:
+    def test_unanswered_poll_doubles_interval_up_to_limit(self) -> None:
         code, _ = started()
         slower = unanswered(poll(a_client(WITH_DEVICE), code, now=NOON))
         assert slower == Pending(interval=timedelta(seconds=10))
@@ -170,15 +170,15 @@ class TestTheQuestions:
         assert slowest == Pending(interval=timedelta(seconds=300))
 
     @pytest.mark.parametrize("error", ["access_denied", "authorization_declined"])
-    def test_a_no_is_the_persons_no(self, error: str) -> None:
+    def test_denied_poll_raises_denied(self, error: str) -> None:
         with pytest.raises(Denied, match="declined at Acme"):
             polled(said(400, error=error))
 
-    def test_a_code_that_ran_out_is_told(self) -> None:
+    def test_expired_token_error_fails_with_not_entered_in_time(self) -> None:
         with pytest.raises(Failed, match="not entered in time"):
             polled(said(400, error="expired_token"))
 
-    def test_and_nobody_is_asked_about_one_that_ran_out_here(self) -> None:
+    def test_expired_device_code_is_not_polled(self) -> None:
         code, _ = started()
         with pytest.raises(Failed, match="not entered in time"):
             talked(poll(a_client(WITH_DEVICE), code, now=code.expires_at))
@@ -196,12 +196,12 @@ class TestTheQuestions:
             ),
         ],
     )
-    def test_anything_else_is_an_end(
+    def test_other_poll_error_fails(
         self, provider: Provider, reply: httpx.Response, words: str
     ) -> None:
         with pytest.raises(Failed, match=words):
             polled(reply, provider=provider)
 
-    def test_a_key_of_nobody_is_no_grant(self) -> None:
+    def test_token_without_identifiable_person_fails(self) -> None:
         with pytest.raises(Failed, match="whose account"):
             polled(ok(**KEY), httpx.Response(401))

@@ -51,7 +51,7 @@ class TestWhenItIsDue:
             (timedelta(seconds=10), timedelta(seconds=1)),
         ],
     )
-    def test_it_is_a_minute_before_the_end_or_a_tenth_of_a_short_life(
+    def test_refresh_is_due_a_minute_or_a_tenth_of_lifetime_before_expiry(
         self, life: timedelta, margin: timedelta
     ) -> None:
         connection = a_connection(issued_at=NOON, expires_at=NOON + life)
@@ -61,20 +61,20 @@ class TestWhenItIsDue:
         assert needs_refresh(connection, now=due)
         assert needs_refresh(connection, now=NOON + life)
 
-    def test_a_key_stored_before_its_issue_was_noted_counts_from_the_connection(self) -> None:
+    def test_refresh_time_counts_from_connection_if_issue_time_is_unknown(self) -> None:
         connection = a_connection(
             issued_at=None, connected_at=NOON, expires_at=NOON + timedelta(minutes=5)
         )
         assert not needs_refresh(connection, now=NOON + timedelta(minutes=4, seconds=29))
         assert needs_refresh(connection, now=NOON + timedelta(minutes=4, seconds=30))
 
-    def test_a_key_that_does_not_end_or_cannot_be_renewed_is_never_due(self) -> None:
+    def test_token_without_expiry_or_refresh_token_is_never_due(self) -> None:
         assert not needs_refresh(a_connection(expires_at=None), now=NOON)
         assert not needs_refresh(a_connection(refresh_token=None), now=NOON)
 
 
 class TestWhatIsSent:
-    def test_it_goes_where_the_exchange_went_with_the_grant_and_who_we_are(self) -> None:
+    def test_refresh_request_goes_to_token_endpoint_of_exchange(self) -> None:
         _, (request,) = renewed(
             ok(**NEW), connection=a_connection(token=f"{ISSUER}/found/token", client_auth="post")
         )
@@ -89,23 +89,23 @@ class TestWhatIsSent:
         assert request.headers["accept"] == "application/json"
         assert "authorization" not in request.headers
 
-    def test_who_we_are_stands_in_the_header_where_it_did_at_the_exchange(self) -> None:
+    def test_client_credentials_are_sent_as_at_the_exchange(self) -> None:
         _, (request,) = renewed(ok(**NEW))
         assert request.headers["authorization"] == basic()
         assert "client_secret" not in form_of(request)
 
-    def test_a_provider_that_renews_elsewhere_is_asked_there(self) -> None:
+    def test_declared_refresh_endpoint_is_used(self) -> None:
         elsewhere = replace(PLAIN, refresh=f"{ISSUER}/renew", body="json")
         _, (request,) = renewed(ok(**NEW), provider=elsewhere)
         assert request.url == f"{ISSUER}/renew"
         assert values_of(request)["grant_type"] == "refresh_token"
 
-    def test_what_was_stored_without_a_place_goes_where_the_declaration_says(self) -> None:
+    def test_account_stored_without_endpoint_uses_declared_endpoint(self) -> None:
         _, (request,) = renewed(ok(**NEW), connection=a_connection(token=None, client_auth=None))
         assert request.url == f"{ISSUER}/token"
         assert request.headers["authorization"] == basic()
 
-    def test_and_where_the_issuer_says_if_the_declaration_does_not(self) -> None:
+    def test_account_stored_without_endpoint_uses_issuer_metadata(self) -> None:
         acme = openid("acme", ISSUER)
         post = {"token_endpoint_auth_methods_supported": ["client_secret_post"]}
         _, (asked, request) = renewed(
@@ -120,7 +120,7 @@ class TestWhatIsSent:
 
 
 class TestWhatComesBack:
-    def test_the_new_pair_takes_the_place_of_the_old_one(self) -> None:
+    def test_new_tokens_replace_old_tokens(self) -> None:
         connection = a_connection()
         new, _ = renewed(ok(**NEW, refresh_token="new-refresh"))
         after = refreshed(connection, new, now=NOON)
@@ -131,32 +131,32 @@ class TestWhatComesBack:
         assert after.version == connection.version
         assert not needs_refresh(after, now=NOON)
 
-    def test_the_old_refresh_token_is_kept_when_none_comes_back(self) -> None:
+    def test_old_refresh_token_is_reused_if_reply_has_none(self) -> None:
         new, _ = renewed(ok(**NEW))
         assert new.tokens.refresh_token == "old-refresh"
 
-    def test_a_reply_without_scopes_or_with_none_in_it_changes_none(self) -> None:
+    def test_reply_without_scopes_leaves_scopes_unchanged(self) -> None:
         for reply in (ok(**NEW), ok(**NEW, scope="")):
             new, _ = renewed(reply)
             assert new.scopes == ("repo",)
 
-    def test_fewer_scopes_than_before_are_told_and_covered_ones_stay(self) -> None:
+    def test_fewer_scopes_in_reply_leave_only_granted_and_covered(self) -> None:
         connection = a_connection(github, scopes=("repo", "public_repo", "gist"))
         new, _ = renewed(ok(**NEW, scope="repo"), provider=github, connection=connection)
         assert new.scopes == ("repo", "public_repo")
 
-    def test_nothing_that_is_shown_of_it_has_the_key_in_it(self) -> None:
+    def test_repr_of_refreshed_tokens_hides_tokens(self) -> None:
         new, _ = renewed(ok(**NEW, refresh_token="new-refresh"))
         shown = repr(new) + repr(refreshed(a_connection(), new, now=NOON))
         assert "new-key" not in shown
         assert "new-refresh" not in shown
 
-    def test_what_a_connection_keeps_of_its_exchange_outlives_the_store(self) -> None:
+    def test_connection_with_exchange_data_survives_storage(self) -> None:
         connection = a_connection(issuer=ISSUER)
         stored = msgspec.json.decode(msgspec.json.encode(connection), type=Connection)
         assert stored == connection
 
-    def test_a_connection_stored_before_there_were_such_fields_can_be_read(self) -> None:
+    def test_connection_stored_by_older_version_can_be_read(self) -> None:
         members = msgspec.to_builtins(a_connection())
         for name in ("issued_at", "token", "client_auth", "issuer"):
             members.pop(name)
@@ -186,7 +186,7 @@ class TestTheEnd:
             (slack, ok(ok=False, error="token_revoked"), "token_revoked"),
         ],
     )
-    def test_a_no_for_good_means_that_the_person_connects_again(
+    def test_permanent_refusal_requires_connecting_again(
         self, provider: Provider, reply: httpx.Response, reason: str
     ) -> None:
         with pytest.raises(RefreshTokenGone, match="has to connect it again") as gone:
@@ -194,11 +194,11 @@ class TestTheEnd:
         assert gone.value.reason == reason
         assert not isinstance(gone.value, Failed)
 
-    def test_without_anything_to_renew_with_nobody_is_asked(self) -> None:
+    def test_account_without_refresh_token_sends_no_refresh_request(self) -> None:
         with pytest.raises(RefreshTokenGone, match="no refresh token"):
             renewed(connection=a_connection(refresh_token=None))
 
-    def test_what_the_code_of_the_end_means_is_said(self) -> None:
+    def test_known_error_code_is_explained_without_provider_text(self) -> None:
         organisation = microsoft("contoso.example")
         description = "AADSTS65001: The user or administrator has not consented. Trace ID: 1"
         reply = said(400, error="invalid_grant", error_description=description)
@@ -226,18 +226,16 @@ class TestTheHitch:
             httpx.Response(200, content=b"\xff"),
         ],
     )
-    def test_anything_else_keeps_the_old_pair_and_is_not_tried_again(
-        self, reply: httpx.Response
-    ) -> None:
+    def test_other_refusal_raises_failed(self, reply: httpx.Response) -> None:
         with pytest.raises(Failed, match="Acme") as failed:
             renewed(reply)
         assert "<" not in str(failed.value)
 
-    def test_no_answer_is_no_end_either(self) -> None:
+    def test_unanswered_refresh_raises_failed(self) -> None:
         with pytest.raises(Failed, match="did not answer"):
             unanswered(refresh(a_client(), a_connection(), now=NOON))
 
-    def test_an_error_page_that_looks_like_a_form_ends_nothing(self) -> None:
+    def test_html_page_resembling_a_form_raises_failed(self) -> None:
         page = httpx.Response(
             200, content=b"x&error=bad_refresh_token&", headers={"content-type": "text/html"}
         )
@@ -279,9 +277,7 @@ class TestWhoseItIs:
         ],
         ids=json.dumps,
     )
-    def test_one_that_names_another_person_ends_the_account(
-        self, claims: dict[str, object]
-    ) -> None:
+    def test_id_token_of_another_person_ends_account(self, claims: dict[str, object]) -> None:
         # finding: S13
         with pytest.raises(RefreshTokenGone, match="another person") as gone:
             self.renew(id_token(**claims))
@@ -291,10 +287,10 @@ class TestWhoseItIs:
         "token",
         [id_token(iss=ISSUER, sub="ada", aud="other"), None, 7, "", "a.b", "a.~.c", "a.W10.c"],
     )
-    def test_one_that_names_nobody_else_changes_nothing(self, token: object) -> None:
+    def test_unusable_id_token_is_ignored_at_refresh(self, token: object) -> None:
         assert self.renew(token).tokens.access_token == "new-key"
 
-    def test_an_account_whose_issuer_was_not_noted_is_known_by_its_person(self) -> None:
+    def test_account_without_stored_issuer_is_compared_by_person_id(self) -> None:
         # finding: S13
         connection = a_connection(self.provider, person_id="ada")
         for sub, is_hers in (("ada", True), ("eve", False)):
@@ -302,6 +298,6 @@ class TestWhoseItIs:
             with contextlib.nullcontext() if is_hers else pytest.raises(RefreshTokenGone):
                 renewed(reply, provider=self.provider, connection=connection)
 
-    def test_a_person_who_goes_by_another_name_at_the_api_is_not_compared(self) -> None:
+    def test_id_token_is_not_compared_if_person_came_from_api(self) -> None:
         reply = ok(**NEW, id_token=id_token(iss=ISSUER, sub="not-1"))
         assert renewed(reply)[0].tokens.access_token == "new-key"

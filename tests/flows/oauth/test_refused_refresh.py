@@ -23,19 +23,19 @@ def refused(reply: httpx.Response, provider: Provider = PLAIN) -> TokenRefused:
 
 
 @pytest.mark.parametrize("reply", ENDED.values(), ids=ENDED)
-def test_refusal_in_other_words_is_a_refusal_without_proof(reply: httpx.Response) -> None:
+def test_unknown_refusal_text_is_unsure(reply: httpx.Response) -> None:
     # finding: XO1
     assert refused(reply).refusal.means == "unsure"
 
 
 @pytest.mark.parametrize("reply", PAGES.values(), ids=PAGES)
-def test_page_in_place_of_a_token_is_a_refusal_without_proof(reply: httpx.Response) -> None:
+def test_page_instead_of_token_is_unsure(reply: httpx.Response) -> None:
     # finding: XO1
     refusal = refused(reply).refusal
     assert (refusal.means, refusal.is_page) == ("unsure", True)
 
 
-def test_retry_after_changes_nothing_about_a_standard_word() -> None:
+def test_standard_error_with_retry_after_still_ends_token() -> None:
     # finding: XO1
     reply = httpx.Response(400, json={"error": "invalid_grant"}, headers={"retry-after": "0"})
     with pytest.raises(RefreshTokenGone):
@@ -43,7 +43,7 @@ def test_retry_after_changes_nothing_about_a_standard_word() -> None:
 
 
 @pytest.mark.parametrize("reply", OPERATORS.values(), ids=OPERATORS)
-def test_refused_client_is_the_operators_to_correct(reply: httpx.Response) -> None:
+def test_refused_client_is_reported_as_operators_problem(reply: httpx.Response) -> None:
     # finding: XO1
     error = refused(reply)
     assert error.refusal.means == "client"
@@ -52,7 +52,7 @@ def test_refused_client_is_the_operators_to_correct(reply: httpx.Response) -> No
 
 
 @pytest.mark.parametrize("reply", PASSING.values(), ids=PASSING)
-def test_provider_out_of_order_says_nothing_about_the_account(reply: httpx.Response) -> None:
+def test_provider_outage_means_nothing_about_account(reply: httpx.Response) -> None:
     # finding: XO1
     with pytest.raises(Failed) as error:
         talked(refresh(a_client(), a_connection(), now=NOON), reply)
@@ -70,7 +70,7 @@ def test_provider_out_of_order_says_nothing_about_the_account(reply: httpx.Respo
     ],
     ids=["Atlassian", "GitHub", "Slack", "Slack, expired"],
 )
-def test_built_in_provider_declares_its_own_words(
+def test_built_in_provider_declares_its_refusals_of_ended_tokens(
     provider: Provider, reply: httpx.Response
 ) -> None:
     # finding: XO1
@@ -87,7 +87,7 @@ def test_built_in_provider_declares_its_own_words(
     ],
     ids=["Atlassian", "GitHub", "Slack"],
 )
-def test_built_in_provider_declares_its_words_for_a_wrong_secret(
+def test_built_in_provider_declares_its_refusals_of_wrong_secret(
     provider: Provider, reply: httpx.Response
 ) -> None:
     # finding: XO1
@@ -134,13 +134,13 @@ def test_declared_refusal_reads_numbers_and_members_inside_others(
         talked(refresh(a_client(provider), a_connection(provider), now=NOON), reply)
 
 
-def test_declared_meaning_comes_before_the_standards() -> None:
+def test_declared_meaning_takes_precedence_over_standard_meaning() -> None:
     # finding: XO1
     busy = replace(PLAIN, refusals=(KnownRefusal(value="invalid_grant", means="passing"),))
     assert refused(said(400, error="invalid_grant"), busy).refusal.means == "passing"
 
 
-def test_declared_end_counts_from_a_provider_in_order_alone() -> None:
+def test_declared_refusal_is_ignored_for_outage_status() -> None:
     # finding: XO1
     provider = replace(PLAIN, refusals=(KnownRefusal(value="gone"),))
     for status in (429, 503):
@@ -151,7 +151,7 @@ def test_declared_end_counts_from_a_provider_in_order_alone() -> None:
     "known",
     [KnownRefusal(), KnownRefusal(member="status"), KnownRefusal(value="x", means="never")],  # type: ignore[arg-type]
 )
-def test_declared_refusal_that_matches_anything_or_means_nothing_is_refused(
+def test_declared_refusal_without_condition_or_valid_meaning_is_invalid(
     known: KnownRefusal,
 ) -> None:
     # finding: XO1

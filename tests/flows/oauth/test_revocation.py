@@ -43,7 +43,7 @@ def refunded(
 
 
 class TestTheStandardWay:
-    def test_what_lasts_is_given_back_first_and_then_the_key(self) -> None:
+    def test_refresh_token_is_revoked_before_access_token(self) -> None:
         is_gone, (first, second) = refunded(
             STANDARD, httpx.Response(200), httpx.Response(200, content=b"")
         )
@@ -53,23 +53,23 @@ class TestTheStandardWay:
         assert form_of(first) == {"token": "old-refresh", "token_type_hint": "refresh_token"}
         assert form_of(second) == {"token": "old-key", "token_type_hint": "access_token"}
 
-    def test_who_we_are_is_told_as_it_was_at_the_exchange(self) -> None:
+    def test_revocation_sends_client_credentials_as_at_the_exchange(self) -> None:
         connection = a_connection(STANDARD, refresh_token=None, client_auth="post")
         _, (request,) = refunded(STANDARD, httpx.Response(200), connection=connection)
         assert form_of(request)["client_secret"] == "our:secret/%"
 
-    def test_a_key_alone_is_given_back_alone(self) -> None:
+    def test_access_token_without_refresh_token_is_revoked_alone(self) -> None:
         connection = a_connection(STANDARD, refresh_token=None)
         is_gone, requests = refunded(STANDARD, httpx.Response(200), connection=connection)
         assert is_gone
         assert len(requests) == 1
 
-    def test_gone_already_is_gone(self) -> None:
+    def test_already_revoked_token_counts_as_revoked(self) -> None:
         gone = said(400, error="invalid_token")
         assert refunded(STANDARD, gone, gone)[0]
         assert refunded(STANDARD, httpx.Response(200), httpx.Response(400))[0]
 
-    def test_a_key_that_the_provider_cannot_end_is_not_called_gone(self) -> None:
+    def test_unsupported_token_type_does_not_count_as_revoked(self) -> None:
         cannot = said(400, error="unsupported_token_type")
         assert not refunded(STANDARD, httpx.Response(200), cannot)[0]
 
@@ -86,18 +86,18 @@ class TestTheStandardWay:
             httpx.Response(500, content=b"\xff"),
         ],
     )
-    def test_a_refusal_is_a_no_and_ends_the_talk(self, reply: httpx.Response) -> None:
+    def test_refused_revocation_fails_after_first_request(self, reply: httpx.Response) -> None:
         is_gone, requests = refunded(STANDARD, reply)
         assert not is_gone
         assert len(requests) == 1
 
-    def test_no_answer_is_said_to_be_none(self) -> None:
+    def test_unanswered_revocation_raises_failed(self) -> None:
         with pytest.raises(Failed, match="did not answer"):
             unanswered(revoke(a_client(STANDARD), a_connection(STANDARD)))
 
 
 class TestAnIssuer:
-    def test_it_is_asked_where_keys_are_given_back(self) -> None:
+    def test_revocation_endpoint_is_read_from_metadata(self) -> None:
         acme = openid("acme", ISSUER)
         yes = httpx.Response(200)
         is_gone, requests = refunded(acme, ok(**METADATA), yes, yes)
@@ -108,32 +108,32 @@ class TestAnIssuer:
         "address",
         [None, 7, "", "http://127.0.0.1/revoke", "http://login.example/revoke", f"{ISSUER}/r#x"],
     )
-    def test_a_key_goes_to_no_address_that_is_not_safe(self, address: Any) -> None:
+    def test_tokens_are_not_sent_to_unsafe_revocation_endpoint(self, address: Any) -> None:
         acme = openid("acme", ISSUER)
         is_gone, requests = refunded(acme, ok(**{**METADATA, "revocation_endpoint": address}))
         assert not is_gone
         assert len(requests) == 1
 
-    def test_one_that_answers_in_another_name_gets_no_key(self) -> None:
+    def test_metadata_of_another_issuer_receives_no_tokens(self) -> None:
         foreign = ok(**{**METADATA, "issuer": "https://evil.example"})
         is_gone, requests = refunded(openid("acme", ISSUER), foreign)
         assert not is_gone
         assert len(requests) == 1
 
-    def test_one_that_does_not_answer_is_not_an_answer(self) -> None:
+    def test_unanswered_metadata_request_raises_failed(self) -> None:
         acme = openid("acme", ISSUER)
         with pytest.raises(Failed, match="did not answer"):
             unanswered(revoke(a_client(acme), a_connection(acme)))
 
 
 class TestOtherWays:
-    def test_a_provider_without_one_is_not_asked(self) -> None:
+    def test_provider_without_revocation_receives_no_request(self) -> None:
         assert refunded(PLAIN) == (False, [])
 
     @pytest.mark.parametrize(
         ("status", "is_gone"), [(204, True), (404, True), (401, False), (422, False), (500, False)]
     )
-    def test_github_deletes_a_token_for_whoever_proves_to_be_the_app(
+    def test_github_token_is_deleted_with_client_credentials(
         self, status: int, is_gone: bool
     ) -> None:
         done, (request,) = refunded(github, httpx.Response(status))
@@ -156,7 +156,7 @@ class TestOtherWays:
             (httpx.Response(503), False),
         ],
     )
-    def test_slack_is_called_with_the_key_itself(
+    def test_slack_revocation_uses_the_access_token_itself(
         self, reply: httpx.Response, is_gone: bool
     ) -> None:
         done, (request,) = refunded(slack, reply)
@@ -168,10 +168,12 @@ class TestOtherWays:
     @pytest.mark.parametrize(
         ("tag", "is_gone"), [("invalid_access_token", True), ("expired_access_token", False)]
     )
-    def test_dropbox_says_why_deep_inside(self, tag: str, is_gone: bool) -> None:
+    def test_dropbox_error_tag_decides_whether_token_was_revoked(
+        self, tag: str, is_gone: bool
+    ) -> None:
         assert refunded(dropbox, said(401, error={".tag": tag}))[0] is is_gone
 
-    def test_notion_is_told_in_json_and_in_which_version(self) -> None:
+    def test_notion_revocation_sends_json_and_version_header(self) -> None:
         done, (request,) = refunded(notion, ok(request_id="3c90c3cc"))
         assert done
         assert values_of(request) == {"token": "old-key"}
@@ -210,12 +212,12 @@ async def a_life(provider: Provider, served: sandbox_env.Provider, **query: str 
 
 
 class TestAWholeLifeAtTheSandbox:
-    async def test_github(self) -> None:
+    async def test_github_account_is_connected_refreshed_and_revoked(self) -> None:
         await a_life(github.at(sandbox_env.URL), sandbox_env.GITHUB, scope="repo")
 
-    async def test_google(self) -> None:
+    async def test_google_account_is_connected_refreshed_and_revoked(self) -> None:
         await a_life(google.at(sandbox_env.URL), sandbox_env.OIDC, scope="openid email")
 
-    async def test_slack(self) -> None:
+    async def test_slack_account_is_connected_refreshed_and_revoked(self) -> None:
         query = {"scope": None, "user_scope": "chat:write"}
         await a_life(slack.at(sandbox_env.URL), sandbox_env.SLACK, **query)

@@ -40,7 +40,7 @@ def key_set() -> httpx.Response:
     return httpx.Response(200, json={"keys": KEYS})
 
 
-def test_the_browser_goes_out_with_a_state_a_nonce_and_a_challenge() -> None:
+def test_sign_in_redirect_contains_state_nonce_and_challenge() -> None:
     asked, kept = departed()
     assert asked["response_type"] == ["code"]
     assert asked["client_id"] == ["our id"]
@@ -54,12 +54,12 @@ def test_the_browser_goes_out_with_a_state_a_nonce_and_a_challenge() -> None:
     assert len(kept["state"]) >= 22
 
 
-def test_no_two_departures_have_anything_in_common() -> None:
+def test_two_sign_ins_share_no_secret_values() -> None:
     (_, one), (_, other) = departed(), departed()
     assert not set(one.values()) & set(other.values())
 
 
-def test_the_code_is_exchanged_with_the_verifier_and_the_person_is_known() -> None:
+def test_code_is_exchanged_with_verifier_and_person_is_identified() -> None:
     _, kept = departed()
     signed_in, (exchange, keys) = came_back(kept, reply(kept), key_set())
     assert signed_in == SignedIn(issuer=ISSUER, subject="alice", label="alice@example")
@@ -75,7 +75,7 @@ def test_the_code_is_exchanged_with_the_verifier_and_the_person_is_known() -> No
     assert keys.url == f"{ISSUER}/jwks"
 
 
-def test_an_issuer_that_takes_only_the_other_way_gets_the_secret_in_the_form() -> None:
+def test_issuer_supporting_only_client_secret_post_gets_secret_in_form() -> None:
     found = metadata(token_endpoint_auth_methods_supported=["client_secret_post"])
     _, kept = departed(found)
     _, (exchange, _) = came_back(kept, reply(kept), key_set(), found=found)
@@ -83,7 +83,7 @@ def test_an_issuer_that_takes_only_the_other_way_gets_the_secret_in_the_form() -
     assert "authorization" not in exchange.headers
 
 
-def test_a_caller_and_a_browser_of_one_person_are_one_subject() -> None:
+def test_token_caller_and_browser_of_same_person_have_same_subject() -> None:
     _, kept = departed()
     entra = {"sub": "pairwise-for-this-client", "oid": "o", "tid": "t"}
     signed_in, _ = came_back(kept, reply(kept, **entra), key_set(), claim=ENTRA)
@@ -92,14 +92,14 @@ def test_a_caller_and_a_browser_of_one_person_are_one_subject() -> None:
 
 
 @pytest.mark.parametrize("missing", ENTRA)
-def test_a_sign_in_that_lacks_a_configured_claim_is_nobody(missing: str) -> None:
+def test_sign_in_without_configured_claim_fails(missing: str) -> None:
     _, kept = departed()
     said = {"oid": "o", "tid": "t"} | {missing: None}
     with pytest.raises(Failed, match="did not say which person"):
         came_back(kept, reply(kept, **said), key_set(), claim=ENTRA)
 
 
-def test_a_name_is_asked_for_where_the_proof_has_none() -> None:
+def test_name_is_fetched_from_userinfo_if_id_token_has_none() -> None:
     found = metadata(userinfo_endpoint=f"{ISSUER}/userinfo")
     _, kept = departed(found)
     userinfo = httpx.Response(200, json={"sub": "alice", "name": "Alice", "oid": "another's"})
@@ -109,7 +109,7 @@ def test_a_name_is_asked_for_where_the_proof_has_none() -> None:
     assert requests[2].headers["authorization"] == "Bearer at"
 
 
-def test_userinfo_never_says_who_somebody_is() -> None:
+def test_userinfo_never_determines_the_subject() -> None:
     found = metadata(userinfo_endpoint=f"{ISSUER}/userinfo")
     _, kept = departed(found)
     nameless = reply(kept, preferred_username=None)
@@ -133,9 +133,7 @@ def test_userinfo_never_says_who_somebody_is() -> None:
         ({"code": "x" * 5000}, "the code is none"),
     ],
 )
-def test_an_answer_that_does_not_fit_is_not_acted_upon(
-    changes: dict[str, str | None], reason: str
-) -> None:
+def test_invalid_callback_is_refused(changes: dict[str, str | None], reason: str) -> None:
     _, kept = departed()
     with pytest.raises(Mixed) as mixed:
         came_back(kept, arrival=arrived(kept, **changes))
@@ -143,14 +141,14 @@ def test_an_answer_that_does_not_fit_is_not_acted_upon(
 
 
 @pytest.mark.parametrize("name", ["code", "state", "iss", "error"])
-def test_an_answer_put_together_from_two_is_not_acted_upon(name: str) -> None:
+def test_callback_with_repeated_parameter_is_refused(name: str) -> None:
     _, kept = departed()
     twice = ((name, "a"), (name, "a"))
     with pytest.raises(Mixed):
         came_back(kept, arrival=CallbackParams(parameters=(*arrived(kept).parameters, *twice)))
 
 
-def test_an_issuer_that_promises_its_name_must_give_it() -> None:
+def test_callback_without_promised_issuer_is_refused() -> None:
     found = metadata(authorization_response_iss_parameter_supported=True)
     _, kept = departed(found)
     with pytest.raises(Mixed):
@@ -158,7 +156,7 @@ def test_an_issuer_that_promises_its_name_must_give_it() -> None:
     came_back(kept, reply(kept), key_set(), found=found, arrival=arrived(kept, iss=ISSUER))
 
 
-def test_a_browser_that_did_not_leave_does_not_come_back() -> None:
+def test_callback_without_stored_sign_in_is_refused() -> None:
     _, kept = departed()
     nothings: tuple[Any, ...] = (None, {}, {"state": kept["state"]}, [])
     for nothing in nothings:
@@ -166,7 +164,7 @@ def test_a_browser_that_did_not_leave_does_not_come_back() -> None:
             came_back(nothing, arrival=arrived(kept))
 
 
-def test_a_no_at_the_issuer_is_a_no_and_another_error_a_sentence() -> None:
+def test_access_denied_raises_denied_and_other_errors_raise_failed() -> None:
     _, kept = departed()
     with pytest.raises(Denied):
         came_back(kept, arrival=arrived(kept, code=None, error="access_denied"))
@@ -186,13 +184,13 @@ def test_a_no_at_the_issuer_is_a_no_and_another_error_a_sentence() -> None:
         {"exp": NOW - 61},
     ],
 )
-def test_a_proof_that_was_made_for_something_else_is_none(changes: dict[str, Any]) -> None:
+def test_id_token_for_another_purpose_is_refused(changes: dict[str, Any]) -> None:
     _, kept = departed()
     with pytest.raises(Failed):
         came_back(kept, reply(kept, **changes), key_set())
 
 
-def test_half_a_letter_in_a_nonce_is_another_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nonce_with_lone_surrogate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     # finding: S32
     _, kept = departed()
     claims = {"iss": ISSUER, "aud": CLIENT.client_id, "iat": NOW, "exp": NOW + 60, "sub": "alice"}
@@ -203,7 +201,7 @@ def test_half_a_letter_in_a_nonce_is_another_nonce(monkeypatch: pytest.MonkeyPat
         came_back(kept, reply(kept), key_set())
 
 
-def test_nothing_of_it_is_shown_by_a_repr() -> None:
+def test_repr_of_sign_in_hides_secrets() -> None:
     departure = sign_in().begin(metadata())
     leaving = msgspec.convert(departure.kept, Leaving)
     assert leaving.verifier not in repr(leaving)

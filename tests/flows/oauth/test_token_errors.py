@@ -22,7 +22,7 @@ def no_of(provider: Provider, **answer: str) -> Exception:
     return no.value
 
 
-def test_an_administrators_no_is_not_taken_for_the_persons() -> None:
+def test_admin_consent_error_raises_failed_instead_of_denied() -> None:
     no = no_of(ENTRA, error="access_denied", error_description=CONSENT)
     assert isinstance(no, Failed)
     assert str(no) == ENTRA.troubles["AADSTS65001"]
@@ -30,23 +30,23 @@ def test_an_administrators_no_is_not_taken_for_the_persons() -> None:
 
 
 @pytest.mark.parametrize("description", ["", "AADSTS65004: User declined to consent."])
-def test_a_description_that_says_nothing_more_leaves_the_persons_no(description: str) -> None:
+def test_access_denied_with_unknown_description_raises_denied(description: str) -> None:
     no = no_of(ENTRA, error="access_denied", error_description=description)
     assert isinstance(no, Denied)
 
 
-def test_a_description_of_a_stranger_is_never_shown() -> None:
+def test_unknown_error_description_is_not_shown() -> None:
     no = no_of(ENTRA, error="server_error", error_description="Call 555-0100 now")
     assert str(no) == "Microsoft refused (server_error)."
 
 
-def test_a_description_beside_a_code_is_no_refusal() -> None:
+def test_error_description_next_to_code_is_ignored() -> None:
     _, away = departed(ENTRA, scopes=())
     assert a_flow(ENTRA).code_of(away, arrived(code="c", error_description=CONSENT)) == "c"
 
 
 @pytest.mark.parametrize(("account", "is_chosen"), [(None, True), ("octocat", False)])
-def test_a_person_who_wants_another_account_may_choose_there(
+def test_account_selection_is_requested_unless_account_is_named(
     account: str | None, is_chosen: bool
 ) -> None:
     context = RedirectContext(number=1, return_url=CALLBACK, state="s", now=NOON, switches=True)

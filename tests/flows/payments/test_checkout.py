@@ -63,7 +63,7 @@ def form_of(elicitation: Elicitation) -> dict[str, str]:
     return dict(parse_qsl(kept.request, strict_parsing=True))
 
 
-def test_the_whole_request_is_there_before_anything_is_sent() -> None:
+def test_complete_request_is_stored_before_sending() -> None:
     back = f"{BACK}?state=s-1"
     assert msgspec.convert(STRIPE.prepare(asked(), TRIP), StoredCheckout) == StoredCheckout(
         request=urlencode(
@@ -98,7 +98,7 @@ def test_the_whole_request_is_there_before_anything_is_sent() -> None:
         (Money("1500.00", "MGA"), "1500"),
     ],
 )
-def test_an_amount_is_sent_as_the_provider_counts_it(price: Money, amount: str) -> None:
+def test_amount_is_sent_in_minor_units_of_provider(price: Money, amount: str) -> None:
     # defect: paymcp fractions are cut
     # defect: paymcp yen have no cents
     form = form_of(asked(price))
@@ -114,7 +114,7 @@ def test_an_amount_is_sent_as_the_provider_counts_it(price: Money, amount: str) 
 
 
 @pytest.mark.parametrize("price", [Money("5.124", "KWD"), Money("10.50", "MGA")])
-def test_a_price_that_cannot_be_charged_is_refused_before_it_is_asked(price: Money) -> None:
+def test_unchargeable_price_is_refused_before_question(price: Money) -> None:
     with pytest.raises(InvalidQuestion, match=str(price)):
         charge_amount(price)
 
@@ -123,12 +123,12 @@ def test_a_price_that_cannot_be_charged_is_refused_before_it_is_asked(price: Mon
     st.integers(min_value=1, max_value=10**9).map(lambda number: number * 100),
     st.sampled_from(["EUR", "JPY", "KWD", "ISK", "UGX", "MGA", "TND"]),
 )
-def test_what_is_charged_reads_back_as_the_price(number: int, currency: str) -> None:
+def test_charged_amount_converts_back_to_price(number: int, currency: str) -> None:
     price = Money.from_minor_units(number, currency)
     assert charged(charge_amount(price), currency) == price
 
 
-def test_a_fraction_that_a_currency_lacks_is_no_money() -> None:
+def test_amount_with_unsupported_fraction_is_refused() -> None:
     with pytest.raises(InvalidQuestion):
         charged(550, "ISK")
 
@@ -141,7 +141,7 @@ def test_a_fraction_that_a_currency_lacks_is_no_money() -> None:
         (timedelta(days=7), timedelta(hours=23), timedelta(hours=24) - timedelta(seconds=1)),
     ],
 )
-def test_the_page_lives_as_long_as_the_question_within_what_the_provider_allows(
+def test_checkout_lifetime_follows_question_within_provider_limits(
     life: timedelta, least: timedelta, most: timedelta
 ) -> None:
     expires_at = int(form_of(replace(asked(), expires_at=NOON + life))["expires_at"])
@@ -167,13 +167,13 @@ def test_the_page_lives_as_long_as_the_question_within_what_the_provider_allows(
         reply(session(client_reference_id="another")),
     ],
 )
-def test_a_reply_that_is_not_our_page_ends_in_words_for_the_person(bad: httpx.Response) -> None:
+def test_invalid_checkout_reply_fails_with_explanation(bad: httpx.Response) -> None:
     with pytest.raises(Failed, match=r"^Stripe [a-z][^\n]+\.$") as failed:
         begin(prepared(), bad)
     assert KEY not in str(failed.value)
 
 
-def test_a_session_is_asked_for_by_its_id() -> None:
+def test_session_is_fetched_by_id() -> None:
     found, [request] = run(
         STRIPE.fetch(begun(), "cs_test_1"),
         reply(session(status="complete", payment_status="paid", payment_intent={"id": "pi_1"})),
@@ -190,7 +190,7 @@ def test_a_session_is_asked_for_by_its_id() -> None:
     assert KEY not in repr(found) + repr(SELLER)
 
 
-def test_an_id_stays_within_its_path() -> None:
+def test_session_id_stays_within_its_path_segment() -> None:
     request = next(STRIPE.fetch(begun(), "../refunds?x=1"))
     path, _, _ = request.url.raw_path.partition(b"?")
     assert path == b"/v1/checkout/sessions/..%2Frefunds%3Fx%3D1"
@@ -199,12 +199,12 @@ def test_an_id_stays_within_its_path() -> None:
 @pytest.mark.parametrize(
     "bad", [refusal("resource_missing", 404), reply({}, 503), reply(session(id="cs_test_2"))]
 )
-def test_another_answer_about_a_session_is_none(bad: httpx.Response) -> None:
+def test_invalid_fetch_reply_raises_failed(bad: httpx.Response) -> None:
     with pytest.raises(Failed):
         run(STRIPE.fetch(begun(), "cs_test_1"), bad)
 
 
-def test_the_page_is_closed_at_the_provider() -> None:
+def test_checkout_is_expired_at_provider() -> None:
     is_expired, [request] = run(
         STRIPE.close(begun(), "cs_test_1"), reply(session(status="expired", url=None))
     )
@@ -216,7 +216,7 @@ def test_the_page_is_closed_at_the_provider() -> None:
 
 
 @pytest.mark.parametrize(("status", "is_expired"), [("expired", True), ("complete", False)])
-def test_a_page_that_is_closed_already_is_no_error(status: str, is_expired: bool) -> None:
+def test_already_closed_checkout_is_no_error(status: str, is_expired: bool) -> None:
     result, requests = run(
         STRIPE.close(begun(), "cs_test_1"), refusal(""), reply(session(status=status))
     )
@@ -225,7 +225,7 @@ def test_a_page_that_is_closed_already_is_no_error(status: str, is_expired: bool
 
 
 @pytest.mark.parametrize("second", [reply(session()), reply({}, 500), refusal("gone", 404)])
-def test_a_page_that_stays_open_is_said_to(second: httpx.Response) -> None:
+def test_checkout_remaining_open_raises_failed(second: httpx.Response) -> None:
     with pytest.raises(Failed):
         run(STRIPE.close(begun(), "cs_test_1"), refusal("lock_timeout", 429), second)
 
@@ -238,7 +238,7 @@ def refunded(*replies: httpx.Response, reason: str | None = None) -> Refund:
     return run(STRIPE.refund(payment(), reason=reason), *replies)[0]
 
 
-def test_a_refund_has_the_key_of_its_receipt() -> None:
+def test_refund_uses_idempotency_key_of_its_receipt() -> None:
     answered, [request] = run(STRIPE.refund(payment(), reason="No seats left"), reply(refund()))
     assert (request.method, request.url.path) == ("POST", "/v1/refunds")
     assert request.headers["Idempotency-Key"] == "refund:ownertag-r_1"
@@ -251,7 +251,7 @@ def test_a_refund_has_the_key_of_its_receipt() -> None:
     assert answered == Refund(id="re_1", price=Money("9.00", "EUR"), status=RefundStatus.SUCCEEDED)
 
 
-def test_a_refund_on_its_way_is_pending() -> None:
+def test_unfinished_refund_is_pending() -> None:
     for status in ("pending", "requires_action"):
         assert refunded(reply(refund(status=status))).status is RefundStatus.PENDING
 
@@ -260,7 +260,7 @@ def test_a_refund_on_its_way_is_pending() -> None:
     "refused",
     [refusal("charge_already_refunded"), reply({"error": {"type": "idempotency_error"}}, 400)],
 )
-def test_a_payment_that_was_refunded_already_gives_the_refund_that_is_there(
+def test_refused_repeat_refund_returns_existing_refund(
     refused: httpx.Response,
 ) -> None:
     talk = STRIPE.refund(payment(), reason="again")
@@ -271,7 +271,7 @@ def test_a_payment_that_was_refunded_already_gives_the_refund_that_is_there(
     assert (answered.id, answered.price) == ("re_1", Money("9.00", "EUR"))
 
 
-def test_refunds_by_hand_that_come_to_the_whole_are_the_refund() -> None:
+def test_manual_refunds_of_full_amount_count_as_refund() -> None:
     halves = [refund(id="re_1", amount=400), refund(id="re_2", amount=500, status="pending")]
     answered = refunded(refusal("charge_already_refunded"), reply({"data": halves}))
     assert (answered.id, answered.price.minor_units, answered.status) == (
@@ -281,7 +281,7 @@ def test_refunds_by_hand_that_come_to_the_whole_are_the_refund() -> None:
     )
 
 
-def test_a_refund_in_another_currency_does_not_hide_the_one_that_is_there() -> None:
+def test_refund_in_another_currency_is_ignored() -> None:
     listed = reply({"data": [refund(id="re_0", currency="usd", amount=10), refund()]})
     answered = refunded(refusal("charge_already_refunded"), listed)
     assert (answered.id, answered.price) == ("re_1", Money("9.00", "EUR"))
@@ -298,7 +298,7 @@ def test_a_refund_in_another_currency_does_not_hide_the_one_that_is_there() -> N
         refusal("rate_limit", 429),
     ],
 )
-def test_a_refused_refund_is_none(listed: httpx.Response) -> None:
+def test_refused_refund_without_existing_refund_raises_failed(listed: httpx.Response) -> None:
     with pytest.raises(Failed, match="refund the payment"):
         refunded(refusal("charge_disputed"), listed)
 
@@ -316,12 +316,12 @@ def test_a_refused_refund_is_none(listed: httpx.Response) -> None:
         httpx.Response(200, text="ok"),
     ],
 )
-def test_a_reply_that_is_no_refund_is_none(bad: httpx.Response) -> None:
+def test_invalid_refund_reply_raises_failed(bad: httpx.Response) -> None:
     with pytest.raises(Failed, match="refund the payment"):
         refunded(bad)
 
 
-def test_a_long_reason_is_cut_to_what_the_provider_takes() -> None:
+def test_long_refund_reason_is_cut_to_provider_limit() -> None:
     request = next(STRIPE.refund(payment(), reason="x" * 1000))
     assert dict(parse_qsl(request.content.decode()))["metadata[reason]"] == "x" * 500
 
@@ -333,7 +333,7 @@ TALKS: list[Callable[[StripeGateway, Elicitation], Talk[Any]]] = [
 ]
 
 
-def test_a_page_that_is_about_to_close_is_not_led_to_again() -> None:
+def test_checkout_about_to_close_is_not_reused() -> None:
     first = begun()
     assert first.attempt is not None
     until = msgspec.convert(first.attempt.kept, StoredCheckout).expires_at
@@ -342,7 +342,7 @@ def test_a_page_that_is_about_to_close_is_not_led_to_again() -> None:
     assert (fresh.session, fresh.url) == (None, None)
 
 
-def test_the_key_says_whether_it_is_live() -> None:
+def test_secret_key_prefix_determines_live_mode() -> None:
     assert [stripe(f"{kind}_x", []).is_live for kind in ("sk_live", "rk_live")] == [True, True]
     assert [stripe(f"{kind}_x", []).is_live for kind in ("sk_test", "rk_test")] == [False, False]
 
@@ -350,7 +350,7 @@ def test_the_key_says_whether_it_is_live() -> None:
 @pytest.mark.parametrize(
     "key", ["", "pk_live_x", "whsec_x", "sk_live_ä", "sk_live_x\n", "sk_test_ x"]
 )
-def test_what_is_no_secret_key_is_refused(key: str) -> None:
+def test_invalid_secret_key_is_refused(key: str) -> None:
     with pytest.raises(ValueError, match="secret key"):
         stripe(key, ["whsec_x"])
 
@@ -363,12 +363,12 @@ def test_an_empty_webhook_secret_is_refused(secret: str) -> None:
         sandbox_stripe("http://127.0.0.1:8766/stripe", KEY, [secret])
 
 
-def test_a_sandbox_is_never_live() -> None:
+def test_sandbox_with_live_key_is_refused() -> None:
     with pytest.raises(ValueError, match="test key"):
         sandbox_stripe("http://127.0.0.1:8766/stripe", "sk_live_x", [])
 
 
-def test_a_sellers_own_domain_may_show_the_page() -> None:
+def test_own_checkout_domain_of_seller_is_accepted() -> None:
     own = stripe(KEY, [], own_checkout_origins=["https://pay.shop.example"])
     there = reply(session(url="https://pay.shop.example/c/pay/cs_test_1"))
     departure, _ = run(StripeGateway(own).begin(prepared(), TRIP), there)
@@ -378,7 +378,7 @@ def test_a_sellers_own_domain_may_show_the_page() -> None:
     )
 
 
-def test_an_account_of_a_platform_is_named_in_every_request() -> None:
+def test_connected_account_is_sent_in_every_request() -> None:
     seller: StripeAccount = stripe(KEY, [], account="acct_1")
     for talk in TALKS:
         request = next(talk(StripeGateway(seller), begun()))

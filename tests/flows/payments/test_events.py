@@ -118,7 +118,7 @@ BEFORE = [row(), row(status=SPENT, spent_at=NOON)]
 
 
 @given(notices=st.lists(st.sampled_from(NOTICES), max_size=6), data=st.data())
-def test_notices_of_a_payment_come_in_any_order_and_again_to_the_same_row(
+def test_notices_in_any_order_and_repeated_lead_to_same_payment(
     notices: list[bytes], data: st.DataObject
 ) -> None:
     shuffled = data.draw(st.permutations(notices))
@@ -133,26 +133,26 @@ def test_notices_of_a_payment_come_in_any_order_and_again_to_the_same_row(
 
 
 @given(notices=st.lists(st.sampled_from(NOTICES[:7]), min_size=1, max_size=4))
-def test_an_old_notice_takes_nothing_away(notices: list[bytes]) -> None:
+def test_older_notice_changes_nothing(notices: list[bytes]) -> None:
     payment = row()
     for one in notices:
         payment = told(payment, one)
     assert told(payment, event()) == payment
 
 
-def test_what_a_bank_has_taken_stays_taken_when_an_older_notice_comes() -> None:
+def test_older_notice_does_not_undo_chargeback() -> None:
     taken = told(row(), event(refunded=100, charged_back=800))
     assert (taken.status, taken.refunded) == (DISPUTED, 100)
     assert told(taken, event(refunded=100)) == taken
 
 
-def test_a_claim_is_ended_by_the_news_that_it_was_won() -> None:
+def test_won_claim_ends_chargeback() -> None:
     taken = told(row(), event(charged_back=900))
     assert told(taken, event("claim.won")).status is OPEN
     assert told(told(row(), event("claim.won")), event(charged_back=900)).status is OPEN
 
 
-def test_what_is_won_after_it_was_lost_is_won_and_what_is_gone_is_gone() -> None:
+def test_claim_won_after_loss_is_won_and_gone_claim_stays_disputed() -> None:
     for kinds in (["claim.lost", "claim.won"], ["claim.won", "claim.lost"]):
         payment = row()
         for kind in kinds:
@@ -166,7 +166,7 @@ def test_what_is_won_after_it_was_lost_is_won_and_what_is_gone_is_gone() -> None
 # Answers of the provider.
 
 
-def test_a_provider_that_tells_of_no_claims_ends_none_when_it_is_asked() -> None:
+def test_fetch_without_claim_data_ends_no_claim() -> None:
     for before in (
         told(row(), event("claim.lost")),
         told(row(), event(charged_back=900)),
@@ -175,7 +175,7 @@ def test_a_provider_that_tells_of_no_claims_ends_none_when_it_is_asked() -> None
         assert asked(before) == before
 
 
-def test_one_that_does_ends_what_it_told_by_itself_and_no_claim_of_the_news() -> None:
+def test_fetch_with_claim_data_ends_only_fetched_claims() -> None:
     for before in (told(row(), event(charged_back=900)), asked(row(), charged_back=900)):
         back = asked(before, charged_back=0)
         assert (back.status, back.disputes) == (OPEN, {"co-1": Dispute.WON})
@@ -186,11 +186,11 @@ def test_one_that_does_ends_what_it_told_by_itself_and_no_claim_of_the_news() ->
         assert asked(claimed, charged_back=0) == claimed
 
 
-def test_a_claim_that_was_found_by_asking_is_ended_by_its_news_too() -> None:
+def test_claim_found_by_fetch_is_ended_by_its_event() -> None:
     assert told(asked(row(), charged_back=900), event("claim.won")).status is OPEN
 
 
-def test_a_second_claim_is_found_by_asking_and_is_over_when_it_is_asked_again() -> None:
+def test_second_claim_found_by_fetch_is_ended_by_later_fetch() -> None:
     won = told(told(row(), event("claim.opened")), event("claim.won"))
     second = asked(won, charged_back=900)
     assert second.status is DISPUTED
@@ -199,7 +199,7 @@ def test_a_second_claim_is_found_by_asking_and_is_over_when_it_is_asked_again() 
     assert asked(second, charged_back=0).status is OPEN
 
 
-def test_what_a_question_says_of_nothing_changes_nothing() -> None:
+def test_reply_without_refunds_or_disputes_changes_nothing() -> None:
     assert asked(row(), charged_back=0) == row()
     assert told(row(), event()) == row()
 
@@ -269,7 +269,7 @@ class Refunds:
     "refunds",
     [Refunds(), Refunds(is_told=True, fetch="GET /checkouts/{handle}"), Refunds(body="{payment}")],
 )
-def test_a_refund_that_could_be_given_twice_is_no_declaration(refunds: Refunds) -> None:
+def test_declaration_with_repeatable_refund_is_refused(refunds: Refunds) -> None:
     with pytest.raises(
         InvalidQuestion, match=r"^refund: a repeated refund request must not refund twice"
     ):
@@ -285,11 +285,11 @@ def test_a_refund_that_could_be_given_twice_is_no_declaration(refunds: Refunds) 
         Refunds(is_told=True),
     ],
 )
-def test_one_with_a_key_or_an_answer_that_says_it_is(refunds: Refunds) -> None:
+def test_declaration_with_idempotent_or_reported_refund_is_accepted(refunds: Refunds) -> None:
     assert refunds.declare().refund is not None
 
 
-def test_who_gives_nothing_back_needs_neither() -> None:
+def test_declaration_without_refund_needs_no_idempotency() -> None:
     own = OWN.declaration
     fetched = replace(own.fetched, refunded=None)
     assert replace(own, idempotency=None, fetched=fetched, refund=None).refund is None

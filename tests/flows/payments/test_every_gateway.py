@@ -126,7 +126,7 @@ every = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 @every
-def test_exactly_the_stored_bytes_go_out_under_the_key_of_the_attempt(case: Case) -> None:
+def test_stored_bytes_are_sent_with_idempotency_key_of_attempt(case: Case) -> None:
     # defect: paymcp no idempotency key
     before = case.prepared(number=3)
     assert before.attempt is not None
@@ -143,7 +143,7 @@ def test_exactly_the_stored_bytes_go_out_under_the_key_of_the_attempt(case: Case
 
 
 @every
-def test_a_lost_reply_is_asked_for_again_with_the_same_bytes_and_key(case: Case) -> None:
+def test_lost_reply_is_repeated_with_same_bytes_and_key(case: Case) -> None:
     before = case.prepared()
     attempt = before.attempt
     assert attempt is not None
@@ -157,7 +157,7 @@ def test_a_lost_reply_is_asked_for_again_with_the_same_bytes_and_key(case: Case)
 
 
 @every
-def test_a_second_press_leads_to_the_page_that_is_open_already(case: Case) -> None:
+def test_second_press_reuses_open_checkout(case: Case) -> None:
     first = case.begun()
     assert first.attempt is not None
     assert case.gateway.prepare(first, TRIP) == first.attempt.kept
@@ -165,7 +165,7 @@ def test_a_second_press_leads_to_the_page_that_is_open_already(case: Case) -> No
 
 
 @every
-def test_nothing_is_no_price(case: Case) -> None:
+def test_zero_price_is_refused(case: Case) -> None:
     nothing = Money.from_minor_units(0, "EUR")
     case.gateway.check(NINE)
     with pytest.raises(InvalidQuestion):
@@ -175,7 +175,7 @@ def test_nothing_is_no_price(case: Case) -> None:
 
 
 @every
-def test_nothing_is_repeated_where_nothing_was_begun(case: Case) -> None:
+def test_attempt_without_stored_request_cannot_be_repeated(case: Case) -> None:
     before = case.prepared()
     assert before.attempt is not None
     with pytest.raises(Failed, match="begun"):
@@ -183,7 +183,7 @@ def test_nothing_is_repeated_where_nothing_was_begun(case: Case) -> None:
 
 
 @every
-def test_test_mode_is_never_asked_about_a_live_price(case: Case) -> None:
+def test_test_mode_gateway_refuses_live_prices(case: Case) -> None:
     name, gateway = case.seller.name, case.gateway
     live = gateway_env.prepared(gateway, case.asked(is_live=True))
     assert live.attempt is not None
@@ -203,7 +203,7 @@ def test_test_mode_is_never_asked_about_a_live_price(case: Case) -> None:
 
 
 @every
-def test_a_sandbox_has_its_own_address_and_is_never_live(case: Case) -> None:
+def test_sandbox_has_its_own_address_and_is_never_live(case: Case) -> None:
     sandbox, page = case.sandbox, f"{SANDBOX}/pay/1"
     assert (sandbox.api, sandbox.is_live) == (SANDBOX, False)
     assert sandbox.checkout_origins == ("http://127.0.0.1:8766",)
@@ -214,7 +214,7 @@ def test_a_sandbox_has_its_own_address_and_is_never_live(case: Case) -> None:
 
 
 @every
-def test_the_words_carry_the_providers_code_and_not_its_sentence(case: Case) -> None:
+def test_failure_shows_provider_error_code_but_not_its_message(case: Case) -> None:
     for code, shown in (("TOO_SMALL", ", TOO_SMALL"), ("Pay at https://evil.example", "")):
         refused = reply(case.refusal(code), 422)
         with pytest.raises(Failed, match=rf"\(HTTP 422{shown}\)") as failed:
@@ -224,9 +224,7 @@ def test_the_words_carry_the_providers_code_and_not_its_sentence(case: Case) -> 
 
 @every
 @pytest.mark.parametrize("bad", NO_ANSWERS)
-def test_a_reply_that_is_no_session_ends_in_words_for_the_person(
-    case: Case, bad: httpx.Response
-) -> None:
+def test_unreadable_reply_fails_with_explanation(case: Case, bad: httpx.Response) -> None:
     words = rf"^{case.seller.label} [a-z][^\n]+\.$"
     with pytest.raises(Failed, match=words):
         case.run(case.gateway.begin(case.prepared(), TRIP), bad)
@@ -247,16 +245,14 @@ def test_a_reply_that_is_no_session_ends_in_words_for_the_person(
         "",
     ],
 )
-def test_a_page_that_stands_elsewhere_is_not_led_to(case: Case, host: str) -> None:
+def test_foreign_checkout_address_is_refused(case: Case, host: str) -> None:
     url = host.format(httpx.URL(case.page).host)
     with pytest.raises(Failed, match=r"does not send you there|returned no payment page"):
         case.run(case.gateway.begin(case.prepared(), TRIP), reply(case.with_page(url), 201))
 
 
 @given(st.sampled_from([*CASES.values()]), st.data())
-def test_no_reply_makes_anything_but_a_judgement_or_an_error_of_ours(
-    case: Case, data: st.DataObject
-) -> None:
+def test_random_reply_is_verified_or_raises_our_errors(case: Case, data: st.DataObject) -> None:
     odd = st.dictionaries(st.sampled_from(sorted(case.opened())), JSON)
     answer = data.draw(JSON | odd.map(lambda changes: case.opened(**changes)))
     with suppress(Failed, Mismatch):

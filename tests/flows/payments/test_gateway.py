@@ -83,7 +83,9 @@ def found(**changes: Any) -> ProviderSession:
         ({"refunded": 400, "charged_back": 500}, FAILED),
     ],
 )
-def test_what_a_session_says(changes: dict[str, Any], verified: SessionStatus) -> None:
+def test_session_state_and_refunds_determine_status(
+    changes: dict[str, Any], verified: SessionStatus
+) -> None:
     assert verify_session(begun(), found(**changes), seller=SELLER) is verified
 
 
@@ -102,7 +104,7 @@ def test_what_a_session_says(changes: dict[str, Any], verified: SessionStatus) -
         ({"account": "acct_2"}, "account"),
     ],
 )
-def test_somebody_elses_session_settles_nothing(changes: dict[str, Any], what: str) -> None:
+def test_session_of_another_question_is_refused(changes: dict[str, Any], what: str) -> None:
     seller = stripe("sk_test_x", [], account="acct_1")
     with pytest.raises(Mismatch) as mismatch:
         verify_session(begun(), found(**changes), seller=seller)
@@ -113,7 +115,7 @@ def paid_row(**changes: Any) -> Payment:
     return gateway_env.payment("mollie", session="tr_1", payment_intent="tr_1", **changes)
 
 
-def test_what_a_fetch_says_of_a_payment_afterwards_is_in_the_ledger() -> None:
+def test_refund_found_by_fetch_is_recorded_in_ledger() -> None:
     assert heard(paid_row(), found(id="tr_1"), now=NOON) == paid_row()
     part = heard(paid_row(), found(id="tr_1", refunded=400), now=NOON)
     assert (part.status, part.refunded) == (ReceiptStatus.OPEN, 400)
@@ -123,7 +125,7 @@ def test_what_a_fetch_says_of_a_payment_afterwards_is_in_the_ledger() -> None:
     assert heard(part, found(id="tr_1", refunded=0), now=NOON) == part
 
 
-def test_a_chargeback_takes_a_payment_and_its_end_brings_it_back() -> None:
+def test_chargeback_disputes_payment_and_its_end_reopens_payment() -> None:
     gone = heard(paid_row(), found(id="tr_1", charged_back=900), now=NOON)
     assert gone.status is ReceiptStatus.DISPUTED
     back = heard(gone, found(id="tr_1", charged_back=0), now=NOON)
@@ -132,7 +134,7 @@ def test_a_chargeback_takes_a_payment_and_its_end_brings_it_back() -> None:
     assert again.status is ReceiptStatus.DISPUTED
 
 
-def test_a_seller_of_another_name_or_mode_is_not_who_was_asked() -> None:
+def test_session_of_another_seller_or_mode_is_refused() -> None:
     for other in (changed(SELLER, name="shop"), changed(SELLER, is_live=True)):
         with pytest.raises(Mismatch, match="mode"):
             verify_session(begun(), found(), seller=other)
@@ -169,7 +171,7 @@ prices = st.sampled_from(
 
 
 @given(sessions, prices)
-def test_only_the_very_price_as_stripe_counts_it_is_paid(
+def test_only_exact_price_in_stripe_units_counts_as_paid(
     changes: dict[str, Json], price: Money
 ) -> None:
     with suppress(Malformed):
@@ -203,7 +205,7 @@ def event(**changes: Any) -> Any:
     )
 
 
-def test_what_became_of_a_payment_is_news_in_a_notice() -> None:
+def test_refund_event_is_read_as_payment_change() -> None:
     charge = {"id": "ch_1", "payment_intent": "pi_1", "amount_refunded": 400, "currency": "eur"}
     delivery = event(type="charge.refunded", data={"object": charge})
     notice = STRIPE.read_notice(delivery)
@@ -214,7 +216,7 @@ def test_what_became_of_a_payment_is_news_in_a_notice() -> None:
     assert STRIPE.kept_notice(delivery.body) == notice
 
 
-def test_a_notice_without_a_session_settles_nothing() -> None:
+def test_notice_without_session_settles_nothing() -> None:
     for bare in (
         Notice(id="evt_1", type="x", is_live=False),
         Notice(id="evt_0", type="x", is_live=False, subject="evt_1"),
@@ -224,7 +226,7 @@ def test_a_notice_without_a_session_settles_nothing() -> None:
         assert mismatch.value.session == "evt_1"
 
 
-def test_a_notice_of_another_mode_settles_nothing_whatever_its_session_says() -> None:
+def test_notice_of_another_mode_settles_nothing() -> None:
     notice = Notice(id="evt_1", type="x", is_live=True, session=found())
     with pytest.raises(Mismatch, match="mode"):
         verify_notice(begun(), notice, seller=SELLER)
@@ -243,7 +245,7 @@ def test_a_notice_of_another_mode_settles_nothing_whatever_its_session_says() ->
         ({"status": "expired", "payment_status": "paid"}, PAID, PAID),
     ],
 )
-def test_stripes_words_in_ours(
+def test_stripe_session_status_is_mapped_to_session_state(
     changes: dict[str, Any], state: SessionStatus, failed: SessionStatus
 ) -> None:
     session = read_session(told(**changes))
@@ -271,7 +273,7 @@ def test_stripes_words_in_ours(
         ("canceled", {"status": "expired"}, CLOSED),
     ],
 )
-def test_a_delayed_payment_that_failed_is_known_without_its_event(
+def test_failed_delayed_payment_is_found_by_fetch(
     status: str, changes: dict[str, Any], state: SessionStatus
 ) -> None:
     intent = {"id": "pi_1", "object": "payment_intent", "status": status}
@@ -282,7 +284,7 @@ def test_a_delayed_payment_that_failed_is_known_without_its_event(
 
 
 @pytest.mark.parametrize("intent", ["pi_1", None, {"id": "pi_1"}, {"id": "pi_1", "status": "new"}])
-def test_a_payment_of_which_nothing_is_told_is_on_its_way(intent: Json) -> None:
+def test_payment_without_intent_status_is_pending(intent: Json) -> None:
     answer = told(status="complete", payment_intent=intent, payment_intent_status="canceled")
     assert run(STRIPE.fetch(begun(), "cs_test_1"), reply(answer))[0].state is PENDING
 
@@ -291,7 +293,7 @@ def test_a_payment_of_which_nothing_is_told_is_on_its_way(intent: Json) -> None:
     "changes",
     [{"amount_total": None}, {"currency": None}, {"currency": "xxx"}, {"amount_total": 10**13}],
 )
-def test_an_amount_that_stripe_does_not_tell_is_none(changes: dict[str, Any]) -> None:
+def test_missing_stripe_amount_or_currency_is_none(changes: dict[str, Any]) -> None:
     assert neutral(read_session(told(**changes))).amount is None
 
 
@@ -304,7 +306,7 @@ def charged_back(**charge: Json) -> Json:
     )
 
 
-def test_a_fetch_at_stripe_says_what_was_given_back() -> None:
+def test_stripe_fetch_reports_refunds() -> None:
     # finding: M2
     part, [asked] = run(
         STRIPE.fetch(begun(), "cs_test_1"), reply(charged_back(amount_refunded=400))
@@ -328,7 +330,7 @@ def test_a_fetch_at_stripe_says_what_was_given_back() -> None:
         ("a_word_of_next_year", Dispute.OPEN, ReceiptStatus.DISPUTED),
     ],
 )
-def test_a_fetch_at_stripe_says_how_far_a_banks_claim_is(
+def test_stripe_fetch_reports_dispute_stage(
     status: str, dispute: Dispute, becomes: ReceiptStatus
 ) -> None:
     # finding: M2
@@ -348,7 +350,7 @@ def test_a_fetch_at_stripe_says_how_far_a_banks_claim_is(
 
 
 @pytest.mark.parametrize("amount", ["9", -1, None])
-def test_a_charge_that_cannot_be_read_is_no_answer(amount: Json) -> None:
+def test_unreadable_stripe_charge_raises_failed(amount: Json) -> None:
     with pytest.raises(Failed):
         run(STRIPE.fetch(begun(), "cs_test_1"), reply(charged_back(amount_refunded=amount)))
 
@@ -361,12 +363,12 @@ def test_a_charge_that_cannot_be_read_is_no_answer(amount: Json) -> None:
         reply({}, 403),
     ],
 )
-def test_claims_that_are_not_told_are_no_answer(bad: httpx.Response) -> None:
+def test_unreadable_stripe_disputes_raise_failed(bad: httpx.Response) -> None:
     with pytest.raises(Failed, match="could not list the disputes of a payment"):
         run(STRIPE.fetch(begun(), "cs_test_1"), reply(charged_back(disputed=True)), bad)
 
 
-def test_what_stripe_says_of_a_payment_names_its_question() -> None:
+def test_stripe_payment_is_traced_to_its_question() -> None:
     intent = {"id": "pi_1", "metadata": {"elicitation": ID}}
     found, [asked] = run(STRIPE.trace("pi_1"), reply(intent))
     assert (found, asked.url.path) == (ID, "/v1/payment_intents/pi_1")
@@ -377,7 +379,7 @@ def test_what_stripe_says_of_a_payment_names_its_question() -> None:
             run(STRIPE.trace("pi_1"), bad)
 
 
-def test_what_a_person_pays_stripe_takes_by_itself() -> None:
+def test_stripe_collect_only_fetches_the_session() -> None:
     session, [asked] = run(STRIPE.collect(begun(), "cs_test_1"), reply(told()))
     assert (session.state, asked.method) == (OPEN, "GET")
 
@@ -390,7 +392,7 @@ SELLERS: dict[str, MerchantAccount] = {
 ALL: dict[str, Gateway] = {name: gateway_of(seller) for name, seller in SELLERS.items()}
 
 
-def test_each_is_asked_about_what_was_asked_for_it() -> None:
+def test_gateways_route_each_question_to_its_own_provider() -> None:
     gateways = Gateways(SELLERS)
     for name, gateway in ALL.items():
         assert gateways.of(gateway_env.asked(name)).seller == gateways.seller(name) == SELLERS[name]
@@ -412,7 +414,7 @@ def test_each_is_asked_about_what_was_asked_for_it() -> None:
         )
 
 
-def test_a_provider_that_is_gone_from_the_settings_is_named() -> None:
+def test_removed_provider_is_named_in_error() -> None:
     gateways = Gateways({"paypal": SELLERS["paypal"]})
     with pytest.raises(NotConfigured, match="stripe"):
         gateways.prepare(gateway_env.asked("stripe"), TRIP)
@@ -421,7 +423,7 @@ def test_a_provider_that_is_gone_from_the_settings_is_named() -> None:
             next(talk)
 
 
-def test_only_who_signs_can_settle_by_a_webhook() -> None:
+def test_only_signing_gateway_can_settle_by_webhook() -> None:
     assert {name for name, one in ALL.items() if isinstance(one, Signs)} == {"stripe"}
     assert {name for name, one in ALL.items() if isinstance(one, NoticesOnly)} == {
         "paypal",
@@ -429,12 +431,12 @@ def test_only_who_signs_can_settle_by_a_webhook() -> None:
     }
 
 
-def test_no_secret_is_in_the_words_for_a_seller() -> None:
+def test_repr_of_sellers_hides_secrets() -> None:
     shown = repr(paypal("id", "hidden-1", is_live=True)) + repr(mollie("live_hidden-2"))
     assert "hidden" not in shown
 
 
-def test_a_page_is_led_to_again_until_it_closes() -> None:
+def test_checkout_is_reused_until_shortly_before_closing() -> None:
     elicitation = begun()
     kept = kept_in(elicitation)
     assert open_page(elicitation, now=NOON) == kept
@@ -444,7 +446,7 @@ def test_a_page_is_led_to_again_until_it_closes() -> None:
     assert open_page(gateway_env.asked("stripe"), now=NOON) is None
 
 
-def test_a_page_that_closed_early_is_not_led_to_again() -> None:
+def test_checkout_closed_early_is_not_reused() -> None:
     closed = forget_page(begun(), "cs_test_1")
     assert open_page(closed, now=NOON) is None
     assert kept_in(closed).session == "cs_test_1"
@@ -472,7 +474,7 @@ def test_a_page_that_closed_early_is_not_led_to_again() -> None:
         (Money("5.120", "KWD"), 2, "5.12"),
     ],
 )
-def test_an_amount_is_written_with_the_decimals_that_are_wanted(
+def test_amount_is_written_with_requested_decimals(
     price: Money, digits: int | None, figures: str
 ) -> None:
     assert written(price, digits=digits) == figures
@@ -487,7 +489,7 @@ def test_an_amount_is_written_with_the_decimals_that_are_wanted(
         (Money.from_minor_units(0, "EUR"), None),
     ],
 )
-def test_a_price_that_cannot_be_written_is_not_rounded(price: Money, digits: int | None) -> None:
+def test_unwritable_price_is_refused_instead_of_rounded(price: Money, digits: int | None) -> None:
     with pytest.raises(InvalidQuestion, match=str(price)):
         written(price, digits=digits)
 
@@ -516,27 +518,27 @@ def test_a_price_that_cannot_be_written_is_not_rounded(price: Money, digits: int
         ("0.5", "JPY"),
     ],
 )
-def test_what_is_no_amount_is_none(figures: str, currency: str) -> None:
+def test_invalid_amount_text_is_malformed(figures: str, currency: str) -> None:
     with pytest.raises(Malformed):
         minor_units(figures, currency)
 
 
-def test_nothing_is_an_amount_and_noughts_after_the_last_digit_are_nothing() -> None:
+def test_zero_and_trailing_zeros_are_read_as_amounts() -> None:
     assert minor_units("0.00", "EUR") == 0
     assert minor_units("500.00", "JPY") == 500
     assert minor_units("9", "EUR") == 900
 
 
 @given(st.integers(1, 10**12 - 1), st.sampled_from(["EUR", "JPY", "KWD", "HUF", "CLF"]))
-def test_what_is_written_reads_back_as_the_price(number: int, currency: str) -> None:
+def test_written_amount_converts_back_to_price(number: int, currency: str) -> None:
     assert minor_units(written(Money.from_minor_units(number, currency)), currency) == number
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-def test_a_no_is_a_refusal(status: int) -> None:
+def test_permanent_client_error_is_a_refusal(status: int) -> None:
     assert is_refusal(httpx.Response(status))
 
 
 @pytest.mark.parametrize("status", [200, 201, 302, 408, 409, 425, 429, 500, 503, 504])
-def test_what_may_be_a_yes_the_next_time_is_none(status: int) -> None:
+def test_success_or_temporary_error_status_is_not_a_refusal(status: int) -> None:
     assert not is_refusal(httpx.Response(status))

@@ -88,7 +88,7 @@ def refunded(
     return run(GATEWAY.refund(paid, reason=reason, up_to=up_to), *replies)
 
 
-def test_the_whole_request_is_there_before_anything_is_sent() -> None:
+def test_complete_request_is_stored_before_sending() -> None:
     kept = kept_in(prepared())
     assert (kept.session, kept.url) == (None, None)
     assert msgspec.json.decode(kept.request) == {
@@ -101,12 +101,12 @@ def test_the_whole_request_is_there_before_anything_is_sent() -> None:
     }
 
 
-def test_a_server_that_nobody_can_reach_names_no_webhook() -> None:
+def test_unreachable_server_sends_no_webhook_url() -> None:
     kept = msgspec.convert(MollieGateway(mollie(KEY)).prepare(asked(), TRIP), dict[str, Any])
     assert "webhookUrl" not in msgspec.json.decode(kept["request"])
 
 
-def test_the_page_is_led_to_again_for_as_long_as_mollie_says() -> None:
+def test_checkout_is_reused_until_mollie_expiry() -> None:
     until = NOON + timedelta(minutes=40)
     kept = begin(prepared(), reply(payment(expiresAt=until.isoformat()), 201)).kept
     before = prepared()
@@ -129,7 +129,7 @@ def test_the_page_is_led_to_again_for_as_long_as_mollie_says() -> None:
         (Money("12345.67", "EUR"), "12345.67"),
     ],
 )
-def test_an_amount_is_sent_as_the_provider_counts_it(price: Money, value: str) -> None:
+def test_amount_is_sent_with_decimals_of_provider(price: Money, value: str) -> None:
     elicitation = begun(asked(price))
     amount = {"currency": price.currency, "value": value}
     assert msgspec.json.decode(kept_in(elicitation).request)["amount"] == amount
@@ -165,13 +165,13 @@ def test_an_amount_is_sent_as_the_provider_counts_it(price: Money, value: str) -
         reply(payment(_links={"checkout": {"href": "https://mollie.com/checkout/1"}}), 201),
     ],
 )
-def test_a_reply_that_is_not_our_page_ends_in_words_for_the_person(bad: httpx.Response) -> None:
+def test_invalid_payment_reply_fails_with_explanation(bad: httpx.Response) -> None:
     with pytest.raises(Failed, match=r"^Mollie [a-z][^\n]+\.$") as failed:
         begin(prepared(), bad)
     assert "hidden" not in str(failed.value)
 
 
-def test_a_payment_is_asked_for_by_its_id() -> None:
+def test_payment_is_fetched_by_id() -> None:
     session, [request] = run(GATEWAY.fetch(begun(), "tr_1"), reply(payment("paid")))
     assert (request.method, str(request.url)) == ("GET", f"{API}/v2/payments/tr_1")
     assert (session.state, session.payment, session.url) == (PAID, "tr_1", None)
@@ -197,11 +197,13 @@ def test_a_payment_is_asked_for_by_its_id() -> None:
         (payment("paid", amountChargedBack=eur("9.00")), FAILED),
     ],
 )
-def test_what_a_payment_says(answer: dict[str, Any], verified: SessionStatus) -> None:
+def test_each_mollie_status_is_verified_as_expected(
+    answer: dict[str, Any], verified: SessionStatus
+) -> None:
     assert verify_session(begun(), fetch(answer), seller=SELLER) is verified
 
 
-def test_what_was_given_back_or_charged_back_is_counted() -> None:
+def test_refunds_and_chargebacks_are_counted() -> None:
     back = {"amountRefunded": eur("4.00"), "amountChargedBack": eur("1.00")}
     found = fetch(payment("paid", **back))
     assert (found.refunded, found.charged_back) == (400, 100)
@@ -217,13 +219,13 @@ def test_what_was_given_back_or_charged_back_is_counted() -> None:
         ({"profileId": "pfl_2"}, "account"),
     ],
 )
-def test_somebody_elses_payment_settles_nothing(changes: dict[str, Any], what: str) -> None:
+def test_payment_of_another_question_is_refused(changes: dict[str, Any], what: str) -> None:
     with pytest.raises(Mismatch) as mismatch:
         verify_session(begun(), fetch(payment("paid", **changes)), seller=SELLER)
     assert mismatch.value.what == what
 
 
-def test_a_payment_that_no_attempt_of_ours_made_settles_nothing() -> None:
+def test_payment_without_matching_attempt_is_refused() -> None:
     with pytest.raises(Mismatch, match="session"):
         verify_session(prepared(), fetch(payment("paid")), seller=SELLER)
 
@@ -237,12 +239,12 @@ def test_a_payment_that_no_attempt_of_ours_made_settles_nothing() -> None:
         payment("paid", amountRefunded=eur("-1.00")),
     ],
 )
-def test_another_answer_about_a_payment_is_none(bad: dict[str, Any]) -> None:
+def test_invalid_fetch_reply_raises_failed(bad: dict[str, Any]) -> None:
     with pytest.raises(Failed, match="report the status of the payment"):
         fetch(bad)
 
 
-def test_a_payment_that_can_be_cancelled_is() -> None:
+def test_cancelable_payment_is_canceled() -> None:
     is_closed, requests = run(
         GATEWAY.close(begun(), "tr_1"),
         reply(payment(isCancelable=True)),
@@ -257,7 +259,7 @@ def test_a_payment_that_can_be_cancelled_is() -> None:
     ]
 
 
-def test_a_payment_that_was_paid_a_moment_before_is_not_closed() -> None:
+def test_just_paid_payment_is_not_closed() -> None:
     is_closed, _ = run(
         GATEWAY.close(begun(), "tr_1"),
         reply(payment(isCancelable=True)),
@@ -278,7 +280,7 @@ def test_a_payment_that_was_paid_a_moment_before_is_not_closed() -> None:
         ("paid", False),
     ],
 )
-def test_a_payment_that_is_over_is_left_alone(status: str, is_closed: bool) -> None:
+def test_ended_payment_is_not_canceled(status: str, is_closed: bool) -> None:
     result, [request] = run(
         GATEWAY.close(begun(), "tr_1"), reply(payment(status, isCancelable=True))
     )
@@ -294,12 +296,12 @@ def test_a_payment_that_is_over_is_left_alone(status: str, is_closed: bool) -> N
         [reply(payment(isCancelable=True)), reply({}), reply({}, 500)],
     ],
 )
-def test_a_payment_that_stays_open_is_said_to(replies: list[httpx.Response]) -> None:
+def test_payment_remaining_open_raises_failed(replies: list[httpx.Response]) -> None:
     with pytest.raises(Failed):
         run(GATEWAY.close(begun(), "tr_1"), *replies)
 
 
-def test_a_refund_first_looks_at_what_is_there() -> None:
+def test_refund_first_lists_existing_refunds() -> None:
     answered, [look, request] = refunded(refunds(), reply(refund(), 201), reason="No seats")
     assert (look.method, look.url.path) == ("GET", "/v2/payments/tr_1/refunds")
     assert (request.method, request.url.path) == ("POST", "/v2/payments/tr_1/refunds")
@@ -311,13 +313,13 @@ def test_a_refund_first_looks_at_what_is_there() -> None:
     assert answered == Refund(id="re_1", price=NINE, status=RefundStatus.PENDING)
 
 
-def test_a_refund_whose_reply_was_lost_is_not_made_again() -> None:
+def test_refund_with_lost_reply_is_not_repeated() -> None:
     answered, [look] = refunded(refunds(refund("refunded")))
     assert look.method == "GET"
     assert answered == Refund(id="re_1", price=NINE, status=RefundStatus.SUCCEEDED)
 
 
-def test_after_a_refund_by_hand_only_the_rest_is_given_back() -> None:
+def test_only_remainder_is_refunded_after_manual_refund() -> None:
     by_hand = refund("refunded", id="re_0", amount=eur("4.00"), metadata=None)
     rest = refund("pending", amount=eur("5.00"))
     answered, [_, request] = refunded(refunds(by_hand), reply(rest, 201))
@@ -328,7 +330,7 @@ def test_after_a_refund_by_hand_only_the_rest_is_given_back() -> None:
     assert (again.id, again.price, again.status) == ("re_1", NINE, RefundStatus.PENDING)
 
 
-def test_two_parts_of_one_size_are_two_and_each_is_made_once() -> None:
+def test_two_partial_refunds_of_same_size_are_each_made_once() -> None:
     # finding: M8
     first, second = (refund(id=id, amount=eur("3.00")) for id in ("re_1", "re_2"))
     one, [_, request] = refunded(refunds(), reply(first, 201), up_to=300)
@@ -341,19 +343,19 @@ def test_two_parts_of_one_size_are_two_and_each_is_made_once() -> None:
     assert there.price == Money("6.00", "EUR")
 
 
-def test_what_was_given_back_twice_over_is_given_back() -> None:
+def test_excess_manual_refund_counts_as_full_refund() -> None:
     more = refund("refunded", id="re_0", amount=eur("14.00"), metadata=None)
     answered, _ = refunded(refunds(more))
     assert (answered.id, answered.price) == ("re_0", NINE)
 
 
 @pytest.mark.parametrize("status", ["failed", "canceled"])
-def test_a_refund_that_did_not_stand_is_made_anew(status: str) -> None:
+def test_failed_or_canceled_refund_is_made_again(status: str) -> None:
     answered, requests = refunded(refunds(refund(status, id="re_0")), reply(refund(), 201))
     assert (len(requests), answered.id) == (2, "re_1")
 
 
-def test_two_refunds_at_once_are_one() -> None:
+def test_concurrent_refunds_result_in_a_single_refund() -> None:
     answered, requests = refunded(refunds(), refusal(status=409), refunds(refund()))
     assert [one.method for one in requests] == ["GET", "POST", "GET"]
     assert answered.id == "re_1"
@@ -371,12 +373,12 @@ def test_two_refunds_at_once_are_one() -> None:
         refusal(status=429),
     ],
 )
-def test_a_refused_refund_is_none(listed: httpx.Response) -> None:
+def test_refused_refund_without_existing_refund_raises_failed(listed: httpx.Response) -> None:
     with pytest.raises(Failed, match="refund the payment"):
         refunded(refunds(), refusal("amount"), listed)
 
 
-def test_what_cannot_be_looked_at_is_not_given_back() -> None:
+def test_refund_is_not_sent_if_refunds_cannot_be_listed() -> None:
     with pytest.raises(Failed, match="refund the payment"):
         refunded(reply({}, 503))
 
@@ -395,7 +397,7 @@ def test_what_cannot_be_looked_at_is_not_given_back() -> None:
         httpx.Response(201, text="ok"),
     ],
 )
-def test_a_reply_that_is_no_refund_is_none(bad: httpx.Response) -> None:
+def test_invalid_refund_reply_raises_failed(bad: httpx.Response) -> None:
     with pytest.raises(Failed, match="refund the payment"):
         refunded(refunds(), bad)
 
@@ -404,13 +406,13 @@ def notice(body: bytes, query: str = f"elicitation={ID}") -> UnsignedNotice | No
     return GATEWAY.read_unsigned(body, query=query)
 
 
-def test_a_webhook_says_only_which_payment_to_ask_about() -> None:
+def test_webhook_names_only_the_payment_to_fetch() -> None:
     assert notice(b"id=tr_1") == UnsignedNotice(type="payment", reference=ID, session="tr_1")
     said = notice(b"id=tr_1&status=paid&amount=9.00")
     assert said == UnsignedNotice(type="payment", reference=ID, session="tr_1")
 
 
-def test_our_own_address_brings_the_reference_back() -> None:
+def test_webhook_url_contains_our_reference() -> None:
     url = msgspec.json.decode(kept_in(prepared()).request)["webhookUrl"]
     said = notice(b"id=tr_1", httpx.URL(url).query.decode())
     assert said is not None
@@ -420,7 +422,7 @@ def test_our_own_address_brings_the_reference_back() -> None:
 @pytest.mark.parametrize(
     "query", ["", "elicitation=", "elicitation=..%2Fx", f"elicitation={ID}&elicitation=another"]
 )
-def test_a_webhook_without_our_reference_is_answered_and_left(query: str) -> None:
+def test_webhook_without_our_reference_is_ignored(query: str) -> None:
     assert notice(b"id=tr_1", query) is None
 
 
@@ -441,12 +443,12 @@ def test_a_webhook_without_our_reference_is_answered_and_left(query: str) -> Non
         b"id=tr_" + b"1" * 200,
     ],
 )
-def test_what_is_no_webhook_is_none(body: bytes) -> None:
+def test_malformed_webhook_is_refused(body: bytes) -> None:
     with pytest.raises(Unverified):
         notice(body)
 
 
-def test_the_key_says_whether_it_is_live() -> None:
+def test_api_key_prefix_determines_live_mode() -> None:
     assert mollie("live_x").is_live
     assert not mollie("test_x").is_live
 
@@ -454,17 +456,17 @@ def test_the_key_says_whether_it_is_live() -> None:
 @pytest.mark.parametrize(
     "key", ["", "live", "access_x", "sk_live_x", "live_ä", "test_x\n", "live_ "]
 )
-def test_what_is_no_key_is_refused(key: str) -> None:
+def test_invalid_api_key_is_refused(key: str) -> None:
     with pytest.raises(ValueError, match="Mollie key"):
         mollie(key)
 
 
-def test_a_sandbox_is_never_live() -> None:
+def test_sandbox_with_live_key_is_refused() -> None:
     with pytest.raises(ValueError, match="Mollie key"):
         sandbox_mollie("http://127.0.0.1:8766", "live_x")
 
 
-def test_another_origin_of_the_page_is_declared() -> None:
+def test_additional_checkout_origin_is_accepted() -> None:
     other = mollie(KEY, more_checkout_origins=("https://pay.mollie.example",))
     there = {"checkout": {"href": "https://pay.mollie.example/1"}}
     departure, _ = run(
@@ -483,14 +485,12 @@ TALKS: list[Callable[[], Talk[Any]]] = [
 
 
 @given(st.sampled_from(TALKS), JSON)
-def test_no_talk_ends_in_anything_but_an_error_of_ours(
-    talk: Callable[[], Talk[Any]], data: Json
-) -> None:
+def test_random_reply_raises_only_failed(talk: Callable[[], Talk[Any]], data: Json) -> None:
     with pytest.raises(Failed):
         run(talk(), reply(data))
 
 
 @given(st.binary(), st.text())
-def test_no_webhook_makes_anything_but_a_hint_or_an_error_of_ours(body: bytes, query: str) -> None:
+def test_random_webhook_is_read_or_raises_unverified(body: bytes, query: str) -> None:
     with suppress(Unverified):
         assert notice(body, query) is None

@@ -30,7 +30,7 @@ def is_known(code: str) -> bool:
 
 
 @pytest.mark.parametrize("code", WITH_MINOR_UNITS)
-def test_every_current_currency_has_the_digits_that_iso_4217_gives_it(code: str) -> None:
+def test_every_current_currency_has_its_iso_4217_digits(code: str) -> None:
     digits = PUBLISHED[code]
     assert digits is not None
     assert digits_of(code) == digits
@@ -40,12 +40,12 @@ def test_every_current_currency_has_the_digits_that_iso_4217_gives_it(code: str)
     assert Money(str(smallest.amount), code) == smallest
 
 
-def test_no_other_three_letters_are_a_currency() -> None:
+def test_only_iso_4217_codes_are_known_currencies() -> None:
     assert [code for code in ALL_IN_CAPITALS if is_known(code)] == WITH_MINOR_UNITS
 
 
 @pytest.mark.parametrize("code", [*WITHOUT, *WITHDRAWN, "", "€", "EURO", "EUR ", "EU", "\u0415UR"])
-def test_what_is_no_currency_to_ask_money_in_is_refused(code: str) -> None:
+def test_unusable_currency_code_is_refused(code: str) -> None:
     with pytest.raises(InvalidQuestion, match=r"write a current code of ISO 4217 such as 'EUR'"):
         Money("9.00", code)
     with pytest.raises(InvalidQuestion):
@@ -53,13 +53,13 @@ def test_what_is_no_currency_to_ask_money_in_is_refused(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["eur", "Eur", "eUR"])
-def test_a_currency_in_small_letters_is_told_how_to_write_it(code: str) -> None:
+def test_lowercase_currency_error_shows_capitals(code: str) -> None:
     with pytest.raises(InvalidQuestion, match=f"capitals: 'EUR', not '{code}'"):
         Money("9.00", code)
 
 
 @pytest.mark.parametrize("code", [None, 978, b"EUR", ["EUR"]])
-def test_a_currency_that_is_no_text_is_refused(code: object) -> None:
+def test_non_text_currency_is_refused(code: object) -> None:
     with pytest.raises(InvalidQuestion, match="must be text"):
         Money("9.00", code)  # type: ignore[arg-type]
 
@@ -96,7 +96,7 @@ def test_minor_units_are_exact(
     assert hash(money) == hash(Money.from_minor_units(minor_units, currency))
 
 
-def test_one_amount_is_one_value_however_it_is_written() -> None:
+def test_same_amount_is_equal_however_written() -> None:
     written = {Money("9", "EUR"), Money("9.00", "EUR"), Money(9, "EUR"), Money("09.0", "EUR")}
     assert len(written) == 1
     assert str(written.pop().amount) == "9.00"
@@ -105,7 +105,7 @@ def test_one_amount_is_one_value_however_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("amount", [9.0, 0.29, float("nan"), None, True, b"9.00", [9], 9j])
-def test_a_float_or_anything_else_is_refused(amount: object) -> None:
+def test_float_or_other_type_is_refused_as_amount(amount: object) -> None:
     with pytest.raises(InvalidQuestion, match="a float is not exact"):
         Money(amount, "EUR")  # type: ignore[arg-type]
 
@@ -138,13 +138,13 @@ def test_a_float_or_anything_else_is_refused(amount: object) -> None:
         "0x9",
     ],
 )
-def test_text_that_is_no_plain_number_is_refused(amount: str) -> None:
+def test_text_other_than_plain_number_is_refused(amount: str) -> None:
     with pytest.raises(InvalidQuestion, match="is not an amount: write digits and one point"):
         Money(amount, "EUR")
 
 
 @pytest.mark.parametrize("amount", ["NaN", "-NaN", "sNaN", "NaN123", "Infinity", "-Infinity"])
-def test_a_decimal_that_is_no_number_is_refused(amount: str) -> None:
+def test_decimal_nan_or_infinity_is_refused(amount: str) -> None:
     with pytest.raises(InvalidQuestion, match="not NaN, and not infinite"):
         Money(Decimal(amount), "EUR")
 
@@ -152,7 +152,7 @@ def test_a_decimal_that_is_no_number_is_refused(amount: str) -> None:
 @pytest.mark.parametrize(
     "amount", ["0", "0.00", "-0", "-1", "-9.00", 0, -1, Decimal("-0"), Decimal("0E+9")]
 )
-def test_a_price_is_more_than_nothing(amount: str | int | Decimal) -> None:
+def test_zero_or_negative_amount_is_refused(amount: str | int | Decimal) -> None:
     with pytest.raises(InvalidQuestion, match="more than zero"):
         Money(amount, "EUR")
 
@@ -169,7 +169,7 @@ def test_a_price_is_more_than_nothing(amount: str | int | Decimal) -> None:
         (Decimal("1E-999999"), "JPY"),
     ],
 )
-def test_more_digits_than_the_currency_has_are_refused_not_rounded(
+def test_too_many_decimals_are_refused_instead_of_rounded(
     amount: str | Decimal, currency: str
 ) -> None:
     with pytest.raises(InvalidQuestion, match=f"{currency} has {digits_of(currency)}: round it"):
@@ -194,12 +194,12 @@ def test_more_than_twelve_digits_of_minor_units_are_refused(
 
 
 @pytest.mark.parametrize("number", [-1, 10**12, True, 9.0, "900", None, Decimal(9)])
-def test_minor_units_that_no_amount_has_are_refused(number: object) -> None:
+def test_invalid_minor_units_are_refused(number: object) -> None:
     with pytest.raises(InvalidQuestion):
         Money.from_minor_units(number, "EUR")  # type: ignore[arg-type]
 
 
-def test_a_number_too_long_to_be_printed_is_refused_like_any_other() -> None:
+def test_unprintably_long_number_is_refused() -> None:
     for number in (10**5000, -(10**5000)):
         with pytest.raises(InvalidQuestion):
             Money(number, "JPY")
@@ -207,7 +207,7 @@ def test_a_number_too_long_to_be_printed_is_refused_like_any_other() -> None:
             Money.from_minor_units(number, "JPY")
 
 
-def test_a_total_may_be_nothing() -> None:
+def test_zero_is_allowed_from_minor_units() -> None:
     nothing = Money.from_minor_units(0, "EUR")
     assert (str(nothing), nothing.minor_units) == ("0.00 EUR", 0)
 
@@ -228,12 +228,12 @@ def test_a_total_may_be_nothing() -> None:
         (Money.from_minor_units(1, "CLF"), "0.0001 CLF", "0.0001\u00a0CLF"),
     ],
 )
-def test_an_amount_reads_alike_everywhere(money: Money, text: str, shown: str) -> None:
+def test_amount_has_expected_text_and_display_form(money: Money, text: str, shown: str) -> None:
     assert str(money) == text
     assert money.shown == shown
 
 
-def test_money_does_not_change() -> None:
+def test_money_is_immutable() -> None:
     money = Money("9.00", "EUR")
     with pytest.raises(FrozenInstanceError):
         money.amount = Decimal("0.01")  # type: ignore[misc]
@@ -241,13 +241,13 @@ def test_money_does_not_change() -> None:
         money.tip = Decimal(1)  # type: ignore[attr-defined]
 
 
-def test_a_copy_is_equal_and_the_repr_can_be_typed_back() -> None:
+def test_copy_of_money_is_equal_and_repr_can_be_evaluated() -> None:
     money = Money("9.00", "EUR")
     assert repr(money) == "Money('9.00', 'EUR')"
     assert copy.deepcopy(money) == pickle.loads(pickle.dumps(money)) == money  # noqa: S301 - ours
 
 
-def test_nothing_is_rounded_to_the_callers_precision() -> None:
+def test_decimal_context_precision_does_not_round_money() -> None:
     with localcontext() as context:
         context.prec = 2
         assert Money("1234567.89", "EUR").minor_units == 123_456_789
@@ -260,7 +260,7 @@ amounts = st.integers(1, 10**MINOR_UNIT_DIGITS_AT_MOST - 1)
 
 @settings(deadline=None)
 @given(number=amounts, currency=st.sampled_from(WITH_MINOR_UNITS))
-def test_every_amount_survives_every_way_of_writing_it(number: int, currency: str) -> None:
+def test_every_amount_survives_every_representation(number: int, currency: str) -> None:
     money = Money.from_minor_units(number, currency)
     assert money.minor_units == number
     assert Money(money.amount, currency) == money
@@ -271,7 +271,7 @@ def test_every_amount_survives_every_way_of_writing_it(number: int, currency: st
 
 @settings(deadline=None)
 @given(amount=st.text(max_size=40) | st.decimals() | st.integers() | st.floats())
-def test_whatever_is_written_it_is_money_or_one_clear_error(
+def test_random_amount_is_exact_money_or_raises_invalid_question(
     amount: str | Decimal | float,
 ) -> None:
     try:

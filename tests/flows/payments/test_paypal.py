@@ -104,7 +104,7 @@ def refunded(
     return run(lambda gateway: gateway.refund(paid, reason=reason, up_to=up_to), *replies)
 
 
-def test_the_whole_request_is_there_before_anything_is_sent() -> None:
+def test_complete_request_is_stored_before_sending() -> None:
     kept = kept_in(prepared())
     assert (kept.session, kept.url) == (None, None)
     assert msgspec.json.decode(kept.request) == {
@@ -131,7 +131,7 @@ def test_the_whole_request_is_there_before_anything_is_sent() -> None:
     }
 
 
-def test_we_are_let_in_first() -> None:
+def test_access_token_is_requested_first() -> None:
     _, [request, _] = gateway_env.run(
         PayPalGateway(SELLER).fetch(begun(), "ORDER1"), reply(TOKEN), reply(order())
     )
@@ -141,7 +141,7 @@ def test_we_are_let_in_first() -> None:
     assert request.content == b"grant_type=client_credentials"
 
 
-def test_an_order_that_was_paid_meanwhile_is_learned_without_a_page() -> None:
+def test_already_paid_order_is_recorded_without_checkout_url() -> None:
     before = prepared()
     assert before.attempt is not None
     attempt = before.attempt
@@ -151,7 +151,7 @@ def test_an_order_that_was_paid_meanwhile_is_learned_without_a_page() -> None:
         begin(before, reply(order("COMPLETED", capture())))
 
 
-def test_the_token_is_used_again_until_it_is_no_longer_taken() -> None:
+def test_access_token_is_reused_until_refused() -> None:
     gateway = PayPalGateway(SELLER)
     gateway_env.run(gateway.fetch(begun(), "ORDER1"), reply(TOKEN), reply(order()))
     _, requests = gateway_env.run(gateway.fetch(begun(), "ORDER1"), reply(order()))
@@ -181,13 +181,13 @@ def test_the_token_is_used_again_until_it_is_no_longer_taken() -> None:
         reply({"access_token": 7}),
     ],
 )
-def test_without_a_token_nothing_else_is_sent(bad: httpx.Response) -> None:
+def test_no_request_is_sent_without_access_token(bad: httpx.Response) -> None:
     with pytest.raises(Failed, match=r"^PayPal could not issue an access token") as failed:
         gateway_env.run(PayPalGateway(SELLER).begin(prepared(), TRIP), bad)
     assert "hidden" not in str(failed.value)
 
 
-def test_a_token_that_is_refused_at_once_is_asked_for_only_once() -> None:
+def test_refused_new_access_token_is_requested_only_once() -> None:
     with pytest.raises(Failed, match="HTTP 401"):
         run(lambda g: g.fetch(begun(), "ORDER1"), refusal("denied", 401))
 
@@ -202,7 +202,7 @@ def test_a_token_that_is_refused_at_once_is_asked_for_only_once() -> None:
         (Money("12345.67", "EUR"), "12345.67"),
     ],
 )
-def test_an_amount_is_sent_as_the_provider_counts_it(price: Money, value: str) -> None:
+def test_amount_is_sent_with_decimals_of_provider(price: Money, value: str) -> None:
     elicitation = begun(asked(price))
     amount = {"currency_code": price.currency, "value": value}
     request = msgspec.json.decode(kept_in(elicitation).request)
@@ -215,7 +215,7 @@ def test_an_amount_is_sent_as_the_provider_counts_it(price: Money, value: str) -
     "price",
     [Money("900.50", "HUF"), Money("1.50", "TWD"), Money("9.000", "KWD"), Money("9", "ISK")],
 )
-def test_a_price_that_cannot_be_charged_is_refused_before_it_is_asked(price: Money) -> None:
+def test_unchargeable_price_is_refused_before_question(price: Money) -> None:
     gateway = PayPalGateway(SELLER)
     with pytest.raises(InvalidQuestion, match=price.currency):
         gateway.check(price)
@@ -224,7 +224,7 @@ def test_a_price_that_cannot_be_charged_is_refused_before_it_is_asked(price: Mon
     gateway.check(NINE)
 
 
-def test_a_long_description_is_cut_to_what_the_provider_takes() -> None:
+def test_long_description_is_cut_to_provider_limit() -> None:
     request = msgspec.json.decode(kept_in(prepared(asked(what="ä" * 100))).request)
     assert request["purchase_units"][0]["description"] == "ä" * 63
 
@@ -251,20 +251,20 @@ def test_a_long_description_is_cut_to_what_the_provider_takes() -> None:
         reply(order(links=[{"rel": "approve", "href": "https://www.paypal.com/checkoutnow"}])),
     ],
 )
-def test_a_reply_that_is_not_our_page_ends_in_words_for_the_person(bad: httpx.Response) -> None:
+def test_invalid_order_reply_fails_with_explanation(bad: httpx.Response) -> None:
     with pytest.raises(Failed, match=r"^PayPal [a-z][^\n]+\.$") as failed:
         begin(prepared(), bad)
     assert "hidden" not in str(failed.value)
 
 
-def test_an_id_stays_within_its_path() -> None:
+def test_order_id_stays_within_its_path_segment() -> None:
     gateway = PayPalGateway(SELLER)
     talk = gateway.fetch(begun(), "../captures?x=1")
     next(talk)
     assert talk.send(reply(TOKEN)).url.raw_path == b"/v2/checkout/orders/..%2Fcaptures%3Fx%3D1"
 
 
-def test_an_approved_order_is_taken_once_and_then_looked_at() -> None:
+def test_approved_order_is_captured_once_and_then_fetched() -> None:
     paid = order("COMPLETED", capture())
     session, [asked_first, taken, asked_again] = collect(
         begun(number=2), reply(order("APPROVED")), reply(paid, 201), reply(paid)
@@ -278,7 +278,7 @@ def test_an_approved_order_is_taken_once_and_then_looked_at() -> None:
     assert verify_session(begun(), session, seller=SELLER) is PAID
 
 
-def test_a_capture_whose_reply_was_lost_is_repeated_under_its_key() -> None:
+def test_capture_with_lost_reply_is_repeated_with_same_key() -> None:
     gateway = PayPalGateway(SELLER)
     talk = gateway.collect(begun(), "ORDER1")
     next(talk)
@@ -311,7 +311,7 @@ def test_a_capture_whose_reply_was_lost_is_repeated_under_its_key() -> None:
         (httpx.Response(200, text="ok"), order("APPROVED"), OPEN),
     ],
 )
-def test_what_became_of_a_capture_the_order_tells(
+def test_order_decides_state_after_failed_capture(
     refused: httpx.Response, afterwards: dict[str, Any], state: SessionStatus
 ) -> None:
     session, _ = collect(begun(), reply(order("APPROVED")), refused, reply(afterwards))
@@ -319,7 +319,7 @@ def test_what_became_of_a_capture_the_order_tells(
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status.is_final])
-def test_nothing_is_taken_for_a_question_that_is_over(status: Status) -> None:
+def test_order_of_ended_question_is_not_captured(status: Status) -> None:
     over = replace(begun(), status=status)
     session, [request] = collect(over, reply(order("APPROVED")))
     assert (request.method, session.state) == ("GET", OPEN)
@@ -334,19 +334,19 @@ def test_nothing_is_taken_for_a_question_that_is_over(status: Status) -> None:
         ({"payee": {"merchant_id": "MERCHANT2"}}, "account"),
     ],
 )
-def test_what_was_not_asked_for_is_not_taken(unit: dict[str, Any], what: str) -> None:
+def test_order_with_different_terms_is_not_captured(unit: dict[str, Any], what: str) -> None:
     with pytest.raises(Mismatch) as mismatch:
         collect(begun(), reply(order("APPROVED", unit=unit)))
     assert mismatch.value.what == what
 
 
-def test_an_order_that_no_attempt_of_ours_made_is_not_taken() -> None:
+def test_order_without_matching_attempt_is_not_captured() -> None:
     with pytest.raises(Mismatch, match="session"):
         collect(prepared(), reply(order("APPROVED")))
 
 
 @pytest.mark.parametrize("status", ["CREATED", "PAYER_ACTION_REQUIRED", "VOIDED"])
-def test_what_nobody_approved_is_not_taken(status: str) -> None:
+def test_unapproved_order_is_not_captured(status: str) -> None:
     assert len(collect(begun(), reply(order(status)))[1]) == 1
 
 
@@ -360,7 +360,7 @@ def missing(*said_at: datetime | str, status: int = 404) -> httpx.Response:
     return httpx.Response(status, json=GONE, headers=[("date", date) for date in dates])
 
 
-def test_an_order_that_is_gone_once_it_has_lapsed_is_closed() -> None:
+def test_missing_order_counts_as_closed_after_its_expiry() -> None:
     for talk_of in (PayPalGateway.fetch, PayPalGateway.collect):
         session, [request] = run(
             lambda gateway, talk_of=talk_of: talk_of(gateway, begun(), "ORDER1"),  # type: ignore[misc]
@@ -384,7 +384,7 @@ def test_an_order_that_is_gone_once_it_has_lapsed_is_closed() -> None:
         missing(CLOSES_AT, status=400),
     ],
 )
-def test_an_order_that_is_gone_while_it_could_be_paid_is_not_closed(answer: httpx.Response) -> None:
+def test_missing_order_before_its_expiry_raises_failed(answer: httpx.Response) -> None:
     for talk_of in (PayPalGateway.fetch, PayPalGateway.collect, PayPalGateway.close):
         with pytest.raises(Failed, match="INVALID_RESOURCE_ID"):
             run(lambda gateway, talk_of=talk_of: talk_of(gateway, begun(), "ORDER1"), answer)  # type: ignore[misc]
@@ -392,7 +392,7 @@ def test_an_order_that_is_gone_while_it_could_be_paid_is_not_closed(answer: http
         begin(prepared(), answer)
 
 
-def test_a_former_order_lapses_at_its_own_time() -> None:
+def test_order_of_earlier_attempt_expires_at_its_own_time() -> None:
     first = begun().attempt
     assert first is not None
     kept = replace(kept_in(begun()), session="ORDER2", expires_at=kept_in(begun()).expires_at + 60)
@@ -404,7 +404,7 @@ def test_a_former_order_lapses_at_its_own_time() -> None:
         run(lambda g: g.fetch(both, "ORDER2"), missing(CLOSES_AT))
 
 
-def test_an_order_that_lapsed_before_it_was_learned_is_none() -> None:
+def test_order_expired_before_its_id_was_known_opens_no_checkout() -> None:
     before = prepared()
     assert before.attempt is not None
     attempt = before.attempt
@@ -414,7 +414,7 @@ def test_an_order_that_lapsed_before_it_was_learned_is_none() -> None:
         begin(before, missing(CLOSES_AT))
 
 
-def test_an_order_that_is_forgotten_says_nothing_of_its_payment() -> None:
+def test_missing_order_does_not_change_its_disputed_payment() -> None:
     """A lost dispute stays lost, even if PayPal no longer knows the payment's order."""
     session, _ = run(lambda g: g.fetch(begun(), "ORDER1"), missing(CLOSES_AT))
     paid = gateway_env.payment("paypal", session="ORDER1", payment_intent="CAPTURE1")
@@ -422,7 +422,7 @@ def test_an_order_that_is_forgotten_says_nothing_of_its_payment() -> None:
     assert heard(lost, session, now=CLOSES_AT) == lost
 
 
-def test_asking_alone_takes_nothing() -> None:
+def test_fetch_does_not_capture() -> None:
     _, requests = run(lambda g: g.fetch(begun(), "ORDER1"), reply(order("APPROVED")))
     assert [request.method for request in requests] == ["GET"]
 
@@ -452,18 +452,20 @@ def test_asking_alone_takes_nothing() -> None:
         (order("COMPLETED", capture("REFUNDED"), refunds=[refund("PENDING")]), FAILED),
     ],
 )
-def test_what_an_order_says(answer: dict[str, Any], verified: SessionStatus) -> None:
+def test_each_order_status_is_verified_as_expected(
+    answer: dict[str, Any], verified: SessionStatus
+) -> None:
     assert verify_session(begun(), fetch(answer), seller=SELLER) is verified
 
 
-def test_a_capture_under_review_is_paid_when_it_completes() -> None:
+def test_pending_capture_counts_as_paid_when_completed() -> None:
     pending = fetch(order("COMPLETED", capture("PENDING")))
     assert (pending.state, pending.payment) == (PENDING, None)
     paid = fetch(order("COMPLETED", capture()))
     assert (paid.state, paid.payment) == (PAID, "CAPTURE1")
 
 
-def test_what_was_given_back_is_counted() -> None:
+def test_refunds_of_capture_are_counted() -> None:
     refunds = [refund(amount=eur("4.00")), refund("FAILED"), refund("PENDING", amount=eur("1"))]
     assert fetch(order("COMPLETED", capture(), refunds=refunds)).refunded == 500
 
@@ -476,7 +478,7 @@ def test_what_was_given_back_is_counted() -> None:
         [capture(amount={"currency_code": "USD", "value": "9.00"})],
     ],
 )
-def test_a_capture_of_something_else_settles_nothing(captures: list[dict[str, Any]]) -> None:
+def test_capture_of_another_amount_settles_nothing(captures: list[dict[str, Any]]) -> None:
     with pytest.raises(Mismatch):
         verify_session(begun(), fetch(order("COMPLETED", *captures)), seller=SELLER)
 
@@ -491,7 +493,7 @@ def test_a_capture_of_something_else_settles_nothing(captures: list[dict[str, An
         order("COMPLETED", capture(), refunds=[refund(amount=eur("-4.00"))]),
     ],
 )
-def test_another_answer_about_an_order_is_none(bad: dict[str, Any]) -> None:
+def test_invalid_fetch_reply_raises_failed(bad: dict[str, Any]) -> None:
     with pytest.raises(Failed, match="report the status of the payment"):
         fetch(bad)
 
@@ -507,12 +509,12 @@ def test_another_answer_about_an_order_is_none(bad: dict[str, Any]) -> None:
         (order("COMPLETED", capture()), False),
     ],
 )
-def test_an_order_is_closed_by_not_taking_it(answer: dict[str, Any], is_closed: bool) -> None:
+def test_order_is_closed_without_a_capture_request(answer: dict[str, Any], is_closed: bool) -> None:
     result, [request] = run(lambda g: g.close(begun(), "ORDER1"), reply(answer))
     assert (result, request.method) == (is_closed, "GET")
 
 
-def test_a_refund_has_the_key_of_its_receipt() -> None:
+def test_refund_uses_idempotency_key_of_its_receipt() -> None:
     answered, [request] = refunded(reply(refund(), 201), reason="No seats left")
     assert (request.method, request.url.path) == ("POST", "/v2/payments/captures/CAPTURE1/refund")
     assert request.headers["PayPal-Request-Id"] == "refund:ownertag-r_1"
@@ -522,7 +524,7 @@ def test_a_refund_has_the_key_of_its_receipt() -> None:
     assert (again.content, again.headers) == (request.content, request.headers)
 
 
-def test_two_parts_of_one_size_are_two_and_each_is_made_once() -> None:
+def test_two_partial_refunds_of_same_size_are_each_made_once() -> None:
     # finding: M8
     first, second = (refund(id=id, amount=eur("3.00")) for id in ("REFUND1", "REFUND2"))
     before = reply(order("COMPLETED", capture()))
@@ -538,27 +540,27 @@ def test_two_parts_of_one_size_are_two_and_each_is_made_once() -> None:
     assert there.price == Money("6.00", "EUR")
 
 
-def test_a_refund_on_its_way_is_pending_and_one_of_the_rest_says_so() -> None:
+def test_pending_refund_reports_remaining_amount() -> None:
     answered, _ = refunded(reply(refund("PENDING", amount=eur("5.00")), 201))
     assert (answered.status, answered.price) == (RefundStatus.PENDING, Money("5.00", "EUR"))
 
 
 @pytest.mark.parametrize("issue", ["CAPTURE_FULLY_REFUNDED", "REFUND_AMOUNT_EXCEEDED"])
-def test_a_payment_that_was_refunded_already_gives_the_refund_that_is_there(issue: str) -> None:
+def test_refused_repeat_refund_returns_existing_refund(issue: str) -> None:
     there = order("COMPLETED", capture("REFUNDED"), refunds=[refund("FAILED", id="R0"), refund()])
     answered, [_, second] = refunded(refusal(issue), reply(there))
     assert (second.method, second.url.path) == ("GET", "/v2/checkout/orders/ORDER1")
     assert (answered.id, answered.price) == ("REFUND1", NINE)
 
 
-def test_a_refund_in_another_currency_does_not_hide_the_one_that_is_there() -> None:
+def test_refund_in_another_currency_is_ignored() -> None:
     other = refund(id="R0", amount={"currency_code": "USD", "value": "0.10"})
     there = order("COMPLETED", capture("REFUNDED"), refunds=[other, refund()])
     answered, _ = refunded(refusal("CAPTURE_FULLY_REFUNDED"), reply(there))
     assert (answered.id, answered.price) == ("REFUND1", NINE)
 
 
-def test_refunds_by_hand_that_come_to_the_whole_are_the_refund() -> None:
+def test_manual_refunds_of_full_amount_count_as_refund() -> None:
     halves = [
         refund(amount=eur("4.00")),
         refund("PENDING", id="REFUND2", amount=eur("5.00")),
@@ -586,7 +588,7 @@ def test_refunds_by_hand_that_come_to_the_whole_are_the_refund() -> None:
         refusal("RESOURCE_NOT_FOUND", 404),
     ],
 )
-def test_a_refused_refund_is_none(there: httpx.Response) -> None:
+def test_refused_refund_without_existing_refund_raises_failed(there: httpx.Response) -> None:
     with pytest.raises(Failed, match="refund the payment"):
         refunded(refusal("TRANSACTION_DISPUTED"), there)
 
@@ -604,7 +606,7 @@ def test_a_refused_refund_is_none(there: httpx.Response) -> None:
         httpx.Response(200, text="ok"),
     ],
 )
-def test_a_reply_that_is_no_refund_is_none(bad: httpx.Response) -> None:
+def test_invalid_refund_reply_raises_failed(bad: httpx.Response) -> None:
     with pytest.raises(Failed, match="refund the payment"):
         refunded(bad)
 
@@ -633,20 +635,20 @@ def notice(body: bytes) -> UnsignedNotice | None:
     "kind",
     [f"PAYMENT.CAPTURE.{what}" for what in ("COMPLETED", "DENIED", "PENDING", "REVERSED")],
 )
-def test_an_event_about_a_capture_says_which_order_to_ask_about(kind: str) -> None:
+def test_capture_event_names_order_to_fetch(kind: str) -> None:
     assert notice(webhook(kind)) == UnsignedNotice(
         id="WH-1", type=kind, reference=ID, session="ORDER1"
     )
 
 
-def test_an_approved_order_is_one_to_ask_about() -> None:
+def test_approved_order_event_names_order_to_fetch() -> None:
     body = webhook("CHECKOUT.ORDER.APPROVED", id="ORDER1", purchase_units=[{"custom_id": ID}])
     found = notice(body)
     assert found is not None
     assert (found.reference, found.session) == (ID, "ORDER1")
 
 
-def test_a_refund_that_does_not_name_its_order_still_names_us() -> None:
+def test_refund_event_without_order_still_names_our_reference() -> None:
     found = notice(webhook("PAYMENT.CAPTURE.REFUNDED", id="REFUND1", custom_id=ID))
     assert found is not None
     assert (found.reference, found.session) == (ID, None)
@@ -663,7 +665,7 @@ def above(href: str, *, rel: str = "up", **resource: Any) -> UnsignedNotice | No
 
 
 @pytest.mark.parametrize("place", [API, "https://api.paypal.com", "http://127.0.0.1:8766/paypal"])
-def test_a_refund_by_hand_names_its_capture_by_a_link(place: str) -> None:
+def test_manual_refund_event_names_its_capture_by_link(place: str) -> None:
     found = above(f"{place}/v2/payments/captures/0JF852973C016714D")
     assert found is not None
     assert (found.reference, found.session) == (None, None)
@@ -686,13 +688,13 @@ def test_a_refund_by_hand_names_its_capture_by_a_link(place: str) -> None:
         "javascript:/v2/payments/captures/C1",
     ],
 )
-def test_a_link_that_names_no_capture_is_none(href: str) -> None:
+def test_link_without_capture_id_is_ignored(href: str) -> None:
     found = above(href)
     assert found is not None
     assert found.payment is None
 
 
-def test_a_link_to_something_else_than_above_is_none() -> None:
+def test_link_with_another_relation_is_ignored() -> None:
     found = above(f"{API}/v2/payments/captures/C1", rel="next")
     assert found is not None
     assert found.payment is None
@@ -702,7 +704,7 @@ def traced(answer: httpx.Response, payment: str = "CAPTURE1") -> str | None:
     return run(lambda gateway: gateway.trace(payment), answer)[0]
 
 
-def test_a_capture_tells_what_it_was_begun_for() -> None:
+def test_capture_is_traced_to_its_question() -> None:
     found, [request] = run(lambda g: g.trace("CAPTURE1"), reply(capture("REFUNDED")))
     assert (found, request.method) == (ID, "GET")
     assert str(request.url) == f"{API}/v2/payments/captures/CAPTURE1"
@@ -720,7 +722,7 @@ def test_a_capture_tells_what_it_was_begun_for() -> None:
         ),
     ],
 )
-def test_a_capture_of_somebody_elses_shop_is_none_of_ours(answer: httpx.Response) -> None:
+def test_capture_of_another_shop_is_traced_to_no_question(answer: httpx.Response) -> None:
     assert traced(answer) is None
 
 
@@ -733,12 +735,12 @@ def test_a_capture_of_somebody_elses_shop_is_none_of_ours(answer: httpx.Response
         reply(capture(custom_id=7)),
     ],
 )
-def test_another_answer_about_a_capture_is_none(bad: httpx.Response) -> None:
+def test_invalid_capture_reply_raises_failed(bad: httpx.Response) -> None:
     with pytest.raises(Failed, match="PayPal could not report the purpose of a payment"):
         traced(bad)
 
 
-def test_an_event_of_another_kind_is_none_of_ours() -> None:
+def test_event_of_another_kind_is_ignored() -> None:
     assert notice(webhook("BILLING.PLAN.CREATED")) is None
     assert notice(b'{"id": "WH-1", "event_type": "X.Y", "resource": 7}') is None
 
@@ -760,12 +762,12 @@ def test_an_event_of_another_kind_is_none_of_ours() -> None:
         webhook("PAYMENT.CAPTURE.REFUNDED", id="REFUND1", links=[{"rel": "up"}]),
     ],
 )
-def test_what_is_no_event_is_none(body: bytes) -> None:
+def test_malformed_event_is_refused(body: bytes) -> None:
     with pytest.raises(Malformed):
         notice(body)
 
 
-def test_live_and_test_stand_at_different_addresses() -> None:
+def test_live_and_test_mode_use_different_addresses() -> None:
     live = paypal("id", "secret", is_live=True)
     assert (live.api, live.checkout_origins[0]) == (
         "https://api-m.paypal.com",
@@ -776,7 +778,7 @@ def test_live_and_test_stand_at_different_addresses() -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "a:b", "a b", "ä", "a\n"])
-def test_what_is_no_credential_is_refused(bad: str) -> None:
+def test_invalid_client_credentials_are_refused(bad: str) -> None:
     for pair in ((bad, "secret"), ("id", bad)):
         with pytest.raises(ValueError, match="client id and secret"):
             paypal(*pair, is_live=False)
@@ -785,7 +787,7 @@ def test_what_is_no_credential_is_refused(bad: str) -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "a-b", "a b", "ä", "a" * 65])
-def test_what_is_no_id_of_a_webhook_is_refused(bad: str) -> None:
+def test_invalid_webhook_id_is_refused(bad: str) -> None:
     with pytest.raises(ValueError, match="id of a PayPal webhook"):
         paypal("id", "secret", is_live=False, webhook_ids=("1JE", bad))
     with pytest.raises(ValueError, match="id of a PayPal webhook"):
@@ -793,13 +795,13 @@ def test_what_is_no_id_of_a_webhook_is_refused(bad: str) -> None:
 
 
 @given(st.text())
-def test_no_date_makes_anything_but_an_answer(text: str) -> None:
+def test_random_date_header_raises_nothing(text: str) -> None:
     dated = httpx.Response(404, headers=[(b"date", text.encode())])
     assert has_lapsed(dated, until=0) in (True, False)
 
 
 @given(st.dictionaries(st.sampled_from(["amount", "custom_id", "payee", "payments"]), JSON))
-def test_no_part_of_an_order_makes_anything_but_a_judgement_or_an_error_of_ours(
+def test_random_order_content_is_verified_or_raises_our_errors(
     unit: dict[str, Any],
 ) -> None:
     with suppress(Failed, Mismatch):
@@ -808,6 +810,6 @@ def test_no_part_of_an_order_makes_anything_but_a_judgement_or_an_error_of_ours(
 
 
 @given(st.binary() | JSON.map(msgspec.json.encode))
-def test_no_webhook_makes_anything_but_a_hint_or_an_error_of_ours(body: bytes) -> None:
+def test_random_webhook_is_read_or_raises_malformed(body: bytes) -> None:
     with suppress(Malformed):
         assert notice(body) is None

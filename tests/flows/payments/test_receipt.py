@@ -80,7 +80,9 @@ def refunded() -> Refund:
 
 @pytest.mark.parametrize("before", ReceiptStatus)
 @pytest.mark.parametrize("wanted", CHANGES)
-def test_only_what_the_table_has_is_possible(before: ReceiptStatus, wanted: ReceiptStatus) -> None:
+def test_receipt_changes_status_only_as_table_allows(
+    before: ReceiptStatus, wanted: ReceiptStatus
+) -> None:
     # Starting a second refund changes nothing: the first refund continues.
     if before is wanted is REFUNDING:
         assert CHANGES[wanted](paid(before)) == paid(before)
@@ -94,13 +96,13 @@ def test_only_what_the_table_has_is_possible(before: ReceiptStatus, wanted: Rece
     assert (refused.value.status, refused.value.wanted) == (before, wanted)
 
 
-def test_what_is_spent_or_given_back_is_so_for_good() -> None:
+def test_receipt_never_becomes_open_again_and_spent_or_refunded_is_final() -> None:
     assert {status for status, after in TRANSITIONS.items() if not after} == ENDS | {DISPUTED}
     assert set(TRANSITIONS) == set(ReceiptStatus)
     assert not any(OPEN in after for after in TRANSITIONS.values())
 
 
-def test_a_change_says_when_and_why_and_touches_nothing_else() -> None:
+def test_status_change_sets_its_time_and_reason_only() -> None:
     taken = receipts.claim(paid())
     assert taken == paid(TAKEN)
     assert receipts.spend(taken, NOON) == paid(SPENT, spent_at=NOON)
@@ -121,16 +123,16 @@ def test_a_change_says_when_and_why_and_touches_nothing_else() -> None:
     )
 
 
-def test_a_receipt_answers_its_question_until_it_is_used() -> None:
+def test_receipt_answers_its_question_until_used() -> None:
     assert {status for status in ReceiptStatus if paid(status).holds_key} == {OPEN, TAKEN}
 
 
-def test_what_was_bought_for_good_answers_for_good_unless_it_is_given_back() -> None:
+def test_permanent_purchase_answers_its_question_until_refunded() -> None:
     held = {status for status in ReceiptStatus if paid(status, once=True).holds_key}
     assert held == {OPEN, TAKEN, SPENT}
 
 
-def test_a_receipt_is_kept_ten_years() -> None:
+def test_receipt_is_stored_for_ten_years() -> None:
     for year in range(4):
         at = NOON.replace(year=2024 + year, month=2, day=28) + timedelta(days=1)
         erase_at = paid(paid_at=at).erase_at
@@ -138,13 +140,13 @@ def test_a_receipt_is_kept_ten_years() -> None:
         assert erase_at - at == RECEIPT_KEPT
 
 
-def test_a_receipt_is_due_while_money_may_be_given_back_by_itself() -> None:
+def test_receipt_is_due_while_automatic_refund_is_planned() -> None:
     assert paid().due_at is None
     due = {status for status in ReceiptStatus if paid(status, refund_at=NOON).due_at == NOON}
     assert due == {OPEN, REFUNDING}
 
 
-def test_each_pause_after_a_failed_refund_is_longer_until_somebody_must_look() -> None:
+def test_refund_retries_wait_longer_until_review_is_needed() -> None:
     payment, pauses = paid(REFUNDING, refund_at=NOON), []
     while payment.refund_at is not None:
         payment = refunds.try_again(payment, NOON)
@@ -156,7 +158,7 @@ def test_each_pause_after_a_failed_refund_is_longer_until_somebody_must_look() -
     assert payment.due_at is None
 
 
-def test_an_operator_may_give_back_what_was_spent() -> None:
+def test_operator_can_refund_spent_receipt() -> None:
     begun = refunds.begin(paid(SPENT), NOON, reason=None, also_spent=True)
     assert begun.status is REFUNDING
     for status in (REFUNDED, DISPUTED):
@@ -165,7 +167,7 @@ def test_an_operator_may_give_back_what_was_spent() -> None:
 
 
 @pytest.mark.parametrize("before", [OPEN, SPENT, REFUNDING])
-def test_what_the_provider_gave_back_stands_whatever_it_was(before: ReceiptStatus) -> None:
+def test_refund_reported_by_provider_is_recorded_for_any_status(before: ReceiptStatus) -> None:
     in_part = receipts.partly_refunded(paid(before), NOON, amount=300)
     assert (in_part.status, in_part.refunded, in_part.is_part_refunded) == (before, 300, True)
     for payment in (
@@ -176,7 +178,7 @@ def test_what_the_provider_gave_back_stands_whatever_it_was(before: ReceiptStatu
         assert not payment.is_part_refunded
 
 
-def test_a_dispute_takes_a_receipt_away_and_one_that_is_won_gives_it_back() -> None:
+def test_dispute_blocks_receipt_and_won_dispute_restores_receipt() -> None:
     for before in (paid(), paid(SPENT, spent_at=NOON)):
         claimed = claims.disputed(before, "dp_1", Dispute.OPEN)
         assert (claimed.status, claimed.holds_key) == (DISPUTED, False)
@@ -191,7 +193,7 @@ def test_a_dispute_takes_a_receipt_away_and_one_that_is_won_gives_it_back() -> N
     assert claims.disputed(given, "dp_1", Dispute.LOST).status is REFUNDED
 
 
-def test_what_is_used_while_a_bank_claims_it_is_used_for_good() -> None:
+def test_receipt_used_during_dispute_stays_spent() -> None:
     claimed = claims.disputed(paid(), "dp_1", Dispute.OPEN)
     used = receipts.used(claimed, NOON)
     assert (used.status, used.spent_at) == (DISPUTED, NOON)
@@ -212,7 +214,7 @@ PaymentChange = st.one_of(
     ends=st.sampled_from([one for one in Dispute if one is not Dispute.LOST_AGAIN]),
     data=st.data(),
 )
-def test_a_providers_news_come_in_any_order_to_the_same_end(
+def test_provider_changes_in_any_order_lead_to_same_payment(
     news: list[tuple[str, Any]], ends: Dispute, data: st.DataObject
 ) -> None:
     def told(payment: Payment, one: tuple[str, Any]) -> Payment:
@@ -233,14 +235,14 @@ def test_a_providers_news_come_in_any_order_to_the_same_end(
         assert crossed.disputes == straight.disputes
 
 
-def test_a_payment_comes_back_from_the_store_as_it_was() -> None:
+def test_payment_survives_storage_unchanged() -> None:
     before = receipts.refunded(refunds.begin(paid(), NOON, reason="no seats"), NOON)
     before = claims.disputed(before, "dp_1", Dispute.LOST)
     assert msgspec.json.decode(msgspec.json.encode(before), type=Payment) == before
     assert msgspec.convert(msgspec.to_builtins(before), Payment) == before
 
 
-def test_a_tool_gets_what_was_paid_and_not_whose_it_is() -> None:
+def test_receipt_shows_purchase_but_not_owner() -> None:
     receipt = Receipt(paid(TAKEN), resources=Desk())
     assert bool(receipt) is True
     assert receipt == Receipt(paid(TAKEN), resources=Desk())
@@ -251,7 +253,7 @@ def test_a_tool_gets_what_was_paid_and_not_whose_it_is() -> None:
         assert hidden not in repr(receipt)
 
 
-async def test_a_tool_spends_its_receipt_and_gives_the_money_back() -> None:
+async def test_tool_can_spend_and_refund_its_receipt() -> None:
     desk = Desk()
     receipt = Receipt(paid(TAKEN), resources=desk)
     await receipt.spend()
@@ -264,7 +266,7 @@ async def test_a_tool_spends_its_receipt_and_gives_the_money_back() -> None:
     ]
 
 
-def test_a_refund_comes_back_as_it_was() -> None:
+def test_refund_survives_serialization_unchanged() -> None:
     assert refund_of(refunded().as_json()) == refunded()
 
 

@@ -35,37 +35,37 @@ def words_of(shape: type, field: str) -> set[str]:
     return {node.value for node in found if isinstance(node.value, str)}
 
 
-def test_pinned_version_is_that_of_the_library() -> None:
+def test_pinned_stripe_version_matches_library() -> None:
     assert stripe.api_version == STRIPE_VERSION
 
 
-def test_every_status_of_a_dispute_has_a_stage() -> None:
+def test_every_stripe_dispute_status_has_a_stage() -> None:
     # finding: XM3
     assert words_of(stripe.Dispute, "status") <= set(STAGES)
     assert len(words_of(stripe.Dispute, "status")) == 10
 
 
-def test_every_status_of_a_session_is_known() -> None:
+def test_every_stripe_session_status_is_known() -> None:
     # finding: XM10
     assert words_of(stripe.checkout.Session, "status") == sessions.STATUSES
     assert words_of(stripe.checkout.Session, "payment_status") == sessions.PAYMENT_STATUSES
 
 
-def test_every_status_of_a_refund_is_known() -> None:
+def test_every_stripe_refund_status_is_known() -> None:
     # finding: XM6
     source = inspect.getsource(stripe.Refund)  # the statuses are in the field's own documentation
     (sentence,) = [line for line in source.splitlines() if "Status of the refund." in line]
     assert set(re.findall(r"`([a-z_]+)`", sentence)) == REFUND_STATUSES
 
 
-def test_every_event_that_is_asked_for_exists() -> None:
+def test_every_requested_stripe_event_exists() -> None:
     known = words_of(WebhookEndpointCreateParams, "enabled_events")
     assert known >= EVENTS
     assert SETTLING_EVENTS | DISPUTE_EVENTS | REFUND_EVENTS | {REFUNDED} == EVENTS
 
 
 @pytest.mark.parametrize("word", sorted(STAGES))
-def test_stage_of_each_word_says_whether_money_is_gone(word: str) -> None:
+def test_dispute_stage_says_whether_money_is_gone(word: str) -> None:
     is_gone = word in (
         *("needs_response", "under_review", "lost"),
         *("appeal_needs_response", "appeal_under_review"),

@@ -396,12 +396,12 @@ def exchanged(one: Recorded) -> tuple[Grant, list[httpx.Request]]:
     return granted(one.provider, away, ok(**one.exchanged), ok(**one.person))
 
 
-def test_every_provider_that_comes_with_it_is_here() -> None:
+def test_every_built_in_provider_has_recorded_replies() -> None:
     assert {*PROVIDERS} - {one.provider.name for one in RECORDED} == {"google"}
 
 
 @every
-def test_the_browser_is_sent_with_what_this_provider_wants(one: Recorded) -> None:
+def test_redirect_url_contains_parameters_of_provider(one: Recorded) -> None:
     departure, _ = departed(one.provider, scopes=one.scopes)
     sent = parameters_of(departure.url)
     ours = {"response_type", "client_id", "redirect_uri", "state", "code_challenge"}
@@ -415,7 +415,7 @@ def test_the_browser_is_sent_with_what_this_provider_wants(one: Recorded) -> Non
 
 
 @every
-def test_the_code_becomes_a_key_of_a_person(one: Recorded) -> None:
+def test_code_is_exchanged_for_token_and_person(one: Recorded) -> None:
     grant, (request, probe) = exchanged(one)
     assert (grant.person.id, grant.person.label) == one.who
     assert grant.scopes == one.granted
@@ -433,7 +433,7 @@ def test_the_code_becomes_a_key_of_a_person(one: Recorded) -> None:
 
 
 @every
-def test_what_was_granted_is_enough_for_the_same_question(one: Recorded) -> None:
+def test_granted_scopes_are_sufficient_for_same_question(one: Recorded) -> None:
     """The granted scopes suffice. Otherwise the person would be asked again at each call."""
     grant, _ = exchanged(one)
     asks = one.provider.asks(one.scopes)
@@ -441,7 +441,7 @@ def test_what_was_granted_is_enough_for_the_same_question(one: Recorded) -> None
 
 
 @every
-def test_the_key_is_renewed(one: Recorded) -> None:
+def test_access_token_is_refreshed(one: Recorded) -> None:
     connection = a_connection(one.provider, scopes=one.granted)
     talk = refresh(a_client(one.provider), connection, now=NOON)
     renewed, (request,) = talked(talk, ok(**one.renewed))
@@ -454,7 +454,7 @@ def test_the_key_is_renewed(one: Recorded) -> None:
 
 
 @every
-def test_a_grant_that_is_over_is_told_from_a_hitch(one: Recorded) -> None:
+def test_ended_grant_is_distinguished_from_temporary_failure(one: Recorded) -> None:
     client, connection = a_client(one.provider), a_connection(one.provider)
     with pytest.raises(RefreshTokenGone, match=one.provider.label):
         talked(refresh(client, connection, now=NOON), one.over)
@@ -463,7 +463,7 @@ def test_a_grant_that_is_over_is_told_from_a_hitch(one: Recorded) -> None:
 
 
 @every
-def test_the_key_is_given_back_where_there_is_a_way(one: Recorded) -> None:
+def test_tokens_are_revoked_where_provider_supports_revocation(one: Recorded) -> None:
     replies = one.revoked if one.revoke_url else ()
     is_gone, requests = talked(revoke(a_client(one.provider), a_connection(one.provider)), *replies)
     assert is_gone is (one.revoke_url is not None)
@@ -472,7 +472,7 @@ def test_the_key_is_given_back_where_there_is_a_way(one: Recorded) -> None:
 
 
 @every
-def test_another_account_can_be_chosen_where_the_provider_lets_one(one: Recorded) -> None:
+def test_account_selection_is_requested_where_provider_supports_selection(one: Recorded) -> None:
     url = authorize_url(
         a_client(one.provider),
         place=one.provider.authorize,
@@ -489,12 +489,12 @@ def test_another_account_can_be_chosen_where_the_provider_lets_one(one: Recorded
 
 
 class TestGoogle:
-    def test_the_way_out_asks_for_a_key_that_lasts(self) -> None:
+    def test_google_redirect_asks_for_offline_access(self) -> None:
         departure, _ = departed(google, metadata=GOOGLE_METADATA)
         sent = parameters_of(departure.url)
         assert (sent["access_type"], sent["prompt"]) == (["offline"], ["consent"])
 
-    def test_choosing_another_account_still_asks_for_consent(self) -> None:
+    def test_google_account_selection_still_includes_consent_prompt(self) -> None:
         url = authorize_url(
             a_client(google),
             place=f"{GOOGLE}/o/oauth2/v2/auth",
@@ -506,7 +506,7 @@ class TestGoogle:
         )
         assert parameters_of(url)["prompt"] == ["select_account consent"]
 
-    def test_the_code_becomes_a_key_of_a_person(self) -> None:
+    def test_code_is_exchanged_for_token_and_person(self) -> None:
         _, away = departed(google, metadata=GOOGLE_METADATA, scopes=())
         token = id_token(away, iss=GOOGLE, sub="1076", email="ada@example.org")
         reply = tokens(
@@ -521,7 +521,7 @@ class TestGoogle:
         assert (grant.person.id, grant.person.label) == ("1076", "ada@example.org")
         assert google.missing(google.asks(()), granted=grant.scopes) == ()
 
-    def test_the_key_is_renewed_and_the_refresh_token_stays(self) -> None:
+    def test_access_token_is_refreshed_and_refresh_token_stays(self) -> None:
         connection = a_connection(google, token="https://oauth2.googleapis.com/token")
         renewed, (request,) = talked(
             refresh(a_client(google), connection, now=NOON), ok(**tokens(3599))
@@ -531,7 +531,7 @@ class TestGoogle:
         with pytest.raises(RefreshTokenGone):
             talked(refresh(a_client(google), connection, now=NOON), INVALID_GRANT)
 
-    def test_the_whole_grant_goes_with_one_of_its_tokens(self) -> None:
+    def test_revocation_succeeds_if_second_token_is_already_revoked(self) -> None:
         gone = said(400, error="invalid_token", error_description="Token expired or revoked")
         is_gone, requests = talked(revoke(a_client(google), a_connection(google)), ok(), gone)
         assert is_gone
@@ -540,7 +540,7 @@ class TestGoogle:
 
 class TestWhereTheyDiffer:
     @pytest.mark.parametrize("code", ["AADSTS65001", "AADSTS90094"])
-    def test_microsoft_sends_people_to_their_administrator(self, code: str) -> None:
+    def test_microsoft_admin_consent_error_names_administrator(self, code: str) -> None:
         organisation = microsoft()
         _, away = departed(organisation, scopes=("Mail.Read",))
         description = f"{code}: The grant requires admin permission. Trace ID: 7c9"
@@ -549,11 +549,11 @@ class TestWhereTheyDiffer:
             granted(organisation, away, reply)
         assert "Trace" not in str(failed.value)
 
-    def test_the_issuer_at_microsoft_is_the_tenants_own(self) -> None:
+    def test_microsoft_issuer_is_specific_to_tenant(self) -> None:
         assert microsoft(TENANT).issuer == f"https://login.microsoftonline.com/{TENANT}/v2.0"
         assert microsoft().issuer is None
 
-    def test_the_person_at_linear_and_dropbox_is_asked_for_with_post(self) -> None:
+    def test_person_at_slack_linear_and_dropbox_is_fetched_with_post(self) -> None:
         bodies = {}
         for one in RECORDED:
             probe = exchanged(one)[1][1]
@@ -564,7 +564,7 @@ class TestWhereTheyDiffer:
         assert b"viewer" in bodies["linear"]
         assert bodies["dropbox"] == b"null"
 
-    def test_slack_that_says_no_with_200_gives_no_key_and_nobody(self) -> None:
+    def test_slack_error_with_status_200_gives_no_token_and_no_person(self) -> None:
         _, away = departed(slack, scopes=("chat:write",))
         with pytest.raises(Failed, match="invalid_code"):
             granted(slack, away, ok(ok=False, error="invalid_code"))
@@ -572,17 +572,17 @@ class TestWhereTheyDiffer:
         with pytest.raises(Failed, match="whose account"):
             granted(slack, away, ok(**one.exchanged), ok(ok=False, error="invalid_auth"))
 
-    def test_notion_and_atlassian_are_told_in_json(self) -> None:
+    def test_notion_and_atlassian_receive_json(self) -> None:
         for one in RECORDED:
             kind = exchanged(one)[1][0].headers["content-type"]
             is_json = one.provider in (notion, atlassian)
             assert ("json" in kind) is is_json
 
-    def test_the_sites_of_an_atlassian_account_are_asked_for_with_its_key(self) -> None:
+    def test_atlassian_token_is_sent_only_to_atlassian_api(self) -> None:
         assert urlsplit(atlassian.api).netloc == "api.atlassian.com"
         assert atlassian.api_hosts == ("https://api.atlassian.com",)
 
-    def test_what_nobody_asked_for_is_not_in_the_question(self) -> None:
+    def test_github_app_request_contains_no_scope(self) -> None:
         elicitation = an_elicitation(github_app, scopes=("repo",))
         assert elicitation.asked.terms is not None
         departure, _ = departed(github_app, scopes=("repo",))

@@ -38,7 +38,7 @@ def addresses_of(provider: Provider) -> list[str]:
     return [place for place in (*places, *provider.api_hosts) if place]
 
 
-def test_what_is_imported_by_name_is_the_declaration_and_not_its_module() -> None:
+def test_provider_imported_by_name_is_declaration_and_not_module() -> None:
     assert isinstance(github, Provider)
     assert isinstance(google, Provider)
     assert flows.providers.github is github
@@ -59,7 +59,7 @@ def test_what_is_imported_by_name_is_the_declaration_and_not_its_module() -> Non
 
 
 @every
-def test_it_is_known_by_its_own_name(provider: Provider) -> None:
+def test_provider_is_registered_under_its_own_name(provider: Provider) -> None:
     assert PROVIDERS[provider.name] is provider
     assert re.fullmatch(r"[a-z][a-z0-9_]{0,31}", provider.name)
     assert provider.label != provider.name
@@ -67,23 +67,23 @@ def test_it_is_known_by_its_own_name(provider: Provider) -> None:
 
 
 @every_made
-def test_all_of_it_goes_over_https(provider: Provider) -> None:
+def test_all_provider_addresses_use_https(provider: Provider) -> None:
     assert all(urlsplit(address).scheme == "https" for address in addresses_of(provider))
 
 
 @every_made
-def test_the_key_goes_to_named_origins_the_api_among_them(provider: Provider) -> None:
+def test_token_origins_of_provider_include_its_api(provider: Provider) -> None:
     assert all(is_origin(host) for host in provider.api_hosts)
     assert origin_of(provider.api) in provider.api_hosts
 
 
 @every_made
-def test_it_can_say_whose_account_it_is(provider: Provider) -> None:
+def test_provider_can_identify_the_account_owner(provider: Provider) -> None:
     assert provider.person is not None or "openid" in provider.always
 
 
 @every_made
-def test_its_scopes_have_words_that_people_can_read(provider: Provider) -> None:
+def test_scopes_of_provider_have_readable_descriptions(provider: Provider) -> None:
     assert bool(provider.scope_words) is provider.has_scopes
     for scope, words in provider.scope_words.items():
         assert SCOPE.fullmatch(scope)
@@ -94,19 +94,19 @@ def test_its_scopes_have_words_that_people_can_read(provider: Provider) -> None:
 
 
 @every_made
-def test_what_a_scope_covers_covers_nothing_beyond(provider: Provider) -> None:
+def test_covered_scopes_are_transitive(provider: Provider) -> None:
     for covered in provider.covers.values():
         for scope in covered:
             assert set(provider.covers.get(scope, ())) <= set(covered)
 
 
 @every_made
-def test_a_key_is_given_back_or_it_is_said_where_a_person_removes_it(provider: Provider) -> None:
+def test_provider_supports_revocation_or_names_page_to_remove_access(provider: Provider) -> None:
     assert provider.revoke or provider.manage or provider.discovers
 
 
 @every_played
-def test_the_sandbox_plays_it_without_leaving_the_machine(provider: Provider) -> None:
+def test_sandbox_version_of_provider_stays_on_sandbox_origin(provider: Provider) -> None:
     played = provider.at(SANDBOX)
     assert (played.name, played.label) == (provider.name, provider.label)
     assert {origin_of(address) for address in addresses_of(played)} == {SANDBOX}
@@ -114,7 +114,7 @@ def test_the_sandbox_plays_it_without_leaving_the_machine(provider: Provider) ->
     assert played != provider
 
 
-def test_the_sandbox_serves_them_where_it_says() -> None:
+def test_sandbox_serves_providers_at_expected_addresses() -> None:
     played = github.at(SANDBOX)
     assert played.issuer == f"{SANDBOX}/github/login/oauth"
     assert played.authorize == f"{SANDBOX}/github/login/oauth/authorize"
@@ -127,12 +127,12 @@ def test_the_sandbox_serves_them_where_it_says() -> None:
     assert list(PLAYED) == ["github", "google", "slack"]
 
 
-def test_the_sandbox_plays_only_what_it_knows() -> None:
+def test_unknown_provider_cannot_be_simulated_by_sandbox() -> None:
     with pytest.raises(InvalidQuestion, match="cannot simulate Acme"):
         openid("acme", "https://login.example").at(SANDBOX)
 
 
-def test_any_issuer_is_a_provider_by_its_address_alone() -> None:
+def test_issuer_address_is_enough_to_declare_openid_provider() -> None:
     acme = openid("acme_works", "https://login.example")
     assert acme.label == "Acme Works"
     assert acme.discovers
@@ -149,7 +149,7 @@ def test_any_issuer_is_a_provider_by_its_address_alone() -> None:
     assert "openid" in other.scope_words
 
 
-def test_a_gitlab_that_somebody_hosts_is_found_below_its_own_address() -> None:
+def test_self_hosted_gitlab_uses_its_own_address() -> None:
     hosted = gitlab("https://git.example/gitlab/", name="ours", label="Ours")
     assert hosted.token == "https://git.example/gitlab/oauth/token"
     assert hosted.api_hosts == ("https://git.example",)
@@ -158,24 +158,24 @@ def test_a_gitlab_that_somebody_hosts_is_found_below_its_own_address() -> None:
 
 
 @pytest.mark.parametrize("tenant", ["", "a/b", "a?b", "..", "a b", "x" * 300])
-def test_a_tenant_is_no_way_to_another_address(tenant: str) -> None:
+def test_invalid_microsoft_tenant_is_refused(tenant: str) -> None:
     with pytest.raises(InvalidQuestion, match="tenant"):
         microsoft(tenant)
 
 
-def test_a_provider_without_scopes_asks_for_none_and_lacks_none() -> None:
+def test_provider_without_scopes_requests_none_and_misses_none() -> None:
     plain = replace(github, has_scopes=False, always=("repo",))
     assert plain.asks(("gist",)) == ()
     assert plain.missing(("gist",), granted=()) == ()
 
 
-def test_a_scope_that_replies_leave_out_is_not_missing() -> None:
+def test_scope_omitted_from_replies_is_not_missing() -> None:
     plain = replace(github, unmentioned=("offline_access",))
     assert plain.missing(("offline_access", "repo"), granted=("repo",)) == ()
     assert plain.granted(("offline_access",), said=()) == ("offline_access",)
 
 
-def test_what_was_asked_and_what_is_covered_is_not_missing() -> None:
+def test_covered_scope_is_not_missing() -> None:
     assert github.missing(("repo", "public_repo"), granted=("repo",)) == ()
     assert github.missing(("repo",), granted=("public_repo",)) == ("repo",)
     assert (
@@ -250,22 +250,20 @@ def test_what_was_asked_and_what_is_covered_is_not_missing() -> None:
         ),
     ],
 )
-def test_an_unsound_declaration_is_refused_by_the_name_of_its_field(
-    change: dict[str, Any], fault: str
-) -> None:
+def test_invalid_declaration_field_is_named_in_error(change: dict[str, Any], fault: str) -> None:
     with pytest.raises(InvalidQuestion) as refused:
         replace(github, **change)
     assert any(line.startswith(fault) for line in str(refused.value).splitlines())
 
 
-def test_an_issuer_that_nobody_is_known_by_is_refused() -> None:
+def test_issuer_unable_to_identify_people_is_refused() -> None:
     with pytest.raises(InvalidQuestion, match="always:"):
         replace(google, always=())
     with pytest.raises(InvalidQuestion, match="issuer:"):
         replace(google, issuer=None)
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_invalid_fields_are_named_at_once() -> None:
     with pytest.raises(InvalidQuestion) as refused:
         replace(github, name="X", label="", authorize=None, body="xml")  # type: ignore[arg-type]
     assert len(str(refused.value).splitlines()) == 4

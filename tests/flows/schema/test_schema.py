@@ -81,14 +81,14 @@ def messages(schema: Schema[Any], content: Json) -> dict[str, str]:
     return {fault.path: fault.message for fault in check(schema, content)}
 
 
-def test_text_alone_is_one_field_named_value() -> None:
+def test_str_becomes_single_field_named_value() -> None:
     schema = schema_of(str)
     (field,) = schema.fields
     assert (field.name, field.kind, field.is_required) == ("value", "string", True)
     assert schema.typed({"value": "x"}) == "x"
 
 
-def test_a_model_becomes_fields_and_content_becomes_the_model() -> None:
+def test_model_becomes_fields_and_content_becomes_model() -> None:
     schema = schema_of(Order)
     fields = {field.name: field for field in schema.fields}
     assert [field.kind for field in schema.fields] == [
@@ -115,7 +115,7 @@ def test_a_model_becomes_fields_and_content_becomes_the_model() -> None:
     )
 
 
-def test_a_dataclass_and_a_typed_dict_come_back_as_what_they_are() -> None:
+def test_dataclass_and_typed_dict_return_their_own_type() -> None:
     login = schema_of(Login).typed({"user": "ada", "password": "word"})
     assert login == Login(user="ada", password=SecretStr("word"))
     schema = schema_of(Extended)
@@ -144,7 +144,7 @@ SSH_KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\n" + "b3BlbnNzaC1rZXk=\n" * 5 + "
     ],
 )
 @pytest.mark.parametrize("asked", [{"type": "string"}, {"type": "string", "format": "password"}])
-def test_lines_arrive_as_they_were_typed_to_the_last_sign(
+def test_line_breaks_in_answers_are_normalized(
     asked: dict[str, Json], sent: str, read: str
 ) -> None:
     # finding: A6
@@ -153,23 +153,23 @@ def test_lines_arrive_as_they_were_typed_to_the_last_sign(
     assert parsed.content == {"key": read}
 
 
-def test_what_is_said_to_be_short_has_one_line() -> None:
+def test_short_text_field_has_one_line() -> None:
     # finding: A6
     for asked in ({"maxLength": 40}, {"format": "email"}, {"enum": ["a", "b"]}):
         (field,) = of(key={"type": "string", **asked}).fields
         assert not field.is_multiline
 
 
-def test_json_schema_gives_back_the_content_itself() -> None:
+def test_json_schema_returns_plain_content() -> None:
     assert of(a={"type": "integer"}).typed({"a": 1}) == {"a": 1}
 
 
-def test_what_a_type_hides_from_its_neighbours_is_secret() -> None:
+def test_secret_str_and_write_only_fields_are_secret() -> None:
     assert [field.is_secret for field in schema_of(Login).fields] == [False, True]
     assert of(a={"type": "string", "writeOnly": True}).fields[0].is_secret
 
 
-def test_on_a_page_for_secrets_every_plain_text_is_one() -> None:
+def test_all_plain_text_fields_on_secret_page_are_secret() -> None:
     schema = with_secrets(
         of(
             key={"type": "string"},
@@ -186,7 +186,7 @@ def test_on_a_page_for_secrets_every_plain_text_is_one() -> None:
     assert again.fields == schema.fields
 
 
-def test_a_secret_has_no_default() -> None:
+def test_secret_field_with_default_is_refused() -> None:
     with pytest.raises(InvalidQuestion, match=r"\$\.properties\.a\.default"):
         with_secrets(of(a={"type": "string", "default": "x"}))
     schema = with_secrets(of(a={"type": "string", "default": ""}))
@@ -203,7 +203,7 @@ def test_a_secret_has_no_default() -> None:
         {"enum": ["a", "b"]},
     ],
 )
-def test_choices_are_read_in_each_spelling_and_kept_in_it(choices: dict[str, Json]) -> None:
+def test_choices_are_read_in_each_spelling(choices: dict[str, Json]) -> None:
     schema = of(one=choices, many={"type": "array", "items": choices, "maxItems": 1})
     one, many = schema.fields
     assert (one.kind, many.kind) == ("choice", "choices")
@@ -215,20 +215,20 @@ def test_choices_are_read_in_each_spelling_and_kept_in_it(choices: dict[str, Jso
     assert messages(schema, {"one": "c", "many": ["a", "b"]}).keys() == {"one", "many"}
 
 
-def test_titled_arrays_stand_in_any_of() -> None:
+def test_titled_choices_in_any_of_are_read() -> None:
     items: dict[str, Json] = {"anyOf": [{"const": "a", "title": "A"}]}
     (field,) = of(many={"type": "array", "items": items, "minItems": 1}).fields
     assert [choice.title for choice in field.choices] == ["A"]
 
 
-def test_a_schema_says_the_same_when_it_is_read_again() -> None:
+def test_schema_read_again_is_unchanged() -> None:
     for asked in (str, Order, Login, Extended):
         schema = schema_of(asked)
         assert schema_of(schema.json).json == schema.json
         assert schema_of(schema.json).fields == schema.fields
 
 
-def test_a_schema_does_not_change_with_what_it_was_made_of() -> None:
+def test_schema_is_independent_of_its_source_dict() -> None:
     given: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}
     schema = schema_of(given)
     given["properties"]["a"]["maxLength"] = 1
@@ -309,7 +309,7 @@ def test_a_schema_does_not_change_with_what_it_was_made_of() -> None:
         ),
     ],
 )
-def test_what_no_form_can_show_is_refused_with_its_path(found: Json, path: str) -> None:
+def test_unsupported_field_is_refused_with_its_path(found: Json, path: str) -> None:
     # defect: tesseron nested items unchecked
     with pytest.raises(InvalidQuestion) as error:
         of(a=found)
@@ -345,7 +345,7 @@ def test_what_no_form_can_show_is_refused_with_its_path(found: Json, path: str) 
         ({"type": "object", "properties": {f"a{n}": {} for n in range(51)}}, "$.properties"),
     ],
 )
-def test_what_is_no_flat_object_is_refused_with_its_path(found: Any, path: str) -> None:
+def test_schema_other_than_flat_object_is_refused_with_its_path(found: Any, path: str) -> None:
     with pytest.raises(InvalidQuestion) as error:
         schema_of(found)
     assert f" {path}: " in str(error.value)
@@ -366,7 +366,7 @@ class Subscription(BaseModel):
     last: Plan | None = None
 
 
-def test_what_pydantic_adds_to_a_model_by_itself_is_no_text_for_a_person() -> None:
+def test_texts_added_by_pydantic_are_not_shown() -> None:
     # finding: XS3
     assert [field.description for field in schema_of(Subscription).fields] == [None] * 3
     described = {**Order.model_json_schema(), "description": None}
@@ -406,7 +406,7 @@ class Unknown(TypedDict):
         str | None,
     ],
 )
-def test_a_type_that_is_no_form_is_refused(asked: Any) -> None:
+def test_type_without_form_is_refused(asked: Any) -> None:
     with pytest.raises(InvalidQuestion):
         schema_of(asked)
 
@@ -447,7 +447,7 @@ def test_a_type_that_is_no_form_is_refused(asked: Any) -> None:
         ({"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1}, []),
     ],
 )
-def test_what_does_not_fit_is_told_in_a_sentence(found: Json, value: Json) -> None:
+def test_invalid_value_is_explained_in_a_sentence(found: Json, value: Json) -> None:
     (fault,) = check(of(a=found), {"a": value})
     assert fault.path == "a"
     assert fault.message.endswith((".", "?"))
@@ -455,7 +455,7 @@ def test_what_does_not_fit_is_told_in_a_sentence(found: Json, value: Json) -> No
 
 @pytest.mark.parametrize("kind", ["string", "number", "integer", "boolean", "array"])
 @pytest.mark.parametrize("wanted", ["email", "uri", "date", "date-time", "password"])
-def test_no_sentence_repeats_what_was_typed(kind: str, wanted: str) -> None:
+def test_error_message_does_not_repeat_the_value(kind: str, wanted: str) -> None:
     items: Json = {"enum": ["a"]}
     more: dict[str, dict[str, Json]] = {
         "string": {"format": wanted, "maxLength": 5},
@@ -468,25 +468,25 @@ def test_no_sentence_repeats_what_was_typed(kind: str, wanted: str) -> None:
 
 
 @pytest.mark.parametrize("content", [None, 3, "x", [], [{}]])
-def test_an_answer_that_is_no_object_is_told_as_a_whole(content: Json) -> None:
+def test_non_object_content_is_refused_as_a_whole(content: Json) -> None:
     assert messages(of(a={"type": "string"}), content) == {"": "The answer must be an object."}
 
 
-def test_missing_and_unknown_fields_are_told() -> None:
+def test_missing_and_unknown_fields_are_reported() -> None:
     found = messages(of(a={"type": "string"}, b={"enum": ["x"]}), {"c": 1})
     assert found["a"] == "Fill this in."
     assert found["b"] == "Choose what applies."
     assert "not asked for" in found[""]
 
 
-def test_an_answer_is_at_most_16_kilobytes_all_together() -> None:
+def test_answer_is_limited_to_16_kilobytes() -> None:
     schema = of(a={"type": "string"}, b={"type": "string"})
     half = "ü" * (CONTENT_BYTES_AT_MOST // 4)
     assert "too long" in messages(schema, {"a": half, "b": half})[""]
     assert messages(schema, {"a": half, "b": ""}) == {}
 
 
-def test_a_pattern_made_to_take_for_ever_does_not() -> None:
+def test_catastrophic_pattern_is_matched_quickly() -> None:
     schema = of(a={"type": "string", "pattern": "^(a+)+$"})
     assert messages(schema, {"a": "a" * 4095 + "!"}).keys() == {"a"}
     assert messages(schema, {"a": "a" * 4096}) == {}
@@ -503,7 +503,7 @@ class Picky(BaseModel):
         return value
 
 
-def test_an_authors_own_validation_fails_without_the_secret_in_its_words() -> None:
+def test_custom_validation_error_does_not_reveal_secret() -> None:
     with pytest.raises(Failed) as error:
         schema_of(Picky).typed({"key": "sesame"})
     assert "key" in str(error.value)
@@ -521,7 +521,7 @@ def filled(schema: Schema[Any], **given: str | list[str]) -> Any:
     return parse(schema, {**strings, "csrf": ["c5f1"]})
 
 
-def test_a_form_is_read_as_people_fill_it() -> None:
+def test_form_values_are_converted_to_field_types() -> None:
     schema = of(
         key={"type": "string"},
         count={"type": "integer"},
@@ -553,13 +553,13 @@ def test_a_form_is_read_as_people_fill_it() -> None:
     assert "ak_1" not in repr(parsed)
 
 
-def test_an_empty_form_says_what_is_missing_and_leaves_the_rest_out() -> None:
+def test_empty_form_reports_missing_fields_and_omits_optional_fields() -> None:
     parsed = filled(schema_of(Order), email=" ", count="", weight="")
     assert [fault.path for fault in parsed.faults] == ["email", "day"]
     assert parsed.content == {"extras": [], "is_gift": False}
 
 
-def test_text_that_was_there_and_is_cleared_does_not_come_back() -> None:
+def test_cleared_field_does_not_fall_back_to_default() -> None:
     schema = schema_of(
         {
             "type": "object",
@@ -588,7 +588,7 @@ def test_text_that_was_there_and_is_cleared_does_not_come_back() -> None:
         ({"type": "string"}, ["a", "b"], "more than once"),
     ],
 )
-def test_what_cannot_be_read_is_told_beside_its_field(
+def test_unreadable_form_value_is_reported_at_its_field(
     found: Json, text: str | list[str], words: str
 ) -> None:
     (fault,) = filled(of(a=found), a=text).faults
@@ -596,7 +596,7 @@ def test_what_cannot_be_read_is_told_beside_its_field(
     assert words in fault.message
 
 
-def test_a_key_of_several_lines_keeps_them() -> None:
+def test_multiline_text_stays_multiline() -> None:
     schema = of(pem={"type": "string", "maxLength": 4000})
     assert filled(schema, pem="-- a\r\nb\r\n-- c\r\n").content == {"pem": "-- a\nb\n-- c\n"}
 
@@ -635,7 +635,9 @@ ALWAYS = {"sure", "extras"}  # browsers do not send unchecked boxes
     content=st.fixed_dictionaries({name: values for name, (_, values) in VALUES.items()}),
     left_out=st.sets(st.sampled_from(sorted(VALUES.keys() - ALWAYS))),
 )
-def test_what_a_form_says_is_what_was_meant(content: dict[str, Any], left_out: set[str]) -> None:
+def test_form_values_convert_back_to_original_content(
+    content: dict[str, Any], left_out: set[str]
+) -> None:
     for schema, without in ((ALL, set[str]()), (SOME, left_out)):
         meant = {name: value for name, value in content.items() if name not in without}
         assert check(schema, meant) == ()
@@ -661,7 +663,7 @@ def test_what_a_form_says_is_what_was_meant(content: dict[str, Any], left_out: s
         st.sampled_from([f"answer.{name}" for name in VALUES]), st.lists(st.text(), max_size=3)
     )
 )
-def test_whatever_a_form_sends_it_is_read_or_told(sent: dict[str, list[str]]) -> None:
+def test_random_form_is_read_or_reported_as_invalid(sent: dict[str, list[str]]) -> None:
     parsed = parse(SOME, sent)
     assert check(SOME, parsed.content) == () or parsed.faults
 
@@ -676,7 +678,7 @@ WORDS = st.sampled_from(
 
 
 @given(found=st.dictionaries(WORDS, JSON | st.sampled_from(["string", "array", "#/$defs/a"])))
-def test_whatever_is_called_a_schema_only_invalid_question_is_raised(found: Any) -> None:
+def test_random_schema_raises_only_invalid_question(found: Any) -> None:
     try:
         schema = schema_of({"type": "object", "properties": {"a": found}, "$defs": {"a": found}})
     except InvalidQuestion:
@@ -685,7 +687,7 @@ def test_whatever_is_called_a_schema_only_invalid_question_is_raised(found: Any)
 
 
 @given(content=JSON, value=JSON)
-def test_whatever_the_content_it_is_checked(content: Any, value: Any) -> None:
+def test_random_content_is_checked_without_exception(content: Any, value: Any) -> None:
     check(SOME, content)
     for name in VALUES:
         check(SOME, {name: value})
@@ -698,7 +700,7 @@ class Measured(BaseModel):
     share: float = Described(gt=0, lt=1)
 
 
-def test_what_a_form_says_only_roughly_the_model_says_itself() -> None:
+def test_model_applies_rules_missing_from_form() -> None:
     # finding: A9
     schema = schema_of(Measured)
     assert [(field.kind, field.is_required) for field in schema.fields] == [
@@ -716,7 +718,7 @@ def test_what_a_form_says_only_roughly_the_model_says_itself() -> None:
             schema.typed({**right, **wrong})
 
 
-def test_what_need_not_be_there_need_not_where_annotations_are_postponed() -> None:
+def test_not_required_field_with_postponed_annotations_is_optional() -> None:
     # finding: A9
     asked: Any = TypedDict("asked", {"name": "str", "nick": "NotRequired[str]"})
     assert [(f.name, f.is_required) for f in schema_of(asked).fields] == [
@@ -725,7 +727,7 @@ def test_what_need_not_be_there_need_not_where_annotations_are_postponed() -> No
     ]
 
 
-def test_a_schema_that_no_form_shows_is_the_tools_own_fault() -> None:
+def test_unsupported_schema_raises_invalid_schema() -> None:
     # finding: A9
     wrongs: list[Any] = [{"type": "object", "properties": {"n": {"type": "object"}}}, list[str]]
     for wrong in wrongs:

@@ -124,7 +124,7 @@ def with_one_bit_changed(text: str) -> Iterator[str]:
         yield text[:index] + chr(ord(character) ^ 1 << index % 8) + text[index + 1 :]
 
 
-def test_what_a_certificate_of_paypals_signed_is_accepted() -> None:
+def test_delivery_signed_with_paypal_certificate_is_accepted() -> None:
     headers = [(name.upper(), value) for name, value in signed()]
     url = certificate_url(PAYPAL, body=BODY, headers=headers, now=NOON)
     assert url == HOST + "CERT-360caa42-fca2a594-90621ecd"
@@ -133,7 +133,7 @@ def test_what_a_certificate_of_paypals_signed_is_accepted() -> None:
     assert delivery.id is None
 
 
-def test_the_message_is_paypals_and_the_checksum_is_decimal() -> None:
+def test_signed_message_contains_decimal_checksum() -> None:
     [signature] = [value for name, value in signed() if name == "paypal-transmission-sig"]
     message = f"{TRANSMISSION_ID}|2026-03-01T12:00:00Z|{WEBHOOK_ID}|{zlib.crc32(BODY)}"
     rsa_key().public_key().verify(
@@ -143,11 +143,11 @@ def test_the_message_is_paypals_and_the_checksum_is_decimal() -> None:
 
 @settings(deadline=None)
 @given(body=st.binary(max_size=300))
-def test_every_body_comes_back_byte_for_byte(body: bytes) -> None:
+def test_verified_body_is_unchanged(body: bytes) -> None:
     assert received(signed(body), body).body == body
 
 
-def test_the_sandbox_has_addresses_and_a_name_of_its_own() -> None:
+def test_sandbox_has_its_own_addresses_and_certificate_name() -> None:
     sandbox = issued(PAYPAL_SANDBOX.certificate_name, by=root(), key=rsa_key())
     headers = signed(scheme=PAYPAL_SANDBOX)
     delivery = received(headers, scheme=PAYPAL_SANDBOX, certificate=sandbox.pem)
@@ -156,12 +156,12 @@ def test_the_sandbox_has_addresses_and_a_name_of_its_own() -> None:
     assert refusal(signed(), certificate=sandbox.pem) == "bad_certificate"
 
 
-def test_several_webhooks_of_ours_may_be_known() -> None:
+def test_several_webhook_ids_can_be_configured() -> None:
     for ids in (("OTHER", WEBHOOK_ID), (WEBHOOK_ID, "OTHER")):
         assert received(signed(), webhook_ids=ids).body == BODY
 
 
-def test_a_delivery_that_paypal_tries_for_three_days_is_still_accepted() -> None:
+def test_delivery_is_accepted_for_four_days() -> None:
     for then in (NOON, NOON - timedelta(days=4), NOON + timedelta(minutes=5)):
         assert received(signed(now=then)).sent_at == then
     for then, reason in (
@@ -171,7 +171,7 @@ def test_a_delivery_that_paypal_tries_for_three_days_is_still_accepted() -> None
         assert refusal_of_a_url(signed(now=then)) == reason
 
 
-def test_a_time_with_fractions_is_read() -> None:
+def test_timestamp_with_fractions_is_read() -> None:
     headers = with_header("paypal-transmission-time", "2026-03-01T12:00:00.123456789Z")
     assert certificate_url(PAYPAL, body=BODY, headers=headers, now=NOON).startswith(HOST)
     assert refusal(headers) == "bad_signature"
@@ -205,11 +205,11 @@ def test_a_time_with_fractions_is_read() -> None:
         "CERT-1",
     ],
 )
-def test_a_certificate_from_anywhere_else_is_not_even_fetched(url: str) -> None:
+def test_certificate_url_of_foreign_origin_is_not_fetched(url: str) -> None:
     assert refusal_of_a_url(with_header("paypal-cert-url", url)) == "foreign_url"
 
 
-def test_a_certificate_of_anybody_elses_is_refused() -> None:
+def test_certificate_of_another_issuer_or_name_is_refused() -> None:
     name, key = PAYPAL.certificate_name, rsa_key()
     other_root = issued("Root", is_authority=True)
     nobody = issued("Between", by=root())
@@ -229,7 +229,7 @@ def test_a_certificate_of_anybody_elses_is_refused() -> None:
         assert refusal(signed(), certificate=certificate) == "bad_certificate"
 
 
-def test_a_certificate_of_another_time_or_purpose_is_refused() -> None:
+def test_certificate_of_another_time_or_purpose_is_refused() -> None:
     name, key, second = PAYPAL.certificate_name, rsa_key(), timedelta(seconds=1)
     for certificate in (
         issued(name, by=root(), key=key, until=NOON - second),
@@ -242,14 +242,14 @@ def test_a_certificate_of_another_time_or_purpose_is_refused() -> None:
     assert refusal(signed(), certificate=late) == "bad_certificate"
 
 
-def test_a_weak_key_and_a_key_of_another_kind_are_refused() -> None:
+def test_certificate_with_weak_or_non_rsa_key_is_refused() -> None:
     name = PAYPAL.certificate_name
     for key in (rsa_key(1024), ec.generate_private_key(ec.SECP256R1())):
         certificate = issued(name, by=root(), key=key).pem
         assert refusal(signed(), certificate=certificate) == "bad_certificate"
 
 
-def test_another_key_of_paypals_did_not_sign_it() -> None:
+def test_signature_by_another_key_is_refused() -> None:
     other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     certificate = issued(PAYPAL.certificate_name, by=root(), key=other).pem
     assert refusal(signed(), certificate=certificate) == "bad_signature"
@@ -268,11 +268,11 @@ def test_another_key_of_paypals_did_not_sign_it() -> None:
     ],
     ids=range(7),
 )
-def test_what_is_no_certificate_is_refused(certificate: bytes) -> None:
+def test_malformed_certificate_is_refused(certificate: bytes) -> None:
     assert refusal(signed(), certificate=certificate) == "bad_certificate"
 
 
-def test_more_certificates_than_anybody_sends_are_refused() -> None:
+def test_too_many_certificates_are_refused() -> None:
     at_most = signer().pem + between().pem * (CERTIFICATES_AT_MOST - 1)
     assert received(signed(), certificate=at_most).body == BODY
     assert refusal(signed(), certificate=at_most + between().pem) == "bad_certificate"
@@ -280,7 +280,7 @@ def test_more_certificates_than_anybody_sends_are_refused() -> None:
 
 @pytest.mark.filterwarnings(SERIAL_NUMBER)
 @pytest.mark.parametrize("place", [0, 1])
-def test_no_byte_of_a_certificate_can_change(place: int) -> None:
+def test_certificate_with_one_byte_changed_is_refused(place: int) -> None:
     holders = (signer(), between())
     der = holders[place].certificate.public_bytes(Encoding.DER)
     unused_bits = len(der) - len(holders[place].certificate.signature) - 1
@@ -294,7 +294,7 @@ def test_no_byte_of_a_certificate_can_change(place: int) -> None:
         assert refusal(signed(), certificate=b"".join(parts)) == "bad_certificate"
 
 
-def test_of_all_trusted_roots_only_the_authoritys_are_believed() -> None:
+def test_only_roots_of_the_named_authority_are_trusted() -> None:
     other = issued("Other", is_authority=True)
     bundle = b"# some comment\n" + other.pem + b"\n# another\r\n" + root().pem
     ours = replace(PAYPAL, authority="Root and Sons")
@@ -310,14 +310,14 @@ def test_of_all_trusted_roots_only_the_authoritys_are_believed() -> None:
 
 
 @pytest.mark.parametrize("scheme", [PAYPAL, PAYPAL_SANDBOX], ids=lambda scheme: scheme.name)
-def test_the_bundle_that_httpx_trusts_has_roots_of_the_authority(scheme: CertificateScheme) -> None:
+def test_certifi_bundle_contains_roots_of_the_authority(scheme: CertificateScheme) -> None:
     assert isinstance(roots_of(scheme, bundle=certifi.contents().encode()), Store)
 
 
 # The signed content: headers, body and webhook id
 
 
-def test_no_bit_of_the_body_can_change_nor_its_length() -> None:
+def test_body_with_one_bit_or_length_changed_is_refused() -> None:
     headers = signed()
     for bit in range(len(BODY) * 8):
         changed = bytearray(BODY)
@@ -330,7 +330,7 @@ def test_no_bit_of_the_body_can_change_nor_its_length() -> None:
 @pytest.mark.parametrize(
     "name", ["paypal-transmission-id", "paypal-transmission-time", "paypal-transmission-sig"]
 )
-def test_no_character_of_a_signed_header_can_change(name: str) -> None:
+def test_signed_header_with_one_character_changed_is_refused(name: str) -> None:
     value = dict(signed())[name]
     for changed in with_one_bit_changed(value):
         assert refusal(with_header(name, changed)) in {
@@ -341,23 +341,21 @@ def test_no_character_of_a_signed_header_can_change(name: str) -> None:
         }
 
 
-def test_another_body_with_the_same_checksum_is_accepted_which_is_why_the_object_is_fetched() -> (
-    None
-):
+def test_another_body_with_same_checksum_is_accepted() -> None:
     polynomial = int(format(0x104C11DB7, "033b")[::-1], 2).to_bytes(5, "little")
     other = bytes(a ^ b for a, b in zip(BODY, polynomial.ljust(len(BODY), b"\0"), strict=True))
     assert other != BODY
     assert received(signed(), other).body == other
 
 
-def test_a_delivery_for_somebody_elses_webhook_is_refused() -> None:
+def test_delivery_for_another_webhook_is_refused() -> None:
     assert refusal(signed(webhook_id="THEIRS")) == "bad_signature"
 
 
 @pytest.mark.parametrize(
     "webhook_ids", [(), ("",), (WEBHOOK_ID, ""), ("a|b",), ("é",), ("W" * 65,), (" ",)]
 )
-def test_without_a_webhook_of_ours_nothing_is_accepted(webhook_ids: tuple[str, ...]) -> None:
+def test_delivery_without_configured_webhook_id_is_refused(webhook_ids: tuple[str, ...]) -> None:
     assert refusal(signed(), webhook_ids=webhook_ids) == "no_secret"
 
 
@@ -395,7 +393,7 @@ def test_without_a_webhook_of_ours_nothing_is_accepted(webhook_ids: tuple[str, .
         ("paypal-cert-url", HOST + "C" * 600),
     ],
 )
-def test_a_malformed_header_is_refused(name: str, value: str) -> None:
+def test_malformed_header_is_refused(name: str, value: str) -> None:
     assert refusal_of_a_url(with_header(name, value)) == "malformed_header"
 
 
@@ -408,7 +406,7 @@ def test_a_malformed_header_is_refused(name: str, value: str) -> None:
         "paypal-transmission-time",
     ],
 )
-def test_each_header_comes_once(name: str) -> None:
+def test_missing_or_repeated_header_is_refused(name: str) -> None:
     value = dict(signed())[name]
     assert refusal_of_a_url(with_header(name)) == "missing_header"
     assert refusal_of_a_url(with_header(name, value, value)) == "malformed_header"
@@ -416,17 +414,17 @@ def test_each_header_comes_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
-def test_the_ends_of_time_are_refused(time: str) -> None:
+def test_extreme_timestamps_are_refused(time: str) -> None:
     reason = "too_old" if time.startswith("0") else "too_new"
     assert refusal_of_a_url(with_header("paypal-transmission-time", time)) == reason
 
 
-def test_the_header_that_names_an_algorithm_is_not_asked() -> None:
+def test_algorithm_header_is_ignored() -> None:
     assert received(with_header("paypal-auth-algo", "SHA1withRSA")).body == BODY
     assert received(with_header("paypal-auth-algo")).body == BODY
 
 
-def test_too_large_a_body_is_refused_though_it_is_signed() -> None:
+def test_too_large_body_is_refused_even_if_signed() -> None:
     body = bytes(BODY_BYTES_AT_MOST + 1)
     headers = signed(body)
     with pytest.raises(Unverified) as refused:
@@ -441,7 +439,7 @@ def test_too_large_a_body_is_refused_though_it_is_signed() -> None:
     values=st.lists(st.tuples(st.integers(0, 4), st.text(max_size=60)), max_size=7),
     certificate=st.binary(max_size=60),
 )
-def test_whatever_is_sent_nothing_but_unverified_is_raised(
+def test_random_delivery_raises_only_unverified(
     body: bytes, values: list[tuple[int, str]], certificate: bytes
 ) -> None:
     names = [name for name, _ in signed()]
@@ -450,7 +448,7 @@ def test_whatever_is_sent_nothing_but_unverified_is_raised(
     refusal(headers, body, certificate=certificate)
 
 
-def test_an_address_of_ones_own_can_be_pinned_for_a_sandbox() -> None:
+def test_custom_certificate_address_can_be_set_for_sandbox() -> None:
     address = "http://127.0.0.1:8765/sandbox/paypal/certs/"
     ours = replace(PAYPAL, certificate_addresses=(address,))
     headers = signed(scheme=ours)

@@ -73,7 +73,7 @@ def sha256(key: bytes, message: bytes) -> bytes:
 # The vendors' own libraries
 
 
-def test_a_key_without_prefix_or_padding_is_read_as_their_library_reads_it() -> None:
+def test_secret_without_prefix_or_padding_is_read_like_vendor_library() -> None:
     now = datetime.now(UTC)
     for secret in ("c2VjcmV0IHNlY3JldCBzZWNyZXQ", "whsec_c2VjcmV0IHNlY3JldCBzZWNyZXQ"):
         headers = [
@@ -84,7 +84,7 @@ def test_a_key_without_prefix_or_padding_is_read_as_their_library_reads_it() -> 
         assert received(STANDARD_WEBHOOKS, headers, secret, now=now).id == "msg_1"
 
 
-def test_what_we_sign_our_verifier_and_their_library_believe_by_each_secret() -> None:
+def test_our_signature_is_accepted_by_us_and_vendor_library() -> None:
     now, other = datetime.now(UTC), "whsec_c2VjcmV0IHNlY3JldCBzZWNyZXQgYWdhaW4="
     headers = sign(
         STANDARD_WEBHOOKS, body=BODY, id="msg_1", secrets=[STANDARD_SECRET, other], now=now
@@ -98,9 +98,7 @@ def test_what_we_sign_our_verifier_and_their_library_believe_by_each_secret() ->
     ("scheme", "secret"),
     [(STRIPE, STRIPE_SECRET), (STANDARD_WEBHOOKS, PUBLIC), (STANDARD_WEBHOOKS, "whsec_")],
 )
-def test_what_is_not_sent_so_and_what_is_no_secret_of_ours_signs_nothing(
-    scheme: Scheme, secret: str
-) -> None:
+def test_signing_with_unsupported_scheme_or_secret_is_refused(scheme: Scheme, secret: str) -> None:
     with pytest.raises(ValueError):
         sign(scheme, body=BODY, id="msg_1", secrets=[secret], now=NOON)
 
@@ -116,9 +114,7 @@ def test_what_is_not_sent_so_and_what_is_no_secret_of_ours_signs_nothing(
         "v1,bm9wZQ== v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE= v2,bm9wZQ==",
     ],
 )
-def test_the_published_example_of_standard_webhooks_is_accepted(
-    family: str, signature: str
-) -> None:
+def test_published_standard_webhooks_example_is_accepted(family: str, signature: str) -> None:
     headers = [
         (family + "id", "msg_p5jXN8AQM9LWM0D4loKWxJek"),
         (family + "timestamp", "1614265330"),
@@ -130,7 +126,7 @@ def test_the_published_example_of_standard_webhooks_is_accepted(
     assert (delivery.id, delivery.sent_at) == ("msg_p5jXN8AQM9LWM0D4loKWxJek", then)
 
 
-def test_the_published_example_of_an_ed25519_signature_is_accepted() -> None:
+def test_published_ed25519_example_is_accepted() -> None:
     signature = (
         "v1a,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM"
         "+m7TBAg=="
@@ -146,7 +142,7 @@ def test_the_published_example_of_an_ed25519_signature_is_accepted() -> None:
     assert received(STANDARD_WEBHOOKS, headers, public, body=body, now=then).body == body
 
 
-def test_the_documented_example_of_github_is_accepted() -> None:
+def test_documented_github_example_is_accepted() -> None:
     body = b"Hello, World!"
     headers = [
         (
@@ -160,7 +156,7 @@ def test_the_documented_example_of_github_is_accepted() -> None:
     assert signing.github(body, secret=GITHUB_SECRET) == headers[:1]
 
 
-def test_an_id_that_nothing_signs_is_not_in_the_delivery() -> None:
+def test_unsigned_id_is_not_in_delivery() -> None:
     headers = [*signed(GITHUB), ("X-GitHub-Delivery", "made up")]
     assert received(GITHUB, headers).id is None
 
@@ -168,14 +164,14 @@ def test_an_id_that_nothing_signs_is_not_in_the_delivery() -> None:
 # The other senders
 
 
-def test_paddle_is_a_declaration() -> None:
+def test_paddle_signature_is_verified() -> None:
     mac = sha256(b"pdl_ntfset_secret", b"%d:%b" % (NOON.timestamp(), BODY)).hex()
     value = f"ts={int(NOON.timestamp())};h1={mac}"
     assert signed(PADDLE) == [("Paddle-Signature", value)]
     assert received(PADDLE, [("Paddle-Signature", value)]).sent_at == NOON
 
 
-def test_square_is_a_declaration_and_signs_our_configured_address() -> None:
+def test_square_signature_of_configured_url_is_verified() -> None:
     mac = base64.b64encode(sha256(b"square secret", URL.encode() + BODY)).decode()
     headers = [("X-Square-HmacSha256-Signature", mac)]
     assert received(SQUARE, headers).body == BODY
@@ -184,7 +180,7 @@ def test_square_is_a_declaration_and_signs_our_configured_address() -> None:
             verify(SQUARE, body=BODY, headers=headers, secrets=["square secret"], now=NOON, url=url)
 
 
-def test_square_is_not_read_without_a_configured_address() -> None:
+def test_square_delivery_without_configured_url_is_refused() -> None:
     with pytest.raises(Unverified) as refused:
         verify(SQUARE, body=BODY, headers=signed(SQUARE), secrets=["square secret"], now=NOON)
     assert refused.value.reason == "no_url"
@@ -198,14 +194,12 @@ def test_square_is_not_read_without_a_configured_address() -> None:
         (LEMON_SQUEEZY, "X-Signature", ""),
     ],
 )
-def test_a_mac_over_the_body_alone_is_a_declaration(
-    scheme: Scheme, header: str, label: str
-) -> None:
+def test_signature_of_body_alone_is_verified(scheme: Scheme, header: str, label: str) -> None:
     mac = sha256(SECRETS[scheme].encode(), BODY).hex()
     assert received(scheme, [(header, label + mac)]).body == BODY
 
 
-def test_a_sender_that_repeats_its_header_while_a_key_rolls_is_accepted() -> None:
+def test_repeated_signature_header_during_key_rotation_is_accepted() -> None:
     new, old = (sha256(key, BODY).hex() for key in (b"new", b"old"))
     headers = [("X-Mollie-Signature", f"sha256={new}"), ("X-Mollie-Signature", f"sha256={old}")]
     assert received(MOLLIE, headers, "old").body == BODY
@@ -233,7 +227,7 @@ def test_a_scheme_signs_the_body_once_and_nothing_unknown(message: str) -> None:
         {"message": "{ts}.{body}"},
     ],
 )
-def test_a_scheme_believes_no_time_and_no_id_that_it_does_not_sign(fields: dict[str, str]) -> None:
+def test_scheme_with_unsigned_time_or_id_is_invalid(fields: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="exactly where its message signs it"):
         Scheme(name="loose", signature_header="x-mac", **fields)  # type: ignore[arg-type]
 
@@ -244,31 +238,31 @@ def test_a_scheme_believes_no_time_and_no_id_that_it_does_not_sign(fields: dict[
 @named
 @settings(deadline=None)
 @given(body=st.binary(max_size=300))
-def test_every_body_comes_back_byte_for_byte(scheme: Scheme, body: bytes) -> None:
+def test_verified_body_is_unchanged(scheme: Scheme, body: bytes) -> None:
     assert received(scheme, signed(scheme, body), body=body).body == body
 
 
 @named
-def test_bytes_that_are_no_text_and_an_empty_body_are_fine(scheme: Scheme) -> None:
+def test_binary_and_empty_bodies_are_accepted(scheme: Scheme) -> None:
     for body in (b"", b"\xff\xfe\x00", bytes(range(256)), b"{body}{ts}{id}{url}{0}%s"):
         assert received(scheme, signed(scheme, body), body=body).body == body
 
 
 @named
-def test_the_largest_body_is_accepted(scheme: Scheme) -> None:
+def test_largest_body_is_accepted(scheme: Scheme) -> None:
     body = bytes(BODY_BYTES_AT_MOST)
     assert received(scheme, signed(scheme, body), body=body).body == body
 
 
 @named
-def test_the_names_of_headers_may_be_written_in_any_case(scheme: Scheme) -> None:
+def test_header_names_are_case_insensitive(scheme: Scheme) -> None:
     for write in (str.lower, str.upper, str.title):
         headers = [(write(name), value) for name, value in signed(scheme)]
         assert received(scheme, [("Host", "x"), *headers, ("host", "y")]).body == BODY
 
 
 @named
-def test_while_a_secret_rolls_both_are_accepted(scheme: Scheme) -> None:
+def test_old_and_new_secret_are_accepted_during_rotation(scheme: Scheme) -> None:
     other = "c2VjcmV0IHNlY3JldCBzZWNyZXQ=" if scheme.key == "base64" else "c0ffee00"
     for secrets in ((other, SECRETS[scheme]), (SECRETS[scheme], other)):
         assert received(scheme, signed(scheme), *secrets).body == BODY
@@ -278,7 +272,7 @@ def test_while_a_secret_rolls_both_are_accepted(scheme: Scheme) -> None:
 
 
 @pytest.mark.parametrize("scheme", [STRIPE, STANDARD_WEBHOOKS], ids=lambda scheme: scheme.name)
-def test_one_good_signature_among_several_is_enough(scheme: Scheme) -> None:
+def test_one_valid_signature_among_several_is_enough(scheme: Scheme) -> None:
     *before, (name, value) = signed(scheme)
     assert scheme.separator
     good = value.split(scheme.separator)
@@ -291,7 +285,7 @@ def test_one_good_signature_among_several_is_enough(scheme: Scheme) -> None:
 @pytest.mark.parametrize(
     ("scheme", "minutes"), [(STRIPE, 5), (STANDARD_WEBHOOKS, 5), (replace(STRIPE, name="x"), 5)]
 )
-def test_a_delivery_is_accepted_for_five_minutes_both_ways(scheme: Scheme, minutes: int) -> None:
+def test_delivery_is_accepted_within_five_minutes(scheme: Scheme, minutes: int) -> None:
     is_standard = scheme is STANDARD_WEBHOOKS
     secret = STANDARD_SECRET if is_standard else STRIPE_SECRET
     headers = signed(STANDARD_WEBHOOKS if is_standard else STRIPE)
@@ -324,12 +318,12 @@ def privately(
 
 @settings(deadline=None)
 @given(body=st.binary(max_size=300))
-def test_a_signature_by_the_private_key_is_accepted(body: bytes) -> None:
+def test_private_key_signature_is_accepted(body: bytes) -> None:
     delivery = received(STANDARD_WEBHOOKS, privately(body), PUBLIC, body=body)
     assert (delivery.id, delivery.body, delivery.sent_at) == ("msg_1", body, NOON)
 
 
-def test_a_public_key_and_a_shared_secret_may_stand_side_by_side() -> None:
+def test_public_key_and_shared_secret_can_be_configured_together() -> None:
     secrets = (PUBLIC, STANDARD_SECRET)
     assert received(STANDARD_WEBHOOKS, privately(), *secrets).id == "msg_1"
     assert received(STANDARD_WEBHOOKS, signed(STANDARD_WEBHOOKS), *secrets).id == "msg_1"
@@ -346,7 +340,7 @@ def test_a_public_key_and_a_shared_secret_may_stand_side_by_side() -> None:
 # The result of verification
 
 
-def test_only_verification_makes_a_delivery() -> None:
+def test_delivery_can_only_be_created_by_verification() -> None:
     with pytest.raises(TypeError, match=r"only verify\(\) can create"):
         Delivery(scheme="stripe", id=None, body=BODY, sent_at=NOON, proof=object())
     with pytest.raises(TypeError):
@@ -358,14 +352,14 @@ def test_only_verification_makes_a_delivery() -> None:
         delivery.body = b"another"  # type: ignore[misc]
 
 
-def test_no_other_module_can_prove_anything() -> None:
+def test_only_verifying_modules_use_the_proof() -> None:
     house = Path(__file__).parents[3]
     paths = [path for name in ("flows", "webapp") for path in (house / name).rglob("*.py")]
     proving = [path.name for path in paths if re.search(r"\bPROOF\b", path.read_text("utf-8"))]
     assert sorted(proving) == ["certificates.py", "signatures.py"]
 
 
-def test_a_delivery_does_not_show_its_body() -> None:
+def test_repr_of_delivery_hides_body() -> None:
     delivery = received(STANDARD_WEBHOOKS, signed(STANDARD_WEBHOOKS))
     assert repr(delivery) == f"Delivery('standard-webhooks', id='msg_1', {len(BODY)} bytes)"
     assert "evt_1" not in f"{delivery} {delivery!r}"

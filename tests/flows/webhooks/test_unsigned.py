@@ -17,7 +17,7 @@ from flows.payments.mollie.responses import NOTICE_BYTES_AT_MOST, read_id
         b"amount=9&id=tr_5B8cwPMGnU6qLbRvo7qEZo",
     ],
 )
-def test_a_payments_id_is_read_and_what_stands_beside_it_is_not(body: bytes) -> None:
+def test_payment_id_is_read_and_other_fields_are_ignored(body: bytes) -> None:
     assert read_id(body) == "tr_5B8cwPMGnU6qLbRvo7qEZo"
 
 
@@ -47,13 +47,13 @@ def test_a_payments_id_is_read_and_what_stands_beside_it_is_not(body: bytes) -> 
         b"\xff\xfe",
     ],
 )
-def test_anything_else_is_refused(body: bytes) -> None:
+def test_malformed_notice_is_refused(body: bytes) -> None:
     with pytest.raises(Unverified) as refused:
         read_id(body)
     assert refused.value.reason == "malformed_body"
 
 
-def test_a_long_notice_is_refused_before_it_is_read() -> None:
+def test_too_long_notice_is_refused_before_parsing() -> None:
     tail = b"&x=" + b"1" * (NOTICE_BYTES_AT_MOST - len(b"id=tr_1&x="))
     assert read_id(b"id=tr_1" + tail) == "tr_1"
     with pytest.raises(Unverified) as refused:
@@ -62,7 +62,7 @@ def test_a_long_notice_is_refused_before_it_is_read() -> None:
 
 
 @given(body=st.binary(max_size=60) | st.binary(max_size=60).map(b"id=tr_".__add__))
-def test_whatever_bytes_are_sent_an_id_is_read_or_unverified_is_raised(body: bytes) -> None:
+def test_random_bytes_give_an_id_or_raise_unverified(body: bytes) -> None:
     try:
         id = read_id(body)
     except Unverified:

@@ -11,7 +11,7 @@ from tests.support.signers import PADDLE, SQUARE
 # Paddle
 
 
-def test_paddles_own_example_is_accepted_while_its_secrets_roll() -> None:
+def test_published_paddle_example_is_accepted_during_secret_rotation() -> None:
     then = datetime.fromtimestamp(1696195954, UTC)
     value = (
         "ts=1696195954;h1=dummy;h1=d96299976a6eb066f484d7fde011ac56fc32b38fc9940bc419d6e537fdc6ef02"
@@ -47,7 +47,7 @@ def test_paddles_own_example_is_accepted_while_its_secrets_roll() -> None:
         ),
     ],
 )
-def test_squares_own_examples_are_accepted(body: bytes, signature: str) -> None:
+def test_published_square_examples_are_accepted(body: bytes, signature: str) -> None:
     delivery = verify(
         SQUARE,
         body=body,

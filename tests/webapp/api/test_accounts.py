@@ -41,7 +41,7 @@ async def kept(here: AskingEnv) -> Connection:
     return found
 
 
-async def test_what_a_user_has_connected_is_listed_and_read_without_its_key(
+async def test_user_account_is_listed_and_read_without_access_token(
     here: AskingEnv, shop: Program
 ) -> None:
     id = await shop.connected(here)
@@ -53,7 +53,7 @@ async def test_what_a_user_has_connected_is_listed_and_read_without_its_key(
     assert await listed(shop, "bob") == []
 
 
-async def test_an_account_is_seen_by_the_program_that_asked_and_by_no_other(
+async def test_account_is_visible_to_program_which_asked_and_hidden_from_others(
     here: AskingEnv, shop: Program
 ) -> None:
     id = await shop.connected(here)
@@ -64,7 +64,7 @@ async def test_an_account_is_seen_by_the_program_that_asked_and_by_no_other(
             assert (refused.status_code, refused.json()["code"]) == (404, "NO_SUCH_ACCOUNT")
 
 
-async def test_what_a_user_lets_a_tool_use_a_program_does_not_get(
+async def test_account_shared_with_tool_is_hidden_from_program(
     here: AskingEnv, shop: Program
 ) -> None:
     async def look() -> str:
@@ -77,7 +77,7 @@ async def test_what_a_user_lets_a_tool_use_a_program_does_not_get(
     assert (await shop.at(f"accounts/{(await kept(here)).id}", params=ANN)).status_code == 404
 
 
-async def test_who_stops_sharing_it_with_the_program_has_taken_it_away(
+async def test_program_loses_account_when_user_stops_sharing(
     here: AskingEnv, teller: Program
 ) -> None:
     id = await teller.connected(here)
@@ -87,7 +87,7 @@ async def test_who_stops_sharing_it_with_the_program_has_taken_it_away(
     assert (await teller.at(f"accounts/{id}/token", params=ANN)).status_code == 404
 
 
-async def test_a_token_is_told_to_a_key_with_that_scope_alone(
+async def test_token_is_returned_to_key_with_tokens_scope(
     here: AskingEnv, shop: Program, teller: Program
 ) -> None:
     id = await shop.connected(here)
@@ -99,7 +99,7 @@ async def test_a_token_is_told_to_a_key_with_that_scope_alone(
     assert "refresh_token" not in told
 
 
-async def test_a_token_that_is_over_is_renewed_before_it_is_told(
+async def test_expired_token_is_refreshed_before_api_returns_token(
     here: AskingEnv, teller: Program
 ) -> None:
     id = await teller.connected(here)
@@ -109,7 +109,7 @@ async def test_a_token_that_is_over_is_renewed_before_it_is_told(
     assert before != told["access_token"] == (await kept(here)).access_token
 
 
-async def test_of_an_account_that_works_no_more_the_program_is_told_to_ask_again(
+async def test_lapsed_account_returns_409_and_asks_program_to_connect_again(
     here: AskingEnv, teller: Program
 ) -> None:
     id = await teller.connected(here)
@@ -121,7 +121,7 @@ async def test_of_an_account_that_works_no_more_the_program_is_told_to_ask_again
         assert "kind oauth" in told.json()["detail"]
 
 
-async def test_a_disconnected_account_is_given_back_and_gone(
+async def test_disconnected_account_is_revoked_and_no_longer_found(
     here: AskingEnv, teller: Program
 ) -> None:
     id = await teller.connected(here)
@@ -135,7 +135,7 @@ async def test_a_disconnected_account_is_given_back_and_gone(
     assert (await kept(here)).access_token == ""
 
 
-async def test_the_audit_names_the_key_that_disconnected() -> None:
+async def test_audit_names_key_which_disconnected_account() -> None:
     async with living(asking_env(policies=AUDITED)) as here, program_at(here) as shop:
         (key,) = await here.service.api_keys.all()
         id = await shop.connected(here)
@@ -145,7 +145,7 @@ async def test_the_audit_names_the_key_that_disconnected() -> None:
         assert ends == [f"key {tail_of(key)}"]
 
 
-async def test_what_others_use_too_is_lost_to_the_program_alone(
+async def test_deleting_account_used_by_other_program_does_not_revoke_account(
     here: AskingEnv, shop: Program
 ) -> None:
     id = await shop.connected(here)
@@ -159,7 +159,7 @@ async def test_what_others_use_too_is_lost_to_the_program_alone(
     assert [one["id"] for one in await listed(shop)] == [id]
 
 
-async def test_a_key_for_one_user_needs_no_user_and_reaches_no_other(
+async def test_key_for_single_user_needs_no_user_and_cannot_reach_others(
     here: AskingEnv, shop: Program
 ) -> None:
     ann, bob = await shop.connected(here), await shop.connected(here, user="bob")
@@ -181,7 +181,7 @@ def refusing(here: AskingEnv, reply: httpx.Response, *, times: int = 9) -> None:
 
 @pytest.mark.parametrize("verb", ["token", "proxy"])
 @pytest.mark.parametrize("vendor", ["Atlassian", "HubSpot", "Zoho", "a plain 401"])
-async def test_refused_refresh_tells_the_program_to_ask_again(
+async def test_refused_refresh_returns_account_lapsed_until_reconnected(
     here: AskingEnv, teller: Program, vendor: str, verb: str
 ) -> None:
     # finding: XO1
@@ -199,7 +199,7 @@ async def test_refused_refresh_tells_the_program_to_ask_again(
 
 
 @pytest.mark.parametrize("verb", ["token", "proxy"])
-async def test_refused_client_tells_the_program_that_the_operator_has_to_act(
+async def test_refused_client_error_says_operator_has_to_act(
     here: AskingEnv, teller: Program, verb: str
 ) -> None:
     # finding: XO1
@@ -215,7 +215,7 @@ async def test_refused_client_tells_the_program_that_the_operator_has_to_act(
     assert (refused.status_code, "operator" in refused.json()["detail"]) == (502, True)
 
 
-async def test_number_of_a_problem_is_in_the_log(
+async def test_error_id_of_problem_is_in_log(
     here: AskingEnv, shop: Program, caplog: pytest.LogCaptureFixture
 ) -> None:
     # finding: XV4

@@ -19,7 +19,7 @@ async def sent(here: ApprovalEnv, path: str, headers: dict[str, str], json: Any 
         return await client.post(path, json=json)
 
 
-async def test_an_approver_reads_their_inbox_and_answers():
+async def test_approver_lists_inbox_and_answers_request():
     async with approving(shop()) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
         token = here.own("frank")
@@ -42,7 +42,7 @@ async def test_an_approver_reads_their_inbox_and_answers():
         assert await caller.text("refund", order="o8") == "o8 is paid back"
 
 
-async def test_a_no_of_a_group_has_its_reason():
+async def test_group_decline_reaches_asker_with_reason():
     async with approving(shop()) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
         token = here.own("carol", groups=["finance-approvers"])
@@ -55,7 +55,7 @@ async def test_a_no_of_a_group_has_its_reason():
         assert "No receipt" in told
 
 
-async def test_no_key_and_no_other_person_decides():
+async def test_api_key_asker_or_stale_token_cannot_decide():
     async with approving(shop()) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
         (request,) = (await sent(here, "/api/inbox", here.own("frank"))).json()["requests"]
@@ -79,7 +79,7 @@ async def test_no_key_and_no_other_person_decides():
         assert (await here.asked()).status is Status.PENDING
 
 
-async def test_whoever_asks_does_not_decide_over_the_api_either():
+async def test_asker_cannot_decide_own_request_through_api():
     async with approving(shop()) as here, here.asking("frank") as caller:
         await caller.result("refund", order="o8")
         token = here.own("frank")

@@ -32,7 +32,7 @@ async def desk(here: AskingEnv) -> AsyncIterator[Program]:
         yield desk
 
 
-async def test_an_operator_reads_page_by_page_and_sends_one_again(
+async def test_operator_lists_events_page_by_page_and_replays_event(
     here: AskingEnv, desk: Program
 ) -> None:
     found, behind = list[dict[str, Any]](), dict[str, str]()
@@ -54,7 +54,7 @@ async def test_an_operator_reads_page_by_page_and_sends_one_again(
     assert sent.json() == {"events": [], "after": None}
 
 
-async def test_what_is_no_event_and_what_does_not_fit_is_told_so(desk: Program) -> None:
+async def test_unknown_event_returns_404_and_invalid_query_returns_400(desk: Program) -> None:
     for id in ("evt_", "evt_" + "a" * 36, "evt_" + "a" * 35 + "é", "x" * 2000):
         answer = await desk.client.post(f"{PATH}/{id}/replay")
         assert (answer.status_code, answer.json()["code"]) == (404, "NO_SUCH_EVENT")
@@ -64,7 +64,7 @@ async def test_what_is_no_event_and_what_does_not_fit_is_told_so(desk: Program) 
         assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_INPUT")
 
 
-async def test_only_a_key_that_operates_reads_events_and_it_asks_nobody(
+async def test_operator_key_reads_events_and_cannot_ask_questions(
     here: AskingEnv, desk: Program
 ) -> None:
     for scope, owners in ((KeyScope.ASK, ()), (KeyScope.APPROVE, ("ann",))):

@@ -49,7 +49,7 @@ async def given_at_the_provider(here: AskingEnv) -> list[int]:
     return [one["amount"] for one in told["data"]]
 
 
-async def test_what_a_user_paid_is_listed_and_read(here: AskingEnv, shop: Program) -> None:
+async def test_user_payment_is_listed_and_read(here: AskingEnv, shop: Program) -> None:
     asked = await shop.paid(here)
     (told,) = await listed(shop)
     assert told == asked["payment"]
@@ -60,7 +60,7 @@ async def test_what_a_user_paid_is_listed_and_read(here: AskingEnv, shop: Progra
     assert [one["id"] for one in await listed(shop, status="spent")] == [told["id"]]
 
 
-async def test_what_was_refunded_before_it_was_used_is_not_taken(
+async def test_payment_refunded_before_use_cannot_be_claimed(
     here: AskingEnv, till: Program
 ) -> None:
     asked = await till.paid(here)
@@ -74,7 +74,7 @@ async def test_what_was_refunded_before_it_was_used_is_not_taken(
     assert (await till.post(later["id"], "taken")).status_code == 200  # repeated after the refund
 
 
-async def test_of_taking_and_refunding_at_one_moment_one_counts(
+async def test_concurrent_claim_and_refund_cannot_both_succeed(
     here: AskingEnv, till: Program
 ) -> None:
     asked = await till.paid(here)
@@ -84,7 +84,7 @@ async def test_of_taking_and_refunding_at_one_moment_one_counts(
     assert sorted((back.status_code, taken.status_code)) == [200, 409]
 
 
-async def test_a_list_goes_on_behind_its_page(here: AskingEnv, shop: Program) -> None:
+async def test_payment_list_continues_after_page(here: AskingEnv, shop: Program) -> None:
     ids = [(await shop.paid(here))["payment"]["id"] for _ in range(3)]
     page = (await shop.at("payments", params={**ANN, "limit": 2})).json()
     rest = (await shop.at("payments", params={**ANN, "after": page["after"]})).json()
@@ -93,7 +93,7 @@ async def test_a_list_goes_on_behind_its_page(here: AskingEnv, shop: Program) ->
     assert rest["after"] is None
 
 
-async def test_what_a_tool_or_another_program_was_paid_is_not_seen(
+async def test_payment_of_tool_or_other_program_is_hidden(
     here: AskingEnv, shop: Program, till: Program
 ) -> None:
     async def buy() -> str:
@@ -112,14 +112,14 @@ async def test_what_a_tool_or_another_program_was_paid_is_not_seen(
     assert await given_at_the_provider(here) == []
 
 
-async def test_a_refund_needs_a_key_with_that_scope(here: AskingEnv, shop: Program) -> None:
+async def test_refund_needs_key_with_refund_scope(here: AskingEnv, shop: Program) -> None:
     asked = await shop.paid(here)
     refused = await refunded(shop, asked["payment"]["id"])
     assert (refused.status_code, "refund" in refused.json()["detail"]) == (403, True)
     assert await given_at_the_provider(here) == []
 
 
-async def test_a_refund_asked_for_again_is_the_same_refund(here: AskingEnv, till: Program) -> None:
+async def test_repeated_refund_request_refunds_once(here: AskingEnv, till: Program) -> None:
     id = (await till.paid(here))["payment"]["id"]
     answers = await asyncio.gather(*(refunded(till, id, reason="Broken.") for _ in range(4)))
     answers.append(await refunded(till, id))
@@ -134,7 +134,7 @@ async def test_a_refund_asked_for_again_is_the_same_refund(here: AskingEnv, till
 @pytest.mark.httpx_mock(
     should_mock=lambda request: (request.method, request.url.path) == ("POST", REFUNDS)
 )
-async def test_a_provider_that_fails_is_asked_again_and_refunds_once(
+async def test_failed_refund_is_retried_with_same_idempotency_key(
     here: AskingEnv, till: Program, httpx_mock: HTTPXMock
 ) -> None:
     id = (await till.paid(here))["payment"]["id"]
@@ -158,9 +158,7 @@ async def test_a_provider_that_fails_is_asked_again_and_refunds_once(
     assert keys == {asked.headers["idempotency-key"]}
 
 
-async def test_a_part_is_refunded_once_however_often_it_is_asked_for(
-    here: AskingEnv, till: Program
-) -> None:
+async def test_repeated_partial_refund_refunds_amount_once(here: AskingEnv, till: Program) -> None:
     id = (await till.paid(here))["payment"]["id"]
     for _ in range(2):
         told = (await refunded(till, id, amount="3.00")).json()
@@ -172,7 +170,7 @@ async def test_a_part_is_refunded_once_however_often_it_is_asked_for(
 
 
 @pytest.mark.parametrize("amount", ["0", "-1.00", "9.01", "1.005", "many", "", "1e9"])
-async def test_what_is_no_part_of_it_is_refused(
+async def test_invalid_partial_amount_is_refused(
     here: AskingEnv, till: Program, amount: str
 ) -> None:
     id = (await till.paid(here))["payment"]["id"]
@@ -181,7 +179,7 @@ async def test_what_is_no_part_of_it_is_refused(
     assert await given_at_the_provider(here) == []
 
 
-async def test_the_audit_names_the_key_that_refunded() -> None:
+async def test_audit_names_key_which_refunded_payment() -> None:
     about: dict[str, Any] = {"also": (KeyScope.REFUND,)}
     async with living(asking_env(policies=AUDITED)) as here, program_at(here, **about) as till:
         (key,) = await here.service.api_keys.all()
@@ -198,7 +196,7 @@ async def test_the_audit_names_the_key_that_refunded() -> None:
         }
 
 
-async def test_what_was_taken_is_refunded_only_if_that_is_meant(
+async def test_claimed_payment_is_refunded_only_with_also_spent(
     here: AskingEnv, till: Program
 ) -> None:
     asked = await till.paid(here)
@@ -210,7 +208,7 @@ async def test_what_was_taken_is_refunded_only_if_that_is_meant(
     assert (told.status_code, told.json()["status"]) == (200, "refunded")
 
 
-async def test_what_is_refunded_is_not_taken_any_more(here: AskingEnv, till: Program) -> None:
+async def test_refunded_payment_cannot_be_claimed(here: AskingEnv, till: Program) -> None:
     asked = await till.paid(here)
     await refunded(till, asked["payment"]["id"])
     await till.post(asked["id"], "taken")

@@ -33,7 +33,7 @@ async def shop(env: PeopleEnv) -> AsyncIterator[Program]:
         yield program
 
 
-async def test_the_browser_that_signs_in_as_that_person_opens_the_link_and_no_other(
+async def test_link_opens_in_browser_signed_in_as_asked_person_and_in_no_other(
     env: PeopleEnv, shop: Program
 ) -> None:
     asked = await shop.acting_for(env.acting("alice")).asked(CONFIRM)
@@ -49,7 +49,9 @@ async def test_the_browser_that_signs_in_as_that_person_opens_the_link_and_no_ot
     assert told["status"] == "accepted"
 
 
-async def test_without_the_token_no_key_sees_the_question(env: PeopleEnv, shop: Program) -> None:
+async def test_question_for_person_is_hidden_without_person_token(
+    env: PeopleEnv, shop: Program
+) -> None:
     asked = await shop.acting_for(env.acting("alice")).asked(CONFIRM)
     for program in (shop, shop.acting_for(env.acting("bob"))):
         unknown = await program.call("GET", f"/{asked['id']}")
@@ -59,7 +61,7 @@ async def test_without_the_token_no_key_sees_the_question(env: PeopleEnv, shop: 
     assert listed.json()["questions"] == []
 
 
-async def test_the_token_takes_the_place_of_a_user(env: PeopleEnv, shop: Program) -> None:
+async def test_person_token_replaces_user_parameter(env: PeopleEnv, shop: Program) -> None:
     acting = shop.acting_for(env.acting("alice"))
     twice = await acting.call("POST", json={**CONFIRM, "user": "ann"})
     assert (twice.status_code, "Leave `user` out" in twice.json()["detail"]) == (400, True)
@@ -68,7 +70,9 @@ async def test_the_token_takes_the_place_of_a_user(env: PeopleEnv, shop: Program
     assert (nobody.status_code, PERSON_HEADER in nobody.json()["detail"]) == (400, True)
 
 
-async def test_one_wish_is_one_for_each_person_and_program(env: PeopleEnv, shop: Program) -> None:
+async def test_same_idempotency_key_is_separate_for_each_person_and_program(
+    env: PeopleEnv, shop: Program
+) -> None:
     alice, bob = (shop.acting_for(env.acting(who)) for who in ("alice", "bob"))
     async with program_at(env.here, program="other") as other:
         programs = (alice, alice, bob, other.acting_for(env.acting("alice")), shop)
@@ -80,7 +84,7 @@ async def test_one_wish_is_one_for_each_person_and_program(env: PeopleEnv, shop:
     assert (reused.status_code, reused.json()["code"]) == (409, "IDEMPOTENCY_KEY_REUSED")
 
 
-async def test_what_a_person_connected_for_the_program_is_known_and_an_answer_is_taken(
+async def test_account_of_person_is_reused_and_answer_can_be_claimed(
     env: PeopleEnv, shop: Program
 ) -> None:
     acting = shop.acting_for(env.acting("carol"))
@@ -94,7 +98,7 @@ async def test_what_a_person_connected_for_the_program_is_known_and_an_answer_is
     assert (await shop.acting_for(env.acting("dave")).asked(ACCOUNT))["status"] == "pending"
 
 
-async def test_a_person_alone_sees_whatever_they_are_asked_and_answers_nothing(
+async def test_person_without_key_lists_own_questions_and_cannot_answer(
     env: PeopleEnv, shop: Program
 ) -> None:
     # parity: T6
@@ -117,9 +121,7 @@ async def test_a_person_alone_sees_whatever_they_are_asked_and_answers_nothing(
         assert [one["id"] for one in seen.json()["questions"]] == [by_program["id"]]
 
 
-async def test_a_person_lists_and_ends_what_they_allowed_a_tool(
-    env: PeopleEnv, shop: Program
-) -> None:
+async def test_person_lists_and_revokes_approvals_of_tool(env: PeopleEnv, shop: Program) -> None:
     # parity: T7
     async with alone(env, env.own("gwen")) as gwen, alone(env, env.own("hal")) as hal:
         for end in ("one", "all"):
@@ -145,9 +147,7 @@ async def test_a_person_lists_and_ends_what_they_allowed_a_tool(
         assert again.kind == "gate"
 
 
-async def test_a_program_lists_and_ends_what_its_user_allowed_it(
-    env: PeopleEnv, shop: Program
-) -> None:
+async def test_program_lists_and_revokes_approvals_of_user(env: PeopleEnv, shop: Program) -> None:
     rows = env.here.service.elicitations
     owner, now = owner_of_user(env.here.service, "ann"), env.here.clock()
     for tool in ("shop (API)", "other (API)"):
@@ -173,7 +173,7 @@ async def test_a_program_lists_and_ends_what_its_user_allowed_it(
     assert [one.tool for one in left] == ["other (API)"]
 
 
-async def test_the_audit_names_the_key_or_the_person(env: PeopleEnv, shop: Program) -> None:
+async def test_audit_names_key_or_person(env: PeopleEnv, shop: Program) -> None:
     service = env.here.service
     key = await service.api_keys.of(shop.key)
     acting = shop.acting_for(env.acting("ivy"))
@@ -194,9 +194,7 @@ async def test_the_audit_names_the_key_or_the_person(env: PeopleEnv, shop: Progr
     assert {by for what, by in told if what in ("asked", "opened", "given")} == {"service"}
 
 
-async def test_the_audit_names_the_key_that_approved_or_declined(
-    env: PeopleEnv, shop: Program
-) -> None:
+async def test_audit_names_key_which_approved_or_declined(env: PeopleEnv, shop: Program) -> None:
     about: dict[str, Any] = {"scope": KeyScope.APPROVE, "owners": ("jo",)}
     async with program_at(env.here, program="desk", **about) as desk:
         for accepts in (True, False):

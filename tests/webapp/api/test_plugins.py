@@ -63,7 +63,9 @@ async def shop(here: AskingEnv) -> AsyncIterator[Program]:
         yield program
 
 
-async def test_a_refused_question_is_a_problem_and_no_row(here: AskingEnv, shop: Program) -> None:
+async def test_question_refused_by_hook_returns_403_and_stores_no_row(
+    here: AskingEnv, shop: Program
+) -> None:
     answer = await shop.ask({**FORM, "message": "Is it closed?"}, name="wish")
     assert answer.status_code == 403
     assert answer.json()["detail"] == "The house is closed: ask again on Monday."
@@ -73,7 +75,7 @@ async def test_a_refused_question_is_a_problem_and_no_row(here: AskingEnv, shop:
     assert (await shop.ask(FORM, name="wish")).status_code == 201, "the key stands for nothing yet"
 
 
-async def test_a_question_that_is_sent_again_is_started_once(
+async def test_repeated_request_notifies_plugin_of_start_once(
     house: House, shop: Program, here: AskingEnv
 ) -> None:
     for _ in range(2):
@@ -87,7 +89,7 @@ async def test_a_question_that_is_sent_again_is_started_once(
     assert (ended.id, ended.status, ended.owner) == (started.id, "cancelled", started.owner)
 
 
-async def test_a_key_that_approves_is_refused_as_the_person_is(
+async def test_answer_of_approver_key_is_refused_by_hook_like_answer_of_person(
     here: AskingEnv, shop: Program
 ) -> None:
     asked = await shop.asked(FORM)
@@ -103,7 +105,9 @@ async def test_a_key_that_approves_is_refused_as_the_person_is(
         assert (await desk.post(asked["id"], "answer", right)).status_code == 200
 
 
-async def test_a_block_is_refused_by_the_error_itself(house: House, here: AskingEnv) -> None:
+async def test_question_of_block_refused_by_hook_raises_hook_refused(
+    house: House, here: AskingEnv
+) -> None:
     async def ask() -> str:
         return await elicit.form("Is it closed?")
 

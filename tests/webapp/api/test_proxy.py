@@ -36,7 +36,7 @@ async def account(here: AskingEnv, shop: Program) -> Account:
     return Account(shop, id, provider=client.provider.api_hosts[0], key=kept.access_token)
 
 
-async def test_the_provider_answers_as_it_does_its_own_client(account: Account) -> None:
+async def test_proxy_returns_provider_response_unchanged(account: Account) -> None:
     answer = await account.call("/github/api/user?page=2")
     assert (answer.status_code, answer.json()["login"]) == (200, "octocat")
     assert answer.headers["x-oauth-scopes"] == "repo"
@@ -47,7 +47,7 @@ async def test_the_provider_answers_as_it_does_its_own_client(account: Account) 
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"])
-async def test_method_body_and_headers_arrive_with_the_key_of_the_account(
+async def test_proxy_sends_method_body_and_headers_with_access_token(
     account: Account, httpx_mock: HTTPXMock, method: str
 ) -> None:
     httpx_mock.add_response(201, headers={"etag": '"7"'}, content=b"\x00\xff made")
@@ -62,7 +62,7 @@ async def test_method_body_and_headers_arrive_with_the_key_of_the_account(
     assert all(sent.headers[name] == value for name, value in about.items())
 
 
-async def test_a_key_that_is_over_is_renewed_before_it_goes_out(
+async def test_expired_access_token_is_refreshed_before_proxied_request(
     here: AskingEnv, account: Account
 ) -> None:
     here.clock.tick(hours=2)
@@ -71,7 +71,7 @@ async def test_a_key_that_is_over_is_renewed_before_it_goes_out(
     assert kept.access_token != account.key
 
 
-async def test_a_key_that_the_provider_refuses_is_renewed_once(
+async def test_access_token_refused_by_provider_is_refreshed_once(
     here: AskingEnv, account: Account, httpx_mock: HTTPXMock
 ) -> None:
     sent = list[tuple[str, bytes]]()
@@ -90,7 +90,7 @@ async def test_a_key_that_the_provider_refuses_is_renewed_once(
     assert (await account.call()).status_code == 401  # the provider refuses the new token too
 
 
-async def test_its_use_is_what_the_page_of_connections_shows(
+async def test_proxied_request_is_shown_as_use_on_connections_page(
     here: AskingEnv, account: Account
 ) -> None:
     await account.call("/github/api/user")
@@ -99,7 +99,7 @@ async def test_its_use_is_what_the_page_of_connections_shows(
 
 
 @pytest.mark.parametrize("status", [204, 304, 404, 500, 503])
-async def test_whatever_the_provider_says_is_passed_on(
+async def test_provider_status_is_passed_to_program(
     account: Account, httpx_mock: HTTPXMock, status: int
 ) -> None:
     httpx_mock.add_response(status, headers={"retry-after": "9"})
@@ -107,7 +107,9 @@ async def test_whatever_the_provider_says_is_passed_on(
     assert (answer.status_code, answer.headers["retry-after"]) == (status, "9")
 
 
-async def test_a_redirect_is_told_and_not_followed(account: Account, httpx_mock: HTTPXMock) -> None:
+async def test_proxied_redirect_is_returned_and_not_followed(
+    account: Account, httpx_mock: HTTPXMock
+) -> None:
     httpx_mock.add_response(302, headers={"location": "https://evil.example/"})
     answer = await account.call()
     assert (answer.status_code, answer.headers["location"]) == (302, "https://evil.example/")
@@ -122,7 +124,7 @@ async def test_a_redirect_is_told_and_not_followed(account: Account, httpx_mock:
         (httpx.RemoteProtocolError("odd"), 502, "PROVIDER_FAILED"),
     ],
 )
-async def test_a_provider_that_cannot_be_talked_to_is_a_problem_of_its_own(
+async def test_unreachable_provider_returns_problem_json(
     account: Account, httpx_mock: HTTPXMock, trouble: Exception, status: int, code: str
 ) -> None:
     httpx_mock.add_exception(trouble)

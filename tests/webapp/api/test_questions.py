@@ -33,7 +33,7 @@ from webapp.settings.identity import IdentitySettings
 from webapp.stores.memory import MemoryStore
 
 
-async def test_the_link_leads_the_user_to_the_question_and_nobody_else(
+async def test_link_shows_question_to_its_user_and_to_no_other(
     here: AskingEnv, shop: Program
 ) -> None:
     asked = await shop.asked(CONFIRM)
@@ -47,7 +47,7 @@ async def test_the_link_leads_the_user_to_the_question_and_nobody_else(
     assert re.search("because you started something there in .*shop", page)
 
 
-async def test_a_yes_reaches_the_program_that_waits(here: AskingEnv, shop: Program) -> None:
+async def test_accepted_answer_reaches_waiting_program(here: AskingEnv, shop: Program) -> None:
     asked = await shop.asked(CONFIRM)
     waiting = asyncio.create_task(shop.read(asked["id"], wait=50))
     await eventually(lambda: here.service.elicitations.waiters.has(asked["id"]))
@@ -72,7 +72,7 @@ async def typed(guest: Guest, url: str) -> None:
     ("body", "act", "field"),
     [(ACCOUNT, connected, "account"), (PAYMENT, paid, "payment"), (SECRET, typed, "content")],
 )
-async def test_an_answer_is_read_as_often_as_it_is_wanted_until_it_is_taken(
+async def test_answer_can_be_read_repeatedly_until_claimed(
     here: AskingEnv,
     shop: Program,
     body: dict[str, Any],
@@ -92,7 +92,9 @@ async def test_an_answer_is_read_as_often_as_it_is_wanted_until_it_is_taken(
     assert (await shop.read(asked["id"]))["content"] is None
 
 
-async def test_no_key_of_an_account_is_told(here: AskingEnv, shop: Program) -> None:
+async def test_answer_to_account_question_omits_access_token(
+    here: AskingEnv, shop: Program
+) -> None:
     asked = await shop.asked(ACCOUNT)
     await (await here.guest()).connect(asked["url"])
     told = await shop.read(asked["id"], wait=50)
@@ -102,7 +104,7 @@ async def test_no_key_of_an_account_is_told(here: AskingEnv, shop: Program) -> N
     assert account.access_token not in str(told)
 
 
-async def test_a_secret_that_is_kept_is_its_programs_own(here: AskingEnv, shop: Program) -> None:
+async def test_stored_secret_belongs_to_program_which_asked(here: AskingEnv, shop: Program) -> None:
     named = {**SECRET, "name": "key"}
 
     async def tool() -> str:
@@ -122,7 +124,7 @@ async def test_a_secret_that_is_kept_is_its_programs_own(here: AskingEnv, shop: 
     assert (await shop.asked(named))["status"] == "pending"
 
 
-async def test_what_is_connected_is_told_at_once(here: AskingEnv, shop: Program) -> None:
+async def test_connected_account_is_returned_immediately(here: AskingEnv, shop: Program) -> None:
     asked = await shop.asked(ACCOUNT)
     await (await here.guest()).connect(asked["url"])
     first = await shop.read(asked["id"], wait=50)
@@ -131,7 +133,7 @@ async def test_what_is_connected_is_told_at_once(here: AskingEnv, shop: Program)
     assert known["account"] == first["account"]
 
 
-async def test_a_paid_receipt_is_spent_when_it_is_taken(here: AskingEnv, shop: Program) -> None:
+async def test_paid_receipt_is_spent_when_claimed(here: AskingEnv, shop: Program) -> None:
     asked = await shop.asked(PAYMENT)
     await (await here.guest()).pay(asked["url"])
     told = await shop.read(asked["id"], wait=50)
@@ -141,7 +143,7 @@ async def test_a_paid_receipt_is_spent_when_it_is_taken(here: AskingEnv, shop: P
     assert taken["payment"]["status"] == "spent"
 
 
-async def test_a_receipt_is_taken_days_later_too(here: AskingEnv, shop: Program) -> None:
+async def test_receipt_can_be_claimed_days_later(here: AskingEnv, shop: Program) -> None:
     asked = await shop.asked(PAYMENT)
     await (await here.guest()).pay(asked["url"])
     await shop.read(asked["id"], wait=50)
@@ -152,7 +154,7 @@ async def test_a_receipt_is_taken_days_later_too(here: AskingEnv, shop: Program)
         assert (taken.status_code, taken.json()["payment"]["status"]) == (200, "spent")
 
 
-async def test_a_visit_is_completed_by_the_program_and_by_it_alone(
+async def test_url_question_is_completed_by_its_program_and_by_no_other(
     here: AskingEnv, shop: Program
 ) -> None:
     asked = await shop.asked(URL)
@@ -166,9 +168,7 @@ async def test_a_visit_is_completed_by_the_program_and_by_it_alone(
 
 
 @pytest.mark.parametrize("body", [CONFIRM, FORM, ACCOUNT, PAYMENT, SECRET])
-async def test_the_program_cannot_answer_for_the_person(
-    shop: Program, body: dict[str, Any]
-) -> None:
+async def test_program_cannot_answer_for_person(shop: Program, body: dict[str, Any]) -> None:
     asked = await shop.asked(body)
     for verb, answer in (("complete", {}), ("answer", {"accepts": True})):
         refused = await shop.post(asked["id"], verb, answer)
@@ -176,14 +176,14 @@ async def test_the_program_cannot_answer_for_the_person(
     assert (await shop.read(asked["id"]))["status"] == "pending"
 
 
-async def test_a_cancelled_question_is_over(here: AskingEnv, shop: Program) -> None:
+async def test_cancelled_question_cannot_be_claimed(here: AskingEnv, shop: Program) -> None:
     asked = await shop.asked(PAYMENT)
     ended = await shop.post(asked["id"], "cancel")
     assert (ended.status_code, ended.json()["status"]) == (200, "cancelled")
     assert (await shop.post(asked["id"], "taken")).status_code == 409
 
 
-async def test_a_cancel_whose_answer_was_lost_is_sent_again(shop: Program) -> None:
+async def test_repeated_cancel_returns_cancelled_question(shop: Program) -> None:
     asked = await shop.asked(URL)
     first = await asyncio.gather(*(shop.post(asked["id"], "cancel") for _ in range(2)))
     later = await shop.post(asked["id"], "cancel")
@@ -191,7 +191,7 @@ async def test_a_cancel_whose_answer_was_lost_is_sent_again(shop: Program) -> No
     assert {each.json()["status"] for each in (*first, later)} == {"cancelled"}
 
 
-async def test_one_wish_that_is_sent_many_times_at_once_is_asked_once(shop: Program) -> None:
+async def test_concurrent_requests_with_same_idempotency_key_ask_once(shop: Program) -> None:
     for body in (URL, FORM, PAYMENT):
         sent = [shop.ask(body, name=body["kind"]) for _ in range(8)]
         answers = await asyncio.gather(*sent)
@@ -204,7 +204,7 @@ async def test_one_wish_that_is_sent_many_times_at_once_is_asked_once(shop: Prog
     assert {each.status_code for each in answers} == {201, 409}
 
 
-async def test_of_a_yes_and_a_cancel_at_once_one_counts(shop: Program) -> None:
+async def test_concurrent_completion_and_cancel_leave_question_accepted(shop: Program) -> None:
     asked = await shop.asked(URL)
     yes, no = await asyncio.gather(
         shop.post(asked["id"], "complete", {"content": {"room": 7}}),
@@ -216,19 +216,21 @@ async def test_of_a_yes_and_a_cancel_at_once_one_counts(shop: Program) -> None:
     assert no.status_code == 409 or told["is_late"]
 
 
-async def test_a_question_expires_and_says_so(here: AskingEnv, shop: Program) -> None:
+async def test_question_expires_after_timeout(here: AskingEnv, shop: Program) -> None:
     asked = await shop.asked({**CONFIRM, "timeout_seconds": 60})
     await here.pass_time(seconds=61)
     told = await shop.read(asked["id"])
     assert (told["status"], told["url"]) == ("expired", None)
 
 
-async def test_a_wait_ends_when_its_time_is_over(here: AskingEnv, shop: Program) -> None:
+async def test_read_returns_pending_question_after_wait_ends(
+    here: AskingEnv, shop: Program
+) -> None:
     asked = await shop.asked(CONFIRM)
     assert (await shop.read(asked["id"], wait=1))["status"] == "pending"
 
 
-async def test_one_wish_is_asked_once(shop: Program) -> None:
+async def test_repeated_idempotency_key_returns_same_question(shop: Program) -> None:
     first, second = await asyncio.gather(
         shop.ask(PAYMENT, name="order 8"), shop.ask(PAYMENT, name="order 8")
     )
@@ -239,7 +241,9 @@ async def test_one_wish_is_asked_once(shop: Program) -> None:
     assert next_one.json()["id"] != first.json()["id"]
 
 
-async def test_a_wish_that_was_granted_is_told_again(here: AskingEnv, shop: Program) -> None:
+async def test_repeated_request_after_payment_returns_paid_question(
+    here: AskingEnv, shop: Program
+) -> None:
     first = (await shop.ask(PAYMENT, name="order 8")).json()
     await (await here.guest()).pay(first["url"])
     await shop.read(first["id"], wait=50)
@@ -250,7 +254,7 @@ async def test_a_wish_that_was_granted_is_told_again(here: AskingEnv, shop: Prog
     assert (repeated["id"], repeated["taken_at"] is not None) == (first["id"], True)
 
 
-async def test_two_programs_ask_apart_and_two_keys_of_one_together(
+async def test_programs_ask_separately_and_keys_of_same_program_share_questions(
     here: AskingEnv, shop: Program
 ) -> None:
     asked = await shop.asked(CONFIRM)
@@ -263,7 +267,7 @@ async def test_two_programs_ask_apart_and_two_keys_of_one_together(
         assert (await same.read(asked["id"]))["status"] == "pending"
 
 
-async def test_a_question_of_the_application_itself_is_no_programs(
+async def test_question_of_application_is_hidden_from_program(
     here: AskingEnv, shop: Program
 ) -> None:
     async def sure() -> bool:
@@ -294,9 +298,7 @@ async def test_questions_are_listed_page_by_page(here: AskingEnv, shop: Program)
     assert [one["id"] for one in only.json()["questions"]] == [ids[2]]
 
 
-async def test_what_waits_is_listed_page_by_page_and_nothing_else(
-    here: AskingEnv, shop: Program
-) -> None:
+async def test_waiting_questions_are_listed_page_by_page(here: AskingEnv, shop: Program) -> None:
     # parity: T6
     ids = []
     for number in range(3):
@@ -336,7 +338,7 @@ async def listed(program: Program, **query: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "query", [{}, {"waiting": True}, {"status": "pending"}], ids=["all", "waiting", "pending"]
 )
-async def test_program_lists_all_that_it_asked_without_user(
+async def test_program_lists_all_its_questions_without_user(
     here: AskingEnv, shop: Program, query: dict[str, Any], limit: int
 ) -> None:
     # finding: XQ5
@@ -353,7 +355,7 @@ async def test_program_lists_all_that_it_asked_without_user(
     assert not {one["id"] for one in found} & set(hidden)
 
 
-async def test_list_without_user_has_opened_questions_that_wait(
+async def test_list_without_user_includes_opened_waiting_questions(
     here: AskingEnv, shop: Program
 ) -> None:
     # finding: XQ5
@@ -367,7 +369,7 @@ async def test_list_without_user_has_opened_questions_that_wait(
 
 
 @pytest.mark.parametrize("waiting", [True, False])
-async def test_key_for_several_users_lists_all_of_them_and_nobody_else(
+async def test_key_for_several_users_lists_all_of_them_and_no_others(
     here: AskingEnv, shop: Program, waiting: bool
 ) -> None:
     # finding: XQ5
@@ -389,7 +391,9 @@ async def test_key_for_several_users_lists_all_of_them_and_nobody_else(
         assert (await anns.ask(CONFIRM, user="bob")).status_code == 403
 
 
-async def test_pages_do_not_name_what_another_program_asked(here: AskingEnv, shop: Program) -> None:
+async def test_page_cursors_do_not_reveal_questions_of_other_programs(
+    here: AskingEnv, shop: Program
+) -> None:
     # finding: XQ5
     service = here.service
     owner = owner_of_user(service, "bob")
@@ -422,7 +426,7 @@ async def test_pages_do_not_name_what_another_program_asked(here: AskingEnv, sho
     assert (elsewhere.status_code, elsewhere.json()["code"]) == (400, "INVALID_INPUT")
 
 
-async def test_events_are_told_once_each_and_from_where_the_reader_was(
+async def test_event_stream_sends_each_event_once_and_resumes_from_last_event_id(
     here: AskingEnv, shop: Program
 ) -> None:
     # parity: T10
@@ -441,7 +445,7 @@ async def test_events_are_told_once_each_and_from_where_the_reader_was(
     assert (again.status_code, again.text) == (200, "")
 
 
-async def test_letters_of_the_page_are_taken_in_the_program() -> None:
+async def test_user_code_shown_on_page_is_accepted_from_program() -> None:
     by_code = IdentitySettings(binds_by_code=True)
     async with living(asking_env(who=None, identity=by_code)) as here, program_at(here) as shop:
         asked = await shop.asked(CONFIRM)
@@ -460,14 +464,14 @@ async def shown_code(person: Person, asked: dict[str, Any]) -> str:
     return letters_on(await person.visit(asked["url"]))
 
 
-async def test_a_server_that_knows_no_users_says_which_setting_is_missing() -> None:
+async def test_server_without_users_names_missing_setting() -> None:
     async with living(asking_env(who=None)) as here, program_at(here) as shop:
         refused = await shop.ask(CONFIRM)
         assert refused.status_code == 422
         assert "ELICIT_BIND=code" in refused.json()["detail"]
 
 
-async def test_a_question_outlives_the_process_that_asked_it() -> None:
+async def test_question_survives_restart_of_process() -> None:
     store = MemoryStore()
     async with living(asking_env(store=store)) as here, program_at(here) as shop:
         asked = await shop.asked(CONFIRM)
@@ -478,7 +482,7 @@ async def test_a_question_outlives_the_process_that_asked_it() -> None:
         assert (await shop.post(asked["id"], "cancel")).status_code == 200
 
 
-async def test_an_unanswered_form_is_kept_for_ten_minutes(here: AskingEnv, shop: Program) -> None:
+async def test_unclaimed_secret_is_erased_after_ten_minutes(here: AskingEnv, shop: Program) -> None:
     asked = await shop.asked(SECRET)
     await (await here.guest()).type(asked["url"])
     assert (await shop.read(asked["id"], wait=50))["content"]
@@ -486,7 +490,7 @@ async def test_an_unanswered_form_is_kept_for_ten_minutes(here: AskingEnv, shop:
     assert (await shop.read(asked["id"]))["content"] is None
 
 
-async def test_bad_schema_is_explained_to_a_program_that_has_no_tool(shop: Program) -> None:
+async def test_bad_schema_error_for_program_does_not_mention_tool(shop: Program) -> None:
     # finding: XQ10
     refused = await shop.ask({**FORM, "schema": {"type": "object", "properties": {"a": {}}}})
     problem = refused.json()
@@ -495,7 +499,7 @@ async def test_bad_schema_is_explained_to_a_program_that_has_no_tool(shop: Progr
     assert "Change the schema in the code that asks" in problem["detail"]
 
 
-async def test_second_answer_is_refused_by_what_happened(here: AskingEnv, shop: Program) -> None:
+async def test_second_answer_is_refused_with_reason(here: AskingEnv, shop: Program) -> None:
     # finding: XQ10
     asked = await shop.asked(URL)
     early = (await shop.post(asked["id"], "taken")).json()

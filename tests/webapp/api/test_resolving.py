@@ -28,7 +28,7 @@ async def desk(here: AskingEnv) -> AsyncIterator[Program]:
         yield program
 
 
-async def test_it_says_yes_or_no_for_the_user_that_it_names(shop: Program, desk: Program) -> None:
+async def test_approver_key_accepts_and_declines_for_its_user(shop: Program, desk: Program) -> None:
     # parity: T10
     form, confirm = await shop.asked(FORM), await shop.asked(CONFIRM)
     seen = await desk.read(form["id"])
@@ -47,7 +47,7 @@ async def test_it_says_yes_or_no_for_the_user_that_it_names(shop: Program, desk:
     assert (await shop.read(confirm["id"]))["status"] == "declined"
 
 
-async def test_it_lists_what_there_is_to_decide(shop: Program, desk: Program) -> None:
+async def test_approver_key_lists_questions_to_decide(shop: Program, desk: Program) -> None:
     # parity: T10
     asked = [await shop.asked(body) for body in (CONFIRM, PAYMENT, SECRET)]
     await shop.asked(CONFIRM, user="bob")
@@ -56,7 +56,7 @@ async def test_it_lists_what_there_is_to_decide(shop: Program, desk: Program) ->
     assert listed[0]["arguments"] == {"count": 5}
 
 
-async def test_an_answer_that_does_not_fit_is_refused_and_says_why(
+async def test_invalid_answer_of_approver_key_is_refused_with_reason(
     shop: Program, desk: Program
 ) -> None:
     schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
@@ -67,7 +67,7 @@ async def test_an_answer_that_does_not_fit_is_refused_and_says_why(
     assert (await shop.read(asked["id"]))["status"] == "pending"
 
 
-async def test_it_answers_the_application_too(here: AskingEnv, desk: Program) -> None:
+async def test_approver_key_answers_question_of_application(here: AskingEnv, desk: Program) -> None:
     async def sure() -> bool:
         return await elicit.confirm("Delete it?")
 
@@ -78,7 +78,7 @@ async def test_it_answers_the_application_too(here: AskingEnv, desk: Program) ->
 
 
 @pytest.mark.parametrize("body", [URL, ACCOUNT, PAYMENT, SECRET])
-async def test_no_money_account_secret_or_visit_is_its_to_see(
+async def test_approver_key_cannot_see_payment_account_secret_or_url_question(
     shop: Program, desk: Program, body: dict[str, Any]
 ) -> None:
     asked = await shop.asked(body)
@@ -86,7 +86,9 @@ async def test_no_money_account_secret_or_visit_is_its_to_see(
     assert (await desk.post(asked["id"], "answer", {"accepts": True})).status_code == 404
 
 
-async def test_another_users_question_is_none_of_its_business(shop: Program, desk: Program) -> None:
+async def test_approver_key_cannot_answer_question_of_other_user(
+    shop: Program, desk: Program
+) -> None:
     asked = await shop.asked(CONFIRM, user="bob")
     for answer in (True, False):
         refused = await desk.post(asked["id"], "answer", {"accepts": answer})
@@ -94,14 +96,16 @@ async def test_another_users_question_is_none_of_its_business(shop: Program, des
     assert (await shop.read(asked["id"]))["status"] == "pending"
 
 
-async def test_it_asks_nothing_and_ends_nothing(shop: Program, desk: Program) -> None:
+async def test_approver_key_cannot_ask_or_end_questions(shop: Program, desk: Program) -> None:
     asked = await shop.asked(CONFIRM)
     assert (await desk.ask(CONFIRM)).status_code == 403
     for verb, body in (("cancel", None), ("taken", None), ("complete", {})):
         assert (await desk.post(asked["id"], verb, body)).status_code == 403
 
 
-async def test_what_is_over_is_not_answered_again(shop: Program, desk: Program) -> None:
+async def test_ended_question_cannot_be_answered_by_approver_key(
+    shop: Program, desk: Program
+) -> None:
     asked = await shop.asked(CONFIRM)
     assert (await desk.post(asked["id"], "answer", {"accepts": False})).status_code == 200
     for answer in (True, False):
@@ -109,7 +113,7 @@ async def test_what_is_over_is_not_answered_again(shop: Program, desk: Program) 
         assert (late.status_code, late.json()["code"]) == (409, "ELICITATION_ALREADY_SETTLED")
 
 
-async def test_what_has_run_out_of_time_is_expired_though_nobody_has_noted_it(
+async def test_expired_question_cannot_be_answered_before_sweeper_marks_expiry(
     here: AskingEnv, shop: Program, desk: Program
 ) -> None:
     for accepts in (True, False):

@@ -35,7 +35,7 @@ ROUTES = {
 }
 
 
-async def test_the_document_tells_of_every_route(shop: Program) -> None:
+async def test_openapi_document_lists_every_route(shop: Program) -> None:
     document = (await shop.client.get("/api/reference/openapi.json")).json()
     assert {
         f"{method} {path.removeprefix('/api/')}"
@@ -44,7 +44,7 @@ async def test_the_document_tells_of_every_route(shop: Program) -> None:
     } == ROUTES
 
 
-async def test_the_document_says_by_which_credentials_each_route_is_come_to(shop: Program) -> None:
+async def test_openapi_document_lists_credentials_of_each_route(shop: Program) -> None:
     document = (await shop.client.get("/api/reference/openapi.json")).json()
 
     def ways(route: str) -> list[str]:
@@ -60,7 +60,7 @@ async def test_the_document_says_by_which_credentials_each_route_is_come_to(shop
     assert all(ways(route) for route in ROUTES)
 
 
-async def test_each_route_has_its_resource_a_name_and_problem_details(shop: Program) -> None:
+async def test_each_operation_has_resource_name_and_problem_details(shop: Program) -> None:
     document = (await shop.client.get("/api/reference/openapi.json")).json()
     operations = {
         f"{method} {path}": operation
@@ -81,7 +81,9 @@ async def test_each_route_has_its_resource_a_name_and_problem_details(shop: Prog
     assert problem.keys() == document["components"]["schemas"]["Problem"]["properties"].keys()
 
 
-async def test_the_reference_is_one_page_without_anything_of_anybody_elses(shop: Program) -> None:
+async def test_reference_is_single_page_without_scripts_or_external_resources(
+    shop: Program,
+) -> None:
     answer = await shop.client.get("/api/reference")
     assert answer.headers["content-type"].startswith("text/html")
     policy = answer.headers["content-security-policy"]
@@ -94,7 +96,7 @@ async def test_the_reference_is_one_page_without_anything_of_anybody_elses(shop:
         assert f"<code>{field}</code>" in answer.text
 
 
-async def test_the_reference_leads_to_each_route_by_its_resource(shop: Program) -> None:
+async def test_reference_links_each_route_under_its_resource(shop: Program) -> None:
     text = (await shop.client.get("/api/reference")).text
     ids = set(re.findall(r'id="([^"]+)"', text))
     assert set(re.findall(r'href="#([^"]+)"', text)) <= ids
@@ -105,7 +107,7 @@ async def test_the_reference_leads_to_each_route_by_its_resource(shop: Program) 
         assert re.search(heading, text), route
 
 
-async def test_other_paths_below_api_are_the_authors() -> None:
+async def test_other_paths_below_api_belong_to_author() -> None:
     server = new_server("mcp")
 
     @server.custom_route("/api/stock", methods=["GET"])

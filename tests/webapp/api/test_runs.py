@@ -24,33 +24,31 @@ async def asked(program: Program, body: dict[str, Any], **more: Any) -> dict[str
     return state
 
 
-async def test_the_same_question_of_a_run_is_one_and_others_stand_beside_it(shop: Program) -> None:
+async def test_same_question_in_run_is_asked_once_and_others_separately(shop: Program) -> None:
     first = await asked(shop, CONFIRM)
     assert (await asked(shop, CONFIRM))["id"] == first["id"]
     others = [await asked(shop, CONFIRM, nth=1), await asked(shop, FORM)]
     assert len({first["id"], *(other["id"] for other in others)}) == 3
 
 
-async def test_a_question_of_a_run_has_no_name_of_its_own(shop: Program) -> None:
+async def test_question_in_run_cannot_have_idempotency_key(shop: Program) -> None:
     refused = await shop.ask({**CONFIRM, "run": "order 8"}, name="order 8")
     assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_INPUT")
 
 
-async def test_a_name_and_a_run_that_are_spelt_alike_are_apart(shop: Program) -> None:
+async def test_idempotency_key_and_run_of_same_name_are_separate(shop: Program) -> None:
     named = await shop.ask(CONFIRM, name="order 8")
     assert (await asked(shop, CONFIRM))["id"] != named.json()["id"]
 
 
-async def test_one_question_of_a_run_is_not_taken_by_itself(here: AskingEnv, shop: Program) -> None:
+async def test_question_in_run_cannot_be_claimed_alone(here: AskingEnv, shop: Program) -> None:
     state = await asked(shop, PAYMENT)
     await (await here.guest()).pay(state["url"])
     refused = await shop.post(state["id"], "taken")
     assert (refused.status_code, "/api/runs/end" in refused.json()["detail"]) == (400, True)
 
 
-async def test_a_run_ends_for_its_own_program_and_user_alone(
-    here: AskingEnv, shop: Program
-) -> None:
+async def test_run_is_ended_by_its_own_program_and_user(here: AskingEnv, shop: Program) -> None:
     state = await asked(shop, PAYMENT)
     await (await here.guest()).pay(state["url"])
     end = {**RUN, "questions": [state["id"]]}
@@ -66,7 +64,7 @@ async def test_a_run_ends_for_its_own_program_and_user_alone(
     assert (over.status_code, over.json()["code"]) == (409, "ELICITATION_ALREADY_DONE")
 
 
-async def test_an_error_of_the_program_leaves_what_was_paid(here: AskingEnv, shop: Program) -> None:
+async def test_run_ended_with_error_leaves_payment_open(here: AskingEnv, shop: Program) -> None:
     state = await asked(shop, PAYMENT)
     await (await here.guest()).pay(state["url"])
     await send(shop, "end", {**RUN, "questions": [state["id"]], "is_error": True})
@@ -75,7 +73,7 @@ async def test_an_error_of_the_program_leaves_what_was_paid(here: AskingEnv, sho
 
 
 @pytest.mark.parametrize("path", ["end", "spend", "once", "once/done"])
-async def test_a_key_that_approves_or_is_for_others_reaches_no_run(
+async def test_approver_key_or_key_for_other_user_cannot_reach_run(
     here: AskingEnv, shop: Program, path: str
 ) -> None:
     bodies: dict[str, dict[str, Any]] = {"end": RUN, "spend": {**RUN, "payment": "x"}}
@@ -91,7 +89,7 @@ async def test_a_key_that_approves_or_is_for_others_reaches_no_run(
             assert gone.status_code == 403
 
 
-async def test_a_run_spends_what_it_has_in_hand_alone(here: AskingEnv, shop: Program) -> None:
+async def test_run_spends_its_own_payment(here: AskingEnv, shop: Program) -> None:
     state = await asked(shop, PAYMENT)
     await (await here.guest()).pay(state["url"])
     payment = (await shop.read(state["id"]))["payment"]["id"]
@@ -101,7 +99,7 @@ async def test_a_run_spends_what_it_has_in_hand_alone(here: AskingEnv, shop: Pro
     assert (await shop.read(state["id"]))["payment"]["status"] == "spent"
 
 
-async def test_of_two_runs_with_one_payment_one_spends_it(here: AskingEnv, shop: Program) -> None:
+async def test_payment_shared_by_two_runs_is_spent_by_first(here: AskingEnv, shop: Program) -> None:
     shared = {**PAYMENT, "key": "the report"}
     state = await asked(shop, shared)
     await (await here.guest()).pay(state["url"])
@@ -112,7 +110,7 @@ async def test_of_two_runs_with_one_payment_one_spends_it(here: AskingEnv, shop:
         assert told.status_code == status, told.text
 
 
-async def test_what_was_bought_is_done_once_though_an_error_ended_its_run(
+async def test_paid_step_is_done_once_although_its_run_ended_with_error(
     here: AskingEnv, shop: Program
 ) -> None:
     state = await asked(shop, PAYMENT)
@@ -130,7 +128,9 @@ async def test_what_was_bought_is_done_once_though_an_error_ended_its_run(
     assert again["idempotency_key"] == mine["idempotency_key"]
 
 
-async def test_work_is_claimed_by_one_process_and_done_once(here: AskingEnv, shop: Program) -> None:
+async def test_step_is_claimed_by_single_process_and_done_once(
+    here: AskingEnv, shop: Program
+) -> None:
     mine = (await send(shop, "once", STEP)).json()
     assert mine["status"] == "yours"
     assert (await send(shop, "once", STEP)).json() == mine
@@ -147,7 +147,7 @@ async def test_work_is_claimed_by_one_process_and_done_once(here: AskingEnv, sho
     assert (await send(shop, "once", STEP)).json()["result"] == "another"
 
 
-async def test_each_run_and_each_key_is_work_of_its_own(shop: Program) -> None:
+async def test_each_run_user_and_key_has_separate_step(shop: Program) -> None:
     steps: list[dict[str, Any]] = [
         STEP,
         {**STEP, "run": "order 9"},

@@ -103,7 +103,7 @@ TAKES: Mapping[str, tuple[Takes, str]] = {
 
 
 @pytest.mark.parametrize("by", TAKES)
-async def test_payment_that_a_run_has_claimed_is_not_refunded(
+async def test_payment_claimed_by_run_is_not_refunded(
     here: AskingEnv, till: Program, by: str
 ) -> None:
     told = await told_paid(here, till)
@@ -123,7 +123,7 @@ async def test_payment_that_a_run_has_claimed_is_not_refunded(
 
 
 @pytest.mark.parametrize("by", TAKES)
-async def test_payment_that_a_dead_program_left_is_refunded_after_its_claim(
+async def test_payment_of_crashed_program_can_be_refunded_after_claim_expires(
     here: AskingEnv, till: Program, by: str
 ) -> None:
     told = await told_paid(here, till)
@@ -152,7 +152,7 @@ GONE = {"refunding": refund_begins, "refunded": is_refunded, "disputed": is_clai
 
 
 @pytest.mark.parametrize("became", GONE)
-async def test_run_claims_and_ends_with_no_payment_that_is_gone(
+async def test_run_cannot_claim_refunded_or_disputed_payment(
     here: AskingEnv, till: Program, became: str
 ) -> None:
     told = await told_paid(here, till)
@@ -169,7 +169,7 @@ async def test_run_claims_and_ends_with_no_payment_that_is_gone(
 
 
 @pytest.mark.parametrize("became", GONE)
-async def test_run_is_told_at_its_end_what_became_of_a_payment_while_it_worked(
+async def test_run_end_reports_payment_refunded_or_disputed_during_work(
     here: AskingEnv, till: Program, became: str
 ) -> None:
     told = await told_paid(here, till)
@@ -183,7 +183,9 @@ async def test_run_is_told_at_its_end_what_became_of_a_payment_while_it_worked(
     assert (await send(till, "end", questions=[told["id"]])).status_code == 409
 
 
-async def test_payment_that_another_run_has_is_not_claimed(here: AskingEnv, till: Program) -> None:
+async def test_payment_claimed_by_other_run_cannot_be_claimed(
+    here: AskingEnv, till: Program
+) -> None:
     told = await told_paid(here, till, key="the report")
     other = (await till.ask({**PAYMENT, "key": "the report", "run": "order 9"})).json()
     assert other["id"] == told["id"]
@@ -198,7 +200,9 @@ async def test_payment_that_another_run_has_is_not_claimed(here: AskingEnv, till
     assert (await till.at("runs/end", method="POST", json=ended)).status_code == 409
 
 
-async def test_another_process_of_the_run_holds_it_as_well(here: AskingEnv, till: Program) -> None:
+async def test_claim_of_run_holds_after_restarted_process_asks_again(
+    here: AskingEnv, till: Program
+) -> None:
     told = await told_paid(here, till)
     await send(till, "once", **step(told["payment"]["id"]))
     again = await till.ask({**PAYMENT, "run": "order 8"})  # a restarted process asks again
@@ -208,7 +212,7 @@ async def test_another_process_of_the_run_holds_it_as_well(here: AskingEnv, till
     assert busy.json()["status"] == "busy"
 
 
-async def test_run_refunds_what_it_has_in_hand_itself(here: AskingEnv, till: Program) -> None:
+async def test_run_refunds_its_own_claimed_payment(here: AskingEnv, till: Program) -> None:
     told = await told_paid(here, till)
     await send(till, "once", **step(told["payment"]["id"]))
     path = f"payments/{told['payment']['id']}/refund"
@@ -220,7 +224,7 @@ async def test_run_refunds_what_it_has_in_hand_itself(here: AskingEnv, till: Pro
 
 
 @pytest.mark.parametrize("by", TAKES)
-async def test_payment_of_done_work_is_spent_at_the_end_of_a_run_that_names_no_question(
+async def test_payment_of_done_step_is_spent_at_end_of_run_without_questions(
     here: AskingEnv, till: Program, by: str
 ) -> None:
     payment = (await told_paid(here, till))["payment"]["id"]
@@ -234,7 +238,7 @@ async def test_payment_of_done_work_is_spent_at_the_end_of_a_run_that_names_no_q
     assert (await the_payment(here)).status == "spent"
 
 
-async def test_payment_that_went_back_after_its_work_ends_the_run_in_words(
+async def test_end_of_run_reports_payment_refunded_after_work(
     here: AskingEnv, till: Program
 ) -> None:
     payment = (await told_paid(here, till))["payment"]["id"]
@@ -247,7 +251,7 @@ async def test_payment_that_went_back_after_its_work_ends_the_run_in_words(
     assert (await send(till, "end", questions=[], is_error=True)).status_code == 200
 
 
-async def test_error_leaves_the_payment_of_done_work_to_the_next_run(
+async def test_failed_run_leaves_payment_of_done_step_to_next_run(
     here: AskingEnv, till: Program
 ) -> None:
     told = await told_paid(here, till)
@@ -263,7 +267,9 @@ async def test_error_leaves_the_payment_of_done_work_to_the_next_run(
     assert (await the_payment(here)).status == "spent"
 
 
-async def test_another_run_refunds_nothing_in_its_name(here: AskingEnv, till: Program) -> None:
+async def test_run_cannot_refund_payment_claimed_by_other_run(
+    here: AskingEnv, till: Program
+) -> None:
     told = await told_paid(here, till)
     await send(till, "once", **step(told["payment"]["id"]))
     path = f"payments/{told['payment']['id']}/refund"
@@ -271,7 +277,7 @@ async def test_another_run_refunds_nothing_in_its_name(here: AskingEnv, till: Pr
     assert refused.status_code == 409
 
 
-async def test_all_that_a_run_has_paid_is_in_hand_while_it_works(
+async def test_step_without_payment_claims_all_payments_of_run(
     here: AskingEnv, till: Program
 ) -> None:
     told = await told_paid(here, till)
@@ -280,7 +286,7 @@ async def test_all_that_a_run_has_paid_is_in_hand_while_it_works(
     assert (await send(till, "end", questions=[told["id"]])).status_code == 200
 
 
-async def test_program_raises_where_its_money_went_back_while_it_worked(here: AskingEnv) -> None:
+async def test_program_raises_if_payment_is_disputed_during_work(here: AskingEnv) -> None:
     made: list[str] = []
 
     async def work(_: Elicit) -> None:
@@ -295,7 +301,7 @@ async def test_program_raises_where_its_money_went_back_while_it_worked(here: As
     assert made
 
 
-async def test_program_that_renews_its_work_keeps_its_payment(here: AskingEnv) -> None:
+async def test_program_which_renews_claim_retains_payment(here: AskingEnv) -> None:
     goes_on, begun = asyncio.Event(), asyncio.Event()
 
     async def work(_: Elicit) -> str:
@@ -320,7 +326,7 @@ async def test_program_that_renews_its_work_keeps_its_payment(here: AskingEnv) -
     assert (await the_payment(here)).status == "spent"
 
 
-async def test_program_refunds_what_it_has_in_hand(here: AskingEnv) -> None:
+async def test_program_refunds_its_own_claimed_payment(here: AskingEnv) -> None:
     async def work(_: Elicit) -> str:
         receipt = await elicit.payment(NINE, "Premium report")
 

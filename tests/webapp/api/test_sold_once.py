@@ -12,7 +12,9 @@ FOR_GOOD = {**PAYMENT, "once": True}
 PRICE = Money("9.00", "EUR")
 
 
-async def test_two_requests_of_a_program_are_one_question(here: AskingEnv, shop: Program) -> None:
+async def test_two_requests_for_permanent_purchase_share_question(
+    here: AskingEnv, shop: Program
+) -> None:
     # finding: XM1
     first = (await shop.ask(FOR_GOOD, name="one")).json()
     second = (await shop.ask(FOR_GOOD, name="two")).json()
@@ -26,7 +28,9 @@ async def test_two_requests_of_a_program_are_one_question(here: AskingEnv, shop:
         assert (again["status"], again["payment"]["id"]) == ("accepted", told["payment"]["id"])
 
 
-async def test_two_runs_of_a_program_share_one_question(here: AskingEnv, shop: Program) -> None:
+async def test_two_runs_with_permanent_purchase_share_question(
+    here: AskingEnv, shop: Program
+) -> None:
     # finding: XM1
     asked = [(await shop.ask({**FOR_GOOD, "run": run})).json() for run in ("monday", "tuesday")]
     assert asked[0]["id"] == asked[1]["id"]
@@ -44,7 +48,7 @@ async def test_two_runs_of_a_program_share_one_question(here: AskingEnv, shop: P
     assert row["status"] == "spent"
 
 
-async def test_two_blocks_of_an_application_share_one_question(here: AskingEnv) -> None:
+async def test_two_blocks_with_permanent_purchase_share_question(here: AskingEnv) -> None:
     # finding: XM1
     async def buy() -> str:
         return (await elicit.payment(PRICE, "Membership", once=True)).id
@@ -55,7 +59,9 @@ async def test_two_blocks_of_an_application_share_one_question(here: AskingEnv) 
     assert await first == await second
 
 
-async def test_two_people_buy_each_for_themselves(here: AskingEnv, shop: Program) -> None:
+async def test_permanent_purchase_is_separate_for_each_person(
+    here: AskingEnv, shop: Program
+) -> None:
     asked = [(await shop.ask(FOR_GOOD, user=user)).json() for user in ("ann", "bob")]
     assert asked[0]["id"] != asked[1]["id"]
 
@@ -63,7 +69,7 @@ async def test_two_people_buy_each_for_themselves(here: AskingEnv, shop: Program
 @pytest.mark.parametrize("is_for_good", [False, True])
 @pytest.mark.parametrize("is_taken", [False, True])
 @pytest.mark.parametrize("first", [0, 1])
-async def test_second_payment_for_one_wish_is_refunded_at_once(
+async def test_second_payment_for_same_request_is_refunded_immediately(
     here: AskingEnv, shop: Program, first: int, *, is_for_good: bool, is_taken: bool
 ) -> None:
     # finding: XM1, XM5

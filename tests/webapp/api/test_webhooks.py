@@ -28,7 +28,7 @@ async def kept(here: AskingEnv) -> dict[str, StoredWebhook]:
     return {hook.id: hook for hook in await here.service.webhook_log.webhooks()}
 
 
-async def test_what_came_is_listed_without_its_body_and_read_with_it(
+async def test_webhook_is_listed_without_body_and_read_with_body(
     here: AskingEnv, shop: Program, desk: Program
 ) -> None:
     asked = await shop.paid(here)
@@ -42,7 +42,7 @@ async def test_what_came_is_listed_without_its_body_and_read_with_it(
     assert asked["id"] in read["body"]
 
 
-async def test_the_log_is_read_by_provider_by_status_and_page_by_page(
+async def test_webhook_log_is_filtered_by_provider_and_status_and_paged(
     here: AskingEnv, shop: Program, desk: Program
 ) -> None:
     for user in ("ann", "bob", "eve"):
@@ -59,7 +59,7 @@ async def test_the_log_is_read_by_provider_by_status_and_page_by_page(
     assert sorted(seen) == sorted(ids)
 
 
-async def test_a_replay_settles_and_pays_nothing_twice(
+async def test_replayed_webhook_does_not_pay_twice(
     here: AskingEnv, shop: Program, desk: Program
 ) -> None:
     asked = await shop.paid(here)
@@ -72,7 +72,7 @@ async def test_a_replay_settles_and_pays_nothing_twice(
     assert len((await shop.at("payments", params={"user": "ann"})).json()["payments"]) == 1
 
 
-async def test_it_is_for_a_key_that_operates_and_that_key_asks_nothing(
+async def test_webhook_log_needs_operator_key_and_operator_key_cannot_ask(
     here: AskingEnv, shop: Program, desk: Program
 ) -> None:
     await shop.paid(here)
@@ -89,7 +89,7 @@ async def test_it_is_for_a_key_that_operates_and_that_key_asks_nothing(
 
 
 @pytest.mark.parametrize("id", ["~", "~nothing", "nothing", "A" * 44])
-async def test_an_id_of_nothing_is_404(desk: Program, id: str) -> None:
+async def test_unknown_webhook_id_returns_404(desk: Program, id: str) -> None:
     for method, verb in (("GET", ""), ("POST", "/replay")):
         refused = await desk.at(f"webhooks/{id}{verb}", method=method)
         assert (refused.status_code, refused.json()["code"]) == (404, "NO_SUCH_WEBHOOK")

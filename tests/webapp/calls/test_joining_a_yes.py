@@ -39,7 +39,7 @@ async def shown_to(service: Service, *, answers: bool) -> str | None:
 
 
 @pytest.mark.parametrize(("seconds", "is_joined"), [(119, True), (121, False), (599, False)])
-async def test_a_later_call_has_it_for_two_minutes(
+async def test_unused_acceptance_can_be_claimed_for_two_minutes(
     clock: Clock, *, seconds: int, is_joined: bool
 ) -> None:
     # finding: T4

@@ -62,7 +62,7 @@ async def used_by_whoever_read_the_run_before(ask: Asking, slow: Call) -> None:
     await slow.delivered()
 
 
-async def test_what_a_leg_used_is_used_up_where_another_had_asked_anew_in_its_place(
+async def test_late_acceptance_used_by_slow_request_is_used_up_after_newer_request_asked(
     clock: Clock,
 ) -> None:
     question = elicit.url("Please go there.", "https://example.com/", timeout=SHORT)
@@ -80,7 +80,7 @@ async def test_what_a_leg_used_is_used_up_where_another_had_asked_anew_in_its_pl
 
 
 @pytest.mark.parametrize("is_error", [True, False])
-async def test_whoever_was_told_a_no_leaves_what_is_paid_late_to_the_leg_that_got_it(
+async def test_late_payment_stays_with_newer_request_when_older_request_was_cancelled(
     shop: Shop, *, is_error: bool
 ) -> None:
     ask = Asking(shop.service, elicit.payment(shop.price, "Report", timeout=SHORT))
@@ -105,7 +105,7 @@ async def test_whoever_was_told_a_no_leaves_what_is_paid_late_to_the_leg_that_go
     assert await shop.ledger() == ["spent"]
 
 
-async def test_what_was_paid_late_is_spent_where_another_leg_had_asked_anew_in_its_place(
+async def test_late_payment_is_spent_after_another_request_asked_again(
     shop: Shop,
 ) -> None:
     ask = Asking(shop.service, elicit.payment(shop.price, "Report", timeout=SHORT))

@@ -28,7 +28,7 @@ class Slow:
         self.released += ids
 
 
-async def test_what_is_being_taken_when_the_leg_is_cancelled_is_let_go_afterwards() -> None:
+async def test_claim_in_progress_at_cancellation_is_released_afterwards() -> None:
     # finding: T4
     slow = Slow()
     taken = Leases(slow, leg="leg")  # type: ignore[arg-type]  # all of it that is used
@@ -44,7 +44,7 @@ async def test_what_is_being_taken_when_the_leg_is_cancelled_is_let_go_afterward
     assert slow.released == ["e1"]
 
 
-async def test_request_of_a_run_releases_nothing_that_another_one_has_extended() -> None:
+async def test_request_of_run_does_not_release_claim_extended_by_other_request() -> None:
     # finding: XD1
     clock = Clock()
     async with process(MemoryStore(), clock) as service:

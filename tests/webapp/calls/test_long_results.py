@@ -26,7 +26,7 @@ async def worked(service: Service) -> Call:
     return call
 
 
-async def test_one_that_did_not_arrive_is_made_again_with_the_same_answer(
+async def test_undelivered_long_result_is_computed_again_with_same_answer(
     here: Service, clock: Clock
 ) -> None:
     await worked(here)
@@ -35,7 +35,7 @@ async def test_one_that_did_not_arrive_is_made_again_with_the_same_answer(
 
 
 @pytest.mark.parametrize("brings_its_run", [False, True])
-async def test_one_that_arrived_ends_its_run_and_the_same_call_asks_anew(
+async def test_delivered_long_result_ends_run_and_same_call_asks_again(
     here: Service, clock: Clock, *, brings_its_run: bool
 ) -> None:
     first = await worked(here)
@@ -50,7 +50,7 @@ async def test_one_that_arrived_ends_its_run_and_the_same_call_asks_anew(
     await settled_loop()
 
 
-async def test_the_same_call_does_not_join_one_that_is_on_its_way(here: Service) -> None:
+async def test_same_call_does_not_join_run_whose_long_result_is_being_sent(here: Service) -> None:
     first, connection = await worked(here), StreamConnection()
     here.running_tools.deliver(first, connection)
     presenter = Holding()

@@ -34,7 +34,7 @@ class Press:
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_a_later_call_with_the_same_receipt_does_not_do_it_again(
+async def test_later_call_with_same_receipt_does_not_repeat_paid_step(
     shop: Shop, revision: str
 ) -> None:
     press = Press(shop)
@@ -50,7 +50,7 @@ async def test_a_later_call_with_the_same_receipt_does_not_do_it_again(
         assert len(press.printed) == 1
 
 
-async def test_after_a_crash_and_past_the_run_it_is_not_done_again(shop: Shop) -> None:
+async def test_paid_step_is_not_repeated_after_crash_and_after_run_ended(shop: Shop) -> None:
     press = Press(shop)
     press.is_stuck, press.is_jammed = True, False
     shop.body = press.report
@@ -70,7 +70,7 @@ async def test_after_a_crash_and_past_the_run_it_is_not_done_again(shop: Shop) -
     assert len(press.printed) == 1
 
 
-async def test_what_is_paid_anew_is_done_anew(shop: Shop) -> None:
+async def test_new_payment_runs_paid_step_again(shop: Shop) -> None:
     press = Press(shop)
     press.is_jammed, shop.is_bought_again = False, True
     shop.body = press.report
@@ -85,7 +85,7 @@ async def test_what_is_paid_anew_is_done_anew(shop: Shop) -> None:
     assert len(set(press.printed)) == 2, "each under an idempotency key of its own"
 
 
-async def test_what_is_bought_for_good_is_used_by_each_call_for_itself(shop: Shop) -> None:
+async def test_permanent_purchase_runs_step_once_for_each_call(shop: Shop) -> None:
     press = Press(shop)
     press.is_jammed, shop.is_for_good = False, True
     shop.body = press.report
@@ -99,7 +99,7 @@ async def test_what_is_bought_for_good_is_used_by_each_call_for_itself(shop: Sho
             assert await buy.again() == f"copy {number} for 9.00 EUR"
 
 
-async def test_it_is_kept_for_as_long_as_the_receipt_can_be_handed_out(shop: Shop) -> None:
+async def test_result_of_paid_step_is_stored_as_long_as_receipt_can_be_reused(shop: Shop) -> None:
     await shop.restart(refund_unused=None)
     press = Press(shop)
     shop.body = press.report

@@ -27,9 +27,7 @@ async def texts_of_the_same_call(buy: Buying) -> list[str]:
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_the_same_call_after_a_payment_gets_the_result_again(
-    shop: Shop, revision: str
-) -> None:
+async def test_same_call_after_payment_returns_same_result(shop: Shop, revision: str) -> None:
     # finding: R2
     async with buying(shop, revision=revision) as buy:
         assert await bought(shop, buy) == PAID
@@ -44,7 +42,7 @@ async def test_the_same_call_after_a_payment_gets_the_result_again(
         assert len(await shop.asked()) == 2
 
 
-async def test_another_process_gives_it_again_after_a_restart(shop: Shop) -> None:
+async def test_another_process_returns_paid_result_after_restart(shop: Shop) -> None:
     # finding: R2
     async with buying(shop) as buy:
         assert await bought(shop, buy) == PAID
@@ -56,7 +54,7 @@ async def test_another_process_gives_it_again_after_a_restart(shop: Shop) -> Non
     assert (shop.bodies, await shop.ledger()) == (1, ["spent"])
 
 
-async def test_with_again_the_same_call_is_another_purchase_at_once(shop: Shop) -> None:
+async def test_same_call_with_again_buys_again_immediately(shop: Shop) -> None:
     # finding: R2
     shop.is_bought_again = True
     async with buying(shop) as buy:
@@ -68,7 +66,7 @@ async def test_with_again_the_same_call_is_another_purchase_at_once(shop: Shop) 
         assert await shop.ledger() == ["spent", "spent"]
 
 
-async def test_what_was_given_back_is_not_given_again(shop: Shop) -> None:
+async def test_result_of_refunded_payment_is_not_returned_again(shop: Shop) -> None:
     # finding: R2
     async with buying(shop) as buy:
         assert await bought(shop, buy) == PAID
@@ -79,7 +77,7 @@ async def test_what_was_given_back_is_not_given_again(shop: Shop) -> None:
         assert shop.env.id_of(link) != shop.env.id_of(buy.link)
 
 
-async def test_what_was_given_back_before_it_arrived_is_not_given_to_the_same_call(
+async def test_result_of_payment_refunded_before_delivery_is_not_returned(
     shop: Shop,
 ) -> None:
     # finding: R2
@@ -92,7 +90,7 @@ async def test_what_was_given_back_before_it_arrived_is_not_given_to_the_same_ca
         assert shop.env.id_of(link) != shop.env.id_of(buy.link)
 
 
-async def test_a_part_that_was_given_back_leaves_the_result(shop: Shop) -> None:
+async def test_partial_refund_does_not_withdraw_result(shop: Shop) -> None:
     # finding: R2
     async with buying(shop) as buy:
         assert await bought(shop, buy) == PAID
@@ -101,7 +99,7 @@ async def test_a_part_that_was_given_back_leaves_the_result(shop: Shop) -> None:
         assert (await texts_of_the_same_call(buy))[0] == PAID
 
 
-async def test_what_a_tool_gave_back_itself_can_be_bought_at_once(shop: Shop) -> None:
+async def test_product_refunded_by_tool_can_be_bought_again_immediately(shop: Shop) -> None:
     # finding: R2
     async def regret(receipt: Receipt) -> str:
         await receipt.refund(reason="sold out")
@@ -114,7 +112,7 @@ async def test_what_a_tool_gave_back_itself_can_be_bought_at_once(shop: Shop) ->
         assert shop.env.id_of(link) != shop.env.id_of(buy.link)
 
 
-async def test_what_is_bought_for_good_needs_no_giving_again(shop: Shop) -> None:
+async def test_permanent_purchase_runs_tool_again_instead_of_repeating_result(shop: Shop) -> None:
     # finding: R2
     shop.is_for_good = True
     async with buying(shop) as buy:
@@ -123,7 +121,7 @@ async def test_what_is_bought_for_good_needs_no_giving_again(shop: Shop) -> None
         assert shop.bodies == 2
 
 
-async def test_a_tool_that_failed_goes_on_with_the_payment_and_not_with_the_error(
+async def test_retry_after_tool_error_reuses_payment_and_not_error(
     shop: Shop,
 ) -> None:
     # finding: R2

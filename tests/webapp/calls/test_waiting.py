@@ -34,7 +34,7 @@ async def listening(here: Service, there: Service) -> AsyncIterator[None]:
     await asyncio.wait(tasks)
 
 
-async def test_the_line_returns_when_it_is_completed(here: Service) -> None:
+async def test_await_returns_when_question_is_completed(here: Service) -> None:
     _, presenter, waiting = await leg(here)
     assert await here.completing.complete(id_of(presenter), {"n": 1}) is Completion.ACCEPTED
     outcome = await soon(waiting)
@@ -42,9 +42,7 @@ async def test_the_line_returns_when_it_is_completed(here: Service) -> None:
     assert len(here.elicitations.waiters) == 0
 
 
-async def test_what_was_completed_before_the_wait_needs_no_wake(
-    here: Service, there: Service
-) -> None:
+async def test_question_completed_before_wait_needs_no_wake(here: Service, there: Service) -> None:
     # defect: frontmcp subscribes after sending
     first, presenter, waiting = await leg(here)
     waiting.cancel()
@@ -54,7 +52,7 @@ async def test_what_was_completed_before_the_wait_needs_no_wake(
     assert (await soon(answer(call_of(here)))).content == {"n": 1}
 
 
-async def test_completing_hands_the_outcome_over_in_the_same_write(here: Service) -> None:
+async def test_completion_claims_outcome_for_waiting_request_in_same_write(here: Service) -> None:
     call, presenter, waiting = await leg(here)
     before = await here.elicitations.get(id_of(presenter))
     await here.completing.complete(id_of(presenter), {})
@@ -70,13 +68,13 @@ async def test_completing_hands_the_outcome_over_in_the_same_write(here: Service
     await soon(waiting)
 
 
-async def test_a_no_is_handed_over_too(here: Service) -> None:
+async def test_decline_is_delivered_to_waiting_request(here: Service) -> None:
     _, presenter, waiting = await leg(here)
     await here.elicitations.settle(id_of(presenter), Status.DECLINED)
     assert (await soon(waiting)).action == "decline"
 
 
-async def test_a_completion_in_another_process_wakes(
+async def test_completion_in_another_process_wakes_waiter(
     here: Service, there: Service, listening: None
 ) -> None:
     call, presenter, waiting = await leg(here)
@@ -88,9 +86,7 @@ async def test_a_completion_in_another_process_wakes(
     assert taken.take.leg == call.leg
 
 
-async def test_a_wake_that_says_nothing_makes_everybody_look_again(
-    here: Service, there: Service
-) -> None:
+async def test_wake_all_makes_every_waiter_check_again(here: Service, there: Service) -> None:
     _, presenter, waiting = await leg(here)
     await there.completing.complete(id_of(presenter), {"n": 1})
     await settled_loop()
@@ -99,7 +95,7 @@ async def test_a_wake_that_says_nothing_makes_everybody_look_again(
     assert (await soon(waiting)).content == {"n": 1}
 
 
-async def test_opening_the_link_wakes_nobody(here: Service) -> None:
+async def test_opening_link_wakes_no_waiter(here: Service) -> None:
     _, presenter, waiting = await leg(here)
     await here.elicitations.open_attempt(id_of(presenter), browser="b")
     await settled_loop()
@@ -107,7 +103,7 @@ async def test_opening_the_link_wakes_nobody(here: Service) -> None:
     waiting.cancel()
 
 
-async def test_of_two_legs_the_newer_waits_and_the_older_is_told(here: Service) -> None:
+async def test_newer_identical_request_interrupts_older_wait(here: Service) -> None:
     older, presenter, first = await leg(here)
     _, _, second = await leg(here)
     with pytest.raises(Interrupted):
@@ -117,7 +113,7 @@ async def test_of_two_legs_the_newer_waits_and_the_older_is_told(here: Service) 
     assert (await soon(second)).content == {"n": 1}
 
 
-async def test_the_newer_leg_may_be_in_another_process(
+async def test_newer_request_in_another_process_interrupts_older_wait(
     here: Service, there: Service, listening: None
 ) -> None:
     older, presenter, first = await leg(here)
@@ -129,7 +125,7 @@ async def test_the_newer_leg_may_be_in_another_process(
     assert (await soon(second)).content == {"n": 1}
 
 
-async def test_a_wait_that_was_cancelled_leaves_the_question_open_for_the_same_call(
+async def test_cancelled_wait_leaves_question_open_for_same_call(
     here: Service,
 ) -> None:
     call, presenter, waiting = await leg(here)
@@ -155,7 +151,7 @@ class Slow(MemoryStore):
         return written
 
 
-async def test_a_waiter_that_left_meanwhile_is_released(clock: Clock) -> None:
+async def test_claim_for_waiter_which_left_is_released(clock: Clock) -> None:
     store = Slow()
     async with process(store, clock) as here:
         call, presenter, waiting = await leg(here)
@@ -175,7 +171,7 @@ async def test_a_waiter_that_left_meanwhile_is_released(clock: Clock) -> None:
         assert (await soon(answer(call_of(here)))).accepted
 
 
-async def test_time_alone_ends_a_wait_by_the_sweeper(here: Service, clock: Clock) -> None:
+async def test_sweeper_ends_wait_after_timeout(here: Service, clock: Clock) -> None:
     _, _, waiting = await leg(here)
     clock.tick(minutes=5)
     await fall_due(here)
@@ -184,7 +180,7 @@ async def test_time_alone_ends_a_wait_by_the_sweeper(here: Service, clock: Clock
     assert "300 seconds" in str(outcome.error)
 
 
-async def test_the_sweeper_of_another_process_ends_it_too(
+async def test_sweeper_of_another_process_ends_wait(
     here: Service, there: Service, listening: None, clock: Clock
 ) -> None:
     _, _, waiting = await leg(here)
@@ -193,9 +189,7 @@ async def test_the_sweeper_of_another_process_ends_it_too(
     assert (await soon(waiting)).status is Status.EXPIRED
 
 
-async def test_a_wait_whose_time_is_up_ends_by_itself_at_a_wake(
-    here: Service, clock: Clock
-) -> None:
+async def test_expired_wait_ends_at_wake_without_sweeper(here: Service, clock: Clock) -> None:
     _, presenter, waiting = await leg(here)
     clock.tick(minutes=5)
     here.elicitations.waiters.wake_all()
@@ -205,9 +199,7 @@ async def test_a_wait_whose_time_is_up_ends_by_itself_at_a_wake(
     assert stored.status is Status.EXPIRED
 
 
-async def test_a_row_that_does_not_open_does_not_end_the_listening(
-    here: Service, store: MemoryStore
-) -> None:
+async def test_damaged_row_does_not_end_listener(here: Service, store: MemoryStore) -> None:
     listening = asyncio.ensure_future(listen(here.elicitations))
     await settled_loop()
     _, presenter, waiting = await leg(here)
@@ -222,7 +214,7 @@ async def test_a_row_that_does_not_open_does_not_end_the_listening(
     assert not has_ended
 
 
-async def test_a_result_that_did_not_arrive_is_given_to_the_same_call(here: Service) -> None:
+async def test_undelivered_result_is_returned_to_same_call(here: Service) -> None:
     call, presenter, waiting = await leg(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
@@ -233,7 +225,7 @@ async def test_a_result_that_did_not_arrive_is_given_to_the_same_call(here: Serv
     assert again.answer == "done"
 
 
-async def test_after_delivery_the_same_call_is_a_new_wish(here: Service) -> None:
+async def test_same_call_after_delivery_asks_new_question(here: Service) -> None:
     call, presenter, waiting = await leg(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
@@ -248,7 +240,7 @@ async def test_after_delivery_the_same_call_is_a_new_wish(here: Service) -> None
     assert used.delivered_at is not None
 
 
-async def test_a_result_is_repeated_for_ten_minutes_only(here: Service, clock: Clock) -> None:
+async def test_undelivered_result_is_repeated_for_ten_minutes(here: Service, clock: Clock) -> None:
     call, presenter, waiting = await leg(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
@@ -261,7 +253,7 @@ async def test_a_result_is_repeated_for_ten_minutes_only(here: Service, clock: C
     outcome.cancel()
 
 
-async def test_while_a_body_runs_no_second_one_starts(here: Service, clock: Clock) -> None:
+async def test_second_body_does_not_start_while_first_runs(here: Service, clock: Clock) -> None:
     first, presenter, waiting = await leg(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
@@ -279,7 +271,7 @@ async def test_while_a_body_runs_no_second_one_starts(here: Service, clock: Cloc
     assert (await soon(second)).content == {"n": 1}
 
 
-async def test_after_a_crash_the_next_call_takes_it_when_the_lease_is_out(
+async def test_call_after_crash_claims_outcome_when_lease_expires(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
     _, presenter, waiting = await leg(here)
@@ -291,7 +283,7 @@ async def test_after_a_crash_the_next_call_takes_it_when_the_lease_is_out(
 
 
 @pytest.mark.parametrize(("hours", "asked_in_all"), [(-2, 1), (2, 2), (8, 2)])
-async def test_a_question_ends_at_its_time_of_day_and_the_same_call_asks_anew(
+async def test_question_expires_by_clock_time_and_same_call_asks_again(
     here: Service, clock: Clock, hours: int, asked_in_all: int
 ) -> None:
     # finding: H2
@@ -301,7 +293,7 @@ async def test_a_question_ends_at_its_time_of_day_and_the_same_call_asks_anew(
     assert len(await here.elicitations.store.list("elicitation")) == asked_in_all
 
 
-async def test_a_dead_calls_lease_outlives_no_clock_that_is_set_back(
+async def test_lease_of_dead_call_expires_although_clock_was_set_back(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
     # finding: H2
@@ -320,7 +312,7 @@ async def test_a_dead_calls_lease_outlives_no_clock_that_is_set_back(
         assert (await soon(again)).content == {"n": 1}
 
 
-async def test_a_living_calls_lease_is_renewed_though_the_clock_is_set_back(
+async def test_lease_of_running_call_is_renewed_although_clock_was_set_back(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
     # finding: H2
@@ -341,7 +333,7 @@ async def test_a_living_calls_lease_is_renewed_though_the_clock_is_set_back(
         await settled_loop()
 
 
-async def test_no_second_body_starts_when_the_machine_wakes_up(
+async def test_second_body_does_not_start_after_machine_resumes_from_sleep(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
     # finding: H2
@@ -365,7 +357,7 @@ async def test_no_second_body_starts_when_the_machine_wakes_up(
         await settled_loop()
 
 
-async def test_a_process_that_has_just_begun_does_not_wait_for_a_leg_that_said_it_is_over(
+async def test_new_process_does_not_wait_for_request_after_reported_end(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
     call, presenter, waiting = await leg(here)
@@ -377,7 +369,7 @@ async def test_a_process_that_has_just_begun_does_not_wait_for_a_leg_that_said_i
         assert outcome.status is Status.ACCEPTED
 
 
-async def test_a_process_that_has_just_begun_does_not_know_and_waits(
+async def test_new_process_waits_for_lease_of_unknown_request(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
     # finding: H2
@@ -398,7 +390,7 @@ async def test_a_process_that_has_just_begun_does_not_know_and_waits(
         await settled_loop()
 
 
-async def test_a_body_that_raised_lets_go_of_the_outcome_at_once(here: Service) -> None:
+async def test_body_which_raised_releases_outcome_immediately(here: Service) -> None:
     call, presenter, waiting = await leg(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
@@ -406,7 +398,7 @@ async def test_a_body_that_raised_lets_go_of_the_outcome_at_once(here: Service) 
     assert (await soon(answer(call_of(here)))).content == {"n": 1}
 
 
-async def test_an_outcome_is_used_by_its_owner_tool_and_arguments_only(here: Service) -> None:
+async def test_outcome_is_reused_only_for_same_owner_tool_and_arguments(here: Service) -> None:
     call, presenter, waiting = await leg(here)
     waiting.cancel()
     await settled_loop()
@@ -428,7 +420,7 @@ async def test_an_outcome_is_used_by_its_owner_tool_and_arguments_only(here: Ser
     assert (await soon(answer(call_of(here)))).content == {"n": 1}
 
 
-async def test_another_question_of_the_same_call_is_not_answered_by_it(here: Service) -> None:
+async def test_answer_is_not_used_for_different_question_of_same_call(here: Service) -> None:
     call, presenter, waiting = await leg(here)
     waiting.cancel()
     await settled_loop()
@@ -441,7 +433,7 @@ async def test_another_question_of_the_same_call_is_not_answered_by_it(here: Ser
     wait.cancel()
 
 
-async def test_a_key_joins_across_arguments_but_not_across_owners(here: Service) -> None:
+async def test_key_joins_calls_across_arguments_but_not_across_owners(here: Service) -> None:
     keyed = elicit.url("Please go there.", "https://example.com/", key="k")
     presenter = Holding()
     first = call_of(here, presenter=presenter, arguments={"x": 1})
@@ -459,7 +451,7 @@ async def test_a_key_joins_across_arguments_but_not_across_owners(here: Service)
     assert outcome.content == {"n": 1}
 
 
-async def test_two_questions_at_once_do_not_swap_their_answers(here: Service) -> None:
+async def test_concurrent_questions_do_not_swap_answers(here: Service) -> None:
     presenters: dict[str, str] = {}
 
     class Both(Holding):
@@ -481,7 +473,7 @@ async def test_two_questions_at_once_do_not_swap_their_answers(here: Service) ->
     assert len(here.elicitations.waiters) == 0
 
 
-async def test_a_question_that_changed_between_two_legs_is_noticed(here: Service) -> None:
+async def test_question_changed_between_two_requests_raises_question_changed(here: Service) -> None:
     call, _, waiting = await leg(here)
     waiting.cancel()
     await settled_loop()
@@ -499,7 +491,7 @@ async def test_a_question_that_changed_between_two_legs_is_noticed(here: Service
     assert again.last_error is changed.value
 
 
-async def test_a_verb_after_the_call_is_refused(here: Service) -> None:
+async def test_question_after_end_of_call_is_refused(here: Service) -> None:
     call, presenter, waiting = await leg(here)
     await here.completing.complete(id_of(presenter), {"n": 1})
     await soon(waiting)
@@ -509,7 +501,7 @@ async def test_a_verb_after_the_call_is_refused(here: Service) -> None:
             await answer(call)
 
 
-async def test_a_wait_cancelled_in_the_client_ends_and_says_until_when_it_stays_open(
+async def test_wait_cancelled_by_client_ends_and_says_how_long_link_stays_open(
     here: Service,
 ) -> None:
     class Dismissed(Holding):
@@ -524,7 +516,7 @@ async def test_a_wait_cancelled_in_the_client_ends_and_says_until_when_it_stays_
     assert (await soon(answer(call_of(here)))).content == {"n": 1}
 
 
-async def test_waits_that_ended_in_any_way_leave_nothing_behind(here: Service) -> None:
+async def test_ended_waits_leave_no_waiters_behind(here: Service) -> None:
     # parity: E10
     waiters = here.elicitations.waiters
     for end in ("complete", "cancel", "outrun", "expire"):
@@ -547,7 +539,7 @@ async def test_waits_that_ended_in_any_way_leave_nothing_behind(here: Service) -
         await here.elicitations.store.erase(owner=id_of(presenter)[:20])
 
 
-async def test_what_is_done_once_stays_done_for_the_answer_it_was_bought_with(
+async def test_once_is_not_repeated_for_answer_which_paid_for_step(
     here: Service,
 ) -> None:
     done: list[str] = []
@@ -573,9 +565,7 @@ async def test_what_is_done_once_stays_done_for_the_answer_it_was_bought_with(
     assert len(set(done)) == 2
 
 
-async def test_a_timeout_is_the_life_of_the_question_and_not_of_the_call(
-    here: Service, clock: Clock
-) -> None:
+async def test_timeout_limits_question_and_not_call(here: Service, clock: Clock) -> None:
     presenter = Holding()
     brief = elicit.url("Please go there.", "https://example.com/", timeout=timedelta(seconds=10))
     waiting = asyncio.ensure_future(answer(call_of(here, presenter=presenter), brief))
@@ -585,7 +575,7 @@ async def test_a_timeout_is_the_life_of_the_question_and_not_of_the_call(
     assert (await soon(waiting)).status is Status.EXPIRED
 
 
-async def test_an_elicitation_with_a_waiter_of_another_process_is_not_handed_over_here(
+async def test_outcome_for_waiter_of_another_process_is_not_claimed_here(
     here: Service, there: Service
 ) -> None:
     elicitation = await asked(here, waiter="a leg of nobody here")

@@ -18,7 +18,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> st
     return (printed.out or printed.err).strip()
 
 
-def test_a_key_is_shown_once_and_then_listed_without_its_text(
+def test_new_key_is_shown_once_and_listed_without_its_text(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = said(capsys, *NEW)
@@ -30,7 +30,7 @@ def test_a_key_is_shown_once_and_then_listed_without_its_text(
     assert row["used_at"] is None
 
 
-def test_a_revoked_key_is_listed_as_such(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_revoked_key_is_listed_as_revoked(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, *NEW)
     said(capsys, "new", "desk", "--scopes", "approve", "--expires", "12h", "--owner", "ann")
     rows = json.loads(said(capsys, "list", "--json"))
@@ -52,7 +52,7 @@ def test_a_revoked_key_is_listed_as_such(home: Path, capsys: pytest.CaptureFixtu
         (("new", "x", "--scopes", "approve", "--expires", "9d"), "--owner USER"),
     ],
 )
-def test_what_makes_no_key_says_why(
+def test_invalid_options_create_no_key_and_error_says_why(
     home: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], why: str
 ) -> None:
     assert why in said(capsys, *words, status=2)
@@ -60,7 +60,9 @@ def test_what_makes_no_key_says_why(
 
 
 @pytest.mark.parametrize("time", ["0d", "90", "for ever", "367d"])
-def test_every_key_has_an_end(home: Path, capsys: pytest.CaptureFixture[str], time: str) -> None:
+def test_invalid_or_too_long_expiry_is_refused(
+    home: Path, capsys: pytest.CaptureFixture[str], time: str
+) -> None:
     with pytest.raises(SystemExit):
         main(["api-keys", "new", "shop", "--scopes", "ask", "--expires", time])
     assert "write for example 90d or 12h" in capsys.readouterr().err

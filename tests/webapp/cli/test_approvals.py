@@ -45,7 +45,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     return (printed.out or printed.err).splitlines()
 
 
-def test_they_are_listed_revoked_and_cleared(
+def test_approvals_are_listed_revoked_and_cleared(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given(home, "delete", "wipe", "burn")
@@ -61,7 +61,7 @@ def test_they_are_listed_revoked_and_cleared(
     assert said(capsys, "list") == ["Nothing is approved."]
 
 
-def test_one_persons_are_listed_and_cleared_by_themselves(
+def test_owner_option_lists_and_clears_approvals_of_named_owner_only(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # parity: T7
@@ -78,7 +78,9 @@ def test_one_persons_are_listed_and_cleared_by_themselves(
 
 
 @pytest.mark.parametrize("id", ["a" * 24, "-" + "a" * 23, "-" + "a" * 43])
-def test_an_id_of_nothing_ends_with_one(id: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_revoking_unknown_approval_exits_with_status_1(
+    id: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["approvals", "revoke", id]) == 1
     printed = capsys.readouterr()
     assert printed.err.startswith("elicit: There is no approval ")
@@ -86,7 +88,7 @@ def test_an_id_of_nothing_ends_with_one(id: str, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("words", [[], ["revoke"], ["revoke", "no id"], ["give"], ["clear", "x"]])
-def test_what_is_asked_for_wrongly_ends_with_two(words: list[str]) -> None:
+def test_invalid_arguments_exit_with_status_2(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["approvals", *words])
     assert ended.value.code == 2

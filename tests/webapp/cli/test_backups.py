@@ -31,7 +31,7 @@ async def ids(home: Path) -> list[str]:
     return found
 
 
-async def test_a_backup_beside_a_server_has_all_and_is_put_back_with_its_key(
+async def test_backup_during_serving_is_complete_and_restored_with_its_key(
     tmp_path: Path,
 ) -> None:
     # finding: R7
@@ -63,7 +63,7 @@ async def test_a_backup_beside_a_server_has_all_and_is_put_back_with_its_key(
     assert (await called("doctor", home=home)).status == 0
 
 
-async def test_a_backup_whose_key_is_another_is_not_put_back(tmp_path: Path) -> None:
+async def test_backup_with_different_key_is_not_restored(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     for home in (one, other):
         home.mkdir()
@@ -73,7 +73,7 @@ async def test_a_backup_whose_key_is_another_is_not_put_back(tmp_path: Path) -> 
     assert (refused.status, "is a different key" in refused.err) == (1, True)
 
 
-async def test_without_a_key_file_it_is_said_loudly_that_the_secret_is_not_in_it(
+async def test_backup_without_key_file_warns_about_missing_secret(
     tmp_path: Path,
 ) -> None:
     extra = {"ELICIT_SECRET": "a" * 32}
@@ -83,7 +83,7 @@ async def test_without_a_key_file_it_is_said_loudly_that_the_secret_is_not_in_it
     assert not (tmp_path / "copy.db.key").exists()
 
 
-async def test_another_secret_than_the_backups_is_told_before_anything_is_changed(
+async def test_restore_with_wrong_secret_is_refused_before_any_change(
     tmp_path: Path,
 ) -> None:
     copy, store = tmp_path / "copy", {"ELICIT_STORE": f"sqlite:///{tmp_path}/new.db"}
@@ -105,7 +105,7 @@ async def test_another_secret_than_the_backups_is_told_before_anything_is_change
     assert (await called("restore", str(copy), home=tmp_path, extra=both)).status == 0
 
 
-async def test_what_is_damaged_is_named_and_no_list_says_that_nothing_is_there(
+async def test_damaged_store_is_reported_by_list_and_doctor(
     tmp_path: Path,
 ) -> None:
     # finding: R7
@@ -122,14 +122,14 @@ async def test_what_is_damaged_is_named_and_no_list_says_that_nothing_is_there(
     assert "elicit restore" in told.out
 
 
-async def test_the_doctor_names_what_others_may_open(tmp_path: Path) -> None:
+async def test_doctor_reports_key_file_readable_by_others(tmp_path: Path) -> None:
     assert (await called("payments", "list", home=tmp_path)).status == 0
     (folder_of(tmp_path) / "key").chmod(0o644)
     told = await called("doctor", home=tmp_path)
     assert (told.status, "chmod 600" in told.out) == (1, True)
 
 
-async def test_a_backup_goes_back_into_another_store_unless_that_holds_something(
+async def test_backup_is_restored_into_another_store_and_refused_for_memory_store(
     tmp_path: Path,
 ) -> None:
     copy, elsewhere = tmp_path / "copy", tmp_path / "elsewhere/new.db"
@@ -149,7 +149,7 @@ async def test_a_backup_goes_back_into_another_store_unless_that_holds_something
     assert (refused.status, "set another store" in refused.err) == (1, True)
 
 
-async def test_a_restore_that_is_refused_leaves_no_key_and_one_behind_a_pooler_is_done(
+async def test_refused_restore_leaves_no_key_and_restore_behind_pooler_succeeds(
     tmp_path: Path,
 ) -> None:
     home, elsewhere, copy = tmp_path / "home", tmp_path / "elsewhere", tmp_path / "copy"
@@ -173,7 +173,7 @@ async def test_a_restore_that_is_refused_leaves_no_key_and_one_behind_a_pooler_i
     assert key.read_bytes() == (folder_of(home) / "key").read_bytes()
 
 
-async def test_what_is_no_backup_changes_nothing(tmp_path: Path) -> None:
+async def test_restore_of_invalid_or_missing_backup_changes_nothing(tmp_path: Path) -> None:
     assert (await called("payments", "list", home=tmp_path)).status == 0
     await put(tmp_path, "a-1")
     copy = tmp_path / "copy"
@@ -185,7 +185,7 @@ async def test_what_is_no_backup_changes_nothing(tmp_path: Path) -> None:
     assert (missing.status, "does not exist" in missing.err) == (1, True)
 
 
-async def test_where_nothing_is_kept_there_is_nothing_to_copy(tmp_path: Path) -> None:
+async def test_backup_of_empty_store_is_refused(tmp_path: Path) -> None:
     refused = await called("backup", str(tmp_path / "copy"), home=tmp_path)
     assert (refused.status, "The store is still empty" in refused.err) == (1, True)
     assert not (tmp_path / "copy").exists()

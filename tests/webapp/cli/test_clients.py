@@ -34,7 +34,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     return (printed.out or printed.err).splitlines()
 
 
-def test_they_are_listed_and_forgotten(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clients_are_listed_and_forgotten(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "list") == ["No client is remembered."]
     seen(home, "editor", "chat")
     lines = [line.split("\t") for line in said(capsys, "list")]
@@ -50,7 +50,9 @@ def test_they_are_listed_and_forgotten(home: Path, capsys: pytest.CaptureFixture
     assert said(capsys, "clear") == ["No client is remembered."]
 
 
-def test_as_json_they_are_whole(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_list_has_all_fields_and_unmodified_names(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     seen(home, "an \x1b[31meditor")
     assert main(["clients", "list", "--json"]) == 0
     (client,) = json.loads(capsys.readouterr().out)

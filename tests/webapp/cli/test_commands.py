@@ -12,7 +12,7 @@ from webapp.cli import main as cli
 from webapp.settings import settings
 
 
-async def test_keys_new_gives_a_secret_that_works_and_another_each_time(tmp_path):
+async def test_keys_new_prints_a_different_valid_secret_each_time(tmp_path):
     first = await called("keys", "new", home=tmp_path)
     second = await called("keys", "new", home=tmp_path)
     assert first.status == second.status == 0
@@ -26,7 +26,7 @@ async def test_keys_new_gives_a_secret_that_works_and_another_each_time(tmp_path
     assert secret not in repr(read)
 
 
-async def test_it_tells_its_version(tmp_path):
+async def test_version_option_prints_version(tmp_path):
     end = await called("--version", home=tmp_path)
     assert end.status == 0
     assert end.out.startswith("elicit-url ")
@@ -35,7 +35,7 @@ async def test_it_tells_its_version(tmp_path):
 @pytest.mark.parametrize(
     "arguments", [(), ("keys",), ("serve", "--port", "99999"), ("stdio",), ("fly",)]
 )
-def test_what_is_no_command_is_answered_with_the_usage(arguments, capsys):
+def test_invalid_command_prints_usage(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
     assert ended.value.code == 2
@@ -45,20 +45,20 @@ def test_what_is_no_command_is_answered_with_the_usage(arguments, capsys):
 @pytest.mark.parametrize(
     "arguments", [(), ("serve",), ("stdio",), ("demo",), ("keys",), ("keys", "new")]
 )
-def test_every_command_explains_itself(arguments, capsys):
+def test_help_option_of_every_command_prints_usage(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main([*arguments, "--help"])
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("usage: elicit")
 
 
-def test_an_address_that_is_none_is_refused(capsys):
+def test_invalid_demo_url_is_refused(capsys):
     assert urlsplit("nonsense").hostname is None
     assert cli.main(["demo", "--url", "nonsense"]) == 2
     assert "is no address like http://127.0.0.1:8765" in capsys.readouterr().err
 
 
-async def test_the_demo_has_its_sandbox_and_stops_with_it(tmp_path):
+async def test_demo_server_starts_and_stops_its_sandbox(tmp_path):
     async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
         sandbox = sandbox_of(server)
         assert sandbox is not None
@@ -71,7 +71,7 @@ async def test_the_demo_has_its_sandbox_and_stops_with_it(tmp_path):
             await browser.get(sandbox)
 
 
-async def test_ones_own_tools_have_a_sandbox_if_asked_for(tmp_path):
+async def test_sandbox_starts_for_custom_tools_with_sandbox_option(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from mcp.server.mcpserver import MCPServer\nmcp = MCPServer('mine')\n"
     )
@@ -82,7 +82,7 @@ async def test_ones_own_tools_have_a_sandbox_if_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize("url", ["https://example.org", "https://localhost:8765"])
-async def test_a_sandbox_is_refused_where_strangers_could_reach_it(tmp_path, url):
+async def test_sandbox_is_refused_for_https_url(tmp_path, url):
     extra = {"ELICIT_URL": url, "ELICIT_SECRET": "s" * 32}
     end = await called("serve", "--sandbox", "--port", "0", home=tmp_path, extra=extra)
     assert (end.status, end.out) == (2, "")
@@ -107,7 +107,7 @@ def test_procfile_listens_on_all_addresses_only_if_url_is_set(url: str | None, h
 
 
 @pytest.mark.parametrize("what", [("payments", "list", "--json"), ("keys", "list")])
-async def test_a_list_that_nobody_reads_to_its_end_ends_quietly(what, tmp_path):
+async def test_list_with_closed_pipe_exits_without_error_output(what, tmp_path):
     await called("payments", "list", home=tmp_path)  # this creates the store
     reader, writer = os.pipe()
     os.close(reader)
@@ -119,7 +119,7 @@ async def test_a_list_that_nobody_reads_to_its_end_ends_quietly(what, tmp_path):
     assert (end.status, end.err) == (141, "")
 
 
-async def test_every_setting_is_listed_with_its_default_and_whether_it_is_set(tmp_path):
+async def test_settings_lists_every_setting_with_default_and_set_status(tmp_path):
     given = {
         "ELICIT_SECRET": "hunter2" * 8,
         "ELICIT_GITHUB_CLIENT_SECRET": "hunter2",
@@ -144,7 +144,7 @@ async def test_every_setting_is_listed_with_its_default_and_whether_it_is_set(tm
     assert "hunter2" not in one.out
 
 
-async def test_a_setting_that_there_is_not_is_named_with_what_may_be_meant(tmp_path):
+async def test_unknown_setting_is_reported_with_suggestion(tmp_path):
     end = await called("settings", home=tmp_path, extra={"ELICIT_GRCE": "hunter2"})
     assert end.status == 1
     assert end.err == (

@@ -56,7 +56,7 @@ async def ask_three(here: OAuthEnv) -> list[Elicitation]:
     return await open_questions(here.service, provider="GitHub")
 
 
-async def test_several_questions_are_listed_and_the_one_that_is_named_is_answered() -> None:
+async def test_open_questions_are_listed_and_chosen_question_is_returned() -> None:
     async with oauth_env() as here:
         waiting = await ask_three(here)
         desk = Desk(chooses=2)
@@ -78,13 +78,13 @@ async def test_several_questions_are_listed_and_the_one_that_is_named_is_answere
 
 
 @pytest.mark.parametrize("number", [None, 0, 4, -1])
-async def test_a_number_that_is_not_on_the_list_chooses_none(number: int | None) -> None:
+async def test_number_outside_list_chooses_no_question(number: int | None) -> None:
     async with oauth_env() as here:
         waiting = await ask_three(here)
         assert await chosen(here.service, waiting, Desk(chooses=number).terminal) is None
 
 
-async def test_a_single_question_is_not_chosen_from_a_list() -> None:
+async def test_single_question_is_chosen_without_list() -> None:
     async with oauth_env() as here:
         await here.ask("repo").link()
         waiting = await open_questions(here.service, provider=None)
@@ -94,7 +94,7 @@ async def test_a_single_question_is_not_chosen_from_a_list() -> None:
         assert await open_questions(here.service, provider="gitlab") == []
 
 
-async def test_no_word_of_a_tools_or_a_servers_steers_the_terminal() -> None:
+async def test_control_characters_of_tool_and_server_names_are_not_printed() -> None:
     async with oauth_env() as here:
         for n in range(2):
             name = f"{ESCAPES}{n}"
@@ -114,7 +114,7 @@ async def test_no_word_of_a_tools_or_a_servers_steers_the_terminal() -> None:
         assert "rm -rf" in desk.said[-1]
 
 
-async def test_a_reason_is_shown_as_the_tools_own_words_on_one_line() -> None:
+async def test_reason_is_quoted_as_tool_text_on_a_single_line() -> None:
     async with oauth_env() as here:
         call = here.ask("repo", reason=f"I sort them.\n{ESCAPES}")
         await call.link()
@@ -138,12 +138,12 @@ async def test_a_reason_is_shown_as_the_tools_own_words_on_one_line() -> None:
         ("", ""),
     ],
 )
-def test_words_that_are_not_ours_stand_on_one_line_and_are_short(words: str, shown: str) -> None:
+def test_untrusted_text_is_shortened_to_a_single_printable_line(words: str, shown: str) -> None:
     assert plain(words) == shown
     assert len(plain("y" * 1_000_000)) == 80
 
 
-async def test_a_question_of_the_sandboxs_is_said_to_be_the_sandboxs() -> None:
+async def test_connecting_sandbox_account_without_sandbox_is_refused_with_reason() -> None:
     store = MemoryStore()
     async with oauth_env(store=store) as here:
         await here.ask("repo").link()
@@ -161,7 +161,7 @@ async def test_a_question_of_the_sandboxs_is_said_to_be_the_sandboxs() -> None:
                 await connect_by_code(there.service, asked, Desk().terminal)
 
 
-async def test_credentials_that_are_missing_are_named() -> None:
+async def test_missing_or_changed_client_credentials_are_named_in_error() -> None:
     async with oauth_env() as here:
         await here.ask("repo").link()
         (asked,) = await open_questions(here.service, provider=None)
@@ -178,7 +178,7 @@ async def test_credentials_that_are_missing_are_named() -> None:
     [("2\n", 2, False), (" y \n", None, True), ("YES\n", None, True), ("", None, False)]
     + [(text, None, False) for text in ("-1\n", "²\n", "99999\n", "no\n")],
 )
-async def test_what_is_typed_is_a_number_a_yes_or_nothing(
+async def test_typed_input_is_parsed_as_number_or_confirmation_or_ignored(
     typed: str, number: int | None, is_right: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))

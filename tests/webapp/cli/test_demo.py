@@ -67,7 +67,7 @@ async def own_server(home, text=OWN):
         yield server
 
 
-async def test_the_walk_is_right_on_both_revisions_from_anywhere(tmp_path):
+async def test_demo_walk_succeeds_on_both_revisions_from_any_folder(tmp_path):
     async with serving(home=tmp_path) as server:
         end = await called(
             "demo", "--no-browser", "--url", server.url, home=tmp_path, cwd=tmp_path.root
@@ -83,7 +83,7 @@ async def test_the_walk_is_right_on_both_revisions_from_anywhere(tmp_path):
     assert end.out.count("200  Saved") == 2
 
 
-async def test_the_walk_is_right_under_a_path_too(tmp_path):
+async def test_demo_walk_succeeds_under_url_path(tmp_path):
     # The walk covers account, payment and secret, webhooks, returns, and the author's own pages.
     port = free_port()
     url = f"http://127.0.0.1:{port}/tools"
@@ -94,7 +94,7 @@ async def test_the_walk_is_right_under_a_path_too(tmp_path):
     assert end.out.count("right  ") == 2 * len(TOOLS)
 
 
-async def test_a_person_is_led_through_an_account_a_payment_and_a_secret(tmp_path):
+async def test_demo_leads_person_through_account_payment_and_secret(tmp_path):
     async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
         sandbox = (await browser.get(f"{server.url}/health")).json()["sandbox"]
         demo = await start("demo", "--url", server.url, home=tmp_path, extra={"BROWSER": "true"})
@@ -111,7 +111,7 @@ async def test_a_person_is_led_through_an_account_a_payment_and_a_secret(tmp_pat
     assert "a key of 20 letters" in said
 
 
-async def test_a_person_is_waited_for_and_the_result_is_printed(tmp_path):
+async def test_demo_waits_for_person_and_prints_result(tmp_path):
     async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
         for mode in ("legacy", "2026-07-28", "auto"):
             demo = await waiting_demo(server.url, "--mode", mode, home=tmp_path)
@@ -123,7 +123,7 @@ async def test_a_person_is_waited_for_and_the_result_is_printed(tmp_path):
             assert f"The tool says: Eve wrote: Hi from {mode}!" in end.out
 
 
-async def test_a_no_on_the_page_ends_the_demo_with_the_tools_words(tmp_path):
+async def test_decline_on_page_ends_demo_with_tool_error(tmp_path):
     async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
         demo = await waiting_demo(server.url, home=tmp_path)
         link = demo.link
@@ -136,7 +136,7 @@ async def test_a_no_on_the_page_ends_the_demo_with_the_tools_words(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_a_tool_of_ones_own_that_asks_for_a_yes_gets_it_from_the_page(tmp_path, mode):
+async def test_demo_answers_confirmation_of_custom_tool(tmp_path, mode):
     (tmp_path / "shop.py").write_text(SHOP)
     extra = {"ELICIT_MIN_ANSWER": "1", "PYTHONPATH": str(tmp_path)}
     async with serving("shop:mcp", home=tmp_path, extra=extra) as server:
@@ -148,7 +148,7 @@ async def test_a_tool_of_ones_own_that_asks_for_a_yes_gets_it_from_the_page(tmp_
         assert "at once" not in known.out, "the demo is not known as a client that draws nothing"
 
 
-async def test_a_tool_gets_the_arguments_that_the_command_names(tmp_path):
+async def test_demo_passes_named_arguments_to_tool(tmp_path):
     # finding: XA5
     async with own_server(tmp_path) as server:
         demo = ("demo", "--url", server.url, "--tool", "merge")
@@ -172,7 +172,7 @@ async def test_a_tool_gets_the_arguments_that_the_command_names(tmp_path):
 
 
 @pytest.mark.parametrize("walks", [(), ("--no-browser",)])
-async def test_without_a_tool_those_that_the_server_lists_are_called(tmp_path, walks):
+async def test_demo_without_tool_option_calls_listed_tools_without_arguments(tmp_path, walks):
     # finding: XA18, XA11
     async with own_server(tmp_path) as server:
         end = await called("demo", *walks, "--url", server.url, home=tmp_path)
@@ -187,7 +187,7 @@ async def test_without_a_tool_those_that_the_server_lists_are_called(tmp_path, w
     assert f"{shown} --tool wipe\n" in end.out
 
 
-async def test_a_server_without_a_tool_to_call_is_answered_with_the_commands(tmp_path):
+async def test_server_without_callable_tools_error_shows_commands(tmp_path):
     # finding: XA18
     text = OWN[: OWN.index("@mcp.tool()")] + OWN[OWN.index("@mcp.tool(annotations") :]
     text = text[: text.rindex("@mcp.tool()")]
@@ -201,7 +201,7 @@ async def test_a_server_without_a_tool_to_call_is_answered_with_the_commands(tmp
     assert end.err.endswith(f"elicit demo --url {server.url} --tool wipe\n")
 
 
-async def test_a_server_that_is_not_there_is_named_with_the_way_to_start_one(tmp_path):
+async def test_unreachable_server_error_shows_serve_command(tmp_path):
     with bound("127.0.0.1") as silent:
         port = silent.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
@@ -211,7 +211,7 @@ async def test_a_server_that_is_not_there_is_named_with_the_way_to_start_one(tmp
     assert end.err.endswith(f" serve --port {port}\n")
 
 
-async def test_a_server_of_another_kind_is_told_apart(tmp_path):
+async def test_server_of_another_kind_is_reported(tmp_path):
     async def teapot(scope, receive, send):
         await send({"type": "http.response.start", "status": 418, "headers": []})
         await send({"type": "http.response.body", "body": b"short and stout"})
@@ -222,7 +222,7 @@ async def test_a_server_of_another_kind_is_told_apart(tmp_path):
     assert "not as `elicit serve` does" in end.err
 
 
-async def test_a_tool_that_is_not_there_is_answered_with_those_that_are(tmp_path):
+async def test_unknown_tool_error_lists_available_tools(tmp_path):
     async with serving(home=tmp_path) as server:
         end = await called("demo", "--tool", "fly", "--url", server.url, home=tmp_path)
     assert end.status == 1
@@ -233,7 +233,7 @@ async def test_a_tool_that_is_not_there_is_answered_with_those_that_are(tmp_path
     )
 
 
-async def test_the_server_going_away_is_said_in_a_sentence(tmp_path):
+async def test_server_stop_during_demo_is_reported_without_traceback(tmp_path):
     async with serving(home=tmp_path) as server:
         demo = await start("demo", "--url", server.url, home=tmp_path, extra={"BROWSER": "true"})
         await said_until("left)", demo)
@@ -245,7 +245,7 @@ async def test_the_server_going_away_is_said_in_a_sentence(tmp_path):
     assert "Traceback" not in end.err
 
 
-async def test_the_walker_fills_in_no_form_of_another_place():
+async def test_walk_refuses_redirect_to_another_site():
     async def lure(scope, receive, send):
         location = (b"location", b"https://example.com/form")
         await send({"type": "http.response.start", "status": 303, "headers": [location]})
@@ -256,7 +256,7 @@ async def test_the_walker_fills_in_no_form_of_another_place():
             await walk(browser, f"{url}/e/token", answers={}, say=lambda _: None)
 
 
-async def test_the_demos_forms_can_only_be_finished_by_the_browser_that_was_sent(tmp_path):
+async def test_demo_form_is_accepted_from_redirected_browser_only(tmp_path):
     async with serving(home=tmp_path) as server:
         demo = await waiting_demo(server.url, home=tmp_path)
         link = demo.link
@@ -282,14 +282,14 @@ async def test_the_demos_forms_can_only_be_finished_by_the_browser_that_was_sent
     assert "Eve wrote: Hi!" in end.out
 
 
-async def test_the_terms_lead_back_to_this_server_only(tmp_path):
+async def test_terms_page_refuses_return_address_of_another_site(tmp_path):
     async with serving(home=tmp_path) as server, httpx.AsyncClient() as person:
         answer = await person.post(f"{server.url}/demo/terms?back=https://evil.example/return?")
     assert answer.status_code == 400
     assert "location" not in answer.headers
 
 
-async def test_on_a_terminal_the_time_left_is_updated_in_place():
+async def test_time_left_is_updated_in_place_on_terminal():
     class Terminal(io.StringIO):
         opened = asyncio.Event()
 

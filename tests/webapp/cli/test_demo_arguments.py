@@ -52,7 +52,7 @@ def of(*words: str, given: dict[str, Any] | None = None) -> dict[str, object]:
         ("any=word", "word"),
     ],
 )
-def test_an_argument_is_read_as_its_schema_has_it(word, value):
+def test_argument_is_parsed_by_its_schema_type(word, value):
     name = word.partition("=")[0]
     assert of(*(f"{k}={json.dumps(v).strip(chr(34))}" for k, v in NEEDED.items()), word) == {
         **NEEDED,
@@ -63,7 +63,7 @@ def test_an_argument_is_read_as_its_schema_has_it(word, value):
 @pytest.mark.parametrize(
     "word", ["number=three", "number=true", "number=1.5", "force=1", "force=True", "labels=a,b"]
 )
-def test_a_value_of_another_type_is_refused_with_the_types_that_are_taken(word):
+def test_value_of_wrong_type_is_refused_with_accepted_type(word):
     name, _, text = word.partition("=")
     with pytest.raises(WrongArguments) as refused:
         of(word, given=NEEDED)
@@ -73,11 +73,11 @@ def test_a_value_of_another_type_is_refused_with_the_types_that_are_taken(word):
     )
 
 
-def test_json_is_taken_whole_and_a_word_counts_before_it():
+def test_word_argument_overrides_json_argument():
     assert of("number=4", given=NEEDED) == {"repo": "a/b", "number": 4}
 
 
-def test_a_missing_argument_is_answered_with_the_command_to_type():
+def test_missing_argument_error_shows_command_to_type():
     with pytest.raises(WrongArguments) as refused:
         arguments_of(MERGE, ["repo=a b"], {}, command=("demo", "--no-browser"))
     assert str(refused.value) == (
@@ -86,7 +86,7 @@ def test_a_missing_argument_is_answered_with_the_command_to_type():
     )
 
 
-def test_an_unknown_argument_is_answered_with_the_nearest_and_with_all():
+def test_unknown_argument_error_suggests_nearest_and_lists_all():
     with pytest.raises(WrongArguments) as refused:
         of("numbr=3", given=NEEDED)
     assert str(refused.value) == (
@@ -95,12 +95,12 @@ def test_an_unknown_argument_is_answered_with_the_nearest_and_with_all():
     )
 
 
-def test_a_tool_with_an_open_schema_takes_any_name():
+def test_tool_with_open_schema_accepts_any_argument_name():
     tool = Tool(name="any", input_schema={"type": "object", "additionalProperties": True})
     assert arguments_of(tool, ["x=1"], {}, command=("demo",)) == {"x": 1}
 
 
-def test_a_word_that_is_no_argument_is_refused():
+def test_word_without_equals_sign_is_refused():
     with pytest.raises(WrongArguments, match="'merge' is no argument: write NAME=VALUE"):
         of("merge")
 
@@ -114,6 +114,6 @@ def test_a_word_that_is_no_argument_is_refused():
         {"properties": {"x": {"oneOf": [{"anyOf": [{}, 5]}]}}, "required": None},
     ],
 )
-def test_a_schema_that_is_none_lets_the_server_judge(schema):
+def test_invalid_schema_passes_argument_to_server_unchanged(schema):
     tool = Tool(name="odd", input_schema={"additionalProperties": True, **schema})
     assert arguments_of(tool, ["x=word"], {}, command=("demo",)) == {"x": "word"}

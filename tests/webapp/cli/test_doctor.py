@@ -70,7 +70,7 @@ SETTINGS: dict[str, tuple[Mapping[str, str], Sequence[str]]] = {
 
 
 @pytest.mark.parametrize(("extra", "words"), SETTINGS.values(), ids=SETTINGS)
-async def test_a_setting_that_is_wrong_is_named_with_its_fix(
+async def test_wrong_setting_is_named_with_fix(
     tmp_path: Path, extra: Mapping[str, str], words: Sequence[str]
 ) -> None:
     told = await called("doctor", home=tmp_path, extra=extra)
@@ -79,7 +79,7 @@ async def test_a_setting_that_is_wrong_is_named_with_its_fix(
     assert all(word in "\n".join(lines) for word in words), told.out
 
 
-async def test_another_secret_than_the_stores_is_named(tmp_path: Path) -> None:
+async def test_wrong_secret_for_store_is_reported(tmp_path: Path) -> None:
     was = await called("payments", "list", home=tmp_path, extra={"ELICIT_SECRET": "a" * 32})
     told = await called("doctor", home=tmp_path, extra={"ELICIT_SECRET": "b" * 32})
     assert (was.status, told.status) == (0, 1)
@@ -88,7 +88,7 @@ async def test_another_secret_than_the_stores_is_named(tmp_path: Path) -> None:
     assert "http://127.0.0.1:8765 (the default port of elicit serve;" in told.out
 
 
-async def test_a_store_that_has_moved_says_where_to(tmp_path: Path) -> None:
+async def test_moved_store_is_reported_with_new_address(tmp_path: Path) -> None:
     old, new = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
     store = await open_store(old)
     await store.write(record("a-1"))
@@ -99,7 +99,7 @@ async def test_a_store_that_has_moved_says_where_to(tmp_path: Path) -> None:
     assert (told.status, f"has moved to {new}: set ELICIT_STORE to that" in told.out) == (1, True)
 
 
-async def test_as_json_each_thing_has_its_standing_and_its_fix(tmp_path: Path) -> None:
+async def test_json_output_has_standing_and_fix_of_each_finding(tmp_path: Path) -> None:
     told = await called("doctor", "--json", home=tmp_path, extra={"ELICIT_STORE": "memory:"})
     (found,) = [each for each in json.loads(told.out) if each["standing"] == "wrong"]
     assert (found["subject"], "ELICIT_STORE" in found["fix"], told.status) == ("kept", True, 1)
@@ -187,7 +187,7 @@ def told_of(found: Sequence[Finding], standing: str) -> str:
     ],
     ids=["host", "redirect", "no server", "path", "another"],
 )
-async def test_what_is_before_the_server_is_told(
+async def test_wrong_answer_at_public_url_is_reported_with_fix(
     tmp_path: Path, httpx_mock: HTTPXMock, about: dict[str, Any], words: Sequence[str]
 ) -> None:
     alive(httpx_mock, **about)
@@ -195,7 +195,7 @@ async def test_what_is_before_the_server_is_told(
     assert all(word in told for word in words), told
 
 
-async def test_that_nobody_can_be_asked_is_told(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
+async def test_missing_sign_in_is_reported_as_note(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
     alive(httpx_mock, is_reusable=True)
     told = told_of(await examined(PUBLIC, tmp_path), "note")
     assert "all other questions are refused -> set ELICIT_ISSUER" in told
@@ -203,7 +203,7 @@ async def test_that_nobody_can_be_asked_is_told(tmp_path: Path, httpx_mock: HTTP
     assert "confirm" not in told_of(await examined(by_code, tmp_path), "note")
 
 
-async def test_an_address_that_leads_nowhere_is_told(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
+async def test_unreachable_public_url_is_reported(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
     httpx_mock.add_exception(httpx.ConnectError("refused"), url=f"{URL}/live")
     told = told_of(await examined(PUBLIC, tmp_path), "wrong")
     assert f"{URL}/live cannot be reached from here (ConnectError" in told or "refused" in told
@@ -219,7 +219,7 @@ async def test_an_address_that_leads_nowhere_is_told(tmp_path: Path, httpx_mock:
     ],
     ids=["soon", "ended", "not believed"],
 )
-async def test_a_certificate_that_is_not_good_for_long_is_told(
+async def test_expiring_or_invalid_certificate_is_reported(
     tmp_path: Path, httpx_mock: HTTPXMock, end: datetime | Exception, words: str
 ) -> None:
     alive(httpx_mock)
@@ -228,7 +228,7 @@ async def test_a_certificate_that_is_not_good_for_long_is_told(
     assert words in told_of(await examined(PUBLIC, tmp_path, end=end), "wrong")
 
 
-async def test_what_a_proxy_takes_off_is_told(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
+async def test_header_removed_by_proxy_is_reported(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
     headers = {name: value for name, value in page_headers().items() if name != "referrer-policy"}
     alive(httpx_mock, headers=headers)
     told = told_of(await examined({**PUBLIC, "ELICIT_PROXIES": ""}, tmp_path), "note")
@@ -261,7 +261,7 @@ WRONG_AT_STRIPE: dict[str, tuple[dict[str, Any], Sequence[Any], Sequence[str]]] 
 @pytest.mark.parametrize(
     ("about", "endpoints", "words"), WRONG_AT_STRIPE.values(), ids=WRONG_AT_STRIPE
 )
-async def test_what_stripe_says_of_us_is_told_with_the_fix(
+async def test_wrong_stripe_configuration_is_reported_with_fix(
     tmp_path: Path,
     httpx_mock: HTTPXMock,
     about: dict[str, Any],
@@ -274,7 +274,7 @@ async def test_what_stripe_says_of_us_is_told_with_the_fix(
     assert all(word in told for word in words), told
 
 
-async def test_a_restricted_key_leaves_open_what_it_may_not_read(
+async def test_restricted_stripe_key_is_a_note_about_unreadable_webhooks(
     tmp_path: Path, httpx_mock: HTTPXMock
 ) -> None:
     alive(httpx_mock)
@@ -285,7 +285,7 @@ async def test_a_restricted_key_leaves_open_what_it_may_not_read(
 
 
 @pytest.mark.parametrize("right", [*RIGHTS, None])
-async def test_right_that_the_key_lacks_is_told(
+async def test_missing_right_of_stripe_key_is_reported(
     tmp_path: Path, httpx_mock: HTTPXMock, right: str | None
 ) -> None:
     # finding: XM9
@@ -299,7 +299,7 @@ async def test_right_that_the_key_lacks_is_told(
     assert all("_of_the_doctor" in one.url.path and not one.content for one in tried)
 
 
-async def test_rights_that_stripe_does_not_tell_are_no_verdict(
+async def test_unknown_rights_of_stripe_key_are_a_note(
     tmp_path: Path, httpx_mock: HTTPXMock
 ) -> None:
     # finding: XM9
@@ -310,9 +310,7 @@ async def test_rights_that_stripe_does_not_tell_are_no_verdict(
     assert "did not report the permissions of the key" in told_of(found, "note")
 
 
-async def test_stripe_that_cannot_be_reached_is_no_verdict(
-    tmp_path: Path, httpx_mock: HTTPXMock
-) -> None:
+async def test_unreachable_stripe_is_a_note(tmp_path: Path, httpx_mock: HTTPXMock) -> None:
     alive(httpx_mock)
     httpx_mock.add_exception(httpx.ConnectError("refused"), url=f"{API}/account")
     found = await examined(STRIPE, tmp_path)
@@ -320,7 +318,7 @@ async def test_stripe_that_cannot_be_reached_is_no_verdict(
     assert "could not be reached" in told_of(found, "note")
 
 
-async def test_an_issuer_that_does_not_know_itself_by_that_name_is_told(
+async def test_issuer_mismatch_in_discovery_document_is_reported(
     tmp_path: Path, httpx_mock: HTTPXMock
 ) -> None:
     alive(httpx_mock)
@@ -349,7 +347,7 @@ def at_issuer(network: HTTPXMock, **answer: Any) -> None:
 @pytest.mark.parametrize(
     "serves", [None, "http://127.0.0.1:9999"], ids=["registered", "not registered"]
 )
-async def test_an_issuer_is_asked_whether_it_sends_people_back_to_us(
+async def test_redirect_uri_registration_is_checked_at_issuer(
     tmp_path: Path, clock: Clock, serves: str | None
 ) -> None:
     ours = "http://127.0.0.1:8765"
@@ -386,7 +384,7 @@ async def test_an_issuer_is_asked_whether_it_sends_people_back_to_us(
     ],
     ids=["a page", "elsewhere", "not now"],
 )
-async def test_where_an_issuer_does_not_say_the_address_to_register_is_told(
+async def test_redirect_uri_to_register_is_shown_if_issuer_gives_no_clear_answer(
     tmp_path: Path, httpx_mock: HTTPXMock, answer: dict[str, Any]
 ) -> None:
     alive(httpx_mock)
@@ -397,7 +395,7 @@ async def test_where_an_issuer_does_not_say_the_address_to_register_is_told(
 
 
 @pytest.mark.parametrize("kind", ["postgres", "valkey"])
-async def test_how_far_the_stores_clock_is_from_ours_is_told(tmp_path: Path, kind: str) -> None:
+async def test_clock_difference_to_store_server_is_reported(tmp_path: Path, kind: str) -> None:
     async with STORES[kind](tmp_path) as url:
         settings = settings_of({**PUBLIC, "ELICIT_STORE": url}, tmp_path)
 
@@ -416,7 +414,7 @@ async def test_how_far_the_stores_clock_is_from_ours_is_told(tmp_path: Path, kin
         assert "ahead of this machine's" in (await told(timedelta(hours=-1))).says
 
 
-async def test_where_all_is_well_it_is_said_what_has_to_be_registered(
+async def test_correct_configuration_lists_addresses_to_register(
     tmp_path: Path, httpx_mock: HTTPXMock
 ) -> None:
     alive(httpx_mock)
@@ -441,7 +439,7 @@ EVENTS = {
 
 
 @pytest.mark.parametrize("status", [200, 401])
-async def test_an_address_of_events_that_answers_anything_is_reached(
+async def test_event_webhook_url_with_any_answer_is_reachable(
     tmp_path: Path, httpx_mock: HTTPXMock, status: int
 ) -> None:
     alive(httpx_mock)
@@ -451,7 +449,7 @@ async def test_an_address_of_events_that_answers_anything_is_reached(
     assert "elicit events test crm" in told_of(found, "ok")
 
 
-async def test_an_address_of_events_that_is_not_reached_is_named_with_its_setting(
+async def test_unreachable_event_webhook_url_is_reported_with_setting(
     tmp_path: Path, httpx_mock: HTTPXMock
 ) -> None:
     alive(httpx_mock)
@@ -462,7 +460,7 @@ async def test_an_address_of_events_that_is_not_reached_is_named_with_its_settin
     assert "ELICIT_TRUSTED_HOSTS" in told
 
 
-async def test_the_age_of_the_last_backup_is_told(tmp_path: Path) -> None:
+async def test_age_of_last_backup_is_reported(tmp_path: Path) -> None:
     settings = settings_of({}, tmp_path)
 
     async def told() -> str:

@@ -59,7 +59,7 @@ async def lost(service: Service, receiver: Receiver, clock: Clock) -> None:
     receiver.is_down = False
 
 
-def test_a_secret_is_made_that_the_settings_take(capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_secret_prints_a_valid_secret(capsys: pytest.CaptureFixture[str]) -> None:
     made = set[str]()
     for _ in range(2):
         assert main(["events", "secret"]) == 0
@@ -69,13 +69,13 @@ def test_a_secret_is_made_that_the_settings_take(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.usefixtures("home")
-def test_where_nothing_was_told_the_list_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_list_without_events_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["events", "list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
 
 
 @pytest.mark.usefixtures("home")
-def test_an_address_that_is_not_set_is_named_with_the_setting(
+def test_events_test_of_unknown_address_names_setting(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["events", "test", "crm"]) == 2
@@ -83,7 +83,7 @@ def test_an_address_that_is_not_set_is_named_with_the_setting(
 
 
 @pytest.mark.usefixtures("home")
-def test_a_server_that_tells_of_events_is_listed_as_it_is_set(
+def test_settings_list_shows_variable_of_event_address(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ELICIT_EVENTS_CRM_URL", CRM.url)
@@ -93,7 +93,7 @@ def test_a_server_that_tells_of_events_is_listed_as_it_is_set(
     assert rows["ELICIT_EVENTS_{NAME}_URL"]["set_by"] == ["ELICIT_EVENTS_CRM_URL"]
 
 
-async def test_what_was_told_is_listed_and_sent_again_by_the_beginning_of_its_id(
+async def test_sent_event_is_listed_and_replayed_by_id_prefix(
     here: Service, receiver: Receiver, clock: Clock
 ) -> None:
     await told_of_one(here, timeout=WEEK)
@@ -110,7 +110,7 @@ async def test_what_was_told_is_listed_and_sent_again_by_the_beginning_of_its_id
     assert receiver.ids == [row.id, row.id]
 
 
-async def test_all_that_an_address_missed_is_sent_again_at_once(
+async def test_all_undelivered_events_of_address_are_replayed_together(
     here: Service, receiver: Receiver, clock: Clock
 ) -> None:
     await lost(here, receiver, clock)
@@ -120,12 +120,12 @@ async def test_all_that_an_address_missed_is_sent_again_at_once(
     assert receiver.types == ["question.asked"]
 
 
-async def test_an_id_of_nothing_is_refused(here: Service) -> None:
+async def test_replay_of_unknown_event_is_refused(here: Service) -> None:
     with pytest.raises(CommandRefused, match="events list"):
         await replay_events(here, id="evt_nothing")
 
 
-async def test_an_address_is_tried_out_and_what_it_says_is_told(
+async def test_test_event_is_sent_and_answer_of_address_is_reported(
     here: Service, receiver: Receiver
 ) -> None:
     assert await try_address(here, name="CRM") == ["crm took it."]
@@ -134,7 +134,7 @@ async def test_an_address_is_tried_out_and_what_it_says_is_told(
         await try_address(here, name="crm")
 
 
-async def test_the_doctor_tells_of_what_waits_of_what_was_not_kept_and_of_who_is_gone(
+async def test_doctor_reports_waiting_and_dropped_events_and_disabled_address(
     here: Service, receiver: Receiver, clock: Clock
 ) -> None:
     async def said() -> tuple[str, str]:

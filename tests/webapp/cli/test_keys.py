@@ -36,7 +36,7 @@ def written(file: KeyFile, content: bytes) -> KeyFile:
 
 
 @pytest.mark.parametrize("content", [OLD, OLD + b"\n", b"two\nlines that are one secret\r\nfor us"])
-def test_a_file_of_one_secret_is_read_as_it_was_written(file: KeyFile, content: bytes) -> None:
+def test_key_file_with_a_single_secret_is_read_and_extended(file: KeyFile, content: bytes) -> None:
     written(file, content)
     assert file.read() == (SecretSetting(value=content.strip()),)
     assert file.put_in_front(NEW, before=fingerprint_of(content.strip()), now=NOW)
@@ -60,7 +60,7 @@ def test_a_file_of_one_secret_is_read_as_it_was_written(file: KeyFile, content: 
         b"\xff" + b" \xff",
     ],
 )
-def test_a_line_that_is_no_secret_is_named_by_its_number_alone(file: KeyFile, line: bytes) -> None:
+def test_invalid_line_is_reported_by_number_without_its_content(file: KeyFile, line: bytes) -> None:
     written(file, b"# secrets\n" + OLD.replace(b" ", b"-") + b"\n\n" + line + b"\n")
     with pytest.raises(WeakSecret, match=r"^line 4 is not a secret") as refused:
         file.read()
@@ -68,12 +68,12 @@ def test_a_line_that_is_no_secret_is_named_by_its_number_alone(file: KeyFile, li
     assert "secret-of" not in str(refused.value)
 
 
-def test_a_secret_is_in_no_repr(file: KeyFile) -> None:
+def test_repr_does_not_contain_secret(file: KeyFile) -> None:
     written(file, OLD)
     assert "old secret" not in repr(file.read()) + repr(file.ring())
 
 
-def test_what_runs_goes_on_whatever_becomes_of_the_file(
+def test_loaded_keyring_stays_usable_if_key_file_is_damaged_or_missing(
     file: KeyFile, caplog: pytest.LogCaptureFixture
 ) -> None:
     ring = written(file, NEW).ring()
@@ -96,7 +96,7 @@ def test_what_runs_goes_on_whatever_becomes_of_the_file(
     assert len(file.read()) == 1
 
 
-async def test_without_a_secret_nothing_is_made(tmp_path):
+async def test_keys_commands_without_secret_create_nothing(tmp_path):
     for command in (("list",), ("rotate",), ("rotate", "--after-leak"), ("retire", "00000000")):
         end = await called("keys", *command, home=tmp_path)
         assert (end.status, end.out) == (1, "")
@@ -104,7 +104,7 @@ async def test_without_a_secret_nothing_is_made(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_server_that_runs_breaks_no_link_when_its_key_is_rotated(tmp_path, file):
+async def test_links_of_running_server_stay_valid_after_key_rotation(tmp_path, file):
     async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
         before = await waiting_demo(server.url, home=tmp_path)
         link = before.link
@@ -141,7 +141,7 @@ async def test_a_server_that_runs_breaks_no_link_when_its_key_is_rotated(tmp_pat
         assert (await browser.get(link)).status_code == 404
 
 
-async def test_with_secrets_of_the_environment_the_store_is_wrapped_under_the_first(tmp_path):
+async def test_rotation_with_environment_secrets_rewraps_store_with_first_secret(tmp_path):
     async with serving(home=tmp_path, extra={"ELICIT_SECRET": "a" * 32}):
         end = await called("keys", "rotate", home=tmp_path, extra=SECRETS)
         assert end.status == 1
@@ -161,7 +161,9 @@ async def test_with_secrets_of_the_environment_the_store_is_wrapped_under_the_fi
     assert not (tmp_path / ".local/share/elicit-url/key").exists()
 
 
-async def test_a_store_of_another_secret_is_refused_and_the_file_stays(tmp_path, file):
+async def test_rotation_of_store_with_other_secret_is_refused_and_key_file_unchanged(
+    tmp_path, file
+):
     async with serving(home=tmp_path, extra={"ELICIT_SECRET": "a" * 32}):
         pass
     written(file, NEW)
@@ -171,7 +173,7 @@ async def test_a_store_of_another_secret_is_refused_and_the_file_stays(tmp_path,
     assert file.path.read_bytes() == NEW
 
 
-async def test_a_secret_is_kept_while_any_store_that_was_served_with_it_needs_it(tmp_path, file):
+async def test_secret_cannot_be_retired_while_another_served_store_needs_its_key(tmp_path, file):
     one, other = ({"ELICIT_STORE": f"sqlite:///{name}.db"} for name in ("one", "other"))
     for store in (one, other):
         async with serving(home=tmp_path, extra=store):
@@ -196,7 +198,7 @@ async def test_a_secret_is_kept_while_any_store_that_was_served_with_it_needs_it
             pass
 
 
-async def test_a_key_that_others_can_read_is_refused_in_a_sentence(tmp_path, file):
+async def test_key_file_readable_by_others_is_refused_with_fix(tmp_path, file):
     written(file, NEW).path.chmod(0o644)
     end = await called("keys", "rotate", home=tmp_path)
     assert end.status == 2
@@ -204,7 +206,7 @@ async def test_a_key_that_others_can_read_is_refused_in_a_sentence(tmp_path, fil
     assert NEW.decode() not in end.err
 
 
-def test_a_secret_that_ceased_is_dated_with_its_zone(file: KeyFile) -> None:
+def test_replaced_secret_has_date_with_time_zone(file: KeyFile) -> None:
     written(file, NEW)
     file.put_in_front(OLD.replace(b" ", b"_"), before=fingerprint_of(NEW), now=NOW)
     ceased_at = file.read()[1].ceased_at
@@ -222,7 +224,7 @@ def _port(url: str) -> int:
     return int(url.rpartition(":")[2])
 
 
-async def test_no_key_is_made_beside_a_store_that_only_another_one_opens(tmp_path, file):
+async def test_no_key_is_created_for_store_encrypted_with_missing_key(tmp_path, file):
     # finding: R8
     async with serving(home=tmp_path):
         pass
@@ -241,14 +243,14 @@ async def test_no_key_is_made_beside_a_store_that_only_another_one_opens(tmp_pat
     assert (await called("payments", "list", home=tmp_path)).status == 0
 
 
-async def test_an_empty_store_may_have_a_new_key(tmp_path, file):
+async def test_new_key_is_created_for_empty_store(tmp_path, file):
     (file.path.parent / "elicit.db").touch(mode=0o600)
     assert (await called("payments", "list", home=tmp_path)).status == 0
     assert file.path.exists()
 
 
 @pytest.mark.parametrize("name", ["key", "key.stores"])
-async def test_a_pipe_in_place_of_the_key_is_refused_and_not_waited_for(tmp_path, file, name):
+async def test_pipe_as_key_file_is_refused_without_blocking(tmp_path, file, name):
     # finding: S6
     if name == "key.stores":
         written(file, OLD)
@@ -258,7 +260,7 @@ async def test_a_pipe_in_place_of_the_key_is_refused_and_not_waited_for(tmp_path
     assert f"{name} is not a file" in refused.err
 
 
-async def test_no_command_shows_the_password_of_a_store(tmp_path):
+async def test_commands_do_not_show_store_password(tmp_path):
     with own_valkey(requirepass="swordfish") as server:
         for password, status in (("swordfish", 0), ("hunter2", 1)):
             store = {"ELICIT_STORE": server.url.replace("://", f"://:{password}@")}

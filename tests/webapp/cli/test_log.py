@@ -23,7 +23,7 @@ LIBRARIES = [("mcp.server.mcpserver", "MCPServer"), ("fastmcp", "FastMCP")]
 
 
 @pytest.mark.parametrize(("module", "name"), LIBRARIES)
-async def test_a_tool_that_raises_a_long_text_is_one_line_in_the_log(
+async def test_tool_error_with_long_text_is_a_single_log_line(
     tmp_path: Path, module: str, name: str
 ) -> None:
     # finding: R9
@@ -43,7 +43,7 @@ async def test_a_tool_that_raises_a_long_text_is_one_line_in_the_log(
     assert max(map(len, said.splitlines())) < 20_000
 
 
-async def test_an_upload_that_is_cut_off_is_one_short_line(tmp_path: Path) -> None:
+async def test_aborted_upload_is_a_short_log_line(tmp_path: Path) -> None:
     # finding: R9
     async with serving(home=tmp_path) as server:
         there = urlsplit(server.url)

@@ -24,7 +24,7 @@ WITHOUT_PSUTIL = 'sys.modules["psutil"] = None\n'
 
 
 @pytest.mark.parametrize("has_psutil", [True, False])
-async def test_the_two_commands_of_the_readme_are_right_on_a_mac(
+async def test_readme_commands_work_without_connection_owner_lookup(
     tmp_path: Path, *, has_psutil: bool
 ) -> None:
     # finding: H1

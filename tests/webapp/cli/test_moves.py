@@ -39,7 +39,7 @@ def places(home: Path) -> tuple[str, str]:
     return f"sqlite:///{folder / 'elicit.db'}", f"sqlite:///{home / 'place/new.db'}"
 
 
-async def test_a_served_store_moves_and_the_next_server_has_it_under_the_same_key(
+async def test_store_in_use_is_moved_and_next_server_uses_same_key(
     tmp_path: Path,
 ) -> None:
     old, new = places(tmp_path)
@@ -69,7 +69,7 @@ async def test_a_served_store_moves_and_the_next_server_has_it_under_the_same_ke
     assert new in stores, "its secrets are kept for the new place"
 
 
-async def test_every_command_says_that_a_store_has_moved_away(tmp_path: Path) -> None:
+async def test_commands_on_moved_store_report_new_address(tmp_path: Path) -> None:
     old, new = places(tmp_path)
     assert (await called("payments", "list", home=tmp_path)).status == 0
     assert (await called("move", old, new, home=tmp_path)).status == 0
@@ -89,7 +89,7 @@ async def test_every_command_says_that_a_store_has_moved_away(tmp_path: Path) ->
     assert not (tmp_path / "copy").exists()
 
 
-async def test_what_is_half_there_is_no_wrong_setting_as_it_may_be_whole_soon(
+async def test_commands_on_incomplete_copy_exit_with_status_1_and_reason(
     tmp_path: Path,
 ) -> None:
     old, _ = places(tmp_path)
@@ -108,7 +108,7 @@ async def test_what_is_half_there_is_no_wrong_setting_as_it_may_be_whole_soon(
         assert "copies are being put here" in told.err + told.out
 
 
-async def test_it_is_undone_and_says_what_that_means(tmp_path: Path) -> None:
+async def test_unfence_undoes_move_and_explains_consequences(tmp_path: Path) -> None:
     old, new = places(tmp_path)
     await put(old, "a-1")
     assert (await called("move", old, new, home=tmp_path)).status == 0
@@ -121,7 +121,7 @@ async def test_it_is_undone_and_says_what_that_means(tmp_path: Path) -> None:
     assert "There was no fence" in nothing.out
 
 
-async def test_a_dry_run_says_what_there_is_and_makes_nothing(tmp_path: Path) -> None:
+async def test_dry_run_counts_records_and_creates_nothing(tmp_path: Path) -> None:
     old, new = places(tmp_path)
     await put(old, "a-1", "a-2")
     said = await called("move", old, new, "--dry-run", home=tmp_path)
@@ -132,7 +132,7 @@ async def test_a_dry_run_says_what_there_is_and_makes_nothing(tmp_path: Path) ->
     await put(old, "a-3")
 
 
-async def test_what_is_set_is_said_to_stay_with_the_servers(tmp_path: Path) -> None:
+async def test_move_reports_which_secret_target_needs(tmp_path: Path) -> None:
     old, new = places(tmp_path)
     await put(old, "a-1")
     moved = await called("move", old, new, home=tmp_path, extra={"ELICIT_SECRET": "a" * 32})
@@ -141,7 +141,7 @@ async def test_what_is_set_is_said_to_stay_with_the_servers(tmp_path: Path) -> N
     assert "is not the key file of" in foreign.out
 
 
-async def test_what_cannot_be_moved_is_refused(tmp_path: Path) -> None:
+async def test_invalid_moves_are_refused(tmp_path: Path) -> None:
     old, new = places(tmp_path)
     for arguments, words, status in (
         ((old, new), "There is no store at the address", 1),
@@ -166,7 +166,7 @@ async def test_what_cannot_be_moved_is_refused(tmp_path: Path) -> None:
     await put(old, "a-3")
 
 
-async def test_a_dry_run_is_refused_where_the_move_would_be(tmp_path: Path) -> None:
+async def test_dry_run_is_refused_for_unsafe_target_as_move_is(tmp_path: Path) -> None:
     old, _ = places(tmp_path)
     await put(old, "a-1")
     with own_valkey(appendonly="no") as server:
@@ -179,7 +179,7 @@ async def test_a_dry_run_is_refused_where_the_move_would_be(tmp_path: Path) -> N
         assert await ids(new) == []
 
 
-async def test_no_password_is_printed(tmp_path: Path) -> None:
+async def test_move_does_not_print_password(tmp_path: Path) -> None:
     old, _ = places(tmp_path)
     await put(old, "a-1")
     said = await called(
@@ -188,7 +188,7 @@ async def test_no_password_is_printed(tmp_path: Path) -> None:
     assert "hunter2" not in said.out + said.err
 
 
-async def test_a_store_goes_round_all_kinds_of_stores_and_comes_back_as_it_was(
+async def test_store_is_unchanged_after_moves_through_all_store_kinds(
     tmp_path: Path,
 ) -> None:
     first, last = places(tmp_path)
@@ -204,7 +204,7 @@ async def test_a_store_goes_round_all_kinds_of_stores_and_comes_back_as_it_was(
             assert (refused.status, "has moved to" in refused.err) == (1, True)
 
 
-async def test_an_address_with_a_password_is_read_from_a_variable(tmp_path: Path) -> None:
+async def test_addresses_are_read_from_environment_variables(tmp_path: Path) -> None:
     old, new = places(tmp_path)
     await put(old, "a-1")
     extra = {"OLD": old, "NEW": new}
@@ -216,7 +216,7 @@ async def test_an_address_with_a_password_is_read_from_a_variable(tmp_path: Path
     assert (refused.status, "NOWHERE is not set" in refused.err) == (2, True)
 
 
-async def test_a_store_behind_a_pooler_moves_without_an_address_to_listen_at(
+async def test_pooled_store_is_moved_without_listen_address(
     tmp_path: Path,
 ) -> None:
     async with fresh_database() as url, pooled(shared_server(), url) as address:
@@ -226,7 +226,7 @@ async def test_a_store_behind_a_pooler_moves_without_an_address_to_listen_at(
         assert (moved.status, moved.err, await ids(new)) == (0, "", ["a-1"])
 
 
-async def test_a_move_from_a_store_that_cannot_be_reached_says_what_every_command_does(
+async def test_move_from_unreachable_store_shows_store_error(
     tmp_path: Path,
 ) -> None:
     refused = await called("move", *["postgresql://a:b@127.0.0.1:1/a"] * 2, home=tmp_path)

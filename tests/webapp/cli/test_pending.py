@@ -64,7 +64,7 @@ def moment(when: datetime) -> str:
     return f"{when:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def test_what_is_asked_is_listed_the_latest_first(
+def test_open_questions_are_listed_latest_first(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said(capsys) == []
@@ -81,7 +81,7 @@ def test_what_is_asked_is_listed_the_latest_first(
     assert first.owner[:6] != second.owner[:6]
 
 
-def test_one_persons_are_listed_by_themselves(
+def test_owner_option_lists_questions_of_named_owner_only(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # parity: T6
@@ -92,7 +92,7 @@ def test_one_persons_are_listed_by_themselves(
     assert main(["pending", "list", "--owner", "tests#nobody"]) == 1
 
 
-def test_what_was_answered_or_is_over_is_not_listed(
+def test_ended_and_expired_questions_are_not_listed(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = utc_now()
@@ -107,7 +107,7 @@ def test_what_was_answered_or_is_over_is_not_listed(
     assert line.split("\t")[2:4] == ["read", "shop"]
 
 
-def test_the_list_opens_nothing_and_tells_no_words(
+def test_list_shows_no_full_ids_links_messages_or_control_characters(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (row,) = asked(home, {"tool": "\x1b[2J\u202e" + "x" * 90})
@@ -118,7 +118,7 @@ def test_the_list_opens_nothing_and_tells_no_words(
 
 
 @pytest.mark.parametrize("words", [[], ["show"], ["list", "x"]])
-def test_what_is_asked_for_wrongly_ends_with_two(words: list[str]) -> None:
+def test_invalid_arguments_exit_with_status_2(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["pending", *words])
     assert ended.value.code == 2

@@ -50,7 +50,7 @@ async def exported(service: Service, owner: str) -> str:
     return msgspec.json.encode(await export_owner(service, owner)).decode()
 
 
-async def test_an_export_has_accounts_without_their_keys(tmp_path: Path) -> None:
+async def test_export_contains_accounts_without_access_tokens(tmp_path: Path) -> None:
     async with connected(tool="list") as (service, _, _):
         kept = await the_one(service)
         told: Export = await export_owner(service, kept.owner[:6])
@@ -63,7 +63,7 @@ async def test_an_export_has_accounts_without_their_keys(tmp_path: Path) -> None
         assert kept.owner not in text.replace(told.questions[0]["id"], "")
 
 
-async def test_a_purge_says_what_there_is_and_erases_nothing_until_it_is_sure() -> None:
+async def test_purge_without_confirmation_lists_data_and_erases_nothing() -> None:
     async with connected(tool="list") as (service, network, _):
         kept = await the_one(service)
         before = await scanned(service.elicitations.store)
@@ -74,7 +74,7 @@ async def test_a_purge_says_what_there_is_and_erases_nothing_until_it_is_sure() 
         assert network.revoked == []
 
 
-async def test_a_purge_gives_accounts_back_at_their_provider_and_erases_all() -> None:
+async def test_purge_revokes_accounts_and_erases_data_of_owner_only() -> None:
     async with connected(tool="list") as (service, network, _):
         kept = await the_one(service)
         others = [
@@ -89,7 +89,7 @@ async def test_a_purge_gives_accounts_back_at_their_provider_and_erases_all() ->
         assert [each for each in left if each.owner != kept.owner] == others
 
 
-async def test_a_provider_that_cannot_be_told_is_named_with_what_is_left_to_do() -> None:
+async def test_purge_names_unreachable_provider_and_remaining_step() -> None:
     async with connected(tool="list") as (service, network, _):
         network.revokes = down
         kept = await the_one(service)
@@ -102,7 +102,7 @@ async def test_a_provider_that_cannot_be_told_is_named_with_what_is_left_to_do()
         assert await stored(service) == []
 
 
-async def test_what_was_paid_stays_and_a_late_payment_finds_its_question(shop: Shop) -> None:
+async def test_purge_keeps_payments_and_late_payment_is_matched(shop: Shop) -> None:
     async with buying(shop) as buy:
         await buy.pay()
         await buy.result()
@@ -121,7 +121,7 @@ async def test_what_was_paid_stays_and_a_late_payment_finds_its_question(shop: S
         assert [each["amount"] for each in told.payments] == [900, 900]
 
 
-async def test_a_payers_name_is_told_to_them_and_leaves_with_the_purge(shop: Shop) -> None:
+async def test_webhook_body_is_exported_and_erased_by_purge(shop: Shop) -> None:
     async with buying(shop) as buy:
         await buy.pay()
         await buy.result()
@@ -139,7 +139,7 @@ async def test_a_payers_name_is_told_to_them_and_leaves_with_the_purge(shop: Sho
         assert await shop.ledger() == ["spent"]
 
 
-async def test_a_webhook_that_waits_keeps_its_words_until_it_is_looked_into(shop: Shop) -> None:
+async def test_purge_keeps_body_of_waiting_webhook(shop: Shop) -> None:
     async with buying(shop) as buy:
         await buy.pay()
         await buy.result()
@@ -153,9 +153,7 @@ async def test_a_webhook_that_waits_keeps_its_words_until_it_is_looked_into(shop
         assert left.body == hook.body
 
 
-async def test_a_second_purge_destroys_the_data_key_that_a_copy_of_the_store_was_sealed_under() -> (
-    None
-):
+async def test_second_purge_destroys_old_data_key() -> None:
     async with connected(tool="list") as (service, _, clock):
         kept = await the_one(service)
         copy = await scanned(service.elicitations.store)
@@ -173,7 +171,7 @@ async def test_a_second_purge_destroys_the_data_key_that_a_copy_of_the_store_was
             await service.elicitations.rows.open(account, Connection)
 
 
-async def test_what_a_process_writes_on_that_had_the_old_key_is_erased_or_opens() -> None:
+async def test_record_written_with_old_data_key_is_readable_until_next_purge() -> None:
     async with connected(tool="list") as (service, _, clock):
         kept, store = await the_one(service), service.elicitations.store
         deaf = await open_owners(store=store, ring=service.elicitations.owners.ring)
@@ -188,7 +186,7 @@ async def test_what_a_process_writes_on_that_had_the_old_key_is_erased_or_opens(
         assert (await the_one(service)).access_token == kept.access_token
 
 
-async def test_what_was_paid_opens_under_the_new_key_when_the_old_one_is_destroyed(
+async def test_payment_is_readable_after_old_data_key_is_destroyed(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -205,7 +203,7 @@ async def test_what_was_paid_opens_under_the_new_key_when_the_old_one_is_destroy
 
 
 @pytest.mark.parametrize("written", range(6))
-async def test_a_purge_that_was_cut_off_anywhere_is_gone_on_with(
+async def test_interrupted_purge_is_completed_by_repeating_command(
     clock: Clock, written: int
 ) -> None:
     store = Interrupted()
@@ -223,7 +221,7 @@ async def test_a_purge_that_was_cut_off_anywhere_is_gone_on_with(
         assert await service.elicitations.get(others.id) is not None
 
 
-async def test_what_was_typed_in_secret_is_in_no_export() -> None:
+async def test_export_does_not_contain_typed_secret() -> None:
     server = MCPServer("keys")
 
     @server.tool()
@@ -242,7 +240,7 @@ async def test_what_was_typed_in_secret_is_in_no_export() -> None:
         assert KEY not in text
 
 
-async def test_who_is_meant_is_exact_or_nobody(tmp_path: Path) -> None:
+async def test_unknown_owner_or_subject_is_refused(tmp_path: Path) -> None:
     async with connected(tool="list") as (service, _, _):
         kept = await the_one(service)
         with pytest.raises(CommandRefused, match="Nothing was ever stored for that subject"):
@@ -252,7 +250,7 @@ async def test_who_is_meant_is_exact_or_nobody(tmp_path: Path) -> None:
         assert (await export_owner(service, kept.owner)).accounts
 
 
-async def test_the_commands_are_there(tmp_path: Path) -> None:
+async def test_export_and_purge_refuse_unknown_owner_with_status_1(tmp_path: Path) -> None:
     for name in ("export", "purge"):
         refused = await called(name, "--owner", "zzzzzz", home=tmp_path)
         assert (refused.status, "There is no owner zzzzzz" in refused.err) == (1, True)
@@ -260,7 +258,7 @@ async def test_the_commands_are_there(tmp_path: Path) -> None:
     assert nobody.status == 2
 
 
-async def test_a_vacuum_makes_the_file_smaller_while_others_have_it_open(tmp_path: Path) -> None:
+async def test_vacuum_shrinks_store_file_opened_by_another_process(tmp_path: Path) -> None:
     address = f"sqlite:///{tmp_path / 'store.db'}"
     store = await open_store(address)
     for number in range(60):

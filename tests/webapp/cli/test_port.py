@@ -41,7 +41,7 @@ def shared(port: int) -> SharedPort:
     return SharedPort(HOST, port, url=URL, pepper=PEPPER)
 
 
-async def test_a_free_port_is_ours_at_once(free_port):
+async def test_free_port_is_bound_immediately(free_port):
     listener = await own_or_find(HOST, free_port, url=URL, pepper=PEPPER)
     assert listener is not None
     with listener:
@@ -50,7 +50,7 @@ async def test_a_free_port_is_ours_at_once(free_port):
         writer.close()
 
 
-async def test_a_port_of_ours_is_left_to_its_owner():
+async def test_port_of_own_running_process_is_not_taken():
     async with serving(answering(b'{"status": "ok", "proof": "PROOF"}')) as url:
         port = int(url.rpartition(":")[2])
         assert await own_or_find(HOST, port, url=URL, pepper=PEPPER) is None
@@ -73,14 +73,14 @@ async def test_a_port_of_ours_is_left_to_its_owner():
         b'{"proof": "PROOF", "more": "' + b"x" * 100_000 + b'"}',
     ],
 )
-async def test_a_port_of_another_program_is_refused_in_a_sentence(body):
+async def test_port_of_another_program_is_refused(body):
     async with serving(answering(body)) as url:
         port = int(url.rpartition(":")[2])
         with pytest.raises(PortUnusable, match=f"Port {port} of {HOST} is taken by another"):
             await own_or_find(HOST, port, url=URL, pepper=PEPPER)
 
 
-async def test_a_program_that_speaks_no_http_is_another_one():
+async def test_port_of_program_without_http_is_refused():
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail ready\r\n")
         writer.close()
@@ -92,7 +92,7 @@ async def test_a_program_that_speaks_no_http_is_another_one():
             await own_or_find(HOST, port, url=URL, pepper=PEPPER)
 
 
-async def test_a_server_of_another_store_or_address_cannot_prove_itself():
+async def test_proof_with_other_pepper_or_url_is_refused():
     for url, pepper in ((URL, Pepper(b"q" * 32)), ("http://localhost:8765", PEPPER)):
         async with serving(answering(b'{"proof": "PROOF"}')) as place:
             port = int(place.rpartition(":")[2])
@@ -100,7 +100,7 @@ async def test_a_server_of_another_store_or_address_cannot_prove_itself():
                 await own_or_find(HOST, port, url=url, pepper=pepper)
 
 
-async def test_a_port_is_taken_over_when_its_owner_is_gone(free_port):
+async def test_port_is_acquired_after_its_owner_ends(free_port):
     with bound(HOST, port=free_port) as owner:
         owner.listen()
         waiting = asyncio.create_task(shared(free_port).take_over(say=print))
@@ -113,7 +113,7 @@ async def test_a_port_is_taken_over_when_its_owner_is_gone(free_port):
         assert listener.getsockname()[1] == free_port
 
 
-async def test_of_two_that_take_over_one_has_the_port(free_port):
+async def test_two_waiting_tasks_acquire_port_in_turn(free_port):
     both = [asyncio.create_task(shared(free_port).take_over(say=print)) for _ in range(2)]
     async with asyncio.timeout(300):
         done, waiting = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -125,7 +125,7 @@ async def test_of_two_that_take_over_one_has_the_port(free_port):
         (await waiting.pop()).close()
 
 
-async def test_before_a_link_leaves_the_port_proves_itself_anew(free_port):
+async def test_prove_fails_once_port_belongs_to_another_program(free_port):
     # finding: S18
     answer = [b'{"proof": "PROOF"}']
 
@@ -142,7 +142,7 @@ async def test_before_a_link_leaves_the_port_proves_itself_anew(free_port):
                 await port.prove()
 
 
-async def test_that_another_program_has_the_port_is_said_once_and_it_is_ours_when_that_ends(
+async def test_port_used_by_another_program_is_reported_once_and_acquired_later(
     free_port,
 ):
     # finding: S18
@@ -157,7 +157,7 @@ async def test_that_another_program_has_the_port_is_said_once_and_it_is_ours_whe
     assert said.empty()
 
 
-def test_a_proof_is_for_one_nonce_only():
+def test_proof_is_different_for_each_nonce():
     proofs = {proof(PEPPER, url=URL, nonce=nonce) for nonce in ("a", "b", "")}
     assert len(proofs) == 3
 
@@ -166,7 +166,7 @@ def test_a_proof_is_for_one_nonce_only():
 # finding: XV8
 @pytest.mark.parametrize("library", ["mcp", "fastmcp"])
 @pytest.mark.parametrize("lost", ["own", "sandbox"])
-async def test_port_that_is_lost_between_bind_and_listen_is_refused_in_a_sentence(library, lost):
+async def test_port_lost_between_bind_and_listen_is_refused(library, lost):
     with bind(HOST, 0) as own, bind(HOST, 0) as outside, socket.socket() as other:
         settings = read_settings(
             {"ELICIT_STORE": "memory:", "ELICIT_SECRET": "a" * 32}, port=own.getsockname()[1]
@@ -189,7 +189,7 @@ async def test_port_that_is_lost_between_bind_and_listen_is_refused_in_a_sentenc
 
 
 @pytest.mark.parametrize("url", [URL, "http://127.0.0.1:{port}", "https://tools.example"])
-async def test_port_of_a_sandbox_names_its_server_and_the_option(url: str):
+async def test_port_used_by_sandbox_error_names_server_and_port_option(url: str):
     # finding: XQ11
     def sandbox_at(address: str) -> ASGIApp:
         sandbox = new_sandbox(url=address, serves=URL)

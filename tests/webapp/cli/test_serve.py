@@ -36,7 +36,7 @@ def author(folder: Path, *, imports: str = "", name: str = "my_tools.py") -> Pat
     return folder
 
 
-async def test_it_says_where_it_is_and_keeps_its_files_to_its_user(tmp_path):
+async def test_serve_prints_its_address_and_makes_its_files_private(tmp_path):
     async with serving(home=tmp_path) as server, httpx.AsyncClient() as browser:
         assert f"{server.url}/mcp" in server.said
         assert "Ctrl+C" in server.said
@@ -50,7 +50,7 @@ async def test_it_says_where_it_is_and_keeps_its_files_to_its_user(tmp_path):
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in folder.iterdir())
 
 
-async def test_a_server_that_ran_and_stopped_has_nothing_to_warn_of(tmp_path):
+async def test_stopped_server_prints_no_warnings(tmp_path):
     async with serving(home=tmp_path) as server:
         server.process.terminate()
         end = await ended(server.process)
@@ -76,7 +76,7 @@ async def greet() -> str:
 """
 
 
-async def test_each_worker_has_the_plugins_of_the_command(tmp_path):
+async def test_each_worker_has_the_commands_plugins(tmp_path):
     tools = author(tmp_path) / "my_tools.py"
     tools.write_text(tools.read_text() + ASKS)
     (tmp_path / "my_rules.py").write_text(RULES)
@@ -86,7 +86,7 @@ async def test_each_worker_has_the_plugins_of_the_command(tmp_path):
             assert "Closed: form." in text_of(await client.call_tool("greet", {}))
 
 
-async def test_every_bad_setting_is_named_at_once(tmp_path):
+async def test_all_invalid_settings_are_named_at_once(tmp_path):
     extra = {
         "ELICIT_URL": "ftp://example.org",
         "ELICIT_SECRET": "short",
@@ -103,7 +103,7 @@ async def test_every_bad_setting_is_named_at_once(tmp_path):
     assert "short" not in end.err.replace("short-", "")
 
 
-async def test_a_store_that_cannot_be_is_refused_in_a_sentence(tmp_path):
+async def test_unknown_store_scheme_is_refused_without_its_password(tmp_path):
     end = await called(
         "serve", "--port", "0", home=tmp_path, extra={"ELICIT_STORE": "mysql://u:p@db/x"}
     )
@@ -112,7 +112,7 @@ async def test_a_store_that_cannot_be_is_refused_in_a_sentence(tmp_path):
     assert "u:p" not in end.err
 
 
-async def test_a_store_made_under_another_secret_is_refused_in_a_sentence(tmp_path):
+async def test_store_encrypted_with_another_secret_is_refused(tmp_path):
     async with serving(home=tmp_path, extra={"ELICIT_SECRET": "a" * 32}):
         pass
     end = await called("serve", "--port", "0", home=tmp_path, extra={"ELICIT_SECRET": "b" * 32})
@@ -121,7 +121,7 @@ async def test_a_store_made_under_another_secret_is_refused_in_a_sentence(tmp_pa
     assert "Traceback" not in end.err
 
 
-async def test_a_rotated_secret_opens_what_the_old_one_sealed(tmp_path):
+async def test_rotated_secret_opens_the_existing_store(tmp_path):
     async with serving(home=tmp_path, extra={"ELICIT_SECRET": "a" * 32}):
         pass
     new_then_old = {"ELICIT_SECRET": "b" * 32 + "," + "a" * 32}
@@ -132,7 +132,7 @@ async def test_a_rotated_secret_opens_what_the_old_one_sealed(tmp_path):
         assert (await browser.get(f"{server.url}/health")).status_code == 200
 
 
-async def test_a_port_that_is_taken_is_named_in_one_sentence(tmp_path):
+async def test_port_in_use_is_named_in_the_error(tmp_path):
     with bound("127.0.0.1") as holder:
         holder.listen()
         port = holder.getsockname()[1]
@@ -144,7 +144,7 @@ async def test_a_port_that_is_taken_is_named_in_one_sentence(tmp_path):
     )
 
 
-async def test_an_address_of_another_machine_is_refused_in_a_sentence(tmp_path):
+async def test_address_of_another_machine_is_refused(tmp_path):
     end = await called(
         "serve", "--port", "0", "--host", "192.0.2.1", home=tmp_path,
         extra={
@@ -185,7 +185,7 @@ async def test_an_address_of_another_machine_is_refused_in_a_sentence(tmp_path):
         ("lost:mcp", "). Perhaps it is written for mcp 1. elicit-url needs mcp 2"),
     ],
 )
-async def test_a_server_that_cannot_be_found_is_named_in_a_sentence(tmp_path, name, says):
+async def test_server_that_cannot_be_imported_is_named_in_the_error(tmp_path, name, says):
     # finding: XA2, XA19
     author(tmp_path)
     for module, imports in {
@@ -246,7 +246,7 @@ async def test_bad_value_of_the_setting_is_refused_with_the_name_of_the_setting(
             assert f"elicit: ELICIT_SERVER: {says.format(home=tmp_path)}" in end.err
 
 
-async def test_a_fastmcp_that_is_too_old_is_named_with_the_command_that_mends_it(tmp_path):
+async def test_outdated_fastmcp_error_names_the_upgrade_command(tmp_path):
     # finding: XA3
     (tmp_path / "fastmcp").mkdir()
     text = "def __getattr__(name): raise ImportError('FastMCP server support is not installed.')"
@@ -263,7 +263,7 @@ async def test_a_fastmcp_that_is_too_old_is_named_with_the_command_that_mends_it
     )
 
 
-async def test_a_port_of_another_server_of_ours_is_named_with_that_server(tmp_path):
+async def test_port_used_by_another_elicit_server_names_the_server(tmp_path):
     # finding: XA19
     author(tmp_path)
     port = free_port()
@@ -280,9 +280,7 @@ async def test_a_port_of_another_server_of_ours_is_named_with_that_server(tmp_pa
 @pytest.mark.parametrize(
     ("kind", "made_in"), [("MCPServer", "mcp.server.mcpserver"), ("FastMCP", "fastmcp")]
 )
-async def test_a_server_without_a_name_is_refused_in_a_sentence(
-    tmp_path, free_port, command, kind, made_in
-):
+async def test_server_without_a_name_is_refused(tmp_path, free_port, command, kind, made_in):
     (tmp_path / "tools.py").write_text(f"from {made_in} import {kind}\nmcp = {kind}()\n")
     # `stdio` replaces its process's stdin and stdout, so it runs in a separate process.
     runs = called if command == "serve" else run
@@ -293,7 +291,7 @@ async def test_a_server_without_a_name_is_refused_in_a_sentence(
     assert "Traceback" not in end.err
 
 
-async def test_folders_of_the_author_named_like_ours_do_no_harm(tmp_path):
+async def test_authors_folders_named_like_our_packages_do_no_harm(tmp_path):
     for folder in ("flows", "webapp", "templates"):
         author(tmp_path / folder, imports="raise RuntimeError('not yours')", name="__init__.py")
     author(tmp_path, imports="from flows import elicit")
@@ -301,7 +299,7 @@ async def test_folders_of_the_author_named_like_ours_do_no_harm(tmp_path):
         assert server.said.startswith("author's tools is served.")
 
 
-async def test_what_stands_behind_a_package_of_ours_is_told_apart(tmp_path):
+async def test_authors_package_hidden_by_our_package_is_explained(tmp_path):
     author(tmp_path / "webapp", name="models.py")
     author(tmp_path, imports="import webapp.models")
     end = await called("serve", "my_tools:mcp", "--port", "0", home=tmp_path)
@@ -310,14 +308,14 @@ async def test_what_stands_behind_a_package_of_ours_is_told_apart(tmp_path):
     assert "Your webapp stands behind an installed package of the same name" in end.err
 
 
-async def test_a_file_named_like_an_installed_package_is_told_apart(tmp_path):
+async def test_authors_file_hidden_by_an_installed_package_is_explained(tmp_path):
     author(tmp_path, name="mcp.py")
     end = await called("serve", "mcp:server_of_mine", "--port", "0", home=tmp_path)
     assert end.status == 1
     assert "Your mcp.py stands behind an installed package of the same name" in end.err
 
 
-async def test_a_foreign_flows_in_front_of_ours_is_refused_by_name(tmp_path):
+async def test_foreign_flows_package_before_ours_is_refused(tmp_path):
     author(tmp_path / "flows", imports="raise RuntimeError('not yours')", name="__init__.py")
     end = await run(
         "serve", "--port", "0", home=tmp_path, extra={"PYTHONPATH": f"{tmp_path}:{HOUSE}"}
@@ -330,9 +328,7 @@ async def test_a_foreign_flows_in_front_of_ours_is_refused_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("number", "revision"), [(signal.SIGTERM, "legacy"), (signal.SIGINT, "2026-07-28")]
 )
-async def test_a_signal_stops_it_while_a_call_is_held_and_a_page_listens(
-    tmp_path, number, revision
-):
+async def test_signal_stops_serve_with_a_waiting_call_and_an_open_page(tmp_path, number, revision):
     # finding: R5
     links, results = asyncio.Queue[str](), list[CallToolResult]()
 
@@ -365,7 +361,7 @@ async def test_a_signal_stops_it_while_a_call_is_held_and_a_page_listens(
 
 @pytest.mark.parametrize("revision", ["legacy", "2026-07-28"])
 @pytest.mark.parametrize("example", ["my_tools", "my_tools_fastmcp"])
-async def test_the_examples_run_as_they_stand(tmp_path, example, revision):
+async def test_examples_run_unchanged(tmp_path, example, revision):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     extra = {"ELICIT_URL": f"http://127.0.0.1:{port}"}

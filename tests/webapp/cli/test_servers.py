@@ -23,7 +23,7 @@ def module(folder: Path, name: str) -> Path:
     return folder
 
 
-async def test_another_server_of_the_same_name_is_not_served_until_the_operator_says_so(
+async def test_another_server_with_the_same_name_requires_acceptance(
     tmp_path: Path, free_port: int
 ) -> None:
     # finding: S12
@@ -51,7 +51,7 @@ async def test_another_server_of_the_same_name_is_not_served_until_the_operator_
     assert (await run("stdio", "tools:mcp", *there, home=tmp_path, cwd=mine)).status == 1
 
 
-def test_what_is_installed_stays_where_it_is_under_another_python(
+def test_place_of_an_installed_server_is_independent_of_the_python_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # finding: S12
@@ -67,7 +67,7 @@ def test_what_is_installed_stays_where_it_is_under_another_python(
     assert places == {"installed_shop:mcp"}
 
 
-async def test_a_name_that_nobody_served_is_not_accepted(tmp_path: Path) -> None:
+async def test_accepting_an_unknown_server_name_is_refused(tmp_path: Path) -> None:
     # finding: S12
     refused = await called("servers", "accept", "shop", "/tools.py:mcp", home=tmp_path)
     assert refused.status == 1
@@ -76,7 +76,7 @@ async def test_a_name_that_nobody_served_is_not_accepted(tmp_path: Path) -> None
     assert (listed.out, listed.err) == ("", "No server is stored.\n")
 
 
-async def test_of_two_that_start_at_once_one_is_written_down(tmp_path: Path) -> None:
+async def test_first_of_several_concurrent_servers_with_a_name_is_recorded(tmp_path: Path) -> None:
     # finding: S12
     settings = read_settings({"HOME": str(tmp_path)})
 

@@ -28,9 +28,7 @@ def started(*arguments: str, home: Path, before: str = "") -> subprocess.Complet
 
 
 @pytest.mark.parametrize("name", ["flows", "webapp"])
-async def test_a_foreign_package_in_front_of_ours_is_refused_by_name(
-    tmp_path: Path, name: str
-) -> None:
+async def test_foreign_package_before_ours_is_refused(tmp_path: Path, name: str) -> None:
     # finding: H6
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not yours')")
@@ -42,9 +40,7 @@ async def test_a_foreign_package_in_front_of_ours_is_refused_by_name(
 
 
 @pytest.mark.parametrize("name", ["flows", "webapp"])
-async def test_a_package_that_was_written_over_ours_is_told_and_what_to_do(
-    tmp_path: Path, name: str
-) -> None:
+async def test_overwritten_package_is_reported_with_a_fix(tmp_path: Path, name: str) -> None:
     # finding: H6
     for each in ("elicit_url.py", "flows", "webapp"):
         if each != name:
@@ -63,7 +59,7 @@ async def test_a_package_that_was_written_over_ours_is_told_and_what_to_do(
     assert "pip install --force-reinstall elicit-url" in end.err
 
 
-def test_on_windows_it_says_in_a_sentence_where_it_runs(tmp_path: Path) -> None:
+def test_windows_error_names_the_supported_systems(tmp_path: Path) -> None:
     # finding: H7
     end = started("serve", home=tmp_path, before="sys.platform = 'win32'")
     assert (end.returncode, end.stdout) == (2, "")
@@ -73,7 +69,7 @@ def test_on_windows_it_says_in_a_sentence_where_it_runs(tmp_path: Path) -> None:
     )
 
 
-async def test_signs_that_the_output_lacks_end_no_command(tmp_path: Path) -> None:
+async def test_unencodable_output_characters_do_not_fail_a_command(tmp_path: Path) -> None:
     # finding: H8
     extra = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     end = await run("approvals", "list", home=tmp_path, extra=extra)
@@ -95,7 +91,7 @@ async def test_signs_that_the_output_lacks_end_no_command(tmp_path: Path) -> Non
         (None, 141, ""),
     ],
 )
-async def test_an_output_that_takes_nothing_is_no_traceback(
+async def test_unwritable_output_prints_no_traceback(
     tmp_path: Path, to: str | None, status: int, said: str
 ) -> None:
     # finding: H8
@@ -113,7 +109,7 @@ async def test_an_output_that_takes_nothing_is_no_traceback(
 
 
 @pytest.mark.parametrize("home", ["", "somewhere", None])
-def test_a_folder_that_is_relative_counts_as_none(home: str | None) -> None:
+def test_relative_data_folder_is_ignored(home: str | None) -> None:
     # finding: H8
     environment = {"XDG_DATA_HOME": "data"} | ({} if home is None else {"HOME": home})
     own = Path(pwd.getpwuid(os.getuid()).pw_dir)

@@ -67,7 +67,7 @@ async def served(url: str) -> None:
 
 @REVISIONS
 @pytest.mark.parametrize("desktop", ["my_tools", "my_tools_fastmcp"], indirect=True)
-async def test_a_tool_awaits_a_person_whatever_is_printed_meanwhile(desktop, revision):
+async def test_stdio_tool_awaits_a_person_despite_printed_output(desktop, revision):
     # parity: L11
     async with desktop.client(revision) as client:
         assert await process_of(client) != os.getpid()
@@ -81,14 +81,14 @@ async def test_a_tool_awaits_a_person_whatever_is_printed_meanwhile(desktop, rev
 
 
 @REVISIONS
-async def test_a_client_that_shows_no_links_gets_one_in_the_result(desktop, revision):
+async def test_stdio_client_without_links_gets_the_link_in_the_result(desktop, revision):
     async with desktop.client(revision, shows_links=False) as client:
         first = text_of(await calling(client))
         await desktop.open(link_in(first))
         assert text_of(await calling(client)) == SOUP
 
 
-async def test_when_the_owner_of_the_port_is_killed_the_waiting_process_takes_it_over(desktop):
+async def test_waiting_process_takes_the_port_when_its_owner_is_killed(desktop):
     async with desktop.client() as owner:
         pid = await process_of(owner)
         async with desktop.client() as client:
@@ -100,7 +100,7 @@ async def test_when_the_owner_of_the_port_is_killed_the_waiting_process_takes_it
             assert text_of(await call) == SOUP
 
 
-async def test_a_link_of_one_process_opens_at_another_which_may_end_meanwhile(desktop):
+async def test_link_of_a_process_opens_at_another_process(desktop):
     async with desktop.client() as owner:
         async with desktop.client() as other:
             call = calling(other)
@@ -114,7 +114,7 @@ async def test_a_link_of_one_process_opens_at_another_which_may_end_meanwhile(de
         assert text_of(await call) == SOUP
 
 
-async def test_no_link_leaves_to_a_port_that_another_program_has_taken(desktop):
+async def test_no_link_is_sent_while_another_program_has_the_port(desktop):
     # finding: S18
     async def app(scope, receive, send):
         if scope["type"] == "http":
@@ -141,7 +141,7 @@ async def test_no_link_leaves_to_a_port_that_another_program_has_taken(desktop):
     await ended(other.process)
 
 
-async def test_a_port_of_another_program_ends_it_with_a_sentence(desktop):
+async def test_stdio_with_a_port_in_use_ends_with_an_error(desktop):
     async def app(scope, receive, send):
         if scope["type"] == "http":
             await send({"type": "http.response.start", "status": 404, "headers": []})
@@ -156,7 +156,7 @@ async def test_a_port_of_another_program_ends_it_with_a_sentence(desktop):
     )
 
 
-async def test_a_server_of_another_store_is_named_as_who_has_the_port(desktop):
+async def test_stdio_port_used_for_another_store_names_the_server(desktop):
     # finding: XA19
     first = await desktop.start()
     elsewhere = {**desktop.extra, "ELICIT_STORE": f"sqlite:///{desktop.home / 'other.db'}"}
@@ -184,7 +184,7 @@ async def test_a_server_of_another_store_is_named_as_who_has_the_port(desktop):
         ((), {"ELICIT_STORE": "mysql://"}, "ELICIT_STORE: ", run),
     ],
 )
-async def test_what_cannot_be_is_refused_in_a_sentence(desktop, arguments, extra, says, runs):
+async def test_invalid_stdio_arguments_are_refused(desktop, arguments, extra, says, runs):
     end = await runs(
         *desktop.arguments, *arguments, home=desktop.home, extra={**desktop.extra, **extra}
     )
@@ -193,13 +193,13 @@ async def test_what_cannot_be_is_refused_in_a_sentence(desktop, arguments, extra
     assert "Traceback" not in end.err
 
 
-async def test_a_server_that_is_not_there_is_refused_in_a_sentence(tmp_path):
+async def test_missing_stdio_server_is_refused(tmp_path):
     end = await run("stdio", "nowhere:mcp", home=tmp_path)
     assert (end.status, end.out) == (1, "")
     assert "There is no module 'nowhere' in" in end.err
 
 
-async def test_a_plugin_that_is_not_there_is_refused_in_a_sentence(desktop):
+async def test_missing_stdio_plugin_is_refused(desktop):
     plugin = ("--plugin", "nowhere:rules")
     end = await run(*desktop.arguments, *plugin, home=desktop.home, extra=desktop.extra)
     assert (end.status, end.out) == (1, "")
@@ -207,7 +207,7 @@ async def test_a_plugin_that_is_not_there_is_refused_in_a_sentence(desktop):
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGINT])
-async def test_it_ends_with_its_client_or_a_signal_while_a_call_is_held(desktop, number):
+async def test_stdio_ends_with_its_client_or_a_signal_while_a_call_waits(desktop, number):
     pipe = await desktop.start()
     link = await pipe.order()
     async with httpx.AsyncClient() as browser, browser.stream("GET", f"{link}/live") as page:
@@ -229,7 +229,7 @@ async def test_it_ends_with_its_client_or_a_signal_while_a_call_is_held(desktop,
         socket.create_connection(("127.0.0.1", desktop.port)).close()
 
 
-async def test_rubbish_from_the_client_ends_nothing(desktop):
+async def test_invalid_input_from_the_client_does_not_end_stdio(desktop):
     pipe = await desktop.start()
     assert pipe.process.stdin is not None
     pipe.process.stdin.write(b"\n\xff\xfe\n{\n[]\n" + b"x" * 200_000 + b"\n")
@@ -240,9 +240,7 @@ async def test_rubbish_from_the_client_ends_nothing(desktop):
 
 
 @pytest.mark.parametrize("shows_links", [True, False])
-async def test_a_result_that_went_into_a_broken_pipe_is_there_for_the_same_call(
-    desktop, shows_links
-):
+async def test_result_lost_in_a_broken_pipe_is_returned_to_the_same_call(desktop, shows_links):
     async with desktop.client() as other:
         await process_of(other)
         pipe = await desktop.start(shows_links=shows_links)
@@ -260,7 +258,7 @@ async def test_a_result_that_went_into_a_broken_pipe_is_there_for_the_same_call(
         await ended(again.process)
 
 
-async def test_a_result_that_was_written_is_not_given_to_the_next_call(desktop):
+async def test_delivered_result_is_not_returned_to_the_next_call(desktop):
     pipe = await desktop.start()
     link = await pipe.order()
     await desktop.open(link)
@@ -271,7 +269,7 @@ async def test_a_result_that_was_written_is_not_given_to_the_next_call(desktop):
     await ended(pipe.process)
 
 
-async def test_the_authors_lifespan_is_entered_once(desktop):
+async def test_authors_lifespan_is_entered_once(desktop):
     (desktop.home / "tools.py").write_text(
         "import contextlib\n"
         "from mcp.server.mcpserver import Context, MCPServer\n"

@@ -53,7 +53,7 @@ async def wrong(request: pytest.FixtureRequest) -> AsyncIterator[tuple[str, str]
 
 
 @pytest.mark.parametrize("secret", [SECRET, {}], ids=["with a secret", "with a key file"])
-async def test_each_command_says_the_same_of_a_store_that_does_not_open(
+async def test_each_command_reports_the_same_error_for_a_store_that_does_not_open(
     tmp_path: Path, wrong: tuple[str, str], secret: Mapping[str, str]
 ) -> None:
     address, words = wrong
@@ -74,7 +74,7 @@ async def test_each_command_says_the_same_of_a_store_that_does_not_open(
 @pytest.mark.parametrize(
     "words", [("audit", "verify"), ("audit", "key"), ("payments", "list"), ("doctor",)]
 )
-async def test_command_that_reads_makes_no_store_where_the_address_is_wrong(
+async def test_reading_command_creates_no_store_at_a_wrong_address(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     missing = tmp_path / "elcit.db"

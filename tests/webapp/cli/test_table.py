@@ -51,7 +51,7 @@ APPLE = Cake(id="a" * 24, name="apple")
 PLUM = Cake(id="b" * 24, name="plum", is_sweet=False, cut_at=NOW + timedelta(days=2))
 
 
-def test_on_a_terminal_there_are_columns_short_ids_and_ages() -> None:
+def test_terminal_list_has_columns_short_ids_and_ages() -> None:
     assert lines_of(cakes(APPLE, PLUM), width=80, now=NOW) == [
         "ID        NAME   SWEET  CUT        BAKED",
         "aaaaaaaa  apple  yes    -          3 min ago",
@@ -59,13 +59,13 @@ def test_on_a_terminal_there_are_columns_short_ids_and_ages() -> None:
     ]
 
 
-def test_in_a_pipe_the_same_columns_are_whole_and_there_is_no_header() -> None:
+def test_piped_list_has_full_values_and_no_header() -> None:
     first, second = lines_of(cakes(APPLE, PLUM), width=None, now=NOW)
     assert first.split("\t") == ["a" * 24, "apple", "yes", "", "2026-03-01T11:57:00Z"]
     assert second.split("\t")[3] == "2026-03-03T12:00:00Z"
 
 
-def test_as_json_it_is_one_array_with_every_field(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_list_is_an_array_with_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     for rows in ((APPLE, PLUM), ()):
         show_table(cakes(*rows), as_json=True, now=NOW)
         told = json.loads(capsys.readouterr().out)
@@ -76,9 +76,7 @@ def test_as_json_it_is_one_array_with_every_field(capsys: pytest.CaptureFixture[
 
 
 @given(name=st.text(), width=st.integers(40, 120))
-def test_whatever_a_name_is_it_stays_on_its_line_and_within_the_terminal(
-    name: str, width: int
-) -> None:
+def test_any_name_fits_its_line_and_the_terminal_width(name: str, width: int) -> None:
     table = cakes(Cake(id="a" * 24, name=name), PLUM)
     lines = lines_of(table, width=width, now=NOW)
     assert len(lines) == 3
@@ -88,7 +86,7 @@ def test_whatever_a_name_is_it_stays_on_its_line_and_within_the_terminal(
     )
 
 
-def test_what_is_too_long_is_cut_and_ids_and_ages_are_not() -> None:
+def test_long_names_are_cut_but_ids_and_ages_are_not() -> None:
     long = Cake(id="a" * 24, name="a cake of many, many layers")
     _, line = lines_of(cakes(long), width=50, now=NOW)
     assert line == "aaaaaaaa  a cake of many,…   yes    -    3 min ago"
@@ -99,14 +97,14 @@ def test_what_is_too_long_is_cut_and_ids_and_ages_are_not() -> None:
 
 
 @given(text=st.text())
-def test_json_says_every_text_in_letters_that_no_terminal_obeys(text: str) -> None:
+def test_json_output_escapes_control_characters(text: str) -> None:
     with redirect_stdout(StringIO()) as said:
         show_table(cakes(Cake(id="a", name=text)), as_json=True, now=NOW)
     assert all(32 <= ord(sign) < 127 or sign == "\n" for sign in said.getvalue())
     assert json.loads(said.getvalue())[0]["name"] == text
 
 
-def test_one_is_told_by_its_fields_and_a_text_of_lines_comes_last(
+def test_record_is_shown_by_fields_with_multiline_text_last(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     cake = Cake(id="a", name="two\nlayers\x1b", parts=["dough", "plums"])
@@ -129,7 +127,7 @@ class Party(Struct, frozen=True, kw_only=True):
     guests: list[dict[str, Any]]
 
 
-def test_rows_within_one_are_told_field_by_field(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nested_rows_are_shown_field_by_field(capsys: pytest.CaptureFixture[str]) -> None:
     ada = {"name": "Ada\nid  b", "likes": ("plums",), "came": True, "left_at": None}
     show_facts(Party(id="a", guests=[ada, {"name": "Eve"}]), as_json=False)
     assert capsys.readouterr().out.splitlines() == [
@@ -149,14 +147,14 @@ def test_rows_within_one_are_told_field_by_field(capsys: pytest.CaptureFixture[s
 
 
 @given(ids=IDS)
-def test_a_short_id_means_the_one_that_it_was_made_of(ids: list[str]) -> None:
+def test_short_id_resolves_to_its_full_id(ids: list[str]) -> None:
     there = {id: id for id in ids}
     for id, short in shortened(ids).items():
         assert the_one(short, there, what="cake", shown_by="cakes list") == id
         assert len(short) >= SHORTEST_ID
 
 
-def test_an_id_that_begins_several_names_them() -> None:
+def test_ambiguous_short_id_lists_the_matches() -> None:
     there = {id: id for id in ("cake-one" + "x" * 16, "cake-two" + "x" * 16, "z" * 24)}
     with pytest.raises(CommandRefused) as refused:
         the_one("cake", there, what="cake", shown_by="cakes list")
@@ -182,7 +180,7 @@ def test_an_id_that_begins_several_names_them() -> None:
         (-800 * 86400, "2 years ago"),
     ],
 )
-def test_how_long_ago_it_was_is_said_in_one_unit(seconds: int, words: str) -> None:
+def test_age_is_shown_in_a_single_unit(seconds: int, words: str) -> None:
     assert age(NOW + timedelta(seconds=seconds), NOW) == words
 
 
@@ -207,7 +205,7 @@ def commands() -> Commands:
     return found
 
 
-def test_every_list_is_told_as_json_and_its_fields_are_documented() -> None:
+def test_every_list_has_json_output_with_documented_fields() -> None:
     document = DOCUMENT.read_text("utf-8")
     told = {
         name: re.findall(r"`(\w+)`", fields)

@@ -68,7 +68,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return put
 
 
-async def test_the_first_sample_connects_is_paid_and_does_its_work(reader: Reader) -> None:
+async def test_first_sample_connects_account_charges_and_files_report(reader: Reader) -> None:
     async def file_report(who: str, receipt: str, key: str) -> str:
         return f"a report for {who}"
 
@@ -77,7 +77,7 @@ async def test_the_first_sample_connects_is_paid_and_does_its_work(reader: Reade
     assert said == "a report for octocat"
 
 
-async def test_a_link_with_letters_is_asked_for_until_they_are_right(reader: Reader) -> None:
+async def test_user_code_is_requested_until_correct(reader: Reader) -> None:
     asked, typed = list[str](), ["ABCD", "ABCD-EFGH"]
 
     @dataclass
@@ -100,7 +100,7 @@ async def test_a_link_with_letters_is_asked_for_until_they_are_right(reader: Rea
     ]
 
 
-async def test_program_that_lost_its_memory_shows_the_links_again(
+async def test_program_without_memory_lists_links_again(
     reader: Reader, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # finding: XQ5
@@ -115,7 +115,7 @@ async def test_program_that_lost_its_memory_shows_the_links_again(
     assert lines == ["ann Delete it?", "bob Delete it?"]
 
 
-async def test_an_agent_that_starts_again_repeats_no_step(reader: Reader) -> None:
+async def test_restarted_agent_repeats_no_step(reader: Reader) -> None:
     # parity: F2
     @dataclass
     class Step:
@@ -148,7 +148,7 @@ async def test_an_agent_that_starts_again_repeats_no_step(reader: Reader) -> Non
     assert told[-1] == "Running delete"
 
 
-async def test_a_graph_is_interrupted_with_the_link_and_resumed_with_the_answer(
+async def test_graph_is_interrupted_with_link_and_resumed_with_answer(
     reader: Reader, stand_in: Callable[..., None]
 ) -> None:
     class GraphInterrupt(Exception):
@@ -173,7 +173,7 @@ async def test_a_graph_is_interrupted_with_the_link_and_resumed_with_the_answer(
     assert [one.delivered_at is not None for one in asked] == [True, True]
 
 
-async def test_a_task_that_is_no_coroutine_waits_by_asyncio_run(
+async def test_synchronous_task_waits_with_asyncio_run(
     reader: Reader, stand_in: Callable[..., None]
 ) -> None:
     def shared_task(*, acks_late: bool) -> Callable[[Any], Any]:
@@ -186,7 +186,7 @@ async def test_a_task_that_is_no_coroutine_waits_by_asyncio_run(
     assert (receipt, paid.status.value) == (paid.id, "spent")
 
 
-async def test_a_notebook_prints_the_link_below_its_cell(
+async def test_notebook_prints_link_below_cell(
     reader: Reader, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cell = {**NAMES, "KEY": reader.shop.key}

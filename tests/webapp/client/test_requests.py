@@ -11,7 +11,7 @@ from webapp.client.requests import Requests, ServerRefused
 
 # finding: XH3
 @pytest.mark.parametrize("may_change", [True, False])
-async def test_request_whose_token_stays_refused_is_sent_again_only_once(
+async def test_request_with_refused_token_is_retried_only_once(
     may_change: bool,
 ) -> None:
     made, sent, pauses = list[str](), list[str](), list[float]()

@@ -41,7 +41,7 @@ async def buy(_: Elicit) -> str:
     return (await elicit.payment(NINE, "Premium report")).id
 
 
-async def test_a_program_that_dies_while_it_waits_asks_the_same_question(
+async def test_program_killed_while_waiting_asks_same_question(
     shop: Programs, here: AskingEnv
 ) -> None:
     first = shop.begin(buy)
@@ -54,7 +54,7 @@ async def test_a_program_that_dies_while_it_waits_asks_the_same_question(
     assert len(await asked(here)) == 1
 
 
-async def test_what_was_answered_meanwhile_is_there_at_once(
+async def test_answer_given_while_program_was_down_is_returned_immediately(
     shop: Programs, here: AskingEnv
 ) -> None:
     first = shop.begin(buy)
@@ -67,7 +67,7 @@ async def test_what_was_answered_meanwhile_is_there_at_once(
     assert await statuses(here) == {"spent": 1}
 
 
-async def test_a_program_that_fails_after_its_answers_has_them_again(
+async def test_program_which_failed_after_answers_receives_them_again(
     shop: Programs, here: AskingEnv
 ) -> None:
     is_broken = True
@@ -86,9 +86,7 @@ async def test_a_program_that_fails_after_its_answers_has_them_again(
     assert await statuses(here) == {"spent": 1}
 
 
-async def test_the_end_of_a_run_is_one_write_which_may_be_sent_twice(
-    shop: Programs, here: AskingEnv
-) -> None:
+async def test_end_of_run_can_be_sent_twice(shop: Programs, here: AskingEnv) -> None:
     way = CutOff()
     way.lost.append("/runs/end")
 
@@ -103,7 +101,7 @@ async def test_the_end_of_a_run_is_one_write_which_may_be_sent_twice(
     assert all(each.delivered_at is not None for each in await asked(here))
 
 
-async def test_what_was_bought_a_moment_ago_is_not_bought_again(
+async def test_same_purchase_within_two_minutes_raises_already_done(
     shop: Programs, here: AskingEnv
 ) -> None:
     await shop.done(buy, pay)
@@ -114,7 +112,7 @@ async def test_what_was_bought_a_moment_ago_is_not_bought_again(
     assert await statuses(here) == {"spent": 2}
 
 
-async def test_again_is_another_purchase_at_once(shop: Programs, here: AskingEnv) -> None:
+async def test_again_makes_second_purchase_immediately(shop: Programs, here: AskingEnv) -> None:
     async def work(_: Elicit) -> None:
         await elicit.payment(NINE, "Tea", again=True)
 
@@ -123,23 +121,21 @@ async def test_again_is_another_purchase_at_once(shop: Programs, here: AskingEnv
     assert await statuses(here) == {"spent": 2}
 
 
-async def test_a_form_is_asked_anew_by_the_next_run_of_the_name(shop: Programs) -> None:
+async def test_next_run_of_same_name_asks_form_again(shop: Programs) -> None:
     async def work(_: Elicit) -> str:
         return await elicit.form("Which city?")
 
     assert [await shop.done(work, fill) for _ in range(2)] == ["Lund", "Lund"]
 
 
-async def test_runs_of_other_names_and_users_are_apart(shop: Programs) -> None:
+async def test_runs_of_different_names_and_users_are_separate(shop: Programs) -> None:
     whose = [("order 8", "ann"), ("order 9", "ann"), ("order 8", "bob")]
     blocks = [shop.begin(buy, run=run, user=user) for run, user in whose]
     ids = {(await block.link()).elicitation_id for block in blocks}
     assert len(ids) == 3
 
 
-async def test_a_no_that_leaves_the_block_ends_the_run_and_keeps_what_was_paid(
-    shop: Programs, here: AskingEnv
-) -> None:
+async def test_decline_ends_run_and_leaves_payment_open(shop: Programs, here: AskingEnv) -> None:
     async def work(_: Elicit) -> str:
         paid = await elicit.payment(NINE, "A room")
         await elicit.form("Which city?")
@@ -152,9 +148,7 @@ async def test_a_no_that_leaves_the_block_ends_the_run_and_keeps_what_was_paid(
     assert await statuses(here) == {"spent": 1}
 
 
-async def test_a_payment_that_the_program_has_not_seen_is_not_used_up(
-    shop: Programs, here: AskingEnv
-) -> None:
+async def test_payment_not_returned_to_program_stays_open(shop: Programs, here: AskingEnv) -> None:
     async def both(_: Elicit) -> str | None:
         try:
             await elicit.together(elicit.form("Which city?"), elicit.payment(NINE, "A room"))
@@ -178,7 +172,7 @@ async def test_a_payment_that_the_program_has_not_seen_is_not_used_up(
     assert await statuses(here) == {"spent": 1}
 
 
-async def test_a_receipt_is_spent_before_what_cannot_be_undone(
+async def test_receipt_is_spent_explicitly_before_irreversible_work(
     shop: Programs, here: AskingEnv
 ) -> None:
     is_broken = True
@@ -200,7 +194,7 @@ async def test_a_receipt_is_spent_before_what_cannot_be_undone(
     assert payment.status is ReceiptStatus.SPENT
 
 
-async def test_what_was_paid_for_is_done_once_though_a_no_ended_the_run(
+async def test_paid_step_is_done_once_although_decline_ended_run(
     shop: Programs, here: AskingEnv
 ) -> None:
     shipped = list[str]()
@@ -224,7 +218,7 @@ async def test_what_was_paid_for_is_done_once_though_a_no_ended_the_run(
     assert await statuses(here) == {"spent": 1}
 
 
-async def test_what_is_paid_late_is_had_by_the_program_that_asked_anew(
+async def test_late_payment_reaches_program_which_asked_again(
     shop: Programs, here: AskingEnv
 ) -> None:
     about = {"authorization": f"Bearer {here.sandbox.stripe_key}"}
@@ -246,7 +240,7 @@ async def test_what_is_paid_late_is_had_by_the_program_that_asked_anew(
     assert await statuses(here) == {"spent": 1}
 
 
-async def test_once_is_done_once_however_often_the_program_starts(
+async def test_once_runs_single_time_across_program_restarts(
     shop: Programs, here: AskingEnv
 ) -> None:
     done = list[str]()
@@ -272,7 +266,7 @@ async def test_once_is_done_once_however_often_the_program_starts(
         await shop.done(work)
 
 
-async def test_once_is_work_of_its_own_in_the_next_run(shop: Programs, here: AskingEnv) -> None:
+async def test_once_runs_again_in_next_run(shop: Programs, here: AskingEnv) -> None:
     done = list[str]()
 
     async def work(_: Elicit) -> object:
@@ -288,7 +282,7 @@ async def test_once_is_work_of_its_own_in_the_next_run(shop: Programs, here: Ask
     assert len(set(done)) == 2
 
 
-async def test_work_that_fails_is_done_again_under_the_same_key(shop: Programs) -> None:
+async def test_failed_step_is_retried_with_same_idempotency_key(shop: Programs) -> None:
     keys = list[str]()
 
     async def work(_: Elicit) -> object:
@@ -306,7 +300,7 @@ async def test_work_that_fails_is_done_again_under_the_same_key(shop: Programs) 
     assert len(set(keys)) == 1
 
 
-async def test_two_programs_of_a_run_do_its_work_once(shop: Programs) -> None:
+async def test_two_programs_in_same_run_do_step_once(shop: Programs) -> None:
     begun, go_on, done = asyncio.Event(), asyncio.Event(), list[str]()
 
     async def book(key: str) -> Json:
@@ -337,9 +331,7 @@ async def test_two_programs_of_a_run_do_its_work_once(shop: Programs) -> None:
     assert len(done) == 1
 
 
-async def test_a_claim_of_a_dead_program_is_free_in_a_while(
-    shop: Programs, here: AskingEnv
-) -> None:
+async def test_claim_of_dead_program_expires(shop: Programs, here: AskingEnv) -> None:
     begun, keys = asyncio.Event(), list[str]()
 
     async def book(key: str) -> Json:
@@ -367,7 +359,7 @@ async def test_a_claim_of_a_dead_program_is_free_in_a_while(
 @pytest.mark.parametrize(
     ("result", "words"), [({1j}, "no JSON"), ("x" * 70_000, "longer than 61440")]
 )
-async def test_a_result_that_cannot_be_kept_is_no_reason_to_do_the_work_again(
+async def test_step_with_unserializable_result_is_not_repeated(
     shop: Programs, result, words
 ) -> None:
     done = list[str]()
@@ -385,7 +377,7 @@ async def test_a_result_that_cannot_be_kept_is_no_reason_to_do_the_work_again(
     assert len(done) == 1
 
 
-async def test_the_result_of_once_is_sealed(shop: Programs, here: AskingEnv) -> None:
+async def test_result_of_once_is_encrypted(shop: Programs, here: AskingEnv) -> None:
     async def work(_: Elicit) -> object:
         return await elicit.once("book", book)
 
@@ -398,7 +390,7 @@ async def test_the_result_of_once_is_sealed(shop: Programs, here: AskingEnv) -> 
     assert (await here.service.elicitations.rows.open(row, DoneOnce)).result
 
 
-async def test_each_lost_answer_is_asked_for_again(shop: Programs, here: AskingEnv) -> None:
+async def test_lost_responses_are_requested_again(shop: Programs, here: AskingEnv) -> None:
     way, done = CutOff(), list[str]()
     way.lost += ["/api/questions", "/runs/once", "/once/done", "/runs/end"]
 
@@ -415,7 +407,7 @@ async def test_each_lost_answer_is_asked_for_again(shop: Programs, here: AskingE
     assert (len(done), await statuses(here)) == (1, {"spent": 1})
 
 
-async def test_a_proxy_that_finds_no_server_is_no_answer(shop: Programs) -> None:
+async def test_gateway_errors_of_proxy_are_retried(shop: Programs) -> None:
     way = CutOff()
     way.answers += [httpx.Response(502), httpx.Response(503, headers={"retry-after": "7"})]
     pauses = list[float]()
@@ -433,7 +425,7 @@ async def test_a_proxy_that_finds_no_server_is_no_answer(shop: Programs) -> None
     assert pauses[1] == 7
 
 
-async def test_a_server_that_never_answers_is_told_with_what_to_do(shop: Programs) -> None:
+async def test_unreachable_server_raises_error_with_advice(shop: Programs) -> None:
     class Nowhere(httpx.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
             raise httpx.ConnectError("refused", request=request)
@@ -444,7 +436,7 @@ async def test_a_server_that_never_answers_is_told_with_what_to_do(shop: Program
     assert silent.value.why == "ConnectError"
 
 
-async def test_a_payment_on_its_way_is_not_waited_for_where_that_is_enough(
+async def test_processing_payment_raises_if_program_chose_return(
     shop: Programs, here: AskingEnv
 ) -> None:
     async def work(_: Elicit) -> object:
@@ -458,9 +450,7 @@ async def test_a_payment_on_its_way_is_not_waited_for_where_that_is_enough(
     assert len(await asked(here)) == 1
 
 
-async def test_a_block_that_is_opened_again_is_the_run_from_its_beginning(
-    shop: Programs, here: AskingEnv
-) -> None:
+async def test_reopened_block_restarts_run_from_beginning(shop: Programs, here: AskingEnv) -> None:
     guest, links = await here.guest(), list[str]()
     asker = shop.elicit(show=lambda link: links.append(link.url))
     for is_broken in (True, False):

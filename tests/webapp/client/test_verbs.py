@@ -64,7 +64,7 @@ class Booking(BaseModel):
     note: str | None = None
 
 
-async def test_an_account_is_connected_and_known_from_then_on(shop: Programs) -> None:
+async def test_account_is_connected_once_and_reused(shop: Programs) -> None:
     # parity: F2
     async def work(_: Elicit) -> object:
         return await elicit.oauth(github, scopes=["repo"])
@@ -75,7 +75,7 @@ async def test_an_account_is_connected_and_known_from_then_on(shop: Programs) ->
     assert "octocat" in repr(first)
 
 
-async def test_an_account_is_used_through_the_server_which_keeps_its_key(shop: Programs) -> None:
+async def test_account_is_used_through_server_without_access_token(shop: Programs) -> None:
     async def work(_: Elicit) -> list[object]:
         account = await elicit.oauth(github, scopes=["repo"])
         with pytest.raises(NotAllowed, match="access_tokens=True"):
@@ -91,7 +91,7 @@ async def test_an_account_is_used_through_the_server_which_keeps_its_key(shop: P
     assert await shop.done(work, connect) == [200, 404, "NOT_THE_PROVIDER"]
 
 
-async def test_the_key_of_an_account_is_told_where_that_is_wanted(
+async def test_access_token_is_returned_if_enabled_and_in_scope(
     here: AskingEnv, shop: Programs
 ) -> None:
     async def work(_: Elicit) -> str:
@@ -105,7 +105,7 @@ async def test_the_key_of_an_account_is_told_where_that_is_wanted(
         await shop.done(work, access_tokens=True)
 
 
-async def test_a_payment_is_refunded(here: AskingEnv) -> None:
+async def test_receipt_refunds_payment(here: AskingEnv) -> None:
     async def work(_: Elicit) -> Refund:
         receipt = await elicit.payment(NINE, "Premium report")
         return await receipt.refund(reason="sold out")
@@ -128,7 +128,7 @@ async def test_a_payment_is_spent_when_its_block_ends(shop: Programs, here: Aski
     assert payment.status is ReceiptStatus.SPENT
 
 
-async def test_a_secret_is_typed_and_forgotten(shop: Programs) -> None:
+async def test_secret_is_typed_stored_and_forgotten(shop: Programs) -> None:
     async def work(_: Elicit) -> list[object]:
         first = await elicit.secret("Your key, please.", name="key")
         kept = await elicit.secret("Your key, please.", name="key")
@@ -137,7 +137,7 @@ async def test_a_secret_is_typed_and_forgotten(shop: Programs) -> None:
     assert await shop.done(work, type_in) == [KEY, KEY, True, False]
 
 
-async def test_a_form_gives_what_its_schema_says(shop: Programs) -> None:
+async def test_form_returns_value_of_its_schema(shop: Programs) -> None:
     # parity: F2
     async def work(_: Elicit) -> Trip:
         return await elicit.form("Where to?", Trip)
@@ -148,7 +148,7 @@ async def test_a_form_gives_what_its_schema_says(shop: Programs) -> None:
     assert await shop.done(work, fill) == Trip(city="Lund", nights=3)
 
 
-async def test_a_form_of_a_model_gives_the_model(shop: Programs) -> None:
+async def test_form_with_model_returns_model(shop: Programs) -> None:
     async def work(_: Elicit) -> Booking:
         return await elicit.form("When?", Booking)
 
@@ -158,7 +158,7 @@ async def test_a_form_of_a_model_gives_the_model(shop: Programs) -> None:
     assert await shop.done(work, fill) == Booking(day=date(2026, 5, 1))
 
 
-async def test_a_form_without_a_schema_gives_one_text(shop: Programs) -> None:
+async def test_form_without_schema_returns_response(shop: Programs) -> None:
     async def work(_: Elicit) -> str:
         return await elicit.form("Which city?")
 
@@ -169,14 +169,14 @@ async def test_a_form_without_a_schema_gives_one_text(shop: Programs) -> None:
 
 
 @pytest.mark.parametrize(("act", "said"), [(approve, True), (decline, False)])
-async def test_a_yes_and_a_no_are_told(shop: Programs, act, said) -> None:
+async def test_confirm_returns_true_or_false(shop: Programs, act, said) -> None:
     async def work(_: Elicit) -> bool:
         return await elicit.confirm("Delete it?", arguments={"count": 5})
 
     assert await shop.done(work, act) is said
 
 
-async def test_a_visit_is_completed_by_the_program_that_sent_somebody_on(shop: Programs) -> None:
+async def test_url_question_is_completed_by_program(shop: Programs) -> None:
     async def work(_: Elicit) -> object:
         return await elicit.url("Book the room.", SITE)
 
@@ -189,7 +189,9 @@ async def test_a_visit_is_completed_by_the_program_that_sent_somebody_on(shop: P
     assert await block == {"room": 7}
 
 
-async def test_several_are_asked_together(shop: Programs, here: AskingEnv) -> None:
+async def test_together_returns_answers_in_order_of_questions(
+    shop: Programs, here: AskingEnv
+) -> None:
     async def work(_: Elicit) -> object:
         return await elicit.together(elicit.confirm("One?"), elicit.confirm("Two?"))
 
@@ -201,14 +203,14 @@ async def test_several_are_asked_together(shop: Programs, here: AskingEnv) -> No
     assert await block == (False, True)
 
 
-async def test_equal_questions_are_several(shop: Programs) -> None:
+async def test_equal_questions_are_asked_separately(shop: Programs) -> None:
     async def work(_: Elicit) -> list[bool]:
         return [await elicit.confirm("Again?"), await elicit.confirm("Again?")]
 
     assert await shop.done(work, approve, decline) == [True, False]
 
 
-async def test_one_payment_answers_one_question_however_its_provider_is_named(
+async def test_payments_with_and_without_named_provider_are_separate(
     shop: Programs,
 ) -> None:
     async def work(_: Elicit) -> set[str]:
@@ -226,7 +228,7 @@ async def test_one_payment_answers_one_question_however_its_provider_is_named(
         (lambda: elicit.oauth(github), deny, Denied),
     ],
 )
-async def test_a_no_is_raised_as_in_a_tool(shop: Programs, question, act, error) -> None:
+async def test_declined_question_raises_like_in_tool(shop: Programs, question, act, error) -> None:
     async def work(_: Elicit) -> object:
         return await question()
 
@@ -235,7 +237,7 @@ async def test_a_no_is_raised_as_in_a_tool(shop: Programs, question, act, error)
     assert refused.value.elicitation_id
 
 
-async def test_a_no_is_told_without_an_error_where_that_is_wanted(shop: Programs) -> None:
+async def test_outcome_and_or_none_return_decline_without_error(shop: Programs) -> None:
     async def work(_: Elicit) -> list[object]:
         outcome = await elicit.form("Which city?").outcome()
         return [outcome.action, await elicit.form("Which one?").or_none()]
@@ -243,7 +245,7 @@ async def test_a_no_is_told_without_an_error_where_that_is_wanted(shop: Programs
     assert await shop.done(work, decline, decline) == ["decline", None]
 
 
-async def test_time_runs_out_as_in_a_tool(shop: Programs, here: AskingEnv) -> None:
+async def test_expired_question_raises_like_in_tool(shop: Programs, here: AskingEnv) -> None:
     async def work(_: Elicit) -> object:
         return await elicit.form("Which city?", timeout=timedelta(minutes=2))
 
@@ -255,7 +257,7 @@ async def test_time_runs_out_as_in_a_tool(shop: Programs, here: AskingEnv) -> No
     assert over.value.ttl == timedelta(minutes=2)
 
 
-async def test_a_question_is_cancelled_by_its_program(shop: Programs) -> None:
+async def test_program_cancels_its_question(shop: Programs) -> None:
     async def work(asker: Elicit) -> object:
         async def cancel(link: ShownLink) -> None:
             for _ in range(2):
@@ -268,7 +270,7 @@ async def test_a_question_is_cancelled_by_its_program(shop: Programs) -> None:
         await shop.done(work)
 
 
-async def test_letters_go_from_the_page_to_the_program() -> None:
+async def test_user_code_is_passed_from_page_to_program() -> None:
     by_code = IdentitySettings(binds_by_code=True)
     async with (
         living(asking_env(who=None, identity=by_code)) as unknown,
@@ -290,7 +292,7 @@ async def test_letters_go_from_the_page_to_the_program() -> None:
         assert told[1] is None
 
 
-async def test_what_a_link_raises_the_await_raises(shop: Programs) -> None:
+async def test_exception_of_show_is_raised_by_await(shop: Programs) -> None:
     def show(_: ShownLink) -> None:
         raise LookupError("nowhere to show it")
 
@@ -299,7 +301,7 @@ async def test_what_a_link_raises_the_await_raises(shop: Programs) -> None:
             await elicit.confirm("Delete it?")
 
 
-async def test_a_notice_goes_where_the_program_says(shop: Programs) -> None:
+async def test_notices_are_sent_to_on_notice_callback(shop: Programs) -> None:
     # parity: F2
     heard, later = list[str](), list[str]()
 
@@ -314,7 +316,7 @@ async def test_a_notice_goes_where_the_program_says(shop: Programs) -> None:
     assert heard == later == ["Reading the order"]
 
 
-async def test_what_a_server_alone_can_do_says_what_to_do_instead(shop: Programs) -> None:
+async def test_server_only_features_raise_with_alternative(shop: Programs) -> None:
     async with shop.elicit():
         assert (elicit.can("url"), elicit.can("form")) == (True, False)
         with pytest.raises(NotSupported, match="id of the link"):
@@ -330,7 +332,7 @@ async def test_what_a_server_alone_can_do_says_what_to_do_instead(shop: Programs
             await elicit.url("Go.", lambda link: link.id, origins=["https://rooms.example"])
 
 
-async def test_errors_say_what_the_server_says(shop: Programs, here: AskingEnv) -> None:
+async def test_errors_contain_message_of_server(shop: Programs, here: AskingEnv) -> None:
     async with shop.elicit():
         with pytest.raises(NotConfigured) as lacking:
             await elicit.oauth("nobody")
@@ -343,7 +345,7 @@ async def test_errors_say_what_the_server_says(shop: Programs, here: AskingEnv) 
         assert (refused.value.problem, refused.value.status) == ("API_KEY_REFUSED", 401)
 
 
-async def test_a_confirmation_that_nobody_may_be_asked_is_a_no(here: AskingEnv) -> None:
+async def test_confirm_returns_false_if_user_cannot_be_asked(here: AskingEnv) -> None:
     key, _ = await here.service.api_keys.new(
         program="shop",
         scopes=["ask"],  # type: ignore[list-item]  # as words
@@ -365,13 +367,13 @@ async def test_a_confirmation_that_nobody_may_be_asked_is_a_no(here: AskingEnv) 
         ({"url": "http://elicit.example"}, "https"),
     ],
 )
-def test_it_is_opened_for_one_run_of_one_user_by_a_safe_way(about, words) -> None:
+def test_client_refuses_missing_or_unsafe_settings(about, words) -> None:
     right = {"url": "https://elicit.example", "api_key": "key", "user": "ann", "run": "order 8"}
     with pytest.raises(InvalidQuestion, match=words):
         Elicit(**{**right, **about})
 
 
-async def test_it_is_light() -> None:
+async def test_importing_client_loads_no_heavy_library() -> None:
     """Importing the client imports no framework, no protocol library and no store."""
     heavy = [
         "litestar",
@@ -389,7 +391,7 @@ async def test_it_is_light() -> None:
     assert (told.status, told.out.strip()) == (0, "[]")
 
 
-async def test_a_person_who_signs_in_is_asked_by_their_own_token_as_it_is_by_then() -> None:
+async def test_person_is_asked_with_current_access_token() -> None:
     async with living(people_env()) as env, programs_at(env.here) as shop:
         tokens = list[str]()
 
@@ -411,7 +413,7 @@ async def test_a_person_who_signs_in_is_asked_by_their_own_token_as_it_is_by_the
         assert len(tokens) > 3
 
 
-async def test_a_token_that_is_over_while_the_person_thinks_is_asked_for_again() -> None:
+async def test_access_token_expired_while_waiting_is_requested_again() -> None:
     async with living(people_env()) as env, programs_at(env.here) as shop:
 
         async def work(_: Elicit) -> bool:
@@ -428,7 +430,7 @@ async def test_a_token_that_is_over_while_the_person_thinks_is_asked_for_again()
 
 
 @pytest.mark.parametrize("code", ["ISSUER_UNAVAILABLE", "TOO_MANY_OPEN"])
-async def test_what_passes_is_waited_for(shop: Programs, code: str) -> None:
+async def test_temporary_server_error_is_retried(shop: Programs, code: str) -> None:
     way = CutOff()
     about = {"content-type": "application/problem+json"}
     way.answers.append(httpx.Response(503, headers=about, json={"code": code}))
@@ -440,9 +442,7 @@ async def count(_: str) -> int:
     return 1
 
 
-async def test_an_id_that_somebody_made_up_leads_to_no_other_route(
-    shop: Programs, here: AskingEnv
-) -> None:
+async def test_invented_id_cannot_reach_other_route(shop: Programs, here: AskingEnv) -> None:
     async def work(_: Elicit) -> str:
         return (await elicit.payment(NINE, "A room")).id
 
@@ -461,7 +461,7 @@ async def test_an_id_that_somebody_made_up_leads_to_no_other_route(
 
 
 @pytest.mark.parametrize("way", ["await", "or_none", "outcome"])
-async def test_question_that_the_api_cannot_ask_raises_and_is_no_decline(shop: Programs, way: str):
+async def test_unsupported_question_raises_and_is_no_decline(shop: Programs, way: str):
     # finding: XQ2
     async with shop.elicit():
         question = elicit.confirm("Refund it?", approver="finance")
@@ -475,7 +475,7 @@ async def listed(shop: Programs, *, key: str | None = None, **more: Any) -> list
     return [one async for one in found]
 
 
-async def test_program_lists_what_it_asked_all_its_users(shop: Programs, here: AskingEnv) -> None:
+async def test_program_lists_questions_of_all_its_users(shop: Programs, here: AskingEnv) -> None:
     # finding: XQ5
     async def work(_: Elicit) -> bool:
         return await elicit.confirm("Delete it?")
@@ -502,7 +502,7 @@ async def test_program_lists_what_it_asked_all_its_users(shop: Programs, here: A
     assert {one.status for one in await listed(shop)} == {"accepted"}
 
 
-async def test_form_without_schema_returns_the_text(shop: Programs, here: AskingEnv) -> None:
+async def test_form_without_schema_returns_typed_text(shop: Programs, here: AskingEnv) -> None:
     # finding: XQ10
     block = shop.begin(ask_for_city)
     link = await block.link()
@@ -510,7 +510,7 @@ async def test_form_without_schema_returns_the_text(shop: Programs, here: Asking
     assert await block == "Lund"
 
 
-async def test_expired_question_has_the_same_code_here_and_over_http(
+async def test_expired_question_has_same_code_in_client_and_over_http(
     shop: Programs, here: AskingEnv
 ) -> None:
     # finding: XQ10

@@ -92,7 +92,7 @@ def play(scene: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
     loop.close()
 
 
-def test_what_was_written_while_the_watch_was_down_is_looked_for_when_it_is_back(
+def test_changes_written_while_watch_was_down_are_found_after_reconnect(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scene(at: Scene) -> None:
@@ -110,7 +110,7 @@ def test_what_was_written_while_the_watch_was_down_is_looked_for_when_it_is_back
     assert [record.message for record in caplog.records] == ["store.watch_failed"]
 
 
-def test_listening_goes_on_after_failed_watches() -> None:
+def test_listening_continues_after_failed_watches() -> None:
     async def scene(at: Scene) -> None:
         for count in (1, 2, 3):
             assert len(at.store.watches) == count

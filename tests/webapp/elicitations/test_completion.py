@@ -69,7 +69,7 @@ async def holding(presenter: Holding) -> str:
     return presenter.holds
 
 
-async def test_the_first_completion_is_told_so_and_the_second_changes_nothing(
+async def test_first_completion_is_accepted_and_later_completions_change_nothing(
     here: Service,
 ) -> None:
     # parity: T5
@@ -83,7 +83,7 @@ async def test_the_first_completion_is_told_so_and_the_second_changes_nothing(
     assert first.content == {"n": 1}
 
 
-async def test_of_many_completions_at_once_one_is_first(here: Service, there: Service) -> None:
+async def test_concurrent_completions_accept_first_only(here: Service, there: Service) -> None:
     elicitation = await asked(here)
     answers = await asyncio.gather(
         *(
@@ -97,18 +97,18 @@ async def test_of_many_completions_at_once_one_is_first(here: Service, there: Se
 
 
 @pytest.mark.parametrize("id", ["", "x", "x" * 20, "x" * 44, "é", "\x00", "../..", "x" * 10_000])
-async def test_what_nobody_asked_is_unknown(here: Service, id: str) -> None:
+async def test_unknown_id_completes_nothing(here: Service, id: str) -> None:
     await asked(here)
     assert await here.completing.complete(id, {}) is Completion.UNKNOWN
 
 
-async def test_the_beginning_of_an_id_and_the_owners_tag_are_unknown(here: Service) -> None:
+async def test_prefix_of_id_and_owner_tag_are_unknown(here: Service) -> None:
     elicitation = await asked(here)
     for id in (elicitation.owner, elicitation.id[:-1], elicitation.id + "x", elicitation.join):
         assert await here.completing.complete(id, {}) is Completion.UNKNOWN
 
 
-async def test_an_id_under_another_owners_tag_is_unknown(here: Service) -> None:
+async def test_id_under_tag_of_other_owner_is_unknown(here: Service) -> None:
     elicitation = await asked(here)
     other = await asked(here, subject="bob")
     forged = other.owner + elicitation.id[20:]
@@ -116,14 +116,16 @@ async def test_an_id_under_another_owners_tag_is_unknown(here: Service) -> None:
 
 
 @pytest.mark.parametrize("kind", ["oauth", "payment", "form", "secret", "confirm"])
-async def test_by_its_id_only_a_visit_is_completed(here: Service, kind: str) -> None:
+async def test_question_of_other_kind_than_url_cannot_be_completed_by_id(
+    here: Service, kind: str
+) -> None:
     elicitation = await asked(here, kind=kind)
     assert await here.completing.complete(elicitation.id, {}) is Completion.UNKNOWN
     assert (await now_of(here, elicitation)).status is Status.PENDING
 
 
 @pytest.mark.parametrize("status", [Status.DECLINED, Status.CANCELLED, Status.EXPIRED])
-async def test_a_yes_after_a_no_is_late_once_and_kept(here: Service, status: Status) -> None:
+async def test_acceptance_after_decline_is_late_and_stored(here: Service, status: Status) -> None:
     elicitation = await asked(here)
     await here.elicitations.settle(elicitation.id, status)
     assert await here.completing.complete(elicitation.id, {"n": 1}) is Completion.LATE
@@ -133,14 +135,14 @@ async def test_a_yes_after_a_no_is_late_once_and_kept(here: Service, status: Sta
     assert again is Completion.ALREADY_SETTLED
 
 
-async def test_nothing_follows_a_failure(here: Service) -> None:
+async def test_failed_question_cannot_be_completed(here: Service) -> None:
     elicitation = await asked(here)
     await here.elicitations.settle(elicitation.id, Status.FAILED)
     done = await here.completing.complete(elicitation.id, {})
     assert done is Completion.ALREADY_SETTLED
 
 
-async def test_a_late_yes_answers_the_same_call_within_ten_minutes(
+async def test_late_acceptance_answers_same_call_within_ten_minutes(
     here: Service, clock: Clock
 ) -> None:
     question = elicit.url("Please go there.", "https://example.com/")
@@ -161,7 +163,7 @@ async def test_a_late_yes_answers_the_same_call_within_ten_minutes(
     assert (outcome.content, outcome.is_late) == ({"n": 1}, True)
 
 
-async def test_after_ten_minutes_a_late_yes_is_known_and_not_kept(
+async def test_acceptance_after_ten_minutes_is_recorded_without_content(
     here: Service, clock: Clock
 ) -> None:
     elicitation = await asked(here)
@@ -174,9 +176,7 @@ async def test_after_ten_minutes_a_late_yes_is_known_and_not_kept(
     assert (late.status, late.content, late.holds_key) == (Status.ACCEPTED, None, False)
 
 
-async def test_a_late_yes_supersedes_the_same_question_asked_anew(
-    here: Service, clock: Clock
-) -> None:
+async def test_late_acceptance_supersedes_newer_same_question(here: Service, clock: Clock) -> None:
     old = await asked(here, waiter="gone")
     clock.tick(minutes=5)
     await sweep(here)
@@ -198,7 +198,7 @@ async def let_go_of(here: Service, elicitation: Elicitation) -> Elicitation:
     return let_go(await now_of(here, elicitation))
 
 
-async def test_the_waiter_of_the_question_asked_anew_gets_the_late_yes(
+async def test_waiter_of_newer_question_receives_late_acceptance(
     here: Service, clock: Clock
 ) -> None:
     old = await late_question(here, clock)
@@ -213,7 +213,7 @@ async def test_the_waiter_of_the_question_asked_anew_gets_the_late_yes(
     assert len(here.elicitations.waiters) == 0
 
 
-async def test_a_leg_that_its_client_continued_gets_the_late_yes_too(
+async def test_request_continued_by_client_receives_late_acceptance(
     here: Service, clock: Clock
 ) -> None:
     old = await late_question(here, clock)
@@ -253,7 +253,7 @@ async def late_question(here: Service, clock: Clock) -> Elicitation:
     return old
 
 
-async def test_a_yes_that_is_too_late_to_be_kept_leaves_the_new_question_alone(
+async def test_acceptance_too_late_to_store_leaves_newer_question_open(
     here: Service, clock: Clock
 ) -> None:
     old = await asked(here)
@@ -268,7 +268,7 @@ async def test_a_yes_that_is_too_late_to_be_kept_leaves_the_new_question_alone(
 
 
 @pytest.mark.parametrize("late", [timedelta(), traits_of("url").stored_for, timedelta(hours=1)])
-async def test_an_answer_after_its_time_is_late_before_the_sweeper_looked_too(
+async def test_acceptance_after_expiry_is_late_before_sweeper_ran(
     here: Service, clock: Clock, late: timedelta
 ) -> None:
     elicitation = await asked(here)
@@ -276,7 +276,7 @@ async def test_an_answer_after_its_time_is_late_before_the_sweeper_looked_too(
     assert await here.completing.complete(elicitation.id, {}) is Completion.LATE
 
 
-async def test_a_record_is_gone_thirty_days_after_its_end(here: Service, clock: Clock) -> None:
+async def test_record_is_erased_thirty_days_after_end(here: Service, clock: Clock) -> None:
     elicitation = await asked(here)
     await here.completing.complete(elicitation.id, {"n": 1})
     clock.tick(seconds=(MINUTES + RECORD_KEPT).total_seconds() - 1)
@@ -290,9 +290,7 @@ async def test_a_record_is_gone_thirty_days_after_its_end(here: Service, clock: 
         await here.elicitations.settle(elicitation.id, Status.DECLINED)
 
 
-async def test_an_answer_that_nobody_used_is_wiped_with_its_time(
-    here: Service, clock: Clock
-) -> None:
+async def test_unused_answer_is_wiped_ten_minutes_after_expiry(here: Service, clock: Clock) -> None:
     elicitation = await asked(here)
     await here.completing.complete(elicitation.id, {"n": 1})
     clock.tick(minutes=15, seconds=-1)
@@ -304,7 +302,7 @@ async def test_an_answer_that_nobody_used_is_wiped_with_its_time(
     assert (wiped.status, wiped.content, wiped.holds_key) == (Status.ACCEPTED, None, False)
 
 
-async def test_one_row_that_does_not_open_keeps_no_other_from_its_end(
+async def test_damaged_row_does_not_stop_sweeper_from_ending_others(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
     bad = await asked(here, join="bad")
@@ -321,7 +319,7 @@ async def test_one_row_that_does_not_open_keeps_no_other_from_its_end(
     assert (await now_of(here, good)).status is Status.EXPIRED
 
 
-async def test_an_id_of_the_authors_own_completes(here: Service, there: Service) -> None:
+async def test_custom_elicitation_id_completes_question(here: Service, there: Service) -> None:
     elicitation = await asked(here)
     await give_alias(here.elicitations, "order-7", elicitation)
     assert await there.completing.complete("order-7", {"n": 1}) is Completion.ACCEPTED
@@ -329,7 +327,7 @@ async def test_an_id_of_the_authors_own_completes(here: Service, there: Service)
     assert (await now_of(here, elicitation)).content == {"n": 1}
 
 
-async def test_an_id_of_the_authors_own_stands_for_one_open_question(here: Service) -> None:
+async def test_custom_elicitation_id_names_single_open_question(here: Service) -> None:
     one, other = await asked(here, join="1"), await asked(here, join="2")
     await give_alias(here.elicitations, "order-7", one)
     await give_alias(here.elicitations, "order-7", one)
@@ -342,7 +340,7 @@ async def test_an_id_of_the_authors_own_stands_for_one_open_question(here: Servi
 
 
 @pytest.mark.parametrize("first", ["open", "accepted", "expired"])
-async def test_one_persons_order_never_completes_another_persons_question(
+async def test_custom_id_of_person_never_completes_question_of_another_person(
     here: Service, clock: Clock, first: str
 ) -> None:
     # finding: S17
@@ -378,7 +376,7 @@ async def test_one_persons_order_never_completes_another_persons_question(
     assert (await now_of(here, bobs)).status is Status.ACCEPTED
 
 
-async def test_an_owner_names_only_what_is_theirs(here: Service) -> None:
+async def test_owner_completes_only_their_own_questions(here: Service) -> None:
     # finding: S17
     anns, bobs = await asked(here), await asked(here, subject="bob")
     await give_alias(here.elicitations, "order-8", anns)
@@ -388,7 +386,7 @@ async def test_an_owner_names_only_what_is_theirs(here: Service) -> None:
     assert await here.completing.complete(anns.id, {}, owner=anns.owner) is Completion.ACCEPTED
 
 
-async def test_a_name_that_many_had_whose_questions_are_gone_is_free(
+async def test_custom_id_is_free_after_questions_of_its_former_owners_are_erased(
     here: Service, store: MemoryStore
 ) -> None:
     # finding: S17
@@ -410,7 +408,7 @@ async def named_by(here: Service, name: str, *, server: str = "s", tool: str) ->
     return fresh
 
 
-async def test_each_tool_server_and_program_has_names_of_its_own(here: Service) -> None:
+async def test_each_tool_server_and_program_has_separate_custom_ids(here: Service) -> None:
     # finding: XS1
     complete = here.completing.complete
     program = await named_by(here, "order-9", tool="other (API)")
@@ -433,7 +431,7 @@ async def test_each_tool_server_and_program_has_names_of_its_own(here: Service) 
     assert await complete("order-9", {}, program="other") is Completion.ALREADY_SETTLED
 
 
-async def test_a_process_that_names_its_server_finds_no_other_servers_names(
+async def test_process_does_not_find_custom_ids_of_other_servers(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
     # finding: XS1
@@ -454,7 +452,7 @@ async def test_a_process_that_names_its_server_finds_no_other_servers_names(
 
 
 @pytest.mark.parametrize("whose", ["nobody", "alice"])
-async def test_a_name_that_an_earlier_version_kept_is_found(here: Service, whose: str) -> None:
+async def test_custom_id_stored_by_earlier_version_is_found(here: Service, whose: str) -> None:
     old, other = await asked(here), await asked(here, subject="bob")
     owner = old.owner if whose == "alice" else None
 
@@ -477,7 +475,7 @@ async def test_a_name_that_an_earlier_version_kept_is_found(here: Service, whose
         assert done is Completion.ALREADY_SETTLED
 
 
-async def test_id_in_the_format_of_ours_is_refused_as_an_id_of_the_authors_own(
+async def test_custom_id_in_format_of_generated_ids_is_refused(
     here: Service,
 ) -> None:
     # finding: XS1
@@ -492,7 +490,7 @@ async def test_id_in_the_format_of_ours_is_refused_as_an_id_of_the_authors_own(
     assert [one.id for one in await here.elicitations.open_of(victim.owner)] == [victim.id]
 
 
-async def test_id_of_a_question_is_found_only_for_the_party_that_asked_it(here: Service) -> None:
+async def test_question_id_is_found_only_for_party_which_asked(here: Service) -> None:
     # finding: XS1
     complete = here.completing.complete
     victim = await named_by(here, "order-9", tool="other (API)")
@@ -506,7 +504,7 @@ async def test_id_of_a_question_is_found_only_for_the_party_that_asked_it(here: 
 
 
 @pytest.mark.parametrize("odd", ["order-9:", "order-9::", "order-9 ", ":", "", "order-9\n"])
-async def test_name_outside_the_pattern_finds_nothing(here: Service, odd: str) -> None:
+async def test_custom_id_outside_pattern_finds_nothing(here: Service, odd: str) -> None:
     # finding: XS1
     named = await named_by(here, "order-9", tool="pay")
     for owner in (None, named.owner):
@@ -560,7 +558,7 @@ async def returning(here: Service, elicitation: Elicitation) -> tuple[str, str]:
     return link.return_token, link.callback_url.rsplit("/", 1)[1]
 
 
-async def test_a_return_completes_in_the_browser_that_pressed_continue_only(
+async def test_return_completes_only_in_browser_which_pressed_continue(
     here: Service,
 ) -> None:
     elicitation = await asked_locally(here)
@@ -578,7 +576,7 @@ async def test_a_return_completes_in_the_browser_that_pressed_continue_only(
     assert done is Completion.ACCEPTED
 
 
-async def test_the_cookie_in_another_users_hands_completes_nothing(here: Service) -> None:
+async def test_cookie_of_other_user_completes_nothing(here: Service) -> None:
     mine, bobs = await asked_locally(here), await asked(here, subject="bob")
     cookies = {here.browser.cookie_name: COOKIE}
     for elicitation, uid in ((mine, UID + 1), (bobs, UID), (bobs, UID + 1)):
@@ -589,7 +587,7 @@ async def test_the_cookie_in_another_users_hands_completes_nothing(here: Service
         assert (await now_of(here, elicitation)).status is Status.OPENED
 
 
-async def test_a_newer_attempt_voids_the_browser_of_the_one_before(here: Service) -> None:
+async def test_newer_attempt_invalidates_browser_of_earlier_attempt(here: Service) -> None:
     elicitation = await asked_locally(here)
     token, _ = await returning(here, elicitation)
     for cookie in (COOKIE, "d" * 32):
@@ -600,7 +598,7 @@ async def test_a_newer_attempt_voids_the_browser_of_the_one_before(here: Service
         )
 
 
-async def test_only_a_return_token_returns(here: Service) -> None:
+async def test_token_of_other_purpose_cannot_complete_return(here: Service) -> None:
     elicitation = await asked(here)
     await here.elicitations.open_attempt(elicitation.id, browser=here.browser.hash(COOKIE))
     _, callback = await returning(here, elicitation)
@@ -611,7 +609,7 @@ async def test_only_a_return_token_returns(here: Service) -> None:
         assert done is Completion.UNKNOWN
 
 
-async def test_a_callback_works_once_the_link_was_opened(here: Service) -> None:
+async def test_callback_completes_after_link_was_opened(here: Service) -> None:
     elicitation = await asked(here)
     token, callback = await returning(here, elicitation)
     assert await here.completing.called_back(callback, {}) is Completion.UNKNOWN
@@ -623,9 +621,7 @@ async def test_a_callback_works_once_the_link_was_opened(here: Service) -> None:
     assert again is Completion.ALREADY_SETTLED
 
 
-async def test_a_token_of_an_erased_elicitation_is_invalid(
-    here: Service, store: MemoryStore
-) -> None:
+async def test_token_of_erased_elicitation_is_invalid(here: Service, store: MemoryStore) -> None:
     elicitation = await asked(here)
     token, callback = await returning(here, elicitation)
     await store.erase(owner=elicitation.owner)
@@ -651,20 +647,20 @@ CONTENTS = {
 
 
 @pytest.mark.parametrize("name", CONTENTS)
-async def test_content_that_cannot_be_kept_is_refused_in_words(here: Service, name: str) -> None:
+async def test_unserializable_content_is_refused_with_reason(here: Service, name: str) -> None:
     elicitation = await asked(here)
     with pytest.raises(InvalidQuestion):
         await here.completing.complete(elicitation.id, CONTENTS[name])  # type: ignore[arg-type]
 
 
-async def test_content_that_was_refused_leaves_the_question_open(here: Service) -> None:
+async def test_refused_content_leaves_question_open(here: Service) -> None:
     elicitation = await asked(here)
     with pytest.raises(ValueError, match="at most"):
         await here.completing.complete(elicitation.id, {"a": "x" * 70_000})
     assert await here.completing.complete(elicitation.id, {"n": 1}) is Completion.ACCEPTED
 
 
-async def test_deep_content_is_refused_or_read_back(here: Service, there: Service) -> None:
+async def test_deeply_nested_content_is_refused_or_readable(here: Service, there: Service) -> None:
     """A record that was written can be read by the sweeper and by every process."""
     for depth in range(100, 1400, 100):
         elicitation = await asked(here, join=str(depth))
@@ -678,7 +674,7 @@ async def test_deep_content_is_refused_or_read_back(here: Service, there: Servic
 
 
 @pytest.mark.parametrize("content", [{"list": (1, 2)}, {1: "one"}])
-async def test_the_answer_is_the_same_here_and_in_another_process(
+async def test_answer_is_equal_here_and_in_another_process(
     here: Service, content: dict[object, object]
 ) -> None:
     presenter = Holding()
@@ -691,7 +687,7 @@ async def test_the_answer_is_the_same_here_and_in_another_process(
     assert (await waiting).content == stored.content
 
 
-async def test_a_no_cannot_be_settled_over_a_yes_nor_a_yes_twice(here: Service) -> None:
+async def test_accepted_question_cannot_be_declined_or_accepted_again(here: Service) -> None:
     elicitation = await asked(here)
     await here.completing.complete(elicitation.id, {})
     for status in set(Status) - {Status.ACCEPTED}:
@@ -708,7 +704,7 @@ class Behind(MemoryStore):
         pass
 
 
-async def test_what_a_process_remembers_never_outweighs_the_store(
+async def test_stale_cache_never_overrides_store(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
     behind = Behind()
@@ -733,7 +729,7 @@ SIZE = {"response": "L"}
 
 
 @pytest.mark.parametrize("is_declined", [True, False])
-async def test_a_form_that_is_over_is_answered_by_no_code(
+async def test_ended_form_cannot_be_completed_by_code(
     here: Service, clock: Clock, is_declined: bool
 ) -> None:
     presenter = Holding()

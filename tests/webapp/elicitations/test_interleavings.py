@@ -373,37 +373,37 @@ def explored(scenario: Scenario) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_in_every_order_one_outcome_moves_one_run(name: str) -> None:
+def test_every_order_gives_single_outcome_to_single_run(name: str) -> None:
     _, wrong = explored(SCENARIOS[name])
     assert not wrong, "\n".join(wrong[:5])
 
 
-def test_two_identical_calls_with_an_id_of_the_authors_join() -> None:
+def test_two_identical_calls_with_custom_id_join() -> None:
     _, wrong = explored(NAMED)
     assert not wrong, "\n".join(wrong[:5])
 
 
-def test_in_every_order_two_processes_tell_of_each_change_once() -> None:
+def test_every_order_reports_each_change_once_across_two_processes() -> None:
     _, wrong = explored(AUDITED)
     assert not wrong, "\n".join(wrong[:5])
 
 
-def test_a_call_that_leaves_while_it_takes_the_outcome_leaves_it_to_the_next() -> None:
+def test_call_leaving_while_claiming_outcome_leaves_outcome_to_next_call() -> None:
     _, wrong = explored(LEAVING)
     assert not wrong, "\n".join(wrong[:5])
 
 
-def test_an_outcome_seen_before_its_writer_heard_of_it_is_used_up() -> None:
+def test_outcome_seen_before_writer_was_notified_is_used_up() -> None:
     _, wrong = explored(SEEN_EARLY)
     assert not wrong, "\n".join(wrong[:5])
 
 
-def test_a_completion_cancelled_after_its_write_wakes_the_waiter_all_the_same() -> None:
+def test_completion_cancelled_after_write_wakes_waiter() -> None:
     _, wrong = explored(ABORTED)
     assert not wrong, "\n".join(wrong[:5])
 
 
-def test_thousands_of_orders_were_explored(capsys: pytest.CaptureFixture[str]) -> None:
+def test_thousands_of_orders_are_explored(capsys: pytest.CaptureFixture[str]) -> None:
     count = sum(explored(scenario)[0] for scenario in SCENARIOS.values())
     with capsys.disabled():
         print(f"\ninterleavings explored: {count}", end=" ")  # noqa: T201

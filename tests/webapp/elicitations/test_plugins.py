@@ -166,7 +166,7 @@ def order_of(stage: str, *, writes: bool = False) -> list[str]:
     return first + inwards + [f"{one} back from {stage}" for one in "ba"] + last
 
 
-async def test_each_stage_runs_in_its_order() -> None:
+async def test_hooks_of_each_stage_run_in_order() -> None:
     # parity: F9
     seen = list[str]()
     plugins = [traced("a", seen), traced("b", seen)]
@@ -191,7 +191,7 @@ async def test_each_stage_runs_in_its_order() -> None:
     ]
 
 
-async def test_a_plugin_knows_what_is_asked_and_of_whom() -> None:
+async def test_hooks_receive_question_and_its_owner() -> None:
     seen = list[HookFacts]()
 
     class Looking:
@@ -219,7 +219,7 @@ async def test_a_plugin_knows_what_is_asked_and_of_whom() -> None:
 
 
 @pytest.mark.parametrize("kind", ["url", "oauth", "payment", "secret"])
-async def test_what_is_no_forms_answer_is_told_without_it(kind: str) -> None:
+async def test_settled_hook_receives_content_of_forms_only(kind: str) -> None:
     seen = list[SettledQuestion]()
 
     class Looking:
@@ -233,7 +233,7 @@ async def test_what_is_no_forms_answer_is_told_without_it(kind: str) -> None:
     assert (seen[0].kind, seen[0].status, seen[0].content) == (kind, "accepted", None)
 
 
-async def test_words_and_time_may_be_changed() -> None:
+async def test_describe_hook_can_change_message_and_timeout() -> None:
     class Words:
         @before("describe")
         def call_it(self, question: ProposedQuestion) -> ProposedQuestion:
@@ -253,7 +253,7 @@ async def test_words_and_time_may_be_changed() -> None:
     assert worded.digest == question.digest
 
 
-async def test_one_plugin_may_stand_in_the_authors_place() -> None:
+async def test_single_plugin_can_replace_author_for_stage() -> None:
     class InAuthorsPlace:
         @in_place_of("describe")
         async def say(self, question: ProposedQuestion) -> ProposedQuestion:
@@ -264,7 +264,7 @@ async def test_one_plugin_may_stand_in_the_authors_place() -> None:
         Plugins([InAuthorsPlace(), InAuthorsPlace()])
 
 
-async def test_an_answer_may_be_shortened_and_is_verified_again() -> None:
+async def test_answer_shortened_by_hook_is_verified_again() -> None:
     class Shorter:
         @before("shorten")
         def leave_out(self, answer: GivenAnswer) -> GivenAnswer:
@@ -275,7 +275,7 @@ async def test_an_answer_may_be_shortened_and_is_verified_again() -> None:
     assert guards.verified == [{"note": "Elm Street"}, {"note": "Elm"}]
 
 
-async def test_what_is_too_short_now_goes_back_to_the_person() -> None:
+async def test_answer_shortened_below_minimum_is_returned_to_person() -> None:
     class TooShort:
         @around("shorten")
         async def leave_out(self, answer: GivenAnswer, call_on: CallOn[GivenAnswer]) -> GivenAnswer:
@@ -285,7 +285,7 @@ async def test_what_is_too_short_now_goes_back_to_the_person() -> None:
         await answer(TooShort())
 
 
-async def test_a_filter_lets_a_hook_out() -> None:
+async def test_hook_with_unmatched_filter_is_skipped() -> None:
     seen = list[str]()
 
     class Sometimes:
@@ -311,7 +311,7 @@ async def test_a_filter_lets_a_hook_out() -> None:
     assert seen == ["payment"]
 
 
-async def test_a_filter_sees_what_its_hook_would_get() -> None:
+async def test_filter_receives_value_changed_by_earlier_hook() -> None:
     class Words:
         @before("describe")
         def call_it(self, question: ProposedQuestion) -> ProposedQuestion:
@@ -324,7 +324,7 @@ async def test_a_filter_sees_what_its_hook_would_get() -> None:
     assert (await ask(Words())).message == "SHOP: YOUR ADDRESS?"
 
 
-async def test_a_filter_changes_nothing() -> None:
+async def test_filter_cannot_change_answer() -> None:
     def meddle(answer: GivenAnswer) -> bool:
         answer.content["note"] = "Oak Street"  # type: ignore[index]
         return True
@@ -341,7 +341,9 @@ async def test_a_filter_changes_nothing() -> None:
     assert await answer(Filtered()) == {"note": "Elm Street"}
 
 
-async def test_a_hook_refuses_in_its_own_words(caplog: pytest.LogCaptureFixture) -> None:
+async def test_hook_refusal_is_raised_with_its_own_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Closed:
         @before("start")
         def close(self, question: ProposedQuestion) -> None:
@@ -383,7 +385,7 @@ LATE = [(stage, moment) for stage, moment in PLACES if stage.writes and moment =
 @pytest.mark.parametrize(
     ("stage", "moment"), [place for place in PLACES if place not in LATE], ids=str
 )
-async def test_what_a_hook_raises_before_a_write_refuses_it(
+async def test_exception_of_hook_before_write_refuses_question_or_answer(
     stage: HookStage,
     moment: str,
     raised: type[BaseException],
@@ -399,7 +401,7 @@ async def test_what_a_hook_raises_before_a_write_refuses_it(
     assert "no more disk" in str(logged.exc_info[1])
 
 
-async def test_what_a_hook_raises_after_a_write_harms_nobody(
+async def test_exception_of_hook_after_write_is_logged_and_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen = list[str]()
@@ -428,14 +430,14 @@ def hanging(stage: str, moment: str, ended: list[str]) -> object:
 
 
 @pytest.mark.parametrize("stage", ["describe", "admit", "start"])
-async def test_a_hook_that_hangs_refuses_the_question(stage: str) -> None:
+async def test_hanging_hook_refuses_question(stage: str) -> None:
     ended, guards = list[str](), Guards()
     with pytest.raises(HookRefused, match="the server's log has the reason"):
         _ = await ask(hanging(stage, "before", ended), guards=guards, patience=AT_ONCE)
     assert (ended, guards.admitted) == ([stage], int(stage == "start"))
 
 
-async def test_a_hook_that_hangs_around_or_before_an_answer_refuses_it() -> None:
+async def test_hanging_hook_before_or_around_answer_refuses_answer() -> None:
     ended, guards = list[str](), Guards()
     with pytest.raises(HookRefused, match="Try again"):
         await answer(hanging("verify", "around", ended), guards=guards, patience=AT_ONCE)
@@ -444,7 +446,7 @@ async def test_a_hook_that_hangs_around_or_before_an_answer_refuses_it() -> None
     assert ended == ["verify", "settle"]
 
 
-async def test_a_hook_that_hangs_after_a_write_is_ended_and_the_others_are_told() -> None:
+async def test_hanging_hook_after_write_is_stopped_and_others_run() -> None:
     ended, seen = list[str](), list[str]()
 
     class Quick:
@@ -457,7 +459,7 @@ async def test_a_hook_that_hangs_after_a_write_is_ended_and_the_others_are_told(
     assert (ended, seen) == (["start", "settle"], ["e1"])
 
 
-async def test_the_time_of_the_stage_is_not_the_hooks() -> None:
+async def test_time_of_stage_does_not_count_for_hook_timeout() -> None:
     ready = asyncio.Event()
 
     class Slow(Guards):
@@ -477,7 +479,7 @@ async def test_the_time_of_the_stage_is_not_the_hooks() -> None:
     _ = await ask(Patient(), guards=Slow(), patience=AT_ONCE)
 
 
-async def test_more_ends_than_can_be_told_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_events_above_hook_limit_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     gate = asyncio.Event()
     seen = list[str]()
 
@@ -496,7 +498,7 @@ async def test_more_ends_than_can_be_told_are_logged(caplog: pytest.LogCaptureFi
     assert [record.message for record in caplog.records] == ["hook.failed"]
 
 
-async def test_a_value_of_a_hooks_own_changes_nothing_else() -> None:
+async def test_changes_to_value_inside_hook_have_no_effect() -> None:
     kept = list[Any]()
 
     class Meddling:
@@ -568,7 +570,7 @@ class Twice:
 @pytest.mark.parametrize(
     "plugin", [Skips(), LeavesBehind(), Twice()], ids=lambda p: type(p).__name__
 )
-async def test_an_around_goes_through_its_stage_once(
+async def test_around_hook_must_call_its_stage_exactly_once(
     plugin: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     guards = Guards()
@@ -620,7 +622,7 @@ class Rewords:
     [[Swallows()], [Rewords()], [Swallows(), Rewords()], [Rewords(), Swallows()]],
     ids=["swallows", "rewords", "both", "both, turned around"],
 )
-async def test_what_a_guard_raises_is_raised_whatever_stands_around_it(
+async def test_exception_of_guard_passes_through_surrounding_hooks(
     plugins: Sequence[object], caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(TooManyPending):
@@ -630,7 +632,7 @@ async def test_what_a_guard_raises_is_raised_whatever_stands_around_it(
     assert caplog.records == []
 
 
-async def test_what_a_hook_does_after_a_guard_has_its_time_too() -> None:
+async def test_work_of_hook_after_guard_is_limited_by_timeout() -> None:
     class Broods:
         @around("admit")
         async def brood(
@@ -646,7 +648,7 @@ async def test_what_a_hook_does_after_a_guard_has_its_time_too() -> None:
         _ = await ask(Broods(), patience=AT_ONCE)
 
 
-async def test_a_call_that_is_cancelled_stays_so_whatever_a_hook_makes_of_it() -> None:
+async def test_cancelled_call_stays_cancelled_although_hook_swallows_cancellation() -> None:
     class Deaf:
         @around("admit")
         async def go_on(
@@ -697,7 +699,7 @@ def returning(stage: str, moment: str, **other: Any) -> object:
     ],
     ids=str,
 )
-async def test_no_hook_changes_what_is_asked(stage: str, moment: str, other: Any) -> None:
+async def test_hook_cannot_change_terms_of_question(stage: str, moment: str, other: Any) -> None:
     with pytest.raises(HookRefused):
         _ = await ask(
             returning(stage, moment, **other),
@@ -716,7 +718,7 @@ async def test_no_hook_changes_what_is_asked(stage: str, moment: str, other: Any
     ],
     ids=str,
 )
-async def test_what_a_hook_says_is_held_to_what_any_author_is(other: Any) -> None:
+async def test_message_set_by_hook_is_validated_like_message_of_author(other: Any) -> None:
     with pytest.raises(HookRefused):
         _ = await ask(returning("describe", "before", **other))
 
@@ -728,18 +730,20 @@ async def test_what_a_hook_says_is_held_to_what_any_author_is(other: Any) -> Non
     [{"owner": "bob"}, {"id": "e2"}, {"by": "ByModel"}, {"content": {"note": "Oak Street"}}],
     ids=str,
 )
-async def test_no_hook_answers_for_the_person(stage: str, moment: str, other: Any) -> None:
+async def test_hook_cannot_answer_for_person(stage: str, moment: str, other: Any) -> None:
     with pytest.raises(HookRefused):
         await answer(returning(stage, moment, **other))
 
 
 @pytest.mark.parametrize("stage", ["admit", "start"])
-async def test_words_are_changed_where_they_are_looked_at_afterwards_alone(stage: str) -> None:
+async def test_message_can_be_changed_only_in_describe_stage(stage: str) -> None:
     with pytest.raises(HookRefused):
         _ = await ask(returning(stage, "before", message="Another question?"))
 
 
-async def test_a_hook_hands_on_what_its_stage_has(caplog: pytest.LogCaptureFixture) -> None:
+async def test_hook_with_wrong_return_value_refuses_question(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Odd:
         @before("describe")
         def hand_on_words(self, question: ProposedQuestion) -> Any:
@@ -767,7 +771,7 @@ async def test_a_hook_hands_on_what_its_stage_has(caplog: pytest.LogCaptureFixtu
     ] * 3
 
 
-async def test_without_plugins_a_question_enters_no_function_of_theirs() -> None:
+async def test_question_without_plugins_enters_no_plugin_code() -> None:
     entered = set[str]()
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -797,7 +801,7 @@ async def test_without_plugins_a_question_enters_no_function_of_theirs() -> None
     assert [name for name in entered if name.endswith(("/plugins.py", "flows/hooks.py"))] == []
 
 
-def test_without_plugins_nothing_is_asked_of_any() -> None:
+def test_empty_plugins_subscribe_to_no_stage() -> None:
     none = Plugins()
     assert not any((none.hear_asking, none.hear_starts, none.hear_answers, none.hear_ends))
 

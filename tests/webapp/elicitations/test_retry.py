@@ -31,7 +31,7 @@ class Losing(MemoryStore):
         return await super().write(*records)
 
 
-async def test_an_answer_that_was_overtaken_many_times_is_kept() -> None:
+async def test_answer_is_stored_after_many_lost_races() -> None:
     store = Losing()
     async with process(store, Clock()) as service:
         question = await asked(service)
@@ -41,7 +41,7 @@ async def test_an_answer_that_was_overtaken_many_times_is_kept() -> None:
         assert store.lost == MANY
 
 
-async def test_a_tool_asks_though_others_were_first_many_times() -> None:
+async def test_tool_asks_after_many_lost_races() -> None:
     store, presenter = Losing(), Holding()
     async with process(store, Clock()) as service:
         store.losses = MANY
@@ -56,7 +56,7 @@ async def test_a_tool_asks_though_others_were_first_many_times() -> None:
             assert (await waiting).status is Status.ACCEPTED
 
 
-async def test_whoever_never_wins_is_told() -> None:
+async def test_writer_which_never_wins_raises_contended() -> None:
     store = Losing()
     async with process(store, Clock()) as service:
         question = await asked(service)

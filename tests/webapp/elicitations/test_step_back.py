@@ -50,7 +50,7 @@ def store():
 
 
 # finding: XB4
-async def test_sweeper_acts_on_a_step_back_until_that_is_done_and_then_not_again(store, clock):
+async def test_sweeper_handles_step_back_until_done_and_only_once(store, clock):
     async with process(store, clock) as here, process(store.sibling(), clock) as there:
         Acting.since, Acting.failures = [], 2
         both = [acting(each) for each in (here, there)]
@@ -76,7 +76,7 @@ async def test_sweeper_acts_on_a_step_back_until_that_is_done_and_then_not_again
 
 
 # finding: XB4
-async def test_what_ended_in_what_was_lost_is_read_again_after_a_reconnection(store, clock):
+async def test_question_ended_in_lost_writes_is_read_again_after_reconnect(store, clock):
     async with process(store, clock) as service:
         question = await asked(service)
         copies = await scanned(store)
@@ -89,7 +89,7 @@ async def test_what_ended_in_what_was_lost_is_read_again_after_a_reconnection(st
 
 
 # finding: XB3
-async def test_webhook_that_was_applied_in_what_was_lost_is_applied_again(store, clock):
+async def test_webhook_applied_in_lost_writes_is_applied_again(store, clock):
     async with process(store, clock) as service:
         rows = WebhookRows(service.elicitations)
         hook = StoredWebhook(
@@ -109,7 +109,7 @@ async def test_webhook_that_was_applied_in_what_was_lost_is_applied_again(store,
 
 
 # finding: XB4
-async def test_owner_whose_key_was_lost_gets_another_that_the_store_has(store, clock):
+async def test_owner_with_lost_key_gets_new_key_from_store(store, clock):
     async with process(store, clock) as service:
         copies = await scanned(store)
         question = await asked(service)

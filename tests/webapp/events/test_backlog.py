@@ -22,7 +22,7 @@ WEEK = timedelta(days=7)
 THREE = PolicySettings(events_waiting=3)
 
 
-async def test_beyond_the_bound_nothing_is_kept_and_the_log_and_the_row_say_so(
+async def test_events_above_limit_are_dropped_logged_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     receiver, clock = Receiver(is_down=True), Clock()
@@ -41,7 +41,7 @@ async def test_beyond_the_bound_nothing_is_kept_and_the_log_and_the_row_say_so(
         assert receiver.told()["data"]["id"] == question.id
 
 
-async def test_an_address_that_is_full_takes_nothing_from_another() -> None:
+async def test_full_address_does_not_limit_other_address() -> None:
     receiver, clock = Receiver(is_down=True), Clock()
     async with telling(
         MemoryStore(), clock, receiver, policies=THREE, addresses=[CRM, DESK]
@@ -52,7 +52,7 @@ async def test_an_address_that_is_full_takes_nothing_from_another() -> None:
         assert service.events.backlog.counts() == {"crm": 3, "desk": 3}
 
 
-async def test_what_other_processes_left_is_counted_and_what_they_write_is_heard() -> None:
+async def test_backlog_counts_events_of_other_processes() -> None:
     store, clock, receiver = MemoryStore(), Clock(), Receiver(is_down=True)
     async with telling(store, clock, receiver) as first:
         question = await asked(first, timeout=WEEK)
@@ -71,7 +71,7 @@ async def test_what_other_processes_left_is_counted_and_what_they_write_is_heard
             await asyncio.gather(following, hearing, return_exceptions=True)
 
 
-async def test_who_watches_sees_what_waits_and_what_became_of_each_try() -> None:
+async def test_metrics_show_waiting_events_and_result_of_each_delivery() -> None:
     receiver, clock = Receiver(is_down=True), Clock()
     watched = Telemetry(metrics=Metrics())
     async with telling(MemoryStore(), clock, receiver, telemetry=watched) as service:

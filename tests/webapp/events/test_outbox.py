@@ -42,7 +42,7 @@ async def types_of(service: Service) -> list[str]:
     return [event.type for event in await events_of(service)]
 
 
-async def test_of_what_others_decide_it_is_told_who_may(here: Service) -> None:
+async def test_event_of_decision_names_approver_and_no_asker(here: Service) -> None:
     fresh = question_in_store(here, kind="decision")
     terms = {"approver": "finance", "asker": "alice", "arguments": {"order": "o8"}}
     await here.elicitations.write(replace(fresh, asked=replace(fresh.asked, terms=terms)))
@@ -74,7 +74,7 @@ async def changed(service: Service, row: Payment, **about: Any) -> Payment:
     return written
 
 
-async def test_where_no_address_is_set_nothing_is_kept() -> None:
+async def test_without_addresses_no_event_is_stored() -> None:
     store = MemoryStore()
     async with process(store, Clock()) as service:
         question = await asked(service)
@@ -83,7 +83,7 @@ async def test_where_no_address_is_set_nothing_is_kept() -> None:
     assert list(await store.list(EVENT)) == []
 
 
-async def test_a_write_that_lost_its_race_tells_nothing(here: Service) -> None:
+async def test_write_which_lost_race_stores_no_event(here: Service) -> None:
     question = await asked(here)
     await here.elicitations.settle(question.id, Status.CANCELLED)
     with pytest.raises(Conflict):
@@ -91,7 +91,7 @@ async def test_a_write_that_lost_its_race_tells_nothing(here: Service) -> None:
     assert await types_of(here) == ["question.asked", "question.cancelled"]
 
 
-async def test_what_is_only_a_lease_or_a_delivery_tells_nothing(here: Service) -> None:
+async def test_lease_or_delivery_stores_no_event(here: Service) -> None:
     question = await asked(here)
     await complete_elicitation(here.elicitations, question.id, {}, TrustedCode())
     lease = Lease(run="r", leg="l", until=here.clock())
@@ -101,7 +101,7 @@ async def test_what_is_only_a_lease_or_a_delivery_tells_nothing(here: Service) -
     assert await types_of(here) == ["question.asked", "question.accepted"]
 
 
-async def test_an_address_is_told_of_its_types_alone() -> None:
+async def test_address_receives_only_its_event_types() -> None:
     picky = with_fields(CRM, types=("question.expired", "payment.*"))
     async with telling(MemoryStore(), Clock(), Receiver(), addresses=[picky, DESK]) as service:
         await paid(service)
@@ -113,7 +113,7 @@ async def test_an_address_is_told_of_its_types_alone() -> None:
     }
 
 
-async def test_of_a_payment_its_refunds_and_disputes_are_told_behind_its_question(
+async def test_payment_events_follow_events_of_question_with_refunds_and_disputes(
     here: Service,
 ) -> None:
     row = await paid(here)
@@ -137,7 +137,7 @@ async def test_of_a_payment_its_refunds_and_disputes_are_told_behind_its_questio
     }
 
 
-async def test_of_an_account_it_is_told_that_it_is_there_and_that_it_is_gone(
+async def test_account_events_report_connection_and_disconnection(
     here: Service,
 ) -> None:
     owner = here.elicitations.owners.tag(issuer="tests", subject="ann")
@@ -169,7 +169,7 @@ async def test_of_an_account_it_is_told_that_it_is_there_and_that_it_is_gone(
 
 @pytest.mark.parametrize("audit", [False, True])
 @pytest.mark.parametrize("kind", ["memory", *STORES])
-async def test_each_store_keeps_all_of_a_hundred_at_once_and_none_of_one_that_lost(
+async def test_each_store_saves_concurrent_events_and_none_of_lost_writes(
     tmp_path: Path, kind: str, audit: bool
 ) -> None:
     clock, receiver = Clock(), Receiver()
@@ -210,7 +210,7 @@ async def test_each_store_keeps_all_of_a_hundred_at_once_and_none_of_one_that_lo
         assert {each.status for each in await store.list(EVENT, limit=1000)} == {"sent"}
 
 
-async def test_a_write_of_very_many_is_written_and_what_it_cannot_tell_is_counted(
+async def test_very_large_write_succeeds_and_events_above_limit_are_counted(
     here: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     many = [question_in_store(here, join=str(number)) for number in range(300)]
@@ -220,7 +220,7 @@ async def test_a_write_of_very_many_is_written_and_what_it_cannot_tell_is_counte
     assert "events.not_stored" in caplog.messages
 
 
-async def test_what_was_told_is_erased_when_its_time_is_over() -> None:
+async def test_sent_events_are_erased_after_retention_time() -> None:
     store, clock = MemoryStore(), Clock()
     policies = PolicySettings(keep_events=timedelta(days=7))
     async with telling(store, clock, Receiver(), policies=policies) as service:

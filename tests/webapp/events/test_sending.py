@@ -76,7 +76,7 @@ async def accepted(service: Service, question: Elicitation) -> None:
     await complete_elicitation(service.elicitations, question.id, {"city": "Ghent"}, TrustedCode())
 
 
-async def test_a_question_is_told_of_from_asked_to_accepted_and_what_was_answered_is_not(
+async def test_events_report_question_from_asked_to_accepted_without_answer(
     here: Service, receiver: Receiver, clock: Clock
 ) -> None:
     question = await asked(here, subject="ann@example.com", timeout=WEEK)
@@ -102,7 +102,7 @@ async def test_a_question_is_told_of_from_asked_to_accepted_and_what_was_answere
     assert {event.status for event in await events_of(here)} == {"sent"}
 
 
-async def test_the_library_of_standard_webhooks_believes_it_under_either_secret_while_rotating(
+async def test_standard_webhooks_library_verifies_both_secrets_during_rotation(
     store: MemoryStore, receiver: Receiver
 ) -> None:
     rotating = EventAddress(name="crm", url=CRM.url, secrets=(OTHER_SECRET, SECRET))
@@ -118,7 +118,7 @@ async def test_the_library_of_standard_webhooks_believes_it_under_either_secret_
         Webhook("whsec_" + "eA==" * 8).verify(request.content, dict(request.headers))
 
 
-async def test_the_receiver_of_the_documentation_takes_what_is_told_and_nothing_of_anybody_elses(
+async def test_documented_receiver_accepts_our_events_and_refuses_others(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ELICIT_EVENTS_CRM_SECRET", f"{SECRET},{OTHER_SECRET}")
@@ -140,7 +140,7 @@ async def test_the_receiver_of_the_documentation_takes_what_is_told_and_nothing_
     assert capsys.readouterr().out == f"question.asked {question.id}\n"
 
 
-async def test_a_receiver_that_answers_500_twice_is_told_a_third_time_under_the_same_id(
+async def test_event_is_retried_with_same_id_after_two_500_responses(
     here: Service, receiver: Receiver, clock: Clock
 ) -> None:
     receiver.answers = [httpx.Response(500), httpx.Response(500)]
@@ -159,7 +159,7 @@ async def test_a_receiver_that_answers_500_twice_is_told_a_third_time_under_the_
     assert (event.status, event.tries, event.why) == ("sent", 3, None)
 
 
-async def test_what_happens_while_it_is_down_is_told_in_order_once_it_is_up(
+async def test_events_during_outage_are_delivered_in_order_afterwards(
     here: Service, receiver: Receiver, clock: Clock
 ) -> None:
     receiver.is_down = True
@@ -174,7 +174,7 @@ async def test_what_happens_while_it_is_down_is_told_in_order_once_it_is_up(
     assert receiver.types == ["question.asked", "question.opened", "question.accepted"]
 
 
-async def test_an_event_waits_for_the_one_before_it_and_another_questions_does_not(
+async def test_event_waits_for_earlier_event_of_same_question_only(
     here: Service, receiver: Receiver, clock: Clock
 ) -> None:
     receiver.answers = [httpx.Response(503)]
@@ -189,9 +189,7 @@ async def test_an_event_waits_for_the_one_before_it_and_another_questions_does_n
     assert receiver.types[3:] == ["question.asked", "question.cancelled"]
 
 
-async def test_one_address_that_is_down_keeps_no_other_waiting(
-    store: MemoryStore, clock: Clock
-) -> None:
+async def test_unreachable_address_does_not_delay_others(store: MemoryStore, clock: Clock) -> None:
     heard = Receiver()
 
     async def answer(request: httpx.Request) -> httpx.Response:
@@ -208,7 +206,7 @@ async def test_one_address_that_is_down_keeps_no_other_waiting(
         assert {each.address for each in waiting} == {"crm"}
 
 
-async def test_a_receiver_that_does_not_answer_holds_up_no_write_and_no_other_address(
+async def test_hanging_receiver_delays_no_write_and_no_other_address(
     store: MemoryStore, clock: Clock
 ) -> None:
     heard, goes_on = Receiver(), asyncio.Event()
@@ -236,7 +234,7 @@ async def test_a_receiver_that_does_not_answer_holds_up_no_write_and_no_other_ad
         running.cancel()
 
 
-async def test_two_processes_that_find_it_due_send_it_once(
+async def test_due_event_found_by_two_processes_is_sent_once(
     here: Service, there: Service, receiver: Receiver, clock: Clock
 ) -> None:
     receiver.is_down = True
@@ -251,7 +249,7 @@ async def test_two_processes_that_find_it_due_send_it_once(
     assert len(receiver.requests) == 1
 
 
-async def test_what_another_process_wrote_a_moment_ago_is_left_to_it_until_it_may_be_gone(
+async def test_recent_event_of_other_process_is_left_to_writer_for_a_while(
     here: Service, there: Service, receiver: Receiver, clock: Clock
 ) -> None:
     await asked(here, timeout=WEEK)  # `here` never sends the event
@@ -261,7 +259,7 @@ async def test_what_another_process_wrote_a_moment_ago_is_left_to_it_until_it_ma
     assert receiver.types == ["question.asked"]
 
 
-async def test_killed_between_the_request_and_its_note_it_is_sent_once_more_under_the_same_id(
+async def test_event_killed_after_request_is_resent_with_same_id(
     store: MemoryStore, clock: Clock, receiver: Receiver
 ) -> None:
     # The receiver has the event, but the sending process gets no response.
@@ -282,7 +280,7 @@ async def test_killed_between_the_request_and_its_note_it_is_sent_once_more_unde
     assert len(set(receiver.ids)) == 1
 
 
-async def test_a_process_that_is_told_to_end_waits_for_the_answer_and_notes_it(
+async def test_ending_process_waits_for_response_and_records_delivery(
     store: MemoryStore, clock: Clock, receiver: Receiver
 ) -> None:
     has_arrived, goes_on = asyncio.Event(), asyncio.Event()
@@ -305,7 +303,7 @@ async def test_a_process_that_is_told_to_end_waits_for_the_answer_and_notes_it(
     assert len(receiver.requests) == 1
 
 
-async def test_an_event_that_kills_whoever_sends_it_has_an_end(
+async def test_event_which_crashes_sender_is_given_up_after_schedule(
     store: MemoryStore, clock: Clock, receiver: Receiver
 ) -> None:
     async def answer(request: httpx.Request) -> httpx.Response:
@@ -321,7 +319,7 @@ async def test_an_event_that_kills_whoever_sends_it_has_an_end(
     assert len(receiver.requests) == 1 + len(SCHEDULE)
 
 
-async def test_an_event_that_nobody_can_read_keeps_no_other_waiting(
+async def test_unreadable_event_does_not_delay_others(
     here: Service, store: MemoryStore, receiver: Receiver
 ) -> None:
     question = await asked(here, timeout=WEEK)
@@ -332,7 +330,7 @@ async def test_an_event_that_nobody_can_read_keeps_no_other_waiting(
     assert receiver.types == ["question.cancelled"]
 
 
-async def test_killed_before_the_request_it_is_sent_by_whoever_comes(
+async def test_event_killed_before_request_is_sent_by_another_process(
     store: MemoryStore, clock: Clock, receiver: Receiver
 ) -> None:
     async with telling(store, clock, receiver) as killed:
@@ -342,7 +340,7 @@ async def test_killed_before_the_request_it_is_sent_by_whoever_comes(
     assert receiver.types == ["question.asked"]
 
 
-async def test_a_receiver_that_is_gone_is_sent_nothing_more_and_nothing_is_kept_for_it(
+async def test_receiver_which_answered_410_gets_no_more_events_until_resumed(
     here: Service, there: Service, receiver: Receiver, clock: Clock
 ) -> None:
     receiver.answers = [httpx.Response(410)]
@@ -362,7 +360,7 @@ async def test_a_receiver_that_is_gone_is_sent_nothing_more_and_nothing_is_kept_
     assert len(receiver.requests) == 2
 
 
-async def test_another_address_under_the_name_of_one_that_is_gone_is_told(
+async def test_new_url_under_name_of_removed_receiver_receives_events(
     store: MemoryStore, clock: Clock, receiver: Receiver
 ) -> None:
     receiver.answers = [httpx.Response(410)]
@@ -378,7 +376,7 @@ async def test_another_address_under_the_name_of_one_that_is_gone_is_told(
 
 
 @pytest.mark.parametrize("is_date", [False, True])
-async def test_a_receiver_that_says_when_is_not_told_before(
+async def test_retry_after_of_receiver_is_respected(
     here: Service, receiver: Receiver, clock: Clock, is_date: bool
 ) -> None:
     at = format_datetime(clock() + timedelta(seconds=600), usegmt=True) if is_date else "600"
@@ -391,7 +389,7 @@ async def test_a_receiver_that_says_when_is_not_told_before(
     assert len(receiver.requests) == 2
 
 
-async def test_it_is_tried_ten_times_in_some_three_days_and_then_given_up(
+async def test_event_is_tried_ten_times_in_three_days_and_given_up(
     here: Service, receiver: Receiver, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver.answers = [httpx.Response(500) for _ in range(20)]
@@ -412,9 +410,7 @@ async def test_it_is_tried_ten_times_in_some_three_days_and_then_given_up(
     assert "event.given_up" in caplog.messages
 
 
-async def test_what_was_sent_is_sent_again_by_a_replay_under_its_id(
-    here: Service, receiver: Receiver
-) -> None:
+async def test_replay_sends_event_again_with_same_id(here: Service, receiver: Receiver) -> None:
     await asked(here, timeout=WEEK)
     await here.events.sender.send_all()
     (event,) = await events_of(here)
@@ -426,7 +422,7 @@ async def test_what_was_sent_is_sent_again_by_a_replay_under_its_id(
     assert json.loads(receiver.requests[0].content) == json.loads(receiver.requests[1].content)
 
 
-async def test_an_address_that_is_known_to_other_processes_only_is_given_up_in_its_time(
+async def test_event_for_unknown_address_is_left_to_process_which_knows_address(
     store: MemoryStore, clock: Clock, receiver: Receiver
 ) -> None:
     async with telling(store, clock, receiver) as knows:
@@ -437,7 +433,7 @@ async def test_an_address_that_is_known_to_other_processes_only_is_given_up_in_i
         assert receiver.types == ["question.asked"]
 
 
-async def test_an_owner_who_is_erased_takes_their_events_along(
+async def test_erasing_owner_erases_their_events(
     here: Service, receiver: Receiver, clock: Clock
 ) -> None:
     receiver.is_down = True
@@ -450,7 +446,9 @@ async def test_an_owner_who_is_erased_takes_their_events_along(
     assert await events_of(here) == []
 
 
-async def test_a_test_is_sent_at_once_and_kept_nowhere(here: Service, receiver: Receiver) -> None:
+async def test_test_event_is_sent_immediately_and_not_stored(
+    here: Service, receiver: Receiver
+) -> None:
     assert await here.events.test(CRM) is None
     receiver.answers = [httpx.Response(404)]
     assert await here.events.test(CRM) == "HTTP 404"

@@ -145,14 +145,14 @@ LEAVING = pytest.mark.parametrize("leave", [hang_up, reset, close_one_way])
 HEAD_OF_GET = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
-async def test_a_json_answer_that_went_out_whole_is_delivered() -> None:
+async def test_completely_sent_json_response_is_delivered() -> None:
     async with served(answers) as (app, url), httpx.AsyncClient() as client:
         assert (await client.get(url)).json() == {}
         assert await app.end() is True
     assert app.breaks == 0
 
 
-async def test_answers_without_a_body_are_delivered() -> None:
+async def test_responses_without_body_are_delivered() -> None:
     async def empty(scope: Scope, receive: Receive, send: Send) -> None:
         await start(send, (b"content-length", b"0" if scope["method"] == "GET" else b"2"))
         await body(send, b"" if scope["method"] == "GET" else b"{}")
@@ -164,7 +164,7 @@ async def test_answers_without_a_body_are_delivered() -> None:
         assert await app.end() is True
 
 
-async def test_a_stream_is_delivered_with_its_last_part_only() -> None:
+async def test_stream_is_delivered_only_with_last_part() -> None:
     may_end = asyncio.Event()
 
     async def streams(scope: Scope, receive: Receive, send: Send) -> None:
@@ -187,7 +187,7 @@ async def test_a_stream_is_delivered_with_its_last_part_only() -> None:
 
 
 @LEAVING
-async def test_hanging_up_before_the_answer_is_noticed_though_the_app_never_listens(
+async def test_disconnect_before_response_is_noticed_without_receive(
     leave: Callable[[asyncio.StreamWriter], None],
 ) -> None:
     entered, gone = asyncio.Event(), asyncio.Event()
@@ -210,7 +210,7 @@ async def test_hanging_up_before_the_answer_is_noticed_though_the_app_never_list
 
 
 @LEAVING
-async def test_hanging_up_in_the_middle_of_an_event_stream_is_noticed(
+async def test_disconnect_during_event_stream_is_noticed(
     leave: Callable[[asyncio.StreamWriter], None],
 ) -> None:
     async def streams(scope: Scope, receive: Receive, send: Send) -> None:
@@ -231,7 +231,7 @@ async def test_hanging_up_in_the_middle_of_an_event_stream_is_noticed(
     assert app.connections[0].is_broken
 
 
-async def test_hanging_up_after_a_posted_body_is_noticed() -> None:
+async def test_disconnect_after_posted_body_is_noticed() -> None:
     read, never = asyncio.Event(), asyncio.Event()
 
     async def reads(scope: Scope, receive: Receive, send: Send) -> None:
@@ -247,7 +247,7 @@ async def test_hanging_up_after_a_posted_body_is_noticed() -> None:
         never.set()
 
 
-async def test_hanging_up_in_the_middle_of_an_upload_reaches_app_and_wire() -> None:
+async def test_disconnect_during_upload_reaches_app_and_connection() -> None:
     began = asyncio.Event()
     last: list[Message] = []
 
@@ -265,7 +265,7 @@ async def test_hanging_up_in_the_middle_of_an_upload_reaches_app_and_wire() -> N
     assert app.connections[0].is_broken
 
 
-async def test_two_exchanges_on_one_connection_have_a_wire_each() -> None:
+async def test_two_exchanges_on_same_socket_have_separate_connections() -> None:
     entered, never = asyncio.Event(), asyncio.Event()
 
     async def holds_the_second(scope: Scope, receive: Receive, send: Send) -> None:
@@ -286,7 +286,7 @@ async def test_two_exchanges_on_one_connection_have_a_wire_each() -> None:
     assert [connection.is_broken for connection in app.connections] == [False, True]
 
 
-async def test_a_loss_the_server_knew_of_before_the_last_byte_is_a_loss() -> None:
+async def test_disconnect_before_last_byte_counts_as_loss() -> None:
     line = Line(request())
 
     async def answers_too_late(scope: Scope, receive: Receive, send: Send) -> None:
@@ -300,7 +300,7 @@ async def test_a_loss_the_server_knew_of_before_the_last_byte_is_a_loss() -> Non
     assert app.connections[0].is_broken
 
 
-async def test_a_loss_after_the_last_byte_is_none() -> None:
+async def test_disconnect_after_last_byte_is_no_loss() -> None:
     line = Line(request())
 
     async def goes_on(scope: Scope, receive: Receive, send: Send) -> None:
@@ -314,7 +314,7 @@ async def test_a_loss_after_the_last_byte_is_none() -> None:
     assert not app.connections[0].is_broken
 
 
-async def test_a_send_that_the_server_refuses_is_a_loss() -> None:
+async def test_send_refused_by_server_counts_as_loss() -> None:
     line = Line(request())
 
     async def refuses(message: Message) -> None:
@@ -327,7 +327,7 @@ async def test_a_send_that_the_server_refuses_is_a_loss() -> None:
     assert app.connections[0].is_broken
 
 
-async def test_an_app_that_fails_before_the_last_byte_has_delivered_nothing() -> None:
+async def test_app_failing_before_last_byte_has_delivered_nothing() -> None:
     line = Line(request())
 
     async def fails(scope: Scope, receive: Receive, send: Send) -> None:
@@ -343,7 +343,7 @@ async def test_an_app_that_fails_before_the_last_byte_has_delivered_nothing() ->
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_an_app_that_fails_after_the_last_byte_has_delivered_it() -> None:
+async def test_app_failing_after_last_byte_has_delivered_response() -> None:
     line = Line(request())
 
     async def fails(scope: Scope, receive: Receive, send: Send) -> None:
@@ -356,7 +356,7 @@ async def test_an_app_that_fails_after_the_last_byte_has_delivered_it() -> None:
     assert app.ends.get_nowait() is True
 
 
-async def test_an_app_that_returns_without_an_answer_has_delivered_nothing() -> None:
+async def test_app_returning_without_response_has_delivered_nothing() -> None:
     async def returns(scope: Scope, receive: Receive, send: Send) -> None:
         await start(send)
 
@@ -364,7 +364,7 @@ async def test_an_app_that_returns_without_an_answer_has_delivered_nothing() -> 
     assert app.ends.get_nowait() is False
 
 
-async def test_a_cancelled_app_has_delivered_nothing_and_leaves_no_task() -> None:
+async def test_cancelled_app_has_delivered_nothing_and_leaves_no_task() -> None:
     entered = asyncio.Event()
 
     async def waits(scope: Scope, receive: Receive, send: Send) -> None:
@@ -386,7 +386,7 @@ async def test_a_cancelled_app_has_delivered_nothing_and_leaves_no_task() -> Non
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_second_cancel_does_not_leave_the_pump_behind() -> None:
+async def test_second_cancel_does_not_leave_receive_task_running() -> None:
     has_ended = False
 
     async def ends_slowly() -> Message:
@@ -416,7 +416,7 @@ async def test_a_second_cancel_does_not_leave_the_pump_behind() -> None:
     assert has_ended
 
 
-async def test_a_body_is_never_read_ahead_of_the_app() -> None:
+async def test_body_is_never_read_ahead_of_app() -> None:
     line = Line(request(b"pi", more_body=True), request(b"ng"))
     counts: list[int] = []
 
@@ -455,7 +455,7 @@ async def test_messages_pass_unchanged_both_ways() -> None:
     assert app.ends.get_nowait() is True
 
 
-async def test_the_end_of_the_line_stays_the_end_for_every_reader() -> None:
+async def test_every_receive_after_disconnect_returns_disconnect() -> None:
     line = Line(request())
     seen: list[str] = []
 
@@ -469,7 +469,7 @@ async def test_the_end_of_the_line_stays_the_end_for_every_reader() -> None:
     assert seen == ["http.disconnect"] * 3
 
 
-async def test_a_server_that_fails_to_receive_tells_the_app_and_breaks_the_wire() -> None:
+async def test_failing_receive_raises_in_app_and_breaks_connection() -> None:
     async def fails() -> Message:
         raise ConnectionResetError
 
@@ -483,7 +483,7 @@ async def test_a_server_that_fails_to_receive_tells_the_app_and_breaks_the_wire(
     assert app.connections[0].is_broken
 
 
-async def test_a_callback_that_raises_stops_no_other_and_is_logged(
+async def test_raising_callback_is_logged_and_others_still_run(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     told: list[object] = []
@@ -508,7 +508,7 @@ async def test_a_callback_that_raises_stops_no_other_and_is_logged(
     assert [record.message for record in caplog.records] == ["wire.callback_failed"] * 2
 
 
-async def test_who_asks_late_is_told_at_once() -> None:
+async def test_callback_registered_after_end_is_called_immediately() -> None:
     app = await exchange(answers)
     told: list[object] = []
     app.connections[0].on_broken(lambda: told.append("broken"))
@@ -528,7 +528,7 @@ async def test_who_asks_late_is_told_at_once() -> None:
     assert told == ["broken", False]
 
 
-async def test_other_scopes_have_no_wire_and_the_server_keeps_its_own_scope() -> None:
+async def test_other_scopes_have_no_connection_and_server_scope_is_unchanged() -> None:
     seen: list[Scope] = []
 
     async def looks(scope: Scope, receive: Receive, send: Send) -> None:
@@ -546,7 +546,7 @@ async def test_other_scopes_have_no_wire_and_the_server_keeps_its_own_scope() ->
     assert client_connection_of(own) is None
 
 
-async def test_pieces_count_what_went_out_before_the_client_left() -> None:
+async def test_pieces_count_parts_sent_before_client_left() -> None:
     line = Line(request())
 
     async def loses(scope: Scope, receive: Receive, send: Send) -> None:

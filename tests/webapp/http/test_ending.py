@@ -25,7 +25,7 @@ def host() -> Iterator[None]:
     signal.signal(signal.SIGTERM, former)
 
 
-async def test_a_signal_is_told_here_and_handled_there() -> None:
+async def test_signal_is_reported_here_and_handled_by_host() -> None:
     told = asyncio.Event()
     with told_of_the_end(told.set):
         signal.raise_signal(signal.SIGTERM)
@@ -34,7 +34,7 @@ async def test_a_signal_is_told_here_and_handled_there() -> None:
     assert heard == ["host"]
 
 
-async def test_afterwards_the_hosts_handler_stands_alone() -> None:
+async def test_handler_of_host_is_restored_afterwards() -> None:
     told = asyncio.Event()
     before = signal.getsignal(signal.SIGTERM)
     with told_of_the_end(told.set):
@@ -42,7 +42,7 @@ async def test_afterwards_the_hosts_handler_stands_alone() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_handler_that_another_one_has_kept_is_no_harm_afterwards() -> None:
+def test_handler_saved_by_another_context_is_harmless_afterwards() -> None:
     async def first(begun: asyncio.Event) -> None:
         with told_of_the_end(lambda: None):
             begun.set()
@@ -60,13 +60,13 @@ def test_a_handler_that_another_one_has_kept_is_no_harm_afterwards() -> None:
     assert heard == ["host"]
 
 
-async def test_a_handler_that_came_after_ours_stays() -> None:
+async def test_handler_installed_after_ours_stays() -> None:
     with told_of_the_end(lambda: None):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 
 
-async def test_in_another_thread_nothing_is_changed() -> None:
+async def test_handlers_are_unchanged_in_other_thread() -> None:
     before = signal.getsignal(signal.SIGTERM)
 
     async def there() -> bool:

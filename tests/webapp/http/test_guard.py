@@ -100,7 +100,7 @@ HOST = ("Host", "127.0.0.1:8765")
         ("http://[::1]:8765", "[0:0:0:0:0:0:0:1]:8765"),
     ],
 )
-async def test_our_own_host_passes_however_it_is_spelled(public_url: str, host: str) -> None:
+async def test_own_host_is_accepted_in_any_spelling(public_url: str, host: str) -> None:
     assert (await ask({"public_url": public_url}, "/e/x", [("Host", host)])).passed
 
 
@@ -119,7 +119,7 @@ async def test_our_own_host_passes_however_it_is_spelled(public_url: str, host: 
     ],
 )
 @pytest.mark.parametrize("path", ["/", "/mcp", "/e/x"])
-async def test_a_foreign_host_is_told_that_it_is_wrong_here(host: str, path: str) -> None:
+async def test_foreign_host_is_refused_with_421_and_right_address(host: str, path: str) -> None:
     answer = await ask(LOCAL, path, [("Host", host)])
     assert answer.status == 421
     problem = json.loads(answer.body)
@@ -129,7 +129,7 @@ async def test_a_foreign_host_is_told_that_it_is_wrong_here(host: str, path: str
     assert HERE in problem["detail"]
 
 
-async def test_what_no_browser_has_the_token_for_is_asked_by_the_address_of_a_process() -> None:
+async def test_any_host_path_accepts_address_of_process_and_refuses_foreign_origin() -> None:
     guard = {"public_url": PUBLIC, "any_host_paths": frozenset({"/metrics"})}
     assert (await ask(guard, "/metrics", [("Host", "10.0.0.7:8765")])).passed is not None
     for path in ("/metrics/x", "/", "/mcp"):
@@ -158,12 +158,12 @@ async def test_what_no_browser_has_the_token_for_is_asked_by_the_address_of_a_pr
         ["exa\tmple"],
     ],
 )
-async def test_a_missing_repeated_or_malformed_host_is_a_bad_request(hosts: list[str]) -> None:
+async def test_missing_repeated_or_malformed_host_is_bad_request(hosts: list[str]) -> None:
     answer = await ask(LOCAL, "/mcp", [("Host", host) for host in hosts])
     refused(answer, 400, "host-malformed")
 
 
-async def test_a_request_that_says_twice_how_long_it_is_is_a_bad_request() -> None:
+async def test_request_with_two_lengths_is_bad_request() -> None:
     # finding: S6
     host = ("Host", "127.0.0.1:8765")
     for path in ("/mcp", "/connections"):
@@ -178,13 +178,13 @@ ALIASES = pytest.mark.parametrize("host", ["localhost:8765", "[::1]:8765", "LOCA
 
 @ALIASES
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/mcp/x", "/.well-known/x", "/health"])
-async def test_programs_may_call_loopback_by_any_of_its_names(host: str, path: str) -> None:
+async def test_programs_can_use_any_name_of_loopback(host: str, path: str) -> None:
     assert (await ask(LOCAL, path, [("Host", host)], method="POST")).passed
 
 
 @ALIASES
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_people_are_sent_to_the_one_address_with_path_and_query(
+async def test_browser_is_redirected_to_public_url_with_path_and_query(
     host: str, method: str
 ) -> None:
     answer = await ask(LOCAL, "/e/a%20b?c=%2F&d", [("Host", host)], method=method)
@@ -195,24 +195,24 @@ async def test_people_are_sent_to_the_one_address_with_path_and_query(
 
 @ALIASES
 @pytest.mark.parametrize("path", ["/e/x", "/mcpx", "/healthy"])
-async def test_a_form_sent_to_another_name_is_not_carried_on(host: str, path: str) -> None:
+async def test_form_posted_to_another_host_name_is_not_redirected(host: str, path: str) -> None:
     assert (await ask(LOCAL, path, [("Host", host)], method="POST")).status == 421
 
 
 @ALIASES
-async def test_a_public_server_has_no_other_names(host: str) -> None:
+async def test_public_server_accepts_no_other_host_names(host: str) -> None:
     assert (await ask(REMOTE, "/mcp", [("Host", host)])).status == 421
     assert (await ask(REMOTE, "/", [("Host", host)])).status == 421
 
 
-async def test_forms_of_our_own_pages_pass() -> None:
+async def test_forms_of_own_pages_are_accepted() -> None:
     for origin in (HERE, "HTTP://127.0.0.1:8765"):
         assert (await ask(LOCAL, "/e/x", [HOST, ("Origin", origin)], method="POST")).passed
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8765", "localhost:8765", "[::1]:8765"])
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/mcp/x"])
-async def test_no_page_calls_tools_one_of_our_name_neither(host: str, path: str) -> None:
+async def test_page_cannot_call_tools_even_from_own_origin(host: str, path: str) -> None:
     # Pages of other programs can have these origins: of programs that used this port before, or
     # that use this port on another address.
     # finding: S15
@@ -225,7 +225,7 @@ async def test_no_page_calls_tools_one_of_our_name_neither(host: str, path: str)
 
 
 @pytest.mark.parametrize("site", ["same-origin", "same-site", "cross-site", "?"])
-async def test_a_call_that_a_browser_says_is_a_pages_is_refused(site: str) -> None:
+async def test_tool_call_with_browser_fetch_metadata_is_refused(site: str) -> None:
     # finding: S15
     sent = [HOST, ("Sec-Fetch-Site", site)]
     assert (await ask(LOCAL, "/mcp", sent)).status == 403
@@ -234,14 +234,14 @@ async def test_a_call_that_a_browser_says_is_a_pages_is_refused(site: str) -> No
     assert (await ask(named, "/mcp", [*sent, ("Origin", "https://app.example")])).passed
 
 
-async def test_programs_send_neither_and_node_says_how_it_fetches() -> None:
+async def test_requests_of_programs_and_node_are_accepted() -> None:
     # finding: S15
     for sent in ([], [("Sec-Fetch-Mode", "cors")], [("Sec-Fetch-Site", "none")]):
         for host in ("127.0.0.1:8765", "localhost:8765"):
             assert (await ask(LOCAL, "/mcp", [("Host", host), *sent], method="POST")).passed
 
 
-async def test_a_service_worker_that_was_left_behind_takes_itself_away() -> None:
+async def test_leftover_service_worker_is_replaced_with_self_unregistering_script() -> None:
     # finding: S15
     asked = [("Service-Worker", "script"), ("Sec-Fetch-Site", "same-origin")]
     for host in ("127.0.0.1:8765", "localhost:8765"):
@@ -274,13 +274,13 @@ async def test_a_service_worker_that_was_left_behind_takes_itself_away() -> None
     ],
 )
 @pytest.mark.parametrize("path", ["/", "/mcp"])
-async def test_a_page_of_another_site_is_refused(origins: list[str], path: str) -> None:
+async def test_page_of_another_site_is_refused(origins: list[str], path: str) -> None:
     headers = [HOST, *(("Origin", origin) for origin in origins)]
     answer = await ask(LOCAL, path, headers, method="POST")
     refused(answer, 403, "origin-foreign")
 
 
-async def test_an_allowed_origin_passes() -> None:
+async def test_allowed_origin_is_accepted() -> None:
     guard = LOCAL | {"allowed_origins": frozenset({"https://app.example", "vscode-webview://a1"})}
     for origin in ("https://app.example:443", "vscode-webview://a1"):
         assert (await ask(guard, "/mcp", [HOST, ("Origin", origin)])).passed
@@ -300,7 +300,7 @@ async def test_an_allowed_origin_passes() -> None:
         ("/mcp/", [], False),
     ],
 )
-async def test_a_null_origin_is_our_own_form_or_nothing(
+async def test_null_origin_is_accepted_only_for_own_form(
     path: str, sites: list[str], passes: bool
 ) -> None:
     headers = [HOST, ("Origin", "null"), *(("Sec-Fetch-Site", site) for site in sites)]
@@ -335,17 +335,17 @@ async def test_a_null_origin_is_our_own_form_or_nothing(
         "",
     ],
 )
-async def test_a_path_with_a_second_reading_is_a_bad_request(path: str) -> None:
+async def test_ambiguous_path_is_bad_request(path: str) -> None:
     answer = await ask(LOCAL, path)
     refused(answer, 400, "path-malformed")
 
 
 @pytest.mark.parametrize("path", ["/e/..x", "/e/x..y", "/e/a.b", "/e/%C3%A9", "/e/~x/", "/e/%20"])
-async def test_an_unusual_but_plain_path_passes(path: str) -> None:
+async def test_unusual_but_unambiguous_path_is_accepted(path: str) -> None:
     assert (await ask(LOCAL, path)).passed
 
 
-async def test_a_server_that_keeps_no_raw_path_is_served_by_the_decoded_one() -> None:
+async def test_decoded_path_is_used_if_server_provides_no_raw_path() -> None:
     assert (await ask(LOCAL, "/e/%C3%A9", raw_path=None)).passed
     assert (await ask(LOCAL, "/e/../x", raw_path=None)).status == 400
     redirect = await ask(LOCAL, "/e/%C3%A9", [("Host", "localhost:8765")], raw_path=None)
@@ -365,7 +365,9 @@ async def test_a_server_that_keeps_no_raw_path_is_served_by_the_decoded_one() ->
         ([], False),
     ],
 )
-async def test_people_get_a_page_and_programs_a_problem(accept: list[str], is_page: bool) -> None:
+async def test_browser_gets_error_page_and_program_gets_problem_json(
+    accept: list[str], is_page: bool
+) -> None:
     headers = [("Host", "evil.example"), *(("Accept", value) for value in accept)]
     answer = await ask(LOCAL, "/", headers)
     assert answer.status == 421
@@ -397,7 +399,7 @@ BEHIND = ("Host", "tools.example.com")
     ],
 )
 @pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "::ffff:10.0.0.1"])
-async def test_a_configured_proxy_says_who_the_client_is(
+async def test_configured_proxy_sets_client_address_and_scheme(
     chain: str, client: str, peer: str
 ) -> None:
     headers = [BEHIND, ("X-Forwarded-For", chain), ("X-Forwarded-Proto", "https")]
@@ -410,7 +412,7 @@ async def test_a_configured_proxy_says_who_the_client_is(
 
 
 @pytest.mark.parametrize("peer", [("203.0.113.9", 1), ("11.0.0.1", 1), None])
-async def test_a_stranger_cannot_say_who_it_is(peer: tuple[str, int] | None) -> None:
+async def test_untrusted_peer_cannot_set_client_address(peer: tuple[str, int] | None) -> None:
     headers = [
         BEHIND,
         *([("X-Forwarded-For", "127.0.0.1"), ("X-Forwarded-Proto", "https")] * 2),
@@ -435,12 +437,12 @@ async def test_a_stranger_cannot_say_who_it_is(peer: tuple[str, int] | None) -> 
         [("X-Forwarded-Proto", "javascript")],
     ],
 )
-async def test_what_a_proxy_sends_twice_or_garbled_is_a_bad_request(forwarded: Headers) -> None:
+async def test_repeated_or_malformed_proxy_header_is_bad_request(forwarded: Headers) -> None:
     answer = await ask(PROXIED, "/", [BEHIND, *forwarded])
     refused(answer, 400, "proxy-malformed")
 
 
-async def test_a_websocket_is_checked_like_a_request() -> None:
+async def test_websocket_is_checked_like_request() -> None:
     changes: dict[str, Any] = {"type": "websocket", "scheme": "ws"}
     assert (await ask(LOCAL, "/x", [HOST], **changes)).passed
     evil = [("Host", "evil.example")]
@@ -454,7 +456,7 @@ async def test_a_websocket_is_checked_like_a_request() -> None:
     assert passed["scheme"] == "wss"
 
 
-async def test_the_lifespan_passes() -> None:
+async def test_lifespan_is_passed_through() -> None:
     assert (await ask(LOCAL, type="lifespan", headers=[])).passed
 
 
@@ -471,7 +473,7 @@ async def test_the_lifespan_passes() -> None:
         {"public_url": HERE, "allowed_origins": frozenset({"null"})},
     ],
 )
-async def test_a_wrong_address_or_origin_is_refused_at_the_start(guard: dict[str, Any]) -> None:
+async def test_invalid_address_or_origin_is_refused_at_startup(guard: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"is not an|must end after"):
         Guard(**guard)
 
@@ -491,7 +493,7 @@ async def speak(url: str, text: str) -> str:
     return status.decode().split(" ", 1)[1].strip()
 
 
-async def test_over_a_real_connection_only_our_own_host_is_served() -> None:
+async def test_real_connection_is_served_only_for_own_host() -> None:
     async with serving_at(lambda url: Edge(hello, guard=Guard(public_url=url))) as url:
         host = urlsplit(url).netloc
         assert await speak(url, f"GET / HTTP/1.1\nHost: {host}\n\n") == "200 OK"
@@ -510,7 +512,7 @@ async def test_over_a_real_connection_only_our_own_host_is_served() -> None:
             assert await speak(url, request) == status
 
 
-async def test_over_a_real_connection_nobody_names_his_own_address() -> None:
+async def test_client_of_real_connection_cannot_set_its_address() -> None:
     async with (
         serving_at(lambda url: Edge(hello, guard=Guard(public_url=url))) as url,
         httpx.AsyncClient(headers={"X-Forwarded-For": "203.0.113.7"}) as client,
@@ -521,7 +523,7 @@ async def test_over_a_real_connection_nobody_names_his_own_address() -> None:
 @pytest.mark.parametrize(
     ("url", "port"), [("http://127.0.0.1", 80), ("https://tools.example.com", 443)]
 )
-async def test_a_default_port_is_no_special_case(url: str, port: int) -> None:
+async def test_default_port_is_treated_like_other_ports(url: str, port: int) -> None:
     # finding: A2
     host, guard, post = urlsplit(url).netloc, {"public_url": url}, {"method": "POST"}
     for named in (host, f"{host}:{port}"):

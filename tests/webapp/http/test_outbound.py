@@ -48,7 +48,7 @@ def outbound(client: httpx.AsyncClient) -> Outbound:
     return Outbound(client, allow_loopback=False, resolve=resolving(PUBLIC))
 
 
-async def test_a_talk_gets_the_replies_and_gives_its_result(
+async def test_conversation_receives_replies_and_returns_result(
     outbound: Outbound, httpx_mock: HTTPXMock
 ) -> None:
     httpx_mock.add_response(url=URL, text="one")
@@ -57,7 +57,7 @@ async def test_a_talk_gets_the_replies_and_gives_its_result(
 
 
 @pytest.mark.parametrize("location", ["javascript:alert(1)", "http://[::1"])
-async def test_a_redirect_to_no_address_is_a_failure_of_the_other_side(
+async def test_redirect_to_invalid_address_raises_failed(
     outbound: Outbound, httpx_mock: HTTPXMock, location: str
 ) -> None:
     # finding: XS2
@@ -90,7 +90,7 @@ async def test_a_service_without_network_reaches_nobody(httpx_mock: HTTPXMock) -
         await Outbound.none().run(talk())
 
 
-async def test_a_talk_without_requests_asks_nobody(outbound: Outbound) -> None:
+async def test_conversation_without_requests_sends_nothing(outbound: Outbound) -> None:
     def silent() -> Talking:
         yield from ()
         return "done"
@@ -98,7 +98,7 @@ async def test_a_talk_without_requests_asks_nobody(outbound: Outbound) -> None:
     assert await outbound.run(silent()) == "done"
 
 
-async def test_a_redirect_is_a_reply_and_is_not_followed(
+async def test_redirect_is_returned_and_not_followed(
     outbound: Outbound, httpx_mock: HTTPXMock
 ) -> None:
     httpx_mock.add_response(status_code=302, headers={"location": "http://169.254.169.254/"})
@@ -106,7 +106,7 @@ async def test_a_redirect_is_a_reply_and_is_not_followed(
     assert len(httpx_mock.get_requests()) == 1
 
 
-async def test_a_reply_as_large_as_allowed_is_read_and_a_larger_one_fails(
+async def test_reply_at_size_limit_is_read_and_larger_reply_fails(
     outbound: Outbound, httpx_mock: HTTPXMock
 ) -> None:
     httpx_mock.add_response(content=b"x" * REPLY_BYTES_AT_MOST)
@@ -116,7 +116,7 @@ async def test_a_reply_as_large_as_allowed_is_read_and_a_larger_one_fails(
         await outbound.run(talk())
 
 
-async def test_an_endless_reply_is_cut_off(outbound: Outbound, httpx_mock: HTTPXMock) -> None:
+async def test_endless_reply_is_cut_off(outbound: Outbound, httpx_mock: HTTPXMock) -> None:
     sent = 0
 
     class Endless(httpx.AsyncByteStream):
@@ -132,7 +132,7 @@ async def test_an_endless_reply_is_cut_off(outbound: Outbound, httpx_mock: HTTPX
     assert sent <= REPLY_BYTES_AT_MOST / 65_536 + 2
 
 
-async def test_every_request_asks_for_what_is_not_packed(
+async def test_every_request_asks_for_identity_encoding(
     outbound: Outbound, httpx_mock: HTTPXMock
 ) -> None:
     # finding: S9
@@ -169,7 +169,7 @@ def packed() -> Packed:
     [["gzip, gzip"], ["gzip", "gzip"], ["identity, gzip"], ["GZip"], ["deflate"], ["br"], ["new"]],
     ids=" ".join,
 )
-async def test_what_is_packed_is_refused_unread_and_costs_no_memory(
+async def test_compressed_reply_is_refused_unread(
     outbound: Outbound, httpx_mock: HTTPXMock, packed: Packed, encodings: list[str]
 ) -> None:
     # finding: S9
@@ -186,7 +186,7 @@ async def test_what_is_packed_is_refused_unread_and_costs_no_memory(
 
 
 @pytest.mark.parametrize("encoding", ["identity", "Identity", ""])
-async def test_what_is_called_as_it_is_is_read(
+async def test_reply_with_identity_encoding_is_read(
     outbound: Outbound, httpx_mock: HTTPXMock, encoding: str
 ) -> None:
     httpx_mock.add_response(text="plain", headers={"content-encoding": encoding, "x-kept": "1"})
@@ -198,7 +198,7 @@ async def test_what_is_called_as_it_is_is_read(
     assert await outbound.run(kept()) == "plain1"
 
 
-async def test_a_client_that_reads_by_itself_refuses_what_is_packed(
+async def test_event_hook_refuses_compressed_reply_unread(
     httpx_mock: HTTPXMock, packed: Packed
 ) -> None:
     httpx_mock.add_response(stream=packed, headers={"content-encoding": "gzip, gzip"})
@@ -219,7 +219,7 @@ async def test_a_client_that_reads_by_itself_refuses_what_is_packed(
         httpx.DecodingError("rubbish"),
     ],
 )
-async def test_a_failing_network_is_failed_and_says_no_address(
+async def test_network_error_raises_failed_without_address(
     outbound: Outbound, httpx_mock: HTTPXMock, error: httpx.HTTPError
 ) -> None:
     httpx_mock.add_exception(error)
@@ -229,7 +229,9 @@ async def test_a_failing_network_is_failed_and_says_no_address(
     assert "provider.example" not in str(failed.value)
 
 
-async def test_a_talk_may_survive_a_failure(outbound: Outbound, httpx_mock: HTTPXMock) -> None:
+async def test_conversation_can_recover_from_failed_request(
+    outbound: Outbound, httpx_mock: HTTPXMock
+) -> None:
     httpx_mock.add_exception(httpx.ConnectError("no"))
     httpx_mock.add_response(text="second")
 
@@ -243,7 +245,7 @@ async def test_a_talk_may_survive_a_failure(outbound: Outbound, httpx_mock: HTTP
     assert await outbound.run(twice()) == "second"
 
 
-async def test_what_a_talk_raises_comes_out_and_the_talk_is_closed(
+async def test_exception_of_conversation_is_raised_and_conversation_is_closed(
     outbound: Outbound, httpx_mock: HTTPXMock
 ) -> None:
     httpx_mock.add_response()
@@ -283,7 +285,7 @@ INWARD = [
 
 
 @pytest.mark.parametrize("address", INWARD)
-async def test_nobody_inside_is_talked_to(client: httpx.AsyncClient, address: str) -> None:
+async def test_private_address_is_not_contacted(client: httpx.AsyncClient, address: str) -> None:
     for found in ((address,), (PUBLIC, address)):
         outbound = Outbound(client, allow_loopback=False, resolve=resolving(*found))
         with pytest.raises(Failed, match="public internet"):
@@ -297,7 +299,7 @@ async def test_nobody_inside_is_talked_to(client: httpx.AsyncClient, address: st
         *("ff02::1", "fec0::1", "::ffff:0:127.0.0.1", "::ffff:0:10.0.0.1", "5f00::1"),
     ],
 )
-async def test_an_inner_address_in_an_outer_one_is_not_talked_to(
+async def test_private_address_embedded_in_public_address_is_not_contacted(
     client: httpx.AsyncClient, address: str
 ) -> None:
     # finding: S6
@@ -306,14 +308,14 @@ async def test_an_inner_address_in_an_outer_one_is_not_talked_to(
         await outbound._check_address(httpx.URL(URL))
 
 
-async def test_a_literal_address_is_looked_at_like_a_name(client: httpx.AsyncClient) -> None:
+async def test_literal_address_is_checked_like_host_name(client: httpx.AsyncClient) -> None:
     outbound = Outbound(client, allow_loopback=False)
     for host in ("127.0.0.1", "[::1]", "10.0.0.1", "2130706433", "0x7f000001", "127.1"):
         with pytest.raises(Failed):
             await outbound.run(talk(f"https://{host}/"))
 
 
-async def test_plain_http_is_for_loopback_only(
+async def test_plain_http_is_allowed_only_for_loopback(
     client: httpx.AsyncClient, httpx_mock: HTTPXMock
 ) -> None:
     outbound = Outbound(client, allow_loopback=True, resolve=resolving(PUBLIC))
@@ -324,7 +326,7 @@ async def test_plain_http_is_for_loopback_only(
     assert await local.run(talk("http://127.0.0.1:9/")) == "200 here"
 
 
-async def test_loopback_may_be_allowed_without_the_rest_of_the_inside(
+async def test_allowing_loopback_does_not_allow_other_private_addresses(
     client: httpx.AsyncClient,
 ) -> None:
     for address in set(INWARD) - {"127.0.0.1", "::1", "::ffff:127.0.0.1"}:
@@ -333,7 +335,7 @@ async def test_loopback_may_be_allowed_without_the_rest_of_the_inside(
             await outbound.run(talk())
 
 
-async def test_every_request_of_a_talk_is_looked_at(
+async def test_every_request_of_conversation_is_checked(
     client: httpx.AsyncClient, httpx_mock: HTTPXMock
 ) -> None:
     async def resolve(host: str, port: int) -> Sequence[str]:
@@ -346,7 +348,7 @@ async def test_every_request_of_a_talk_is_looked_at(
     assert len(httpx_mock.get_requests()) == 1
 
 
-async def test_a_provider_that_never_answers_is_failed_in_time(
+async def test_provider_which_never_answers_fails_after_timeout(
     client: httpx.AsyncClient, httpx_mock: HTTPXMock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -364,7 +366,7 @@ async def test_a_provider_that_never_answers_is_failed_in_time(
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8766/a", "http://localhost/a", "http://[::1]/a"])
-async def test_what_is_on_this_machine_is_not_looked_for_through_a_proxy(
+async def test_loopback_requests_bypass_configured_proxy(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):

@@ -19,7 +19,7 @@ def rates(clock: Clock, **changes: Any) -> Rates:
     return Rates(clock=clock, **limits)
 
 
-def test_a_burst_goes_through_and_then_one_in_each_interval(clock: Clock) -> None:
+def test_burst_is_allowed_and_then_single_call_per_interval(clock: Clock) -> None:
     some = rates(clock)
     assert [some.allow("a") for _ in range(4)] == [0, 0, 0, 10]
     clock.tick(seconds=9)
@@ -28,7 +28,7 @@ def test_a_burst_goes_through_and_then_one_in_each_interval(clock: Clock) -> Non
     assert [some.allow("a") for _ in range(2)] == [0, 10]
 
 
-def test_what_is_required_is_refused_with_the_seconds_to_wait(clock: Clock) -> None:
+def test_require_raises_too_often_with_seconds_to_wait(clock: Clock) -> None:
     some = rates(clock, burst=1)
     some.require("a")
     clock.tick(seconds=2.5)
@@ -37,7 +37,7 @@ def test_what_is_required_is_refused_with_the_seconds_to_wait(clock: Clock) -> N
     assert refused.value.seconds == 8
 
 
-def test_refusals_are_not_counted_against_whoever_asks_again(clock: Clock) -> None:
+def test_refused_calls_do_not_extend_wait(clock: Clock) -> None:
     some = rates(clock)
     for _ in range(100):
         some.allow("a")
@@ -45,7 +45,7 @@ def test_refusals_are_not_counted_against_whoever_asks_again(clock: Clock) -> No
     assert some.allow("a") == 0
 
 
-def test_a_bucket_fills_up_again_and_no_further(clock: Clock) -> None:
+def test_bucket_refills_up_to_burst(clock: Clock) -> None:
     some = rates(clock)
     for _ in range(3):
         some.allow("a")
@@ -54,9 +54,7 @@ def test_a_bucket_fills_up_again_and_no_further(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("hours", [-2, 2, 8, -20_000])
-def test_a_clock_that_is_set_holds_nobody_back_and_lets_nobody_through(
-    clock: Clock, hours: float
-) -> None:
+def test_changed_clock_neither_blocks_nor_frees_limit(clock: Clock, hours: float) -> None:
     # finding: H2
     some = rates(clock)
     assert [some.allow("a") for _ in range(3)] == [0, 0, 0]
@@ -66,14 +64,14 @@ def test_a_clock_that_is_set_holds_nobody_back_and_lets_nobody_through(
     assert some.allow("a") == 0
 
 
-def test_keys_are_apart(clock: Clock) -> None:
+def test_keys_have_separate_limits(clock: Clock) -> None:
     some = rates(clock, burst=1)
     assert some.allow("a") == 0
     assert some.allow("b") == 0
     assert some.allow("a") > 0
 
 
-def test_no_more_keys_are_kept_than_allowed_and_the_idlest_makes_room(clock: Clock) -> None:
+def test_number_of_keys_is_limited_and_least_recently_used_is_dropped(clock: Clock) -> None:
     some = rates(clock, burst=1, keys_at_most=3)
     for key in "abc":
         some.allow(key)
@@ -84,14 +82,14 @@ def test_no_more_keys_are_kept_than_allowed_and_the_idlest_makes_room(clock: Clo
     assert some.allow("b") == 0  # the limiter has forgotten this key
 
 
-def test_a_flood_of_addresses_is_held_to_ten_thousand_keys(clock: Clock) -> None:
+def test_flood_of_addresses_is_limited_to_ten_thousand_keys(clock: Clock) -> None:
     some = rates(clock)
     for number in range(10_500):
         some.allow(str(number))
     assert len(some) == 10_000
 
 
-def test_a_clock_that_goes_back_refuses_and_does_not_fail(clock: Clock) -> None:
+def test_clock_set_back_refuses_without_error(clock: Clock) -> None:
     some = rates(clock, burst=1)
     some.allow("a")
     clock.tick(seconds=-5)
@@ -99,7 +97,7 @@ def test_a_clock_that_goes_back_refuses_and_does_not_fail(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"burst": 0}, {"every": timedelta()}, {"keys_at_most": 0}])
-def test_limits_that_limit_nothing_are_refused(clock: Clock, wrong: dict[str, Any]) -> None:
+def test_invalid_limits_are_refused(clock: Clock, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="or more"):
         rates(clock, **wrong)
 
@@ -116,11 +114,11 @@ def test_limits_that_limit_nothing_are_refused(clock: Clock, wrong: dict[str, An
         (("a unix socket", 0), ""),
     ],
 )
-def test_one_customer_of_a_network_is_one_key(client: object, key: str) -> None:
+def test_addresses_of_same_customer_network_share_key(client: object, key: str) -> None:
     assert address_key({"client": client}) == key
 
 
-def test_so_many_at_once_of_each_and_nothing_is_remembered_of_those_that_are_over() -> None:
+def test_concurrent_uses_per_key_are_limited_and_ended_uses_are_forgotten() -> None:
     some = AtOnce(2)
     with some.one_more("a") as first, some.one_more("a") as second:
         with some.one_more("a") as third, some.one_more("b") as other:

@@ -24,14 +24,14 @@ def with_cookies(*headers: bytes) -> Sent:
     return Sent({"headers": [(b"host", b"x"), *((b"cookie", one) for one in headers)]})
 
 
-def test_cookies_are_read_as_they_were_sent() -> None:
+def test_cookies_are_parsed_as_sent() -> None:
     assert cookies_of(with_cookies()) == {}
     found = cookies_of(with_cookies(b'a=1; b="x\\073"; =c; d', b"e=f=g;a=2; \xff=%41"))
     assert found == {"a": "2", "b": '"x\\073"', "": "c", "e": "f=g", "\xff": "%41"}
 
 
 @pytest.mark.parametrize("filling", [b"\\", b'"', b";", b"=", b"a=;", b"\\073", b'a="\\"; '])
-def test_cookies_are_read_in_the_time_of_their_length(filling: bytes) -> None:
+def test_cookies_are_parsed_in_linear_time(filling: bytes) -> None:
     # finding: S28
     # finding: XH10
     short, long = (with_cookies(b'x="' + (filling * size)[:size] + b'"') for size in (4096, 65536))
@@ -41,7 +41,7 @@ def test_cookies_are_read_in_the_time_of_their_length(filling: bytes) -> None:
     assert is_linear
 
 
-def test_a_query_of_more_fields_than_ours_have_is_none() -> None:
+def test_query_with_too_many_fields_is_ignored() -> None:
     assert query_of(Sent({"query_string": b"a=1&a=2&b=%20&c"})) == {
         "a": ["1", "2"],
         "b": [" "],
@@ -59,7 +59,7 @@ def test_a_query_of_more_fields_than_ours_have_is_none() -> None:
         ("/" + "p" * PATH_BYTES_AT_MOST, b"", False),
     ],
 )
-async def test_an_address_longer_than_ours_is_refused_before_anybody_reads_it(
+async def test_too_long_address_is_refused_before_app_reads_request(
     path: str, query: bytes, passes: bool
 ) -> None:
     # finding: S29

@@ -29,7 +29,7 @@ def inside(given: Scope, *, root_path: str = "/tools", taken: str = "") -> str:
     return str(found["path"])
 
 
-def test_a_proxy_that_keeps_the_path_needs_no_word() -> None:
+def test_proxy_which_preserves_path_needs_no_setting() -> None:
     for path, ours in (
         ("/tools", "/"),
         ("/tools/", "/"),
@@ -40,7 +40,7 @@ def test_a_proxy_that_keeps_the_path_needs_no_word() -> None:
         assert inside(scope(path, raw=None)) == ours
 
 
-def test_what_a_proxy_takes_off_is_told_by_the_host_or_the_setting() -> None:
+def test_path_prefix_stripped_by_proxy_is_known_from_host_or_setting() -> None:
     # uvicorn puts its --root-path in front of the received path.
     assert inside(scope("/tools/mcp", root_path="/tools")) == "/mcp"
     assert inside(scope("/mcp"), taken="/tools") == "/mcp"
@@ -52,7 +52,7 @@ def test_what_a_proxy_takes_off_is_told_by_the_host_or_the_setting() -> None:
     assert inside(scope("/b/mcp", **told), root_path="/a/b", taken="/a") == "/mcp"
 
 
-def test_a_server_that_leaves_paths_as_they_came_has_to_be_told_of_by_the_setting() -> None:
+def test_server_with_root_path_but_stripped_paths_needs_setting() -> None:
     # hypercorn and granian do not add root_path to the path. If the server guessed that a proxy had
     # stripped the prefix, the public path /tools/tools/mcp would be a second name of /mcp.
     told = {"app_root_path": "/a", "root_path": "/a/b"}
@@ -66,7 +66,7 @@ def test_a_server_that_leaves_paths_as_they_came_has_to_be_told_of_by_the_settin
     assert inside(given, taken="/tools") == "/tools/mcp"
 
 
-def test_a_path_that_was_taken_off_without_a_word_names_nothing() -> None:
+def test_path_without_expected_prefix_names_setting() -> None:
     for path in ("/mcp", "/toolsmcp", "/tool", "/other/tools/mcp", "/"):
         with pytest.raises(Misplaced, match=r"ELICIT_ROOT_PATH=/tools") as refused:
             inside(scope(path))
@@ -75,7 +75,7 @@ def test_a_path_that_was_taken_off_without_a_word_names_nothing() -> None:
     assert inside(scope("/tools/mcp"), taken="/tools") == "/tools/mcp"
 
 
-def test_a_mount_that_the_address_lacks_says_what_to_set() -> None:
+def test_mount_missing_in_public_url_names_url_to_set() -> None:
     for given in (
         scope("/b/mcp", root_path="/b", app_root_path=""),
         scope("/mcp/", raw="/b/mcp"),  # as Litestar mounts it
@@ -85,23 +85,23 @@ def test_a_mount_that_the_address_lacks_says_what_to_set() -> None:
         assert error.value.is_mounted
 
 
-def test_a_second_mount_says_that_there_is_one() -> None:
+def test_second_mount_is_refused() -> None:
     with pytest.raises(Misplaced, match=r"under /b.* Mount it once, at /tools"):
         inside(scope("/b/mcp", root_path="/b", app_root_path=""))
 
 
-def test_what_stands_before_the_path_of_a_resource_is_passed_on() -> None:
+def test_path_after_well_known_prefix_is_passed_on() -> None:
     path = "/.well-known/oauth-protected-resource/tools/mcp"
     assert inside(scope(path)) == path
 
 
-def test_signs_that_a_path_spells_are_read_once() -> None:
+def test_percent_encoded_path_is_decoded_once() -> None:
     given = scope("/tools/x y%41", raw="/tools/x%20y%2541")
     found = placed(given, url=HERE, root_path="/tools", taken="")
     assert (found["path"], found["raw_path"]) == ("/x y%41", b"/x%20y%2541")
 
 
-def test_an_application_of_an_authors_is_told_where_it_stands() -> None:
+def test_custom_application_receives_root_path() -> None:
     given = placed(scope("/tools/mine"), url=HERE, root_path="/tools", taken="")
     whole = rooted(given)
     assert (whole["root_path"], whole["path"]) == ("/tools", "/tools/mine")
@@ -110,7 +110,7 @@ def test_an_application_of_an_authors_is_told_where_it_stands() -> None:
     assert rooted(plain) is plain
 
 
-async def test_redirects_to_our_own_paths_lead_there() -> None:
+async def test_redirects_to_own_paths_are_prefixed_with_root_path() -> None:
     sent = list[Message]()
 
     async def send(message: Message) -> None:
@@ -128,7 +128,7 @@ async def test_redirects_to_our_own_paths_lead_there() -> None:
 
 @pytest.mark.parametrize("framework", ["starlette", "litestar"])
 @pytest.mark.parametrize("path", ["/tools/e/token", "/tools/mcp", "/tools/"])
-async def test_frameworks_that_mount_us_lose_nothing(framework: str, path: str) -> None:
+async def test_framework_mounts_leave_path_and_scope_intact(framework: str, path: str) -> None:
     seen = list[Scope]()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -157,6 +157,6 @@ async def test_frameworks_that_mount_us_lose_nothing(framework: str, path: str) 
     assert not found.keys() & {"route_handler", "endpoint", "path_params", "_ls_connection_state"}
 
 
-def test_a_mount_at_the_root_is_no_mount() -> None:
+def test_mount_at_root_is_ignored() -> None:
     # Litestar removes the leading slash there.
     assert inside(scope("e/x", raw="/e/x"), root_path="") == "/e/x"

@@ -51,7 +51,7 @@ async def asked(url: str, *trusted: str, is_authors: bool = False) -> int:
         ("https://[fd00::7]/x", "fd00::7"),
     ],
 )
-async def test_what_the_operator_names_is_reached(
+async def test_host_trusted_by_operator_is_reached(
     httpx_mock: HTTPXMock, url: str, trusted: str
 ) -> None:
     # finding: I1
@@ -74,20 +74,22 @@ async def test_what_the_operator_names_is_reached(
         ("https://169.254.169.254/x", "10.0.0.0/8"),
     ],
 )
-async def test_nothing_beside_it_is(url: str, trusted: str) -> None:
+async def test_host_port_or_address_outside_trusted_hosts_is_refused(
+    url: str, trusted: str
+) -> None:
     # finding: I1
     with pytest.raises(Failed, match="ELICIT_TRUSTED_HOSTS"):
         await asked(url, trusted)
 
 
-async def test_what_others_name_is_not_trusted_for_its_address() -> None:
+async def test_host_named_by_other_party_is_not_trusted() -> None:
     # finding: I1
     for url in ("https://login.internal/x", "https://10.1.2.3/x", "https://127.0.0.1/x"):
         with pytest.raises(Failed):
             await asked(url, "login.internal", "10.1.2.3", "127.0.0.1", is_authors=True)
 
 
-async def test_a_provider_that_an_authors_code_declares_is_not_the_operators(
+async def test_provider_declared_in_author_code_cannot_use_trusted_hosts(
     httpx_mock: HTTPXMock,
 ) -> None:
     # finding: I1
@@ -107,7 +109,7 @@ async def test_a_provider_that_an_authors_code_declares_is_not_the_operators(
             await outbound.run(talk(), to=known.of(theirs))
 
 
-def test_it_is_set_by_a_variable_and_what_is_wrong_is_named(tmp_path: Path) -> None:
+def test_trusted_hosts_are_read_from_variable_and_invalid_entry_is_named(tmp_path: Path) -> None:
     # finding: I1
     home = {"HOME": str(tmp_path)}
     given = "login.internal:8443, 10.1.0.0/16 [fd00::/8]:443"

@@ -48,7 +48,7 @@ def transport(accepted: socket.socket) -> Any:
 
 
 @ON_LINUX
-def test_a_connection_that_stands_is_its_users() -> None:
+def test_open_connection_belongs_to_its_user() -> None:
     with bound("127.0.0.1") as listener:
         listener.listen()
         with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
@@ -60,7 +60,7 @@ def test_a_connection_that_stands_is_its_users() -> None:
 
 
 @ON_LINUX
-def test_a_connection_that_was_closed_meanwhile_is_nobodys() -> None:
+def test_connection_closed_before_accept_has_no_user() -> None:
     # finding: R1
     with bound("127.0.0.1") as listener:
         listener.listen()
@@ -74,7 +74,7 @@ def test_a_connection_that_was_closed_meanwhile_is_nobodys() -> None:
 @ON_LINUX
 @AS_ROOT
 @pytest.mark.parametrize("tells_state", [True, False])
-def test_a_port_that_another_user_has_now_says_nothing_of_who_had_it_before(
+def test_port_reused_by_other_user_does_not_identify_earlier_connection(
     monkeypatch: pytest.MonkeyPatch, *, tells_state: bool
 ) -> None:
     # finding: S16
@@ -103,15 +103,15 @@ def test_a_port_that_another_user_has_now_says_nothing_of_who_had_it_before(
 
 
 @ON_LINUX
-def test_a_connection_that_stands_is_its_users_where_no_state_is_told(
+def test_open_connection_belongs_to_its_user_without_tcp_info(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # finding: S16
     monkeypatch.delattr(socket, "TCP_INFO")
-    test_a_connection_that_stands_is_its_users()
+    test_open_connection_belongs_to_its_user()
 
 
-async def test_whose_a_connection_is_is_searched_before_anything_is_sent(
+async def test_user_of_connection_is_looked_up_before_data_arrives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # finding: S16
@@ -129,7 +129,7 @@ async def test_whose_a_connection_is_is_searched_before_anything_is_sent(
         writer.close()
 
 
-def test_a_connection_from_elsewhere_is_not_looked_up() -> None:
+def test_remote_connection_is_not_looked_up() -> None:
     known = {"peername": ("192.0.2.7", 1), "sockname": ("192.0.2.1", 80)}
     assert peer_of(cast("Any", SimpleNamespace(get_extra_info=known.get))) is None
     in_the_file_system = {"peername": "", "sockname": "/tmp/socket"}  # noqa: S108
@@ -226,7 +226,7 @@ async def answered(arriving: Any, sent: Sent) -> bytes:
     return sent.answer[before:]
 
 
-async def test_server_that_stops_answers_one_more_request_on_a_connection_just_used(
+async def test_stopping_server_answers_request_on_recently_used_connection(
     protocol: Any,
 ) -> None:
     arriving, sent = begun(protocol, answering)
@@ -239,9 +239,7 @@ async def test_server_that_stops_answers_one_more_request_on_a_connection_just_u
 
 
 @pytest.mark.parametrize("is_used", [True, False])
-def test_server_that_stops_closes_a_connection_that_stays_idle(
-    protocol: Any, *, is_used: bool
-) -> None:
+def test_stopping_server_closes_idle_connection(protocol: Any, *, is_used: bool) -> None:
     clock = Clock()
     loop = HandLoop(clock)
 
@@ -269,14 +267,14 @@ def test_server_that_stops_closes_a_connection_that_stays_idle(
 
 @pytest.mark.usefixtures("protocol")
 @pytest.mark.parametrize("half", [b"", b"GET / HT", WHOLE[:-2], HALF_BODY])
-async def test_a_request_that_does_not_come_whole_is_not_waited_for(half: bytes) -> None:
+async def test_incomplete_request_times_out(half: bytes) -> None:
     # finding: R10
     async with served(Arrivals(reading=timedelta(milliseconds=50))) as port:
         assert (await heard(port, half)).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
 
 
 @pytest.mark.usefixtures("protocol")
-async def test_a_second_request_of_a_connection_has_its_time_too() -> None:
+async def test_second_request_on_connection_times_out_separately() -> None:
     # finding: R10
     async with served(Arrivals(reading=timedelta(milliseconds=50))) as port:
         answer = await heard(port, WHOLE + b"GET / HT")
@@ -284,7 +282,7 @@ async def test_a_second_request_of_a_connection_has_its_time_too() -> None:
 
 
 @pytest.mark.usefixtures("protocol")
-async def test_there_are_so_many_connections_at_most() -> None:
+async def test_number_of_connections_is_limited() -> None:
     # finding: R10
     # finding: XV8
     async with served(Arrivals(connections=1, own_user=0)) as port:
@@ -299,7 +297,7 @@ async def test_there_are_so_many_connections_at_most() -> None:
 
 # finding: XV7
 @pytest.mark.parametrize(("begins", "is_late"), [(b"", False), (b"GET / HT", True), (b"\r", True)])
-def test_idle_connection_outlives_the_limit_of_a_head_and_a_begun_head_does_not(
+def test_idle_connection_outlives_head_timeout_and_started_head_does_not(
     protocol: Any, *, begins: bytes, is_late: bool
 ) -> None:
     loop = HandLoop(Clock())
@@ -326,7 +324,7 @@ def test_idle_connection_outlives_the_limit_of_a_head_and_a_begun_head_does_not(
         loop.close()
 
 
-async def test_server_holds_idle_connections_for_longer_than_the_proxy_that_it_names() -> None:
+async def test_idle_timeout_is_longer_behind_named_proxy() -> None:
     # finding: XV7
     alone = read_settings({"ELICIT_STORE": "memory:", "ELICIT_SECRET": "a" * 32})
     public = {"ELICIT_URL": "https://tools.example.com", "ELICIT_PROXIES": "10.0.0.5"}
@@ -338,7 +336,7 @@ async def test_server_holds_idle_connections_for_longer_than_the_proxy_that_it_n
 
 @pytest.mark.usefixtures("protocol")
 @ON_LINUX
-async def test_there_is_room_left_for_the_user_who_runs_the_server() -> None:
+async def test_connections_are_reserved_for_user_who_runs_server() -> None:
     # finding: R10
     async with served(Arrivals(connections=1, own_user=1)) as port:
         _, first = await asyncio.open_connection("127.0.0.1", port)
@@ -347,13 +345,13 @@ async def test_there_is_room_left_for_the_user_who_runs_the_server() -> None:
         first.close()
 
 
-def test_an_answer_that_takes_its_time_is_not_hurried() -> None:
+def test_slow_response_has_no_read_timeout() -> None:
     protocol: Any = object.__new__(Accepted)
     protocol.cycle = SimpleNamespace(response_complete=False, more_body=False)
     assert protocol._what_is_read() is None
 
 
-async def test_a_head_without_end_is_refused(protocol: Any) -> None:
+async def test_endless_head_is_refused(protocol: Any) -> None:
     # finding: P1
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise AssertionError("it has not come whole")
@@ -378,7 +376,7 @@ async def test_a_head_without_end_is_refused(protocol: Any) -> None:
         b"GET / HTTP/1.1\r\nhost: here\r\nx: " + b"y" * HEAD_BYTES_AT_MOST + b"\r\n\r\n",
     ],
 )
-async def test_a_head_that_arrives_whole_and_is_too_much_is_refused(head: bytes) -> None:
+async def test_complete_but_too_large_head_is_refused(head: bytes) -> None:
     # finding: P1
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise AssertionError("it was let in")
@@ -390,7 +388,7 @@ async def test_a_head_that_arrives_whole_and_is_too_much_is_refused(head: bytes)
     arriving.connection_lost(None)
 
 
-async def test_what_stands_behind_a_body_is_none_of_its_headers(protocol: Any) -> None:
+async def test_trailers_after_body_are_not_headers(protocol: Any) -> None:
     # finding: P1
     seen = asyncio.Queue[list[tuple[bytes, bytes]]]()
 
@@ -408,7 +406,7 @@ async def test_what_stands_behind_a_body_is_none_of_its_headers(protocol: Any) -
     arriving.connection_lost(None)
 
 
-async def test_a_request_that_waits_for_another_ones_end_is_not_late(protocol: Any) -> None:
+async def test_pipelined_request_waiting_for_earlier_response_has_no_timeout(protocol: Any) -> None:
     # finding: P1
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.Event().wait()
@@ -420,7 +418,7 @@ async def test_a_request_that_waits_for_another_ones_end_is_not_late(protocol: A
     arriving.connection_lost(None)
 
 
-def test_the_faster_parser_and_loop_are_used_where_they_are_installed() -> None:
+def test_faster_parser_and_loop_are_used_if_installed() -> None:
     # finding: P1
     assert issubclass(Accepted, FastProtocol)
     assert loop_factory() is uvloop.new_event_loop

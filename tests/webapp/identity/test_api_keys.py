@@ -43,7 +43,7 @@ async def made(service: Service, **about: object) -> tuple[str, ApiKey]:
     return await service.api_keys.new(**{**given, **about})  # type: ignore[arg-type]  # as given
 
 
-async def test_a_key_is_known_by_its_text_alone(service: Service) -> None:
+async def test_key_is_found_only_by_exact_text(service: Service) -> None:
     text, key = await made(service)
     found = await service.api_keys.of(text)
     assert (found.id, found.program, found.scopes) == (key.id, "shop", ("ask",))
@@ -52,7 +52,7 @@ async def test_a_key_is_known_by_its_text_alone(service: Service) -> None:
             await service.api_keys.of(other)
 
 
-async def test_its_text_is_nowhere_in_the_store(service: Service) -> None:
+async def test_text_of_key_is_not_stored(service: Service) -> None:
     text, _ = await made(service)
     async for page in service.elicitations.store.scan():
         assert not any(text.encode() in record.sealed for record in page)
@@ -63,14 +63,14 @@ async def test_its_text_is_nowhere_in_the_store(service: Service) -> None:
     assert not any(text in str(row) or text.removeprefix(PREFIX) in str(row) for row in rows)
 
 
-async def test_it_is_refused_when_its_time_is_over(service: Service, clock: Clock) -> None:
+async def test_expired_key_is_refused(service: Service, clock: Clock) -> None:
     text, _ = await made(service)
     clock.tick(days=90)
     with pytest.raises(ApiKeyRefused):
         await service.api_keys.of(text)
 
 
-async def test_it_is_refused_at_once_when_another_process_revokes_it(clock: Clock) -> None:
+async def test_key_revoked_by_other_process_is_refused_immediately(clock: Clock) -> None:
     store = MemoryStore()
     async with process(store, clock) as one, process(store, clock) as other:
         text, key = await made(one)
@@ -82,7 +82,7 @@ async def test_it_is_refused_at_once_when_another_process_revokes_it(clock: Cloc
         assert (kept.status, kept.erase_at) == ("revoked", clock() + KEPT)
 
 
-async def test_its_last_use_is_written_once_a_minute(service: Service, clock: Clock) -> None:
+async def test_last_use_of_key_is_written_once_per_minute(service: Service, clock: Clock) -> None:
     text, _ = await made(service)
 
     async def written() -> ApiKey:
@@ -112,7 +112,7 @@ async def test_its_last_use_is_written_once_a_minute(service: Service, clock: Cl
         ({"owners": [""]}, "one of your users"),
     ],
 )
-async def test_what_makes_no_key_is_refused(
+async def test_invalid_key_settings_are_refused(
     service: Service, about: dict[str, object], why: str
 ) -> None:
     with pytest.raises(ValueError, match=why):
@@ -121,13 +121,13 @@ async def test_what_makes_no_key_is_refused(
 
 
 @given(place=st.integers(len(PREFIX), 56), letter=st.sampled_from("aZ09"))
-def test_a_key_with_another_letter_is_none(place: int, letter: str) -> None:
+def test_key_with_changed_character_is_invalid(place: int, letter: str) -> None:
     text = new_text()
     other = text[:place] + letter + text[place + 1 :]
     assert is_key(text)
     assert is_key(other) == (other == text)
 
 
-def test_keys_are_of_one_form_that_scanners_can_look_for() -> None:
+def test_keys_share_format_which_scanners_can_find() -> None:
     assert len({new_text() for _ in range(50)}) == 50
     assert all(text.startswith("elicit_key_") and len(text) == 57 for text in [new_text()])

@@ -52,7 +52,7 @@ def asked_by(service: Service, subject: str) -> Elicitation:
     return question_in_store(service, issuer=ISSUER, subject=subject, kind="decision")
 
 
-async def test_a_person_decides_under_each_name_that_is_theirs(here: Service) -> None:
+async def test_person_decides_under_each_matching_approver_name(here: Service) -> None:
     found = approvers(here)
     assert found.names_of(person(here, "frank")) == ["finance"]
     marks = frozenset({claim_mark("groups", "finance")})
@@ -73,14 +73,14 @@ async def test_a_person_decides_under_each_name_that_is_theirs(here: Service) ->
         assert found.names_of(nobody) == []
 
 
-async def test_what_an_issuer_said_counts_by_the_settings_of_now(here: Service) -> None:
+async def test_claims_are_matched_against_current_settings(here: Service) -> None:
     carol = person(here, "carol", claims=frozenset({claim_mark("groups", "finance")}))
     renamed = replace(FINANCE, claims={"groups": ("treasury",)})
     for rules, names in ((ALL, ["finance"]), (ApprovalRules(approvers=(renamed,)), [])):
         assert approvers(here, rules).names_of(carol) == names
 
 
-async def test_a_sign_in_counts_for_an_hour(here: Service, clock: Clock) -> None:
+async def test_sign_in_is_valid_for_an_hour(here: Service, clock: Clock) -> None:
     found, frank = approvers(here), person(here, "frank")
     clock.tick(minutes=59)
     assert found.names_of(frank) == ["finance"]
@@ -91,7 +91,7 @@ async def test_a_sign_in_counts_for_an_hour(here: Service, clock: Clock) -> None
     assert approvers(here, longer).names_of(frank) == ["finance"]
 
 
-async def test_whoever_asked_or_may_have_asked_does_not_decide(here: Service) -> None:
+async def test_asker_or_possible_asker_cannot_decide(here: Service) -> None:
     found, frank = approvers(here), person(here, "frank")
     assert found.is_asker(frank, asked_by(here, "frank"))
     assert not found.is_asker(frank, asked_by(here, "alice"))
@@ -106,7 +106,7 @@ async def test_whoever_asked_or_may_have_asked_does_not_decide(here: Service) ->
     assert not lets.is_asker(frank, asked_by(here, "frank"))
 
 
-async def test_a_call_that_nobody_could_decide_is_told_what_to_set(here: Service) -> None:
+async def test_call_without_possible_approver_names_missing_setting(here: Service) -> None:
     found = approvers(here)
     alice = Caller(owner=tag(here, "alice"), client="c", name="alice")
     found.must_decide_for("finance", alice)
@@ -123,7 +123,7 @@ async def test_a_call_that_nobody_could_decide_is_told_what_to_set(here: Service
         assert missing in str(refused.value)
 
 
-def test_a_claim_has_the_very_value_as_a_text_or_in_a_list() -> None:
+def test_claim_matches_exact_text_or_list_item() -> None:
     wanted = {("groups", "finance"), ("role", "cfo")}
     assert claim_marks({"groups": ["a", "finance"], "role": "cfo"}, wanted) == tuple(
         sorted(claim_mark(*pair) for pair in wanted)

@@ -47,7 +47,7 @@ def door() -> Door:
     return Door()
 
 
-async def test_a_caller_with_a_good_token_goes_through_and_is_known(door: Door) -> None:
+async def test_caller_with_valid_token_is_passed_on_and_identified(door: Door) -> None:
     answer = await door.ask(bearer())
     assert answer.passed is not None
     assert answer.passed["user"].scopes == ["tools", "more"]
@@ -61,19 +61,19 @@ async def test_a_caller_with_a_good_token_goes_through_and_is_known(door: Door) 
     assert get_access_token() is None
 
 
-async def test_the_text_of_the_token_is_not_handed_to_tools(door: Door) -> None:
+async def test_token_text_is_hidden_from_tools(door: Door) -> None:
     answer = await door.ask(bearer(token()))
     assert token().partition(".")[0] not in repr(answer.seen)
     assert answer.seen.token == ""
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-async def test_the_scheme_is_written_in_any_case(door: Door, scheme: str) -> None:
+async def test_bearer_scheme_is_case_insensitive(door: Door, scheme: str) -> None:
     assert (await door.ask(("Authorization", f"{scheme} {token()}"))).seen.subject == "alice"
 
 
 @pytest.mark.parametrize("headers", [[], [("Authorization", "Basic YTpi")]])
-async def test_a_caller_without_a_token_is_told_where_to_get_one(
+async def test_caller_without_token_is_referred_to_resource_metadata(
     door: Door, headers: list[tuple[str, str]]
 ) -> None:
     answer = await door.ask(*headers)
@@ -83,7 +83,7 @@ async def test_a_caller_without_a_token_is_told_where_to_get_one(
     assert answer.problem["code"] == "token_required"
 
 
-async def test_a_caller_with_a_bad_token_is_told_that_it_is_one(door: Door) -> None:
+async def test_bad_token_is_refused_with_invalid_token_challenge(door: Door) -> None:
     answer = await door.ask(bearer(token(aud="elsewhere")))
     assert answer.status == 401
     assert answer.headers["www-authenticate"] == (
@@ -94,7 +94,7 @@ async def test_a_caller_with_a_bad_token_is_told_that_it_is_one(door: Door) -> N
     assert "audience" not in answer.body.decode() + str(answer.headers)
 
 
-async def test_a_token_without_the_scopes_is_told_which_are_needed() -> None:
+async def test_token_without_scopes_is_refused_with_required_scopes() -> None:
     door = Door(replace(RESOURCE, scopes=("tools", "pay")))
     answer = await door.ask(bearer())
     assert answer.status == 403
@@ -131,7 +131,7 @@ def of_another_algorithm() -> str:
         (token(nonce="n"), "another kind of token", "an access token", "['nonce']"),
     ],
 )
-async def test_the_operator_is_told_why_a_token_was_refused_and_nothing_of_it(
+async def test_refused_token_is_logged_with_reason_and_without_text(
     caplog: pytest.LogCaptureFixture, text: str, why: str, expected: Any, came: str
 ) -> None:
     # finding: I2
@@ -148,7 +148,7 @@ async def test_the_operator_is_told_why_a_token_was_refused_and_nothing_of_it(
     assert text.rpartition(".")[2] not in written or why == "opaque"
 
 
-async def test_a_call_without_a_token_is_not_a_refused_one(
+async def test_call_without_token_is_not_logged_as_refused(
     door: Door, caplog: pytest.LogCaptureFixture
 ) -> None:
     # finding: I2
@@ -157,7 +157,7 @@ async def test_a_call_without_a_token_is_not_a_refused_one(
     assert not caplog.records
 
 
-async def test_what_clients_are_told_to_ask_for_is_not_what_they_must_have() -> None:
+async def test_scopes_requested_from_clients_are_not_required() -> None:
     # finding: I3
     door = Door(replace(RESOURCE, asked=("openid",)))
     assert (await door.ask()).headers["www-authenticate"].endswith(', scope="openid"')
@@ -168,7 +168,7 @@ async def test_what_clients_are_told_to_ask_for_is_not_what_they_must_have() -> 
     assert (await both.ask()).headers["www-authenticate"].endswith(', scope="openid tools"')
 
 
-async def test_a_caller_is_asked_to_wait_while_the_issuer_is_down(door: Door) -> None:
+async def test_caller_gets_503_with_retry_after_while_issuer_is_down(door: Door) -> None:
     door.there.is_down = True
     answer = await door.ask(bearer())
     assert answer.status == 503
@@ -181,30 +181,30 @@ async def test_a_caller_is_asked_to_wait_while_the_issuer_is_down(door: Door) ->
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/mcp/anything"])
-async def test_all_of_the_endpoint_is_protected(door: Door, path: str) -> None:
+async def test_whole_endpoint_is_protected(door: Door, path: str) -> None:
     assert (await door.ask(path=path)).status == 401
     for method in ("GET", "DELETE", "OPTIONS", "HEAD"):
         assert (await door.ask(path=path, method=method)).status == 401
 
 
 @pytest.mark.parametrize("path", ["/", "/e/token", "/mcpx", "/webhooks/stripe", "/health"])
-async def test_the_rest_is_not(door: Door, path: str) -> None:
+async def test_other_paths_are_not_protected(door: Door, path: str) -> None:
     answer = await door.ask(path=path)
     assert answer.passed is not None
     assert answer.seen is None
     assert "user" not in answer.passed
 
 
-async def test_a_websocket_is_not_a_way_around(door: Door) -> None:
+async def test_websocket_without_token_is_refused(door: Door) -> None:
     assert (await door.ask(type="websocket")).status == 1008
 
 
-async def test_a_lifespan_goes_through(door: Door) -> None:
+async def test_lifespan_is_passed_through(door: Door) -> None:
     assert (await door.ask(type="lifespan")).passed is not None
 
 
 @pytest.mark.parametrize("path", ["", "/mcp"])
-async def test_the_document_says_whose_tokens_count_and_for_what(path: str) -> None:
+async def test_resource_metadata_names_issuer_and_scopes(path: str) -> None:
     door = Door(replace(RESOURCE, scopes=("tools",)))
     place = f"/.well-known/oauth-protected-resource{path}"
     answer = await door.ask(path=place, method="GET")
@@ -223,7 +223,7 @@ async def test_the_document_says_whose_tokens_count_and_for_what(path: str) -> N
     assert (posted.status, posted.headers["allow"]) == (405, "GET, HEAD")
 
 
-async def test_other_documents_are_not_ours(door: Door) -> None:
+async def test_other_well_known_documents_are_passed_on(door: Door) -> None:
     for path in ("/.well-known/oauth-protected-resource/other", "/.well-known/security.txt"):
         assert (await door.ask(path=path, method="GET")).passed is not None
 
@@ -236,7 +236,7 @@ async def test_other_documents_are_not_ours(door: Door) -> None:
         replace(RESOURCE, url="https://tools.example/"),
     ],
 )
-def test_a_resource_of_another_issuer_or_without_a_path_is_refused(
+def test_resource_of_other_issuer_or_without_path_is_refused(
     door: Door, resource: Resource
 ) -> None:
     def protected() -> ProtectedResource:
@@ -262,7 +262,7 @@ async def client_of(url: str, revision: str, **claims: Any) -> AsyncIterator[Mcp
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_tools_of_both_libraries_see_who_calls(library: str, revision: str) -> None:
+async def test_tools_of_both_libraries_see_caller(library: str, revision: str) -> None:
     server = new_server(library)
 
     def who() -> str:
@@ -298,7 +298,7 @@ ACTIVE = {"active": True, "sub": "alice", "aud": HERE, "client_id": "an assistan
 class TestATokenThatOnlyItsIssuerCanRead:
     """Token introspection (RFC 7662), which the operator can turn on."""
 
-    async def test_it_is_asked_about_once_a_minute(self) -> None:
+    async def test_opaque_token_is_introspected_once_per_minute(self) -> None:
         # finding: I2
         door = Door(asks=True)
         door.there.says = {**ACTIVE, "exp": NOW + 90}
@@ -325,7 +325,7 @@ class TestATokenThatOnlyItsIssuerCanRead:
             {"cnf": {"jkt": "a key"}},
         ],
     )
-    async def test_all_that_its_issuer_says_has_to_hold(self, changes: dict[str, Any]) -> None:
+    async def test_every_introspected_claim_has_to_be_valid(self, changes: dict[str, Any]) -> None:
         door = Door(asks=True)
         door.there.says = {**ACTIVE, **changes}
         for _ in range(2):
@@ -333,7 +333,7 @@ class TestATokenThatOnlyItsIssuerCanRead:
             assert (answer.status, answer.passed) == (401, None)
         assert len(door.there.introspected) == 1  # a rejection is cached as long as an acceptance
 
-    async def test_an_issuer_that_is_down_is_not_the_callers_fault(self) -> None:
+    async def test_caller_gets_503_while_introspection_is_unavailable(self) -> None:
         door = Door(asks=True)
         await door.issuer.metadata()
         door.there.is_down = True
@@ -342,7 +342,7 @@ class TestATokenThatOnlyItsIssuerCanRead:
         door.there.is_down, door.there.says = False, ACTIVE
         assert (await door.ask(("Authorization", "Bearer opaque"))).seen.subject == "alice"
 
-    async def test_a_token_that_is_sent_again_and_again_keeps_nothing_of_its_requests(self) -> None:
+    async def test_repeated_token_retains_nothing_of_its_requests(self) -> None:
         # finding: S29
         class Sent:
             """A request's object whose deletion can be observed."""
@@ -359,7 +359,7 @@ class TestATokenThatOnlyItsIssuerCanRead:
         gc.collect()
         assert not kept
 
-    async def test_what_was_said_of_a_token_is_forgotten_when_its_time_is_over(self) -> None:
+    async def test_introspection_result_is_forgotten_after_its_time(self) -> None:
         # finding: S29
         door = Door(asks=True)
         door.there.says = {"active": False}
@@ -370,7 +370,7 @@ class TestATokenThatOnlyItsIssuerCanRead:
         await door.ask(("Authorization", "Bearer another"))
         assert len(door.introspection) == 1
 
-    async def test_one_address_can_not_have_its_issuer_asked_without_end(self) -> None:
+    async def test_unknown_tokens_of_same_address_are_introspected_up_to_limit(self) -> None:
         # finding: I2
         door = Door(asks=True)
         for number in range(REFUSED_AT_ONCE):
@@ -383,7 +383,7 @@ class TestATokenThatOnlyItsIssuerCanRead:
         assert len(door.there.introspected) == REFUSED_AT_ONCE + LINE_AT_MOST
         assert door.there.most_at_once == 1
 
-    async def test_an_issuer_is_asked_about_few_unknown_tokens_at_once(self) -> None:
+    async def test_unknown_tokens_are_introspected_few_at_once(self) -> None:
         # finding: I2
         door = Door(asks=True)
         asks = [
@@ -394,7 +394,7 @@ class TestATokenThatOnlyItsIssuerCanRead:
         assert {type(end) for end in ends} == {BadBearer}
         assert door.there.most_at_once == ASKED_AT_ONCE
 
-    async def test_a_token_without_a_time_counts_until_it_is_asked_about_again(self) -> None:
+    async def test_token_without_expiry_is_valid_until_next_introspection(self) -> None:
         # finding: I2
         door = Door(asks=True)
         door.there.says = ACTIVE
@@ -403,7 +403,7 @@ class TestATokenThatOnlyItsIssuerCanRead:
             assert (await door.ask(("Authorization", "Bearer opaque"))).seen.subject == "alice"
             door.clock.tick(seconds=59.8)
 
-    async def test_all_who_share_an_address_are_let_in_at_once(self) -> None:
+    async def test_all_callers_behind_same_address_are_accepted_at_once(self) -> None:
         # finding: I2
         door = Door(asks=True)
         door.there.says = ACTIVE
@@ -412,7 +412,7 @@ class TestATokenThatOnlyItsIssuerCanRead:
             assert {known.subject for known in await asyncio.gather(*asks)} == {"alice"}
             door.clock.tick(seconds=61)
 
-    async def test_made_up_tokens_keep_nobody_out_who_shares_the_address(self) -> None:
+    async def test_invented_tokens_do_not_block_others_at_same_address(self) -> None:
         # finding: I2
         door = Door(asks=True)
         door.there.says = ACTIVE
@@ -423,7 +423,7 @@ class TestATokenThatOnlyItsIssuerCanRead:
                 answer = await door.ask(("Authorization", f"Bearer good-{number}"))
                 assert answer.seen.subject == "alice"
 
-    async def test_a_token_that_was_good_is_asked_about_again_in_any_flood(self) -> None:
+    async def test_formerly_valid_token_is_introspected_again_during_flood(self) -> None:
         # finding: I2
         door = Door(asks=True)
         door.there.says = ACTIVE

@@ -74,9 +74,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_it_is_asked_once_and_not_again_for_an_hour(
-    there: There, issuer: Issuer, clock: Clock
-) -> None:
+async def test_keys_are_fetched_once_per_hour(there: There, issuer: Issuer, clock: Clock) -> None:
     assert there.asked == []
     assert await names(issuer, "one") == ["one"]
     assert (await issuer.metadata()).token == f"{URL}/token"
@@ -88,7 +86,7 @@ async def test_it_is_asked_once_and_not_again_for_an_hour(
     assert there.fetches == 2
 
 
-async def test_a_new_key_is_fetched_when_a_token_names_it(
+async def test_new_key_is_fetched_when_token_names_key(
     there: There, issuer: Issuer, clock: Clock
 ) -> None:
     await issuer.keys("one")
@@ -98,7 +96,7 @@ async def test_a_new_key_is_fetched_when_a_token_names_it(
     assert await names(issuer) == ["one", "two"]
 
 
-async def test_a_key_that_was_taken_back_counts_no_more_after_a_fetch(
+async def test_withdrawn_key_is_refused_after_next_fetch(
     there: There, issuer: Issuer, clock: Clock
 ) -> None:
     await issuer.keys("one")
@@ -107,7 +105,7 @@ async def test_a_key_that_was_taken_back_counts_no_more_after_a_fetch(
     assert await names(issuer, "one") == []
 
 
-async def test_unknown_keys_are_asked_for_once_in_half_a_minute(
+async def test_unknown_keys_cause_single_fetch_per_half_minute(
     there: There, issuer: Issuer, clock: Clock
 ) -> None:
     await issuer.keys("one")
@@ -123,7 +121,7 @@ async def test_unknown_keys_are_asked_for_once_in_half_a_minute(
     assert await names(issuer, "one") == ["one"]
 
 
-async def test_key_that_is_newer_than_the_last_fetch_cannot_be_checked_yet(
+async def test_key_newer_than_last_fetch_raises_failed_until_next_fetch(
     there: There, issuer: Issuer, clock: Clock
 ) -> None:
     # finding: XO11
@@ -137,7 +135,7 @@ async def test_key_that_is_newer_than_the_last_fetch_cannot_be_checked_yet(
     assert await names(issuer, "two") == ["two"]
 
 
-async def test_key_that_a_later_fetch_does_not_bring_is_no_key(
+async def test_key_missing_in_later_fetch_is_unknown(
     there: There, issuer: Issuer, clock: Clock
 ) -> None:
     # finding: XO11
@@ -150,7 +148,7 @@ async def test_key_that_a_later_fetch_does_not_bring_is_no_key(
     assert there.fetches == 2
 
 
-async def test_fetch_that_began_before_a_token_came_says_nothing_about_its_key(
+async def test_fetch_started_before_token_arrived_does_not_decide_about_its_key(
     there: There, issuer: Issuer, clock: Clock
 ) -> None:
     # finding: XO11
@@ -167,9 +165,7 @@ async def test_fetch_that_began_before_a_token_came_says_nothing_about_its_key(
         await second
 
 
-async def test_key_names_that_nobody_publishes_take_bounded_memory(
-    there: There, issuer: Issuer
-) -> None:
+async def test_unknown_key_names_use_bounded_memory(there: There, issuer: Issuer) -> None:
     # finding: XO11
     await issuer.keys("one")
     for number in range(3 * UNKNOWN_AT_MOST):
@@ -178,7 +174,7 @@ async def test_key_names_that_nobody_publishes_take_bounded_memory(
     assert len(issuer._unknown) <= UNKNOWN_AT_MOST
 
 
-async def test_many_at_once_wait_for_one_fetch(there: There, issuer: Issuer) -> None:
+async def test_concurrent_callers_share_fetch(there: There, issuer: Issuer) -> None:
     there.held = asyncio.Event()
     waiting = [asyncio.create_task(names(issuer, "one")) for _ in range(50)]
     await turns()
@@ -187,9 +183,7 @@ async def test_many_at_once_wait_for_one_fetch(there: There, issuer: Issuer) -> 
     assert there.fetches == 1
 
 
-async def test_whoever_goes_away_does_not_end_the_fetch_of_the_others(
-    there: There, issuer: Issuer
-) -> None:
+async def test_cancelled_caller_does_not_end_fetch_of_others(there: There, issuer: Issuer) -> None:
     there.held = asyncio.Event()
     first, second = (asyncio.create_task(names(issuer, "one")) for _ in range(2))
     await turns()
@@ -201,7 +195,7 @@ async def test_whoever_goes_away_does_not_end_the_fetch_of_the_others(
     assert first.cancelled()
 
 
-async def test_an_issuer_that_is_down_leaves_its_keys_for_a_day(
+async def test_keys_of_unreachable_issuer_are_used_for_a_day(
     there: There, issuer: Issuer, clock: Clock
 ) -> None:
     await issuer.keys("one")
@@ -216,7 +210,7 @@ async def test_an_issuer_that_is_down_leaves_its_keys_for_a_day(
     assert await names(issuer, "one") == ["one"]
 
 
-async def test_nobody_waits_again_for_an_issuer_that_did_not_answer(
+async def test_callers_do_not_wait_for_hanging_issuer(
     there: There, issuer: Issuer, clock: Clock
 ) -> None:
     await issuer.keys("one")
@@ -235,7 +229,7 @@ async def test_nobody_waits_again_for_an_issuer_that_did_not_answer(
     assert await names(issuer, "two") == ["two"]
 
 
-async def test_an_issuer_that_never_answered_is_not_asked_at_each_call(
+async def test_unreachable_issuer_is_not_asked_at_each_call(
     there: There, issuer: Issuer, clock: Clock
 ) -> None:
     there.is_down = True
@@ -251,7 +245,7 @@ async def test_an_issuer_that_never_answered_is_not_asked_at_each_call(
 
 
 @pytest.mark.parametrize("is_down", [True, False])
-async def test_a_clock_that_was_set_back_does_not_keep_it_from_being_asked(
+async def test_clock_set_back_does_not_block_next_fetch(
     there: There, issuer: Issuer, clock: Clock, is_down: bool
 ) -> None:
     """A machine starts with a wrong time, asks the issuer, and then corrects its clock."""
@@ -272,7 +266,7 @@ async def test_a_clock_that_was_set_back_does_not_keep_it_from_being_asked(
     assert there.fetches == 2
 
 
-async def test_keys_of_a_time_to_come_are_fetched_anew_and_not_believed_for_longer(
+async def test_keys_from_future_are_fetched_again_and_not_trusted_longer(
     there: There, issuer: Issuer, clock: Clock
 ) -> None:
     await issuer.keys("one")
@@ -297,7 +291,7 @@ async def test_keys_of_a_time_to_come_are_fetched_anew_and_not_believed_for_long
         ["no", "metadata"],
     ],
 )
-async def test_metadata_of_somebody_else_or_of_nobody_is_not_believed(
+async def test_metadata_of_other_or_missing_issuer_is_refused(
     there: There, issuer: Issuer, says: Any
 ) -> None:
     there.replies[OPENID] = says
@@ -306,7 +300,7 @@ async def test_metadata_of_somebody_else_or_of_nobody_is_not_believed(
 
 
 @pytest.mark.parametrize("keys", [{"keys": []}, {"keys": "none"}, [], {"keys": [7]}])
-async def test_an_empty_key_set_does_not_take_the_place_of_a_good_one(
+async def test_empty_key_set_does_not_replace_valid_keys(
     there: There, issuer: Issuer, clock: Clock, keys: Any
 ) -> None:
     await issuer.keys("one")
@@ -315,13 +309,13 @@ async def test_an_empty_key_set_does_not_take_the_place_of_a_good_one(
     assert await names(issuer, "one") == ["one"]
 
 
-async def test_the_other_place_for_metadata_is_tried_too(there: There, issuer: Issuer) -> None:
+async def test_alternative_metadata_location_is_tried(there: There, issuer: Issuer) -> None:
     there.replies[RFC_8414] = there.replies.pop(OPENID)
     assert await names(issuer, "one") == ["one"]
     assert there.asked == [OPENID, RFC_8414, KEYS]
 
 
-async def test_a_fetch_that_breaks_in_an_unforeseen_way_is_a_failed_one(clock: Clock) -> None:
+async def test_unexpected_error_of_fetch_raises_failed(clock: Clock) -> None:
     async def breaks(_: httpx.Request) -> httpx.Response:
         raise RuntimeError("a fault of ours")
 
@@ -330,7 +324,7 @@ async def test_a_fetch_that_breaks_in_an_unforeseen_way_is_a_failed_one(clock: C
         await issuer.keys("one")
 
 
-async def test_closing_gives_up_what_hangs(there: There, clock: Clock) -> None:
+async def test_close_cancels_hanging_fetch(there: There, clock: Clock) -> None:
     issuer = Issuer(openid("signin", URL), fetch=there, clock=clock)
     there.held = asyncio.Event()
     waiting = asyncio.create_task(issuer.keys("one"))
@@ -340,7 +334,9 @@ async def test_closing_gives_up_what_hangs(there: There, clock: Clock) -> None:
         await waiting
 
 
-def test_only_what_can_be_found_out_is_an_issuer(there: There, clock: Clock) -> None:
+def test_non_discoverable_or_insecure_provider_is_refused_as_issuer(
+    there: There, clock: Clock
+) -> None:
     with pytest.raises(ValueError, match="GitHub"):
         Issuer(github, fetch=there, clock=clock)
     with pytest.raises(ValueError, match="https"):

@@ -65,7 +65,7 @@ def why_not(
     return LocalPeers(uid=uid, public_url=public_url).why_not({PEER_KEY: Peer(uid=peer), **seen})
 
 
-def test_an_address_that_was_rewritten_is_nobodys_also_on_loopback() -> None:
+def test_rewritten_client_address_is_not_local() -> None:
     ends = PeerConnection(client=("127.0.0.1", 50000), server=("127.0.0.1", 8765))
     here = LocalPeers(uid=1000, public_url=HERE)
     for client, is_local in (("127.0.0.1", 50000), True), (("127.0.0.1", 0), False):
@@ -78,7 +78,7 @@ def test_an_address_that_was_rewritten_is_nobodys_also_on_loopback() -> None:
     assert why == "Something before this application wrote another address into the request."
 
 
-def test_our_own_user_on_loopback_is_local() -> None:
+def test_own_user_on_loopback_is_local() -> None:
     assert why_not(scope()) is None
     assert why_not(scope(http_version="2")) is None
     assert why_not(scope(headers=[(b"host", b"localhost:8765")])) is None
@@ -86,14 +86,14 @@ def test_our_own_user_on_loopback_is_local() -> None:
     assert why_not(mapped) is None
 
 
-def test_whom_no_server_vouched_for_at_the_start_of_a_connection_is_not_local() -> None:
+def test_connection_without_peer_record_of_server_is_not_local() -> None:
     for note in (None, 1000, {"uid": 1000}):
         why = why_not(scope(**{PEER_KEY: note}))
         assert why is not None
         assert "`elicit serve` does" in why
 
 
-def test_another_or_an_unknown_user_is_not_local() -> None:
+def test_other_or_unknown_user_is_not_local() -> None:
     assert why_not(scope(), peer=1001) == "Another user of this machine made the connection."
     assert why_not(scope(), peer=0) == "Another user of this machine made the connection."
     unknown = "This machine does not tell which user made the connection."
@@ -101,7 +101,7 @@ def test_another_or_an_unknown_user_is_not_local() -> None:
     assert why_not(scope(), uid=0, peer=None) == unknown
 
 
-def test_nobody_is_no_user_to_share_a_machine_with() -> None:
+def test_user_named_nobody_is_not_local() -> None:
     assert "nobody" in str(why_not(scope(), uid=65534, peer=65534))
 
 
@@ -137,18 +137,18 @@ def test_nobody_is_no_user_to_share_a_machine_with() -> None:
         "Max-Forwards",
     ],
 )
-def test_whatever_was_relayed_is_not_local(name: str) -> None:
+def test_relayed_request_is_not_local(name: str) -> None:
     # finding: S6
     seen = scope(headers=[(b"host", b"127.0.0.1:8765"), (name.encode(), b"127.0.0.1")])
     assert "relayed" in str(why_not(seen))
 
 
-def test_what_a_configured_proxy_handed_on_is_not_local() -> None:
+def test_request_from_configured_proxy_is_not_local() -> None:
     assert "proxy" in str(why_not(scope(**{PROXIED_KEY: True})))
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.9", None])
-def test_an_old_http_is_a_relay(version: str | None) -> None:
+def test_old_http_version_is_treated_as_relay(version: str | None) -> None:
     assert "HTTP/1.0" in str(why_not(scope(http_version=version)))
 
 
@@ -162,11 +162,11 @@ def test_an_old_http_is_a_relay(version: str | None) -> None:
         [(b"host", b"127.0.0.1:8765"), (b"host", b"127.0.0.1:8765")],
     ],
 )
-def test_another_host_is_not_local(headers: list[tuple[bytes, bytes]]) -> None:
+def test_foreign_host_is_not_local(headers: list[tuple[bytes, bytes]]) -> None:
     assert "host" in str(why_not(scope(headers=headers)))
 
 
-def test_a_server_with_a_public_address_has_no_local_callers() -> None:
+def test_server_with_public_address_has_no_local_callers() -> None:
     seen = scope(headers=[(b"host", b"tools.example.com")])
     assert "public" in str(why_not(seen, public_url="https://tools.example.com"))
 
@@ -182,7 +182,7 @@ def test_a_server_with_a_public_address_has_no_local_callers() -> None:
         {"server": ("/run/elicit.sock", None)},
     ],
 )
-def test_another_machine_or_none_at_all_is_not_local(changes: dict[str, Any]) -> None:
+def test_remote_or_missing_client_address_is_not_local(changes: dict[str, Any]) -> None:
     assert why_not(scope(**changes)) is not None
 
 
@@ -227,7 +227,7 @@ PAIRS = [
 @ON_LINUX
 @pytest.mark.parametrize("lookup", LOOKUPS)
 @pytest.mark.parametrize(("host", "listen"), PAIRS)
-def test_the_kernel_knows_whose_connection_it_is(
+def test_kernel_reports_user_of_own_connection(
     lookup: Callable[[PeerConnection], int | None], host: str, listen: str
 ) -> None:
     with pair(host, listen=listen) as (_, connection):
@@ -238,7 +238,7 @@ def test_the_kernel_knows_whose_connection_it_is(
 @AS_ROOT
 @pytest.mark.parametrize("lookup", LOOKUPS)
 @pytest.mark.parametrize(("host", "listen"), PAIRS)
-def test_the_kernel_knows_another_users_connection(
+def test_kernel_reports_user_of_connection_of_other_user(
     lookup: Callable[[PeerConnection], int | None], host: str, listen: str
 ) -> None:
     with pair(host, listen=listen, uid=4321) as (_, connection):
@@ -247,7 +247,7 @@ def test_the_kernel_knows_another_users_connection(
 
 @ON_LINUX
 @pytest.mark.parametrize("lookup", [uid_of_peer, locality._uid_in_tables])
-def test_a_connection_that_closes_has_no_owner(
+def test_closing_connection_has_no_owner(
     lookup: Callable[[PeerConnection], int | None],
 ) -> None:
     # The kernel's tables show uid 0 for a closing connection. The server itself may run as uid 0.
@@ -260,7 +260,7 @@ def test_a_connection_that_closes_has_no_owner(
 
 @ON_LINUX
 @pytest.mark.parametrize("lookup", [uid_of_peer, locality._uid_in_tables])
-def test_a_connection_that_is_none_has_no_owner(
+def test_nonexistent_connection_has_no_owner(
     lookup: Callable[[PeerConnection], int | None],
 ) -> None:
     with pair("127.0.0.1") as (_, there):
@@ -274,7 +274,7 @@ def test_a_connection_that_is_none_has_no_owner(
 
 
 @ON_LINUX
-def test_a_connection_that_no_process_holds_has_no_owner() -> None:
+def test_connection_without_process_has_no_owner() -> None:
     # The connection is not accepted yet: the kernel's tables show its server end as established,
     # with uid 0 because no process owns that end.
     with bound("127.0.0.1") as listener, socket.socket() as client:
@@ -315,7 +315,7 @@ def row(state: str = "01", *, uid: int = 1000, inode: int = 77, ipv6: bool = Fal
         ([row()], None, 1000),
     ],
 )
-def test_the_tables_are_believed_when_they_leave_no_doubt(
+def test_connection_tables_are_trusted_only_if_unambiguous(
     tmp_path: Path, rows: list[str], rows6: list[str] | None, uid: int | None
 ) -> None:
     tables = (tmp_path / "tcp", tmp_path / "tcp6")
@@ -336,7 +336,7 @@ def process(uid: int, *found: object) -> object:
     )
 
 
-def test_elsewhere_the_processes_that_can_be_seen_are_asked() -> None:
+def test_visible_processes_identify_user_on_other_systems() -> None:
     class DeniedError(Exception):
         pass
 
@@ -383,7 +383,7 @@ def telling(url: str) -> ASGIApp:
 
 @ON_LINUX
 @pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("::1", marks=WITH_IPV6)])
-async def test_our_own_program_is_local_to_a_real_server(host: str) -> None:
+async def test_own_program_is_local_to_real_server(host: str) -> None:
     async with serving_at(telling, host=host) as url, httpx.AsyncClient() as client:
         assert (await client.get(url)).json() is None
         assert (await client.get(url)).json() is None  # over the same connection
@@ -416,7 +416,7 @@ async def asked_by(url: str, **user: Any) -> Any:
 
 @ON_LINUX
 @AS_ROOT
-async def test_another_user_of_the_machine_is_not_local_to_a_real_server() -> None:
+async def test_other_user_of_machine_is_not_local_to_real_server() -> None:
     async with serving_at(telling) as url:
         assert await asked_by(url) is None
         nobody = await asked_by(url, user="nobody", extra_groups=[])
@@ -479,7 +479,7 @@ async def heard_through_nginx(folder: Path, *, user: str, more: str = "") -> Any
 @ON_LINUX
 @AS_ROOT
 @WITH_NGINX
-async def test_a_one_line_nginx_of_another_user_is_not_local(tmp_path: Path) -> None:
+async def test_minimal_nginx_of_other_user_is_not_local(tmp_path: Path) -> None:
     assert await heard_through_nginx(tmp_path, user=WEB_USER) is not None
     (tmp_path / "second").mkdir()
     heard = await heard_through_nginx(
@@ -490,7 +490,7 @@ async def test_a_one_line_nginx_of_another_user_is_not_local(tmp_path: Path) -> 
 
 @ON_LINUX
 @WITH_NGINX
-async def test_a_one_line_nginx_of_our_own_user_gives_itself_away_by_http_1_0(
+async def test_minimal_nginx_of_own_user_is_detected_by_http_1_0(
     tmp_path: Path,
 ) -> None:
     heard = await heard_through_nginx(tmp_path, user=MY_NAME, more="proxy_http_version 1.0;")
@@ -499,7 +499,7 @@ async def test_a_one_line_nginx_of_our_own_user_gives_itself_away_by_http_1_0(
 
 @ON_LINUX
 @WITH_NGINX
-async def test_a_relay_of_our_own_user_that_shows_nothing_passes_for_us(tmp_path: Path) -> None:
+async def test_transparent_relay_of_own_user_is_local(tmp_path: Path) -> None:
     # The docstring of webapp/identity/local_peer.py documents this limitation. If this test fails,
     # the limitation is gone: change the text there.
     assert await heard_through_nginx(tmp_path, user=MY_NAME, more="proxy_http_version 1.1;") is None

@@ -19,7 +19,7 @@ def sessions(store: MemoryStore, clock: Clock) -> Sessions:
     return sessions_of(store, clock)
 
 
-async def test_a_signed_in_browser_is_known(sessions: Sessions, clock: Clock) -> None:
+async def test_signed_in_browser_is_recognized(sessions: Sessions, clock: Clock) -> None:
     cookies = await signed_in(sessions)
     session = await sessions.of(cookies)
     assert session is not None
@@ -28,20 +28,22 @@ async def test_a_signed_in_browser_is_known(sessions: Sessions, clock: Clock) ->
     assert repr(session) == "BrowserSession(***)"
 
 
-async def test_nothing_of_it_can_be_read_in_the_cookie(sessions: Sessions) -> None:
+async def test_session_cookie_is_encrypted(sessions: Sessions) -> None:
     (text,) = (await signed_in(sessions)).values()
     assert "alice" not in text.lower()
     assert len(text) < 1000
 
 
-async def test_browsers_without_a_cookie_or_with_rubbish_are_nobody(sessions: Sessions) -> None:
+async def test_missing_or_invalid_cookie_gives_no_session(sessions: Sessions) -> None:
     for value in (None, "", "x", "x" * 5000, "é", "a.b"):
         cookies = {} if value is None else {sessions.cookie_name: value}
         assert await sessions.of(cookies) is None
         assert sessions.left({sessions.leaving_name: value} if value else {}) is None
 
 
-async def test_eight_hours_without_a_visit_end_it(sessions: Sessions, clock: Clock) -> None:
+async def test_session_ends_after_eight_hours_without_visit(
+    sessions: Sessions, clock: Clock
+) -> None:
     cookies = await signed_in(sessions)
     clock.tick(hours=7, minutes=59)
     assert await sessions.of(cookies) is not None
@@ -50,7 +52,7 @@ async def test_eight_hours_without_a_visit_end_it(sessions: Sessions, clock: Clo
 
 
 @pytest.mark.parametrize(("hours", "is_known"), [(-2, True), (2, True), (8, False)])
-async def test_a_clock_that_is_set_ends_it_as_eight_hours_would(
+async def test_changed_clock_ends_session_like_eight_hours(
     sessions: Sessions, clock: Clock, hours: int, is_known: bool
 ) -> None:
     # finding: H2
@@ -59,9 +61,7 @@ async def test_a_clock_that_is_set_ends_it_as_eight_hours_would(
     assert (await sessions.of(cookies) is not None) is is_known
 
 
-async def test_a_visit_keeps_it_and_seven_days_end_it_all_the_same(
-    sessions: Sessions, clock: Clock
-) -> None:
+async def test_visits_extend_session_up_to_seven_days(sessions: Sessions, clock: Clock) -> None:
     cookies = await signed_in(sessions)
     began, hours = clock.now, 0
     while (session := await sessions.of(cookies)) is not None and hours < 1000:
@@ -74,9 +74,7 @@ async def test_a_visit_keeps_it_and_seven_days_end_it_all_the_same(
     assert (clock.now - began).days == 7
 
 
-async def test_the_cookie_is_renewed_every_five_minutes_and_not_at_each_visit(
-    sessions: Sessions, clock: Clock
-) -> None:
+async def test_cookie_is_renewed_every_five_minutes(sessions: Sessions, clock: Clock) -> None:
     cookies = await signed_in(sessions)
     clock.tick(minutes=4)
     session = await sessions.of(cookies)
@@ -91,7 +89,7 @@ async def test_the_cookie_is_renewed_every_five_minutes_and_not_at_each_visit(
     assert again.seen_at == clock.now
 
 
-async def test_sign_out_clears_the_cookie_and_leaves_a_row_until_the_limit(
+async def test_sign_out_clears_cookie_and_stores_row_until_session_limit(
     sessions: Sessions, store: MemoryStore, clock: Clock
 ) -> None:
     cookies = await signed_in(sessions)
@@ -108,7 +106,7 @@ async def test_sign_out_clears_the_cookie_and_leaves_a_row_until_the_limit(
     assert jar(await sessions.end(None)) == {}
 
 
-async def test_a_sign_out_counts_in_every_process_and_after_a_restart(
+async def test_sign_out_is_valid_in_every_process_and_after_restart(
     clock: Clock, tmp_path: Any
 ) -> None:
     store = await SqliteStore.open(tmp_path / "elicit.db")
@@ -120,7 +118,7 @@ async def test_a_sign_out_counts_in_every_process_and_after_a_restart(
     await again.aclose()
 
 
-async def test_each_sign_in_has_a_session_of_its_own_and_ends_the_one_before(
+async def test_new_sign_in_creates_session_and_ends_earlier_session(
     sessions: Sessions,
 ) -> None:
     before = await signed_in(sessions)
@@ -129,7 +127,7 @@ async def test_each_sign_in_has_a_session_of_its_own_and_ends_the_one_before(
     assert await sessions.of(after) is not None
 
 
-async def test_people_of_another_issuer_are_nobody_here(
+async def test_session_of_other_issuer_is_unknown(
     sessions: Sessions, store: MemoryStore, clock: Clock
 ) -> None:
     cookies = await signed_in(sessions)
@@ -137,14 +135,14 @@ async def test_people_of_another_issuer_are_nobody_here(
     assert await moved.of(cookies) is None
 
 
-async def test_it_is_kept_over_a_rotation_of_the_secrets(store: MemoryStore, clock: Clock) -> None:
+async def test_session_survives_rotation_of_secrets(store: MemoryStore, clock: Clock) -> None:
     old, new = b"an old secret, thirty-two bytes!", b"a new secret of thirty-two bytes"
     cookies = await signed_in(sessions_of(store, clock, ring=Ring([old])))
     assert await sessions_of(store, clock, ring=Ring([new, old])).of(cookies) is not None
     assert await sessions_of(store, clock, ring=Ring([new])).of(cookies) is None
 
 
-def test_cookies_are_for_our_pages_alone(store: MemoryStore, clock: Clock) -> None:
+def test_cookies_are_limited_to_own_pages(store: MemoryStore, clock: Clock) -> None:
     there, here = (sessions_of(store, clock, public_url=url) for url in (URL, LOCAL))
     header = there.leave(KEPT, back="/e/x")
     assert header.startswith("__Host-elicit-signin=")
@@ -154,7 +152,7 @@ def test_cookies_are_for_our_pages_alone(store: MemoryStore, clock: Clock) -> No
     assert (here.cookie_name, here.leaving_name) == ("elicit_session_8765", "elicit_signin_8765")
 
 
-def test_what_a_browser_left_with_comes_back_once_and_within_ten_minutes(
+def test_sign_in_state_is_returned_once_within_ten_minutes(
     sessions: Sessions, clock: Clock
 ) -> None:
     cookies = jar(sessions.leave(KEPT, back="/e/token"))
@@ -181,13 +179,13 @@ def test_what_a_browser_left_with_comes_back_once_and_within_ten_minutes(
         "/" + "x" * 1000,
     ],
 )
-def test_the_way_back_is_a_path_of_ours_or_home(sessions: Sessions, back: str) -> None:
+def test_unsafe_return_path_is_replaced_with_home(sessions: Sessions, back: str) -> None:
     left = sessions.left(jar(sessions.leave(KEPT, back=back)))
     assert left is not None
     assert left.back == "/"
 
 
-async def test_the_longest_names_still_fit(sessions: Sessions, clock: Clock) -> None:
+async def test_longest_subject_and_path_fit_in_cookies(sessions: Sessions, clock: Clock) -> None:
     subject = '{"oid":"' + "o" * 255 + '","tid":"' + "t" * 255 + '"}'
     longest = SignedIn(issuer=ISSUER, subject=subject, label="é" * 80)
     session = await sessions.of(await signed_in(sessions, longest))

@@ -97,7 +97,9 @@ async def is_asked(service: Service, arguments: object = FIVE, **about: Any) -> 
     return is_declined
 
 
-async def test_it_covers_the_same_call_for_fifteen_minutes(service: Service, clock: Clock) -> None:
+async def test_approval_covers_same_call_for_fifteen_minutes(
+    service: Service, clock: Clock
+) -> None:
     await approved(service)
     clock.tick(minutes=14, seconds=59)
     assert not await is_asked(service)
@@ -105,7 +107,7 @@ async def test_it_covers_the_same_call_for_fifteen_minutes(service: Service, clo
     assert await is_asked(service)
 
 
-async def test_it_covers_no_other_arguments_tool_or_person(service: Service) -> None:
+async def test_approval_covers_no_other_arguments_tool_or_person(service: Service) -> None:
     await approved(service)
     assert await is_asked(service, {"count": 6})
     assert await is_asked(service, tool="other")
@@ -113,7 +115,7 @@ async def test_it_covers_no_other_arguments_tool_or_person(service: Service) -> 
     assert not await is_asked(service)
 
 
-async def test_a_wide_one_covers_any_arguments_of_one_tool_for_an_hour(
+async def test_wide_approval_covers_any_arguments_of_same_tool_for_an_hour(
     service: Service, clock: Clock
 ) -> None:
     await approved(service, is_wide=True)
@@ -126,7 +128,7 @@ async def test_a_wide_one_covers_any_arguments_of_one_tool_for_an_hour(
     assert await is_asked(service, {"count": 7})
 
 
-async def test_it_is_for_the_client_that_asked_and_for_no_other(service: Service) -> None:
+async def test_approval_is_limited_to_client_which_asked(service: Service) -> None:
     # finding: S11
     await approved(service, client_id="one", client="Claude")
     assert await is_asked(service, client_id="two", client="Claude")
@@ -139,7 +141,7 @@ async def test_it_is_for_the_client_that_asked_and_for_no_other(service: Service
         assert await is_asked(service, {"count": 6}, client=other), other
 
 
-async def test_a_person_may_give_it_for_all_their_clients_of_whom_it_then_is(
+async def test_approval_for_all_clients_covers_all_clients_of_same_person(
     service: Service,
 ) -> None:
     # finding: S11
@@ -154,7 +156,7 @@ async def test_a_person_may_give_it_for_all_their_clients_of_whom_it_then_is(
     assert await is_asked(service, client_id="one")
 
 
-async def test_one_that_was_kept_before_clients_were_told_apart_is_read_and_opens_nothing(
+async def test_approval_stored_without_client_by_earlier_version_covers_nothing(
     service: Service,
 ) -> None:
     # finding: S11
@@ -168,7 +170,7 @@ async def test_one_that_was_kept_before_clients_were_told_apart_is_read_and_open
     assert (await list_approvals(service)).rows == []
 
 
-async def test_the_list_says_for_which_client_it_is(service: Service) -> None:
+async def test_list_of_approvals_names_client(service: Service) -> None:
     # finding: S11
     await approved(service, client_id="https://one.example/")
     await approved(service, client="Clau\x1bde", tool="by name")
@@ -183,7 +185,7 @@ async def test_the_list_says_for_which_client_it_is(service: Service) -> None:
     assert re.search(r"  Clau\ufffdde +no  ", told)
 
 
-async def test_it_covers_no_other_version_of_the_tool(service: Service) -> None:
+async def test_approval_covers_no_other_version_of_tool(service: Service) -> None:
     await approved(service)
     assert await is_asked(service, version="1.0"), "what had none has one now"
     await approved(service, version="2.0", is_wide=True)
@@ -194,7 +196,7 @@ async def test_it_covers_no_other_version_of_the_tool(service: Service) -> None:
     assert about == {"count: 5", "version 2.0, whatever it is given"}
 
 
-def test_what_was_kept_before_there_were_versions_is_read() -> None:
+def test_records_stored_without_version_are_readable() -> None:
     called = {"server": "s", "tool": "t", "client": "c", "arguments": "{}"}
     assert msgspec.convert(called, Called).version is None
     asked = {"server": "s", "tool": "t", "client": "c", "message": "m", "digest": "d"}
@@ -202,13 +204,13 @@ def test_what_was_kept_before_there_were_versions_is_read() -> None:
     assert msgspec.convert(asked, Asked).client_id is None
 
 
-async def test_a_no_is_remembered_for_nothing(service: Service) -> None:
+async def test_decline_is_not_remembered(service: Service) -> None:
     assert await is_asked(service)
     assert await is_asked(service)
     assert not await service.kinds.gates.approvals.all()
 
 
-async def test_it_is_written_with_the_yes_or_not_at_all(service: Service, clock: Clock) -> None:
+async def test_approval_is_stored_only_with_acceptance(service: Service, clock: Clock) -> None:
     async with at_the_gate(service) as (_, asked):
         await service.elicitations.settle(asked.id, Status.DECLINED)
         ended = await service.kinds.gates.complete(asked, {}, OnPage(), ticks={"remember"})
@@ -220,9 +222,7 @@ async def test_it_is_written_with_the_yes_or_not_at_all(service: Service, clock:
     assert not await service.elicitations.store.list("approval")
 
 
-async def test_a_leg_that_starts_after_the_approval_is_over_asks_again(
-    service: Service, clock: Clock
-) -> None:
+async def test_request_after_end_of_approval_asks_again(service: Service, clock: Clock) -> None:
     await approved(service)
     clock.tick(minutes=14)
     leg = call_of(service, arguments=FIVE)
@@ -233,7 +233,7 @@ async def test_a_leg_that_starts_after_the_approval_is_over_asks_again(
     assert await is_asked(service, run_id=run.id)
 
 
-async def test_a_yes_holds_for_its_call_when_its_content_is_long_wiped(
+async def test_approved_call_stays_approved_after_content_is_wiped(
     service: Service, clock: Clock
 ) -> None:
     presenter = Holding()
@@ -259,7 +259,7 @@ async def test_a_yes_holds_for_its_call_when_its_content_is_long_wiped(
     assert await is_asked(service, run_id=run_id), "it was taken back"
 
 
-async def test_after_a_crash_the_yes_waits_for_its_lease_and_is_not_asked_again(
+async def test_approval_is_reused_without_question_after_crash_and_lease(
     clock: Clock,
 ) -> None:
     store = MemoryStore()
@@ -280,7 +280,7 @@ async def test_after_a_crash_the_yes_waits_for_its_lease_and_is_not_asked_again(
         await leg.finish(lambda: json.dumps({}))
 
 
-async def test_they_are_listed_by_owner_revoked_one_by_one_and_cleared(service: Service) -> None:
+async def test_approvals_are_listed_by_owner_revoked_and_cleared(service: Service) -> None:
     approvals = service.kinds.gates.approvals
     await approved(service)
     await approved(service, {"count": 6})
@@ -304,7 +304,7 @@ async def test_they_are_listed_by_owner_revoked_one_by_one_and_cleared(service: 
     assert await is_asked(service, subject="bob")
 
 
-async def test_a_revoked_one_can_be_given_again(service: Service) -> None:
+async def test_revoked_approval_can_be_given_again(service: Service) -> None:
     await approved(service)
     await service.kinds.gates.approvals.clear()
     await approved(service)
@@ -312,7 +312,9 @@ async def test_a_revoked_one_can_be_given_again(service: Service) -> None:
     assert len(await service.elicitations.store.list("approval")) == 1
 
 
-async def test_two_processes_that_write_the_same_one_agree(here: Service, there: Service) -> None:
+async def test_two_processes_writing_same_approval_create_single_row(
+    here: Service, there: Service
+) -> None:
     async with (
         at_the_gate(here) as (one, asked),
         at_the_gate(there, {"count": 6}) as (other, asked_there),
@@ -326,7 +328,7 @@ async def test_two_processes_that_write_the_same_one_agree(here: Service, there:
     assert len(await here.kinds.gates.approvals.all()) == 1
 
 
-async def test_what_is_waited_for_is_told_by_owner(service: Service) -> None:
+async def test_open_questions_are_listed_by_owner(service: Service) -> None:
     # parity: T6
     alice, bob = (
         service.elicitations.owners.tag(issuer="tests", subject=subject)
@@ -342,7 +344,7 @@ async def test_what_is_waited_for_is_told_by_owner(service: Service) -> None:
     assert not await service.elicitations.open_of(alice)
 
 
-async def test_an_operator_sees_what_who_and_until_when_and_ends_it(service: Service) -> None:
+async def test_operator_lists_and_revokes_approvals(service: Service) -> None:
     await approved(service, {"what": "\x1b[2J\u202e" + "x" * 90})
     await approved(service, is_wide=True, tool="other")
     table = await list_approvals(service)
@@ -364,14 +366,14 @@ async def test_an_operator_sees_what_who_and_until_when_and_ends_it(service: Ser
     assert (await list_approvals(service)).rows == []
 
 
-async def test_a_row_tells_nobody_what_it_is_about(service: Service) -> None:
+async def test_repr_of_approval_does_not_show_arguments(service: Service) -> None:
     await approved(service, {"word": "confidential"})
     (approval,) = await service.kinds.gates.approvals.all()
     assert isinstance(approval, Approval)
     assert "confidential" not in repr(approval)
 
 
-async def test_while_a_body_runs_under_a_yes_that_was_revoked_no_second_one_starts(
+async def test_revoked_approval_starts_no_second_body_while_first_runs(
     service: Service,
 ) -> None:
     presenter = Holding()
@@ -395,7 +397,7 @@ async def test_while_a_body_runs_under_a_yes_that_was_revoked_no_second_one_star
     await second.finish(lambda: "{}")
 
 
-async def test_the_log_says_what_was_approved_and_revoked(
+async def test_log_records_given_and_revoked_approvals(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     # finding: S26

@@ -97,7 +97,7 @@ async def another(store: MemoryStore, clock: Clock) -> AsyncIterator[Service]:
         yield service
 
 
-async def test_a_crash_before_the_question_leaves_what_leads_to_nothing(clock: Clock) -> None:
+async def test_crash_before_question_is_written_leaves_unreachable_inbox_item(clock: Clock) -> None:
     store = Dying(at="elicitation")
     async with process(store, clock, who=WHO) as service:
         with pytest.raises(StoreUnavailable):
@@ -114,7 +114,7 @@ async def test_a_crash_before_the_question_leaves_what_leads_to_nothing(clock: C
         assert [one.asked.status for one in await decided(service)] == [Status.EXPIRED]
 
 
-async def test_a_crash_before_its_item_leaves_nothing_of_either(clock: Clock) -> None:
+async def test_crash_before_inbox_item_is_written_leaves_no_rows(clock: Clock) -> None:
     store = Dying(at=KINDS[InboxItem])
     async with process(store, clock, who=WHO) as service:
         with pytest.raises(StoreUnavailable):
@@ -124,7 +124,7 @@ async def test_a_crash_before_its_item_leaves_nothing_of_either(clock: Clock) ->
         assert await waiting(service) == []
 
 
-async def test_a_crash_before_the_answer_is_kept_leaves_it_waiting(clock: Clock) -> None:
+async def test_crash_before_answer_is_written_leaves_request_waiting(clock: Clock) -> None:
     store = Dying(at="elicitation", status="accepted")
     async with process(store, clock, who=WHO) as service:
         await ask(service)
@@ -139,7 +139,7 @@ async def test_a_crash_before_the_answer_is_kept_leaves_it_waiting(clock: Clock)
         assert outcome.accepted
 
 
-async def test_a_crash_after_the_answer_is_kept_loses_no_more_than_a_mark(clock: Clock) -> None:
+async def test_crash_after_answer_is_written_loses_only_mark_of_inbox_item(clock: Clock) -> None:
     store = Dying(at=KINDS[InboxItem], status="decided")
     async with process(store, clock, who=WHO) as service:
         await ask(service)
@@ -158,7 +158,7 @@ async def test_a_crash_after_the_answer_is_kept_loses_no_more_than_a_mark(clock:
         assert one.asked.decided_by is not None
 
 
-async def test_the_inbox_is_read_in_pages_the_latest_first(store, clock: Clock) -> None:
+async def test_inbox_is_paged_with_latest_first(store, clock: Clock) -> None:
     async with process(store, clock, who=WHO) as service:
         for number in range(LISTED_AT_MOST + 5):
             await ask(service, arguments=number)
@@ -177,7 +177,7 @@ async def test_the_inbox_is_read_in_pages_the_latest_first(store, clock: Clock) 
         assert (await decisions.inbox("legal"))[0] == []
 
 
-async def test_what_was_decided_is_listed_for_thirty_days(store, clock: Clock) -> None:
+async def test_decisions_are_listed_for_thirty_days(store, clock: Clock) -> None:
     async with process(store, clock, who=WHO) as service:
         await ask(service)
         (one,) = await waiting(service)
@@ -191,7 +191,7 @@ async def test_what_was_decided_is_listed_for_thirty_days(store, clock: Clock) -
         assert await items(service) == []
 
 
-async def test_an_erased_asker_leaves_no_word_of_theirs_in_the_inbox(store, clock: Clock) -> None:
+async def test_erased_asker_disappears_from_inbox(store, clock: Clock) -> None:
     async with process(store, clock, who=WHO) as service:
         await ask(service)
         (one,) = await waiting(service)
@@ -203,7 +203,7 @@ async def test_an_erased_asker_leaves_no_word_of_theirs_in_the_inbox(store, cloc
         assert await items(service) == ["waiting"]
 
 
-async def test_the_askers_audit_names_who_decided(store, clock: Clock) -> None:
+async def test_audit_of_asker_names_approver(store, clock: Clock) -> None:
     async with process(store, clock, who=WHO, policies=AUDITED) as service:
         await ask(service)
         (one,) = await waiting(service)
@@ -214,7 +214,7 @@ async def test_the_askers_audit_names_who_decided(store, clock: Clock) -> None:
         assert told["accepted"] == (OWN_USER, "ByApprover")
 
 
-async def test_what_was_withdrawn_is_not_looked_through_for_what_waits(store, clock: Clock) -> None:
+async def test_withdrawn_request_is_not_listed_as_waiting(store, clock: Clock) -> None:
     async with process(store, clock, who=WHO) as service:
         for number in range(3):
             await ask(service, arguments=number)  # all three at the same time

@@ -133,7 +133,7 @@ async def on_one_file(
 # One pending question for each session.
 
 
-async def test_by_default_a_session_may_have_several_questions_open(here: Service) -> None:
+async def test_session_can_have_several_open_questions_by_default(here: Service) -> None:
     # parity: F8
     first, second = await started(here, "first"), await started(here, "second")
     assert await statuses(here) == ["pending", "pending"]
@@ -141,7 +141,7 @@ async def test_by_default_a_session_may_have_several_questions_open(here: Servic
 
 
 @pytest.mark.parametrize("policies", [ONE])
-async def test_a_new_question_supersedes_the_one_of_another_call(
+async def test_new_question_supersedes_question_of_another_call(
     clock: Clock, store: MemoryStore, policies: PolicySettings
 ) -> None:
     # parity: F8
@@ -159,7 +159,7 @@ async def test_a_new_question_supersedes_the_one_of_another_call(
         await give_up(again)
 
 
-async def test_the_older_call_hears_of_it_in_another_process(tmp_path: Path, clock: Clock) -> None:
+async def test_superseded_call_in_other_process_is_notified(tmp_path: Path, clock: Clock) -> None:
     # parity: F8
     async with on_one_file(tmp_path, clock, ONE) as (here, there):
         first = await started(here, "first")
@@ -170,7 +170,7 @@ async def test_the_older_call_hears_of_it_in_another_process(tmp_path: Path, clo
         await give_up(second)
 
 
-async def test_of_questions_that_two_processes_start_at_once_one_is_left(
+async def test_concurrent_questions_of_two_processes_leave_single_open_question(
     tmp_path: Path, clock: Clock
 ) -> None:
     # parity: F8
@@ -188,7 +188,7 @@ async def test_of_questions_that_two_processes_start_at_once_one_is_left(
         assert await statuses(services[0]) == ["pending"] + ["superseded"] * (4 * ROUNDS - 1)
 
 
-async def test_the_questions_of_one_run_do_not_supersede_each_other(
+async def test_questions_of_same_run_do_not_supersede_each_other(
     clock: Clock, store: MemoryStore
 ) -> None:
     # parity: F8
@@ -209,7 +209,7 @@ async def test_the_questions_of_one_run_do_not_supersede_each_other(
         await give_up(other)
 
 
-async def test_a_question_that_the_same_run_joined_is_left_alone(
+async def test_question_joined_by_same_run_is_not_superseded(
     clock: Clock, store: MemoryStore
 ) -> None:
     # parity: F8
@@ -228,7 +228,7 @@ async def test_a_question_that_the_same_run_joined_is_left_alone(
 
 
 @pytest.mark.parametrize("other", [{"client": "another"}, {"subject": "bob"}], ids=str)
-async def test_another_session_is_left_alone(
+async def test_question_of_another_session_is_not_superseded(
     clock: Clock, store: MemoryStore, other: dict[str, str]
 ) -> None:
     # parity: F8
@@ -239,7 +239,9 @@ async def test_another_session_is_left_alone(
         await give_up(first, second)
 
 
-async def test_what_is_being_exchanged_goes_on_to_its_end(clock: Clock, store: MemoryStore) -> None:
+async def test_question_in_token_exchange_is_not_superseded(
+    clock: Clock, store: MemoryStore
+) -> None:
     # parity: F8
     async with process(store, clock, policies=ONE) as service:
         first = await started(service, "first")
@@ -256,7 +258,7 @@ async def test_what_is_being_exchanged_goes_on_to_its_end(clock: Clock, store: M
         await give_up(second)
 
 
-async def test_the_checkout_of_what_was_superseded_is_expired_at_its_provider() -> None:
+async def test_checkout_of_superseded_question_is_expired_at_provider() -> None:
     # parity: F8
     async with open_shop() as shop:
         await shop.restart(policies=ONE)
@@ -279,7 +281,7 @@ async def test_the_checkout_of_what_was_superseded_is_expired_at_its_provider() 
 # The number of open questions.
 
 
-async def test_one_owner_may_have_so_many_open_and_nothing_is_half_done(
+async def test_open_questions_per_owner_are_limited_and_refusal_leaves_no_rows(
     clock: Clock, store: MemoryStore
 ) -> None:
     policies = PolicySettings(pending_per_owner=3)
@@ -312,7 +314,9 @@ async def test_one_owner_may_have_so_many_open_and_nothing_is_half_done(
         await give_up(*there, bobs, fourth, joined)
 
 
-async def test_what_has_run_out_needs_no_room(clock: Clock, store: MemoryStore) -> None:
+async def test_expired_question_does_not_count_against_limit(
+    clock: Clock, store: MemoryStore
+) -> None:
     async with process(store, clock, policies=PolicySettings(pending_per_owner=1)) as service:
         first = await started(service, "first")
         await give_up(first)
@@ -321,9 +325,7 @@ async def test_what_has_run_out_needs_no_room(clock: Clock, store: MemoryStore) 
         await give_up(second)
 
 
-async def test_two_processes_do_not_pass_the_limit_of_an_owner_together(
-    tmp_path: Path, clock: Clock
-) -> None:
+async def test_two_processes_together_respect_limit_of_owner(tmp_path: Path, clock: Clock) -> None:
     policies = PolicySettings(pending_per_owner=4)
     async with on_one_file(tmp_path, clock, policies) as services:
         calls = [start(service, index) for index, service in enumerate(services * 6)]
@@ -335,9 +337,7 @@ async def test_two_processes_do_not_pass_the_limit_of_an_owner_together(
         await give_up(*calls)
 
 
-async def test_the_most_that_can_be_set_for_an_owner_fits_its_row(
-    clock: Clock, store: MemoryStore
-) -> None:
+async def test_highest_limit_per_owner_fits_in_its_row(clock: Clock, store: MemoryStore) -> None:
     policies = PolicySettings(pending_per_owner=PER_OWNER_AT_MOST)
     async with process(store, clock, policies=policies) as service:
         calls = [start(service, number) for number in range(PER_OWNER_AT_MOST + 1)]
@@ -348,7 +348,7 @@ async def test_the_most_that_can_be_set_for_an_owner_fits_its_row(
         await give_up(*calls)
 
 
-async def test_so_many_may_be_open_in_all(clock: Clock, store: MemoryStore) -> None:
+async def test_open_questions_of_server_are_limited(clock: Clock, store: MemoryStore) -> None:
     policies = PolicySettings(pending_at_most=3)
     async with process(store, clock, policies=policies) as service:
         there = [await started(service, 0, subject=name) for name in ("a", "b", "c")]
@@ -362,7 +362,7 @@ async def test_so_many_may_be_open_in_all(clock: Clock, store: MemoryStore) -> N
         await give_up(*there, fourth)
 
 
-async def test_answers_of_people_who_do_not_come_back_are_not_counted_as_open(
+async def test_answered_questions_of_absent_people_do_not_count_as_open(
     clock: Clock, store: MemoryStore
 ) -> None:
     policies = PolicySettings(pending_at_most=2)
@@ -374,7 +374,7 @@ async def test_answers_of_people_who_do_not_come_back_are_not_counted_as_open(
             assert (await soon(one.outcome)).accepted
 
 
-async def test_what_other_processes_started_is_seen_by_the_next_count(
+async def test_questions_of_other_processes_are_included_in_next_count(
     clock: Clock, store: MemoryStore
 ) -> None:
     policies = PolicySettings(pending_at_most=2)
@@ -390,7 +390,7 @@ async def test_what_other_processes_started_is_seen_by_the_next_count(
         await give_up(first, second)
 
 
-async def test_a_person_who_is_asked_nothing_any_more_leaves_no_row(
+async def test_person_without_open_questions_leaves_no_row(
     clock: Clock, store: MemoryStore
 ) -> None:
     async with process(store, clock) as service:
@@ -408,9 +408,7 @@ async def test_a_person_who_is_asked_nothing_any_more_leaves_no_row(
 # The duration of questions.
 
 
-async def test_the_checkout_of_what_ran_out_is_expired_at_its_provider_and_the_tool_is_over() -> (
-    None
-):
+async def test_checkout_of_expired_question_is_expired_at_provider_and_tool_ends() -> None:
     # parity: F7
     async with open_shop() as shop, buying(shop) as buy:
         session = (await buy.person.go_on(buy.link)).rsplit("/", 1)[1]
@@ -425,7 +423,7 @@ async def test_the_checkout_of_what_ran_out_is_expired_at_its_provider_and_the_t
         await eventually(lambda: not len(shop.service.running_tools))
 
 
-async def test_a_timeout_is_cut_to_the_longest_and_the_log_says_so_once(
+async def test_timeout_is_cut_to_maximum_and_logged_once(
     clock: Clock, store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     # parity: F7
@@ -449,7 +447,7 @@ async def test_a_timeout_is_cut_to_the_longest_and_the_log_says_so_once(
     assert vars(cut[0])["seconds"] == 120
 
 
-async def test_what_this_process_saw_end_takes_no_place_in_the_row(
+async def test_question_ended_in_same_process_uses_no_place_in_row(
     clock: Clock, store: MemoryStore
 ) -> None:
     async with process(store, clock) as service:

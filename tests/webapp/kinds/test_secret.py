@@ -26,7 +26,7 @@ async def asked(service: Service, *, name: str | None = "door") -> Elicitation:
     return question
 
 
-async def test_what_is_typed_in_time_is_the_answer_and_is_kept_by_its_name(clock: Clock) -> None:
+async def test_secret_typed_in_time_is_accepted_and_stored_by_name(clock: Clock) -> None:
     async with process(MemoryStore(), clock) as here:
         question = await asked(here)
         await here.kinds.secrets.complete(question, TYPED, OnPage())
@@ -37,7 +37,7 @@ async def test_what_is_typed_in_time_is_the_answer_and_is_kept_by_its_name(clock
 
 
 @pytest.mark.parametrize("ending", [Status.DECLINED, Status.CANCELLED, Status.SUPERSEDED])
-async def test_what_is_typed_in_another_tab_does_not_undo_a_no(
+async def test_secret_typed_after_decline_in_another_tab_is_ignored(
     clock: Clock, ending: Status
 ) -> None:
     async with process(MemoryStore(), clock) as here:
@@ -50,7 +50,7 @@ async def test_what_is_typed_in_another_tab_does_not_undo_a_no(
         assert not await here.elicitations.store.list("secret"), "and nothing is kept"
 
 
-async def test_what_is_typed_too_late_is_not_taken(clock: Clock) -> None:
+async def test_secret_typed_after_expiry_is_not_accepted(clock: Clock) -> None:
     async with process(MemoryStore(), clock) as here:
         question = await asked(here)
         clock.tick(seconds=timedelta(minutes=6).total_seconds())

@@ -20,12 +20,12 @@ def line(message: str, **extra: object) -> str:
     return Events().format(record)
 
 
-def test_an_event_stands_with_the_ids_that_it_was_given() -> None:
+def test_event_is_logged_with_its_ids() -> None:
     said = line("provider.failed", error_id="ab12", id="e1")
     assert said.endswith("WARNING webapp.routes provider.failed error_id=ab12 id=e1")
 
 
-def test_an_event_without_ids_is_one_line() -> None:
+def test_event_without_ids_is_single_line() -> None:
     assert line("app.failed").endswith("webapp.routes app.failed")
     assert "\n" not in line("app.failed")
 
@@ -36,7 +36,7 @@ def test_renamed_event_has_its_former_name() -> None:
     assert not FORMER_EVENTS.keys() & set(FORMER_EVENTS.values())
 
 
-async def test_what_a_tool_was_told_in_confidence_is_not_in_its_traceback() -> None:
+async def test_traceback_does_not_contain_secret_of_call() -> None:
     class Call:
         hidden = frozenset({"an-open-sesame", "abc"})
 
@@ -56,7 +56,7 @@ async def test_what_a_tool_was_told_in_confidence_is_not_in_its_traceback() -> N
     assert "in fail" in said
 
 
-def test_outside_of_a_call_a_record_stays_as_it_is() -> None:
+def test_record_outside_of_call_is_unchanged() -> None:
     record = logging.LogRecord("mcp", logging.ERROR, "", 0, "Error in %s", ("tool",), None)
     assert mask_secrets(record)
     assert (record.msg, record.args) == ("Error in %s", ("tool",))
@@ -81,7 +81,7 @@ def raised(error: Exception) -> Exception:
         return caught
 
 
-def test_an_error_is_one_dated_line_with_its_cause_and_where_it_was_raised() -> None:
+def test_error_is_logged_as_dated_line_with_cause_and_location() -> None:
     # finding: R9
     said = Events().format(failed(ValueError("two\nlines \x1b[2J")))
     assert re.match(
@@ -92,7 +92,7 @@ def test_an_error_is_one_dated_line_with_its_cause_and_where_it_was_raised() -> 
     assert "\n" not in said
 
 
-def test_a_text_of_a_callers_is_cut_to_a_stated_length() -> None:
+def test_long_text_of_caller_is_truncated() -> None:
     # finding: R9
     # finding: S30
     said = Events().format(failed(ValueError("x" * 40_000)))
@@ -101,7 +101,7 @@ def test_a_text_of_a_callers_is_cut_to_a_stated_length() -> None:
 
 
 @pytest.mark.parametrize("style", [Events, JsonEvents])
-def test_a_record_is_written_in_the_time_of_its_length(style: type[Events | JsonEvents]) -> None:
+def test_record_is_formatted_in_linear_time(style: type[Events | JsonEvents]) -> None:
     # finding: S30
     # finding: XH10
     def written(letters: int) -> Callable[[], object]:
@@ -112,7 +112,7 @@ def test_a_record_is_written_in_the_time_of_its_length(style: type[Events | Json
     assert is_at_most(written(640_000), times=80, baseline=written(40_000))
 
 
-def test_on_request_a_line_is_json_with_the_traceback_in_it() -> None:
+def test_json_log_line_contains_traceback() -> None:
     said = JsonEvents().format(failed(ValueError("no"), error_id="ab12", hidden=frozenset()))
     facts = json.loads(said)
     assert facts["event"] == "Tool 'buy' failed"
@@ -125,7 +125,7 @@ def test_on_request_a_line_is_json_with_the_traceback_in_it() -> None:
     assert "\n" not in said
 
 
-def test_a_trouble_that_repeats_is_counted_and_told_once_a_minute() -> None:
+def test_repeated_error_is_counted_and_logged_once_per_minute() -> None:
     # finding: R9
     counted, seconds = Counted(), 0.0
     for number in range(3092):
@@ -140,7 +140,7 @@ def test_a_trouble_that_repeats_is_counted_and_told_once_a_minute() -> None:
 
 @pytest.mark.parametrize("name", ["error_id", "id"])
 @pytest.mark.parametrize("pages", [2, 30, 3092])
-def test_every_number_that_was_shown_is_in_the_log(pages: int, name: str) -> None:
+def test_every_shown_error_id_is_in_log(pages: int, name: str) -> None:
     # finding: XV4
     counted, seconds, lines = Counted(), 0.0, list[str]()
     shown = [
@@ -157,7 +157,7 @@ def test_every_number_that_was_shown_is_in_the_log(pages: int, name: str) -> Non
     assert len(lines) <= 2 + 60 / SOUGHT_SECONDS + sum(map(len, shown)) / 1000
 
 
-def test_a_number_that_was_shown_waits_ten_seconds_at_most() -> None:
+def test_shown_error_id_is_logged_within_ten_seconds() -> None:
     # finding: XV4
     counted = Counted()
     for number in ("ab12", "cd34", "ef56"):
@@ -167,7 +167,7 @@ def test_a_number_that_was_shown_waits_ten_seconds_at_most() -> None:
     assert "error_ids=cd34,ef56" in Events().format(told)
 
 
-def test_another_trouble_is_not_counted_with_it() -> None:
+def test_different_error_is_counted_separately() -> None:
     counted = Counted()
     others = [
         failed(OSError("full"), "route.failed"),
@@ -179,7 +179,7 @@ def test_another_trouble_is_not_counted_with_it() -> None:
     assert not counted.is_first(others[0], 1.0)
 
 
-def test_a_handler_only_hands_over_and_its_end_writes_all() -> None:
+def test_handler_queues_records_and_close_writes_all() -> None:
     # finding: R9
     written: list[logging.LogRecord] = []
 
@@ -198,7 +198,7 @@ def test_a_handler_only_hands_over_and_its_end_writes_all() -> None:
     assert "repeated=1" in repeated
 
 
-def test_an_upload_that_was_aborted_is_one_short_line() -> None:
+def test_aborted_upload_is_logged_as_short_line() -> None:
     # finding: R9
     class ClientDisconnect(Exception):
         pass

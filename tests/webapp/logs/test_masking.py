@@ -32,7 +32,7 @@ def pieces(secret: str, *, letters: int = 8) -> list[str]:
     return [secret[at : at + letters] for at in range(len(secret) - letters + 1)]
 
 
-def test_no_piece_of_a_long_secret_is_left_where_a_library_cuts_it() -> None:
+def test_truncated_long_secret_is_masked() -> None:
     # finding: S3
     for said in (
         error_of(int, LONG),
@@ -48,13 +48,13 @@ def test_no_piece_of_a_long_secret_is_left_where_a_library_cuts_it() -> None:
 
 
 @pytest.mark.parametrize("spell", [repr, json.dumps, quote, str], ids=lambda each: each.__name__)
-def test_a_quoted_secret_is_one_too(spell: object) -> None:
+def test_quoted_secret_is_masked(spell: object) -> None:
     secret = "it's \"\\ and\nthe next line\té"
     assert callable(spell)
     assert "next" not in mask(f"Refused: {spell(secret)}", {secret})
 
 
-def test_numbers_and_keys_are_cleared_and_the_words_of_the_protocol_stay() -> None:
+def test_secrets_in_numbers_and_keys_are_masked_and_protocol_words_stay() -> None:
     result = {
         "content": [{"type": "text", "text": "no text 482913"}],
         "structuredContent": {"pin": 482913, "at 482913": [True, None, 1.5]},
@@ -67,7 +67,7 @@ def test_numbers_and_keys_are_cleared_and_the_words_of_the_protocol_stay() -> No
     }
 
 
-def test_only_words_of_the_protocol_stay_under_its_keys() -> None:
+def test_words_under_protocol_keys_stay_if_they_belong_to_protocol() -> None:
     # finding: S3
     said = {"type": f"https://api.example/{LONG}", "role": {"deep": [LONG]}, "mimeType": LONG}
     assert LONG not in json.dumps(masked({"data": said, "audience": ["user", LONG]}, [LONG]))
@@ -76,17 +76,17 @@ def test_only_words_of_the_protocol_stay_under_its_keys() -> None:
 
 
 @given(st.text(max_size=40), st.text(min_size=HIDDEN_AT_LEAST, max_size=40), st.text(max_size=40))
-def test_no_secret_is_found_in_what_was_masked(before: str, secret: str, after: str) -> None:
+def test_masked_text_contains_no_secret(before: str, secret: str, after: str) -> None:
     cleared = mask(f"{before}{secret}{after}", {secret})
     assert secret not in cleared or secret in "***" * 3
 
 
-def test_words_that_begin_alike_stay() -> None:
+def test_words_with_same_beginning_as_secret_stay() -> None:
     assert mask("open the door, opening", {"open sesame"}) == "open the door, opening"
     assert mask("the sun ...", {"the sunrise"}) == "the sun ..."
 
 
-def test_a_long_text_of_one_letter_is_masked_at_once() -> None:
+def test_long_text_of_repeated_character_is_masked_quickly() -> None:
     assert mask("a" * 200_000, {"a" * 60_000}).count("a") < 8
 
 
@@ -107,14 +107,14 @@ def steps(text: str, secret: str) -> int:
 
 
 @pytest.mark.parametrize("begun", [LONG[:4], LONG[:7], f"{LONG[:3]}...", LONG[-6:]])
-def test_a_text_full_of_beginnings_takes_no_step_at_each(begun: str) -> None:
+def test_text_full_of_partial_matches_is_masked_without_extra_steps(begun: str) -> None:
     # finding: S30
     mask(begun, {LONG})  # the patterns are cached
     assert steps(begun * 10_000, LONG) <= steps(begun * 10, LONG) + 10
 
 
 @pytest.mark.parametrize("other", ["x", LONG, f"{LONG} "], ids=["plain", "full", "spaced"])
-def test_a_long_text_is_cut_and_no_piece_of_a_secret_is_left_at_the_cut(other: str) -> None:
+def test_truncated_text_contains_no_piece_of_secret_at_cut(other: str) -> None:
     # finding: S30
     for before in range(150):
         said = f"{'y' * before}{LONG}{other * 2000}{LONG}{'z' * before}"
@@ -138,7 +138,7 @@ def test_a_long_text_is_cut_and_no_piece_of_a_secret_is_left_at_the_cut(other: s
         ("/mine?page=2", "/mine?page=2"),
     ],
 )
-def test_a_hosts_log_of_requests_has_no_token_in_it(address: str, written: str) -> None:
+def test_access_log_of_host_contains_no_token(address: str, written: str) -> None:
     args = ("127.0.0.1:1", "GET", address, "1.1", 200)
     record = logging.LogRecord("uvicorn.access", logging.INFO, "", 1, "%s %s %s %s %d", args, None)
     assert mask_addresses(record)

@@ -49,7 +49,9 @@ async def revoke(at: SandboxEnv) -> None:
     assert reply.status_code == 204, reply.text
 
 
-async def test_a_key_that_is_over_is_renewed_before_the_tool_gets_it(server, revision):
+async def test_expired_access_token_is_renewed_before_the_tool_receives_the_account(
+    server, revision
+):
     tool = Looking(server)
     async with caller_at_sandbox(server, revision) as (at, caller):
         assert text_of(await went_through(caller, "look", [at.guest.connect])) == GOOD
@@ -61,7 +63,7 @@ async def test_a_key_that_is_over_is_renewed_before_the_tool_gets_it(server, rev
         assert before.access_token != after.access_token == tool.keys[-1]
 
 
-async def test_a_key_that_ends_in_the_hands_of_a_tool_is_renewed_at_its_next_call(server, revision):
+async def test_access_token_expiring_during_a_tool_is_renewed_at_its_next_request(server, revision):
     tool = Looking(server)
     async with caller_at_sandbox(server, revision) as (at, caller):
         assert text_of(await went_through(caller, "look", [at.guest.connect])) == GOOD
@@ -77,7 +79,9 @@ async def test_a_key_that_ends_in_the_hands_of_a_tool_is_renewed_at_its_next_cal
         assert kept.access_token not in tool.keys
 
 
-async def test_who_removes_us_at_the_provider_is_asked_again_once(server, revision):
+async def test_access_revoked_at_the_provider_asks_the_person_to_connect_again_once(
+    server, revision
+):
     Looking(server)
     async with caller_at_sandbox(server, revision) as (at, caller):
         await went_through(caller, "look", [at.guest.connect])

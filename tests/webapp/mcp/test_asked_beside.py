@@ -66,9 +66,7 @@ async def next_leg(
 
 @TOGETHER
 @pytest.mark.parametrize("turns", [0, 1, 2, 9])
-async def test_an_answer_that_comes_as_another_question_is_put_out_is_taken(
-    server, is_group, turns
-):
+async def test_answer_arriving_while_another_question_is_asked_is_used(server, is_group, turns):
     desk = Desk(server, is_group=is_group, turns=turns)
     async with here(server, MODERN) as it:
         first = await it.caller.asked("both")
@@ -83,7 +81,7 @@ async def test_an_answer_that_comes_as_another_question_is_put_out_is_taken(
 
 
 @TOGETHER
-async def test_a_no_that_comes_as_another_question_is_put_out_stays_one(server, is_group):
+async def test_decline_arriving_while_another_question_is_asked_is_final(server, is_group):
     desk = Desk(server, is_group=is_group)
     async with here(server, MODERN) as it:
         first = await it.caller.asked("both")
@@ -97,9 +95,7 @@ async def test_a_no_that_comes_as_another_question_is_put_out_stays_one(server, 
 
 
 @TOGETHER
-async def test_a_no_of_nobodys_that_comes_as_another_question_is_put_out_settles_nothing(
-    server, is_group
-):
+async def test_automatic_decline_while_another_question_is_asked_is_ignored(server, is_group):
     desk = Desk(server, is_group=is_group)
     async with here(server, MODERN) as it:
         first = await it.caller.asked("both")
@@ -109,7 +105,7 @@ async def test_a_no_of_nobodys_that_comes_as_another_question_is_put_out_settles
 
 
 @TOGETHER
-async def test_a_form_stays_open_when_the_link_to_another_one_ends_the_call(server, is_group):
+async def test_form_stays_open_when_the_link_of_another_question_ends_the_call(server, is_group):
     desk = Desk(server, is_group=is_group)
     async with here(server, LEGACY, declares=FORM) as it:
         call = await it.asks("both")

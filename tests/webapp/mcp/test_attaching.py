@@ -47,7 +47,7 @@ def boundary_of(server: Any) -> RequestStateBoundary:
 
 
 @pytest.mark.parametrize("audience", [None, "shop"])
-async def test_what_the_authors_own_keys_sealed_still_opens(audience):
+async def test_request_state_sealed_with_the_authors_keys_still_opens(audience):
     def new() -> Any:
         security = RequestStateSecurity(keys=[THEIRS], audience=audience)
         server = new_server("mcp", request_state_security=security)
@@ -61,7 +61,7 @@ async def test_what_the_authors_own_keys_sealed_still_opens(audience):
         assert text_of(answered_in(result)) == "came back: mine"
 
 
-async def test_what_the_authors_own_keys_sealed_still_opens_when_served_again():
+async def test_request_state_sealed_with_the_authors_keys_opens_when_served_again():
     server = new_server("mcp", request_state_security=RequestStateSecurity(keys=[THEIRS]))
     add_own_state(server, "mcp")
     async with Client(server, mode=MODERN) as client:
@@ -73,7 +73,7 @@ async def test_what_the_authors_own_keys_sealed_still_opens_when_served_again():
 
 
 @pytest.mark.parametrize("audience", [None, "shop"])
-async def test_a_boundary_that_was_given_to_fastmcp_stays_as_it_is(audience):
+async def test_request_state_security_given_to_fastmcp_is_unchanged(audience):
     security = RequestStateSecurity(keys=[THEIRS], audience=audience)
     server = new_server("fastmcp", request_state_security=security)
     before = boundary_of(server)
@@ -81,7 +81,7 @@ async def test_a_boundary_that_was_given_to_fastmcp_stays_as_it_is(audience):
         assert boundary_of(server) is before
 
 
-async def test_attaching_again_leaves_one_middleware_of_ours(server):
+async def test_attaching_twice_adds_a_single_middleware(server):
     @server.tool()
     async def sign_in() -> str:
         return str(dict(await elicit.url("Sign in", LOGIN)))

@@ -47,9 +47,7 @@ def add_tools(server: Any) -> list[str]:
 @pytest.mark.parametrize(
     "header", [{"x-forwarded-for": "203.0.113.9"}, {"via": "1.1 relay"}, {"forwarded": "for=x"}]
 )
-async def test_a_caller_that_was_relayed_cannot_have_anybody_asked(
-    server, revision, header, caplog
-):
+async def test_relayed_caller_cannot_have_a_person_asked(server, revision, header, caplog):
     add_tools(server)
     caplog.set_level("INFO", "webapp.calls.verbs")
     async with caller_of(server, revision, headers=header) as (env, caller):
@@ -68,7 +66,7 @@ async def test_a_caller_that_was_relayed_cannot_have_anybody_asked(
 
 
 @pytest.mark.every_way
-async def test_a_caller_with_a_token_hears_which_setting_lets_people_sign_in(library, revision):
+async def test_caller_with_token_but_no_sign_in_sees_the_missing_setting(library, revision):
     server = new_guarded_server(library, subject="ann")
     add_tools(server)
     async with caller_of(server, revision, headers=TOKEN) as (env, caller):
@@ -79,7 +77,7 @@ async def test_a_caller_with_a_token_hears_which_setting_lets_people_sign_in(lib
         assert not await env.elicitations()
 
 
-async def test_a_token_without_a_subject_is_nobody(library, revision):
+async def test_token_without_subject_cannot_have_a_person_asked(library, revision):
     server = new_guarded_server(library, subject=None)
     add_tools(server)
     async with caller_of(server, revision, headers=TOKEN) as (env, caller):
@@ -96,7 +94,7 @@ async def send(env: ServerEnv, headers: dict[str, str]) -> httpx.Response:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil.example"])
-async def test_another_host_reaches_no_tool(server, host):
+async def test_request_with_foreign_host_header_is_refused(server, host):
     # parity: L12
     ran = add_tools(server)
     async with server_env(server) as env:
@@ -106,7 +104,7 @@ async def test_another_host_reaches_no_tool(server, host):
         assert not ran
 
 
-async def test_another_site_reaches_no_tool(server):
+async def test_request_with_foreign_origin_is_refused(server):
     ran = add_tools(server)
     async with server_env(server) as env:
         refused = await send(env, {"origin": "https://evil.example"})
@@ -114,7 +112,7 @@ async def test_another_site_reaches_no_tool(server):
         assert not ran
 
 
-async def test_a_relayed_browser_may_not_open_a_link(server):
+async def test_relayed_browser_cannot_open_a_link(server):
     add_tools(server)
     async with caller_of(server, LEGACY) as (env, caller):
         call = caller.call("sign_in")
@@ -130,7 +128,7 @@ async def test_a_relayed_browser_may_not_open_a_link(server):
 
 
 @AS_ROOT
-async def test_another_user_of_the_machine_may_run_what_asks_nothing(server):
+async def test_other_user_of_the_machine_can_run_only_tools_without_questions(server):
     # finding: S7
     ran = add_tools(server)
     async with server_env(server) as env:

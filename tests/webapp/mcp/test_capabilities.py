@@ -74,13 +74,13 @@ def capabilities(declared: types.ElicitationCapability | None) -> types.ClientCa
         (capabilities(BOTH), {"form", "url"}),
     ],
 )
-def test_what_a_client_declares_is_what_it_supports(declared, modes):
+def test_supports_elicitation_reads_declared_capabilities(declared, modes):
     # parity: F11
     assert {m for m in ("form", "url") if supports_elicitation(declared, m)} == modes
     assert supports_elicitation(declared) is bool(modes)
 
 
-def test_a_mode_that_does_not_exist_is_no_question():
+def test_supports_elicitation_with_unknown_mode_raises_invalid_question():
     # parity: F11
     with pytest.raises(InvalidQuestion, match="'sms' is not an elicitation mode"):
         supports_elicitation({"elicitation": {}}, "sms")
@@ -91,7 +91,7 @@ def test_a_mode_that_does_not_exist_is_no_question():
     [(BOTH, "form url"), (FORM, "form"), (OLD, "form"), (URL, "url"), (None, "")],
     ids=["both", "form", "{}", "url", "nothing"],
 )
-async def test_a_tool_sees_what_its_client_can_do(
+async def test_elicit_can_reports_the_clients_modes(
     server, revision, declared: types.ElicitationCapability | None, said
 ):
     # parity: E8
@@ -112,7 +112,7 @@ async def test_a_tool_sees_what_its_client_can_do(
 
 
 @pytest.mark.parametrize("declared", [URL, None], ids=["url", "nothing"])
-async def test_where_forms_are_for_clients_only_a_client_without_is_told_the_code(
+async def test_in_client_only_form_without_form_mode_fails_with_not_supported(
     server, revision, declared: types.ElicitationCapability | None
 ):
     # parity: F11
@@ -148,7 +148,7 @@ async def test_where_forms_are_for_clients_only_a_client_without_is_told_the_cod
         assert not caller.has_links_left
 
 
-async def test_where_forms_are_for_clients_only_a_client_with_one_is_asked(server, revision):
+async def test_in_client_only_form_is_shown_by_a_client_with_form_mode(server, revision):
     # parity: F11
     @server.tool()
     async def ask() -> str:
@@ -160,7 +160,7 @@ async def test_where_forms_are_for_clients_only_a_client_with_one_is_asked(serve
         assert await caller.text("ask") == "Ada True"
 
 
-async def test_a_client_that_cannot_show_its_form_after_all_ends_what_is_for_clients_only(server):
+async def test_in_client_only_question_fails_if_the_client_cannot_show_its_form(server):
     @server.tool()
     async def ask() -> str:
         return f"{await elicit.confirm('Sure?')} {await elicit.form('Who?')}"
@@ -180,7 +180,7 @@ async def test_a_client_that_cannot_show_its_form_after_all_ends_what_is_for_cli
         assert {row.status for row in await env.elicitations()} == {Status.FAILED}
 
 
-async def test_a_form_that_was_shown_too_often_leads_to_no_page_where_there_is_none():
+async def test_in_client_only_form_shown_too_often_returns_no_link():
     server = new_server("mcp")
 
     @server.tool()
@@ -207,7 +207,7 @@ async def test_a_form_that_was_shown_too_often_leads_to_no_page_where_there_is_n
 @pytest.mark.parametrize(
     ("schema", "named"), [(NESTED, "home"), (NESTED_ITEMS, "tags"), (COMBINED, "age")]
 )
-async def test_a_schema_that_no_form_can_show_is_refused_by_the_call_that_names_the_property(
+async def test_unsupported_form_schema_is_refused_and_names_the_property(
     server, revision, schema, named
 ):
     # parity: E6
@@ -228,7 +228,7 @@ async def test_a_schema_that_no_form_can_show_is_refused_by_the_call_that_names_
         assert await env.elicitations() == []
 
 
-async def test_a_question_that_ran_out_ends_the_tool_with_its_facts(server, revision):
+async def test_expired_question_ends_the_tool_with_timeout_details(server, revision):
     # parity: F7
     caught: list[Expired] = []
 
@@ -264,7 +264,7 @@ async def test_a_question_that_ran_out_ends_the_tool_with_its_facts(server, revi
         await eventually(lambda: not len(env.service.running_tools))
 
 
-async def test_the_kinds_of_no_are_told_apart_and_none_is_truthy(server, revision):
+async def test_declined_and_cancelled_outcomes_differ_and_are_falsy(server, revision):
     # defect: mcp-authkit denied looks like timed out
     # parity: T4
     @server.tool()
@@ -280,7 +280,7 @@ async def test_the_kinds_of_no_are_told_apart_and_none_is_truthy(server, revisio
         assert await one.text("ask") == "accepted accept True True Ada"
 
 
-async def test_a_token_of_an_authors_own_names_the_elicitation_to_his_callback():
+async def test_author_token_returns_the_elicitation_id_until_expiry():
     # parity: F5
     clock = Clock()
     async with process(MemoryStore(), clock) as service:
@@ -301,7 +301,7 @@ async def test_a_token_of_an_authors_own_names_the_elicitation_to_his_callback()
                 elicit.read_token(text)
 
 
-async def test_no_token_of_another_purpose_is_read_and_no_route_of_ours_takes_this_one():
+async def test_token_of_another_purpose_is_rejected():
     # parity: F5
     async with process(MemoryStore(), Clock()) as service:
         call = call_of(service, presenter=Holding())
@@ -321,7 +321,7 @@ async def test_no_token_of_another_purpose_is_read_and_no_route_of_ours_takes_th
         assert isinstance(verbs.last_error, InvalidToken)
 
 
-async def test_a_callback_of_the_authors_own_completes_by_the_token_that_it_was_sent():
+async def test_author_callback_completes_the_question_with_its_token():
     # parity: F5
     server = new_server("mcp")
     sent: list[str] = []
@@ -343,7 +343,7 @@ async def test_a_callback_of_the_authors_own_completes_by_the_token_that_it_was_
         assert text_of(await soon(call)) == "9"
 
 
-def test_what_are_no_capabilities_is_refused():
+def test_supports_elicitation_with_wrong_type_raises_invalid_question():
     # finding: H8
     for wrong in (object(), "elicitation", Context()):
         with pytest.raises(InvalidQuestion, match=r"ctx\.session\.client_capabilities"):

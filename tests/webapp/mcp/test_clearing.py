@@ -37,7 +37,7 @@ def blocks(key: str) -> list[Any]:
 
 
 @pytest.mark.every_way
-async def test_no_shape_of_an_error_carries_what_was_typed(server, library, revision):
+async def test_typed_secret_is_removed_from_every_form_of_error(server, library, revision):
     # finding: S3
     if library == "fastmcp":
         from fastmcp.exceptions import ToolError
@@ -84,7 +84,7 @@ async def test_no_shape_of_an_error_carries_what_was_typed(server, library, revi
             assert not [at for at in range(len(LONG) - 4) if LONG[at : at + 5] in said], said
 
 
-async def test_what_a_library_lets_through_is_cleared(server):
+async def test_typed_secret_is_removed_from_protocol_errors(server):
     """Errors that no code turns into a result are sent to 2025-11-25 clients in full."""
     from tests.support.mcp_server import LEGACY
 
@@ -129,7 +129,7 @@ def pieces_in(said: str) -> list[int]:
 
 
 @pytest.mark.every_way
-async def test_result_that_holds_a_secret_is_cleared_of_it(server, library, revision, caplog):
+async def test_typed_secret_is_removed_from_results(server, library, revision, caplog):
     # finding: XA8
     @server.tool()
     async def knock(shape: str) -> Any:
@@ -166,7 +166,7 @@ async def test_result_that_holds_a_secret_is_cleared_of_it(server, library, revi
 
 
 @pytest.mark.every_way
-async def test_question_that_holds_a_secret_is_refused(server, revision):
+async def test_question_containing_a_typed_secret_is_refused(server, revision):
     # finding: XA8
     field: dict[str, Json] = {"type": "string", "title": f"For {LONG}?"}
     schema: dict[str, Json] = {"type": "object", "properties": {"name": field}}
@@ -196,7 +196,7 @@ async def test_question_that_holds_a_secret_is_refused(server, revision):
 
 
 @pytest.mark.every_way
-async def test_notice_that_holds_a_secret_is_cleared_of_it(server, revision):
+async def test_typed_secret_is_removed_from_progress_messages(server, revision):
     # finding: XA8
     @server.tool()
     async def knock() -> str:
@@ -217,7 +217,7 @@ async def test_notice_that_holds_a_secret_is_cleared_of_it(server, revision):
     assert "Trying ***" in told
 
 
-async def test_request_of_the_tools_own_that_holds_a_secret_is_cleared_of_it(server):
+async def test_typed_secret_is_removed_from_the_tools_own_requests(server):
     # finding: XA8
     @server.tool()
     async def knock() -> Any:
@@ -232,7 +232,7 @@ async def test_request_of_the_tools_own_that_holds_a_secret_is_cleared_of_it(ser
         assert own.model_dump()["params"]["message"] == "Which room for ***?"
 
 
-async def test_result_with_half_a_character_is_an_error_with_a_sentence(server, revision):
+async def test_result_with_lone_surrogate_is_an_error_with_an_explanation(server, revision):
     # finding: XS11
     @server.tool()
     async def odd() -> str:

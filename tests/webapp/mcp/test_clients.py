@@ -46,7 +46,7 @@ def meta_of(result: types.CallToolResult) -> dict[str, Any]:
 
 
 @pytest.mark.every_way
-async def test_a_decline_in_the_client_reaches_the_model_as_a_sentence_with_a_code(
+async def test_decline_in_the_client_returns_a_sentence_with_an_error_code(
     server, bodies, revision
 ):
     async with caller_of(server, revision, answers=["decline"]) as (env, caller):
@@ -60,9 +60,7 @@ async def test_a_decline_in_the_client_reaches_the_model_as_a_sentence_with_a_co
         assert not bodies
 
 
-async def test_a_decline_is_final_for_its_call_and_the_next_call_asks_anew(
-    server, bodies, revision
-):
+async def test_decline_is_final_for_its_call_and_the_next_call_asks_again(server, bodies, revision):
     async with caller_of(server, revision, answers=["decline"]) as (env, caller):
         await caller.result("sign_in")
         declined = await caller.link()
@@ -74,9 +72,7 @@ async def test_a_decline_is_final_for_its_call_and_the_next_call_asks_anew(
 
 
 @pytest.mark.every_way
-async def test_a_cancel_in_the_client_ends_the_wait_and_the_same_call_joins(
-    server, bodies, revision
-):
+async def test_cancel_in_the_client_ends_the_wait_and_the_same_call_joins(server, bodies, revision):
     # defect: lynq cancel leaves the waiter
     async with caller_of(server, revision, answers=["cancel"]) as (env, caller):
         result = await caller.result("sign_in")
@@ -92,16 +88,14 @@ async def test_a_cancel_in_the_client_ends_the_wait_and_the_same_call_joins(
         assert len(bodies) == 1
 
 
-async def test_an_answer_that_comes_after_a_cancel_is_there_for_the_same_call(
-    server, bodies, revision
-):
+async def test_answer_after_a_cancel_is_used_by_the_same_call(server, bodies, revision):
     async with caller_of(server, revision, answers=["cancel"]) as (env, caller):
         await caller.result("sign_in")
         assert await env.complete(await caller.link(), {"name": "ann"}) == "accepted"
         assert await caller.text("sign_in") == "signed in: ann"
 
 
-async def test_other_arguments_are_another_wish(server, bodies, revision):
+async def test_calls_with_different_arguments_ask_separate_questions(server, bodies, revision):
     async with caller_of(server, revision) as (env, caller):
         calls = [caller.call("sign_in", place=place) for place in ("here", "there")]
         links = [await caller.link() for _ in calls]
@@ -113,7 +107,7 @@ async def test_other_arguments_are_another_wish(server, bodies, revision):
         assert sorted(bodies) == ["here", "there"]
 
 
-async def test_a_decline_on_our_page_ends_the_tool_and_kills_the_link(server, bodies, revision):
+async def test_decline_on_the_page_ends_the_tool_and_the_link(server, bodies, revision):
     async with caller_of(server, revision) as (env, caller):
         call = caller.call("sign_in")
         link = await caller.link()
@@ -124,7 +118,7 @@ async def test_a_decline_on_our_page_ends_the_tool_and_kills_the_link(server, bo
         assert not bodies
 
 
-async def test_a_client_that_never_retries_leaves_an_answer_for_the_same_call(server, bodies):
+async def test_answer_is_stored_for_the_same_call_if_the_client_never_retries(server, bodies):
     async with caller_of(server, MODERN) as (env, caller):
         (link,) = links_asked(await caller.leg("sign_in"))
         assert not len(env.service.elicitations.waiters)
@@ -136,7 +130,7 @@ async def test_a_client_that_never_retries_leaves_an_answer_for_the_same_call(se
 
 @LITTLE
 @pytest.mark.every_way
-async def test_a_client_without_url_mode_gets_the_link_in_the_result(
+async def test_client_without_url_mode_gets_the_link_in_the_result(
     server, bodies, revision, declares: types.ElicitationCapability | None
 ):
     async with caller_of(server, revision, declares=declares) as (env, caller):
@@ -153,7 +147,7 @@ async def test_a_client_without_url_mode_gets_the_link_in_the_result(
         assert not caller.has_links_left
 
 
-async def test_a_decline_is_told_once_where_the_link_was_in_the_result(server, bodies, revision):
+async def test_decline_after_a_link_in_the_result_is_reported_once(server, bodies, revision):
     async with caller_of(server, revision, declares=None) as (env, caller):
         link = await caller.link_in_result("sign_in")
         await (await env.person()).decline(link)
@@ -163,7 +157,7 @@ async def test_a_decline_is_told_once_where_the_link_was_in_the_result(server, b
         assert env.id_of(fresh) != env.id_of(link)
 
 
-async def test_a_client_that_drops_the_state_joins_what_is_pending(server, bodies):
+async def test_client_dropping_the_state_joins_the_pending_question(server, bodies):
     async with caller_of(server, MODERN) as (env, caller):
         first = await caller.asked("sign_in")
         second = await caller.asked("sign_in")
@@ -176,7 +170,7 @@ async def test_a_client_that_drops_the_state_joins_what_is_pending(server, bodie
 
 
 @pytest.mark.parametrize("tamper", [lambda _: "x", lambda s: s[:-8], lambda s: s[:-1] + "~"])
-async def test_a_damaged_state_is_refused(server, bodies, tamper):
+async def test_damaged_request_state_is_refused(server, bodies, tamper):
     async with caller_of(server, MODERN) as (_, caller):
         asked = await caller.asked("sign_in")
         assert asked.request_state is not None
@@ -187,7 +181,7 @@ async def test_a_damaged_state_is_refused(server, bodies, tamper):
         assert not bodies
 
 
-async def test_the_state_of_another_call_is_refused(server, bodies):
+async def test_request_state_of_another_call_is_refused(server, bodies):
     async with caller_of(server, MODERN) as (env, caller):
         asked = await caller.asked("sign_in", place="here")
         await env.complete(links_asked(asked)[0], {"name": "ann"})
@@ -197,7 +191,7 @@ async def test_the_state_of_another_call_is_refused(server, bodies):
         assert not bodies
 
 
-async def test_of_two_legs_at_once_the_newer_one_waits_and_the_older_one_is_told(server, bodies):
+async def test_newer_of_two_concurrent_requests_waits_and_the_older_returns(server, bodies):
     async with caller_of(server, MODERN) as (env, caller):
         asked = await caller.asked("sign_in")
         (link,) = links_asked(asked)
@@ -211,7 +205,7 @@ async def test_of_two_legs_at_once_the_newer_one_waits_and_the_older_one_is_told
         assert len(bodies) == 1
 
 
-async def test_two_legs_after_the_answer_run_one_body_and_get_one_result(server):
+async def test_two_requests_after_the_answer_run_the_tool_once(server):
     gate, inside = asyncio.Event(), asyncio.Event()
     bodies: list[int] = []
 
@@ -238,7 +232,7 @@ async def test_two_legs_after_the_answer_run_one_body_and_get_one_result(server)
 
 
 @pytest.mark.every_way
-async def test_of_two_identical_calls_the_newer_one_gets_the_answer(server, bodies, revision):
+async def test_newer_of_two_identical_calls_gets_the_answer(server, bodies, revision):
     # defect: lynq two waiters on one id
     async with caller_of(server, revision) as (env, one), env.caller(revision) as other:
         older = one.call("sign_in")
@@ -256,9 +250,7 @@ async def test_of_two_identical_calls_the_newer_one_gets_the_answer(server, bodi
 
 
 @pytest.mark.parametrize("rounds", [1, 10])
-async def test_a_client_that_retries_at_once_hears_in_the_end_that_it_still_waits(
-    bodies, server, rounds
-):
+async def test_client_retrying_without_delay_finally_gets_still_waiting(bodies, server, rounds):
     limits = CallLimits(leg=timedelta(), leg_at_least=timedelta(), rounds=rounds)
     async with caller_of(server, MODERN, limits=limits) as (env, caller):
         result = await caller.result("sign_in")
@@ -272,9 +264,7 @@ async def test_a_client_that_retries_at_once_hears_in_the_end_that_it_still_wait
         assert bodies == ["here"]
 
 
-async def test_the_same_call_hears_again_what_it_waits_for_when_its_time_is_up(
-    bodies, server, revision
-):
+async def test_repeated_call_reports_still_waiting_with_the_same_link(bodies, server, revision):
     limits = CallLimits(link=timedelta())
     async with caller_of(server, revision, limits=limits, declares=None) as (env, caller):
         first = await caller.result("sign_in")

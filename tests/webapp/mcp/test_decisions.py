@@ -38,7 +38,7 @@ from webapp.sweeper import fall_due
 
 
 @pytest.mark.parametrize("declares", [URL, FORM, None])
-async def test_a_tool_waits_for_days_until_somebody_else_approves(revision, declares):
+async def test_tool_waits_for_days_until_another_person_approves(revision, declares):
     ran: list[str] = []
     async with approving(shop(ran=ran)) as here:
         async with here.asking(revision=revision, declares=declares) as caller:
@@ -64,7 +64,7 @@ async def test_a_tool_waits_for_days_until_somebody_else_approves(revision, decl
         assert ran == ["o8"]
 
 
-async def test_a_call_that_waits_goes_on_with_the_decision(revision):
+async def test_waiting_call_resumes_after_approval(revision):
     async with approving(shop(), limits=None) as here, here.asking(revision=revision) as caller:
         call = caller.call("ship", order="o8")
         (asked,) = await here.env.pending()
@@ -77,7 +77,7 @@ async def test_a_call_that_waits_goes_on_with_the_decision(revision):
         assert row.decided_by.name == f"{here.issuer.url}#flora"
 
 
-async def test_a_no_comes_with_its_reason():
+async def test_declined_approval_includes_the_reason():
     ran: list[str] = []
     async with approving(shop(ran=ran)) as here, here.asking() as caller:
         for tool in ("refund", "ship"):
@@ -94,7 +94,7 @@ async def test_a_no_comes_with_its_reason():
         assert not ran
 
 
-async def test_whoever_asks_never_decides_it():
+async def test_asker_cannot_approve_their_own_request():
     ran: list[str] = []
     async with approving(shop(ran=ran)) as here, here.asking("frank") as caller:
         await caller.result("refund", order="o8")
@@ -111,7 +111,7 @@ async def test_whoever_asks_never_decides_it():
         assert await caller.text("refund", order="o8") == "o8 is paid back"
 
 
-async def test_where_the_operator_says_so_whoever_asks_may_decide():
+async def test_asker_can_approve_if_the_operator_allows_self_approval():
     async with approving(shop(), askers_decide=True) as here, here.asking("frank") as caller:
         await caller.result("refund", order="o8")
         frank = await here.signed_in("frank")
@@ -119,7 +119,7 @@ async def test_where_the_operator_says_so_whoever_asks_may_decide():
         assert await caller.text("refund", order="o8") == "o8 is paid back"
 
 
-async def test_a_group_of_the_issuers_decides_as_long_as_the_sign_in_is_new():
+async def test_issuer_group_can_approve_only_with_a_recent_sign_in():
     async with approving(shop()) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
         carol = await here.signed_in("carol", **GROUPS)
@@ -139,7 +139,7 @@ async def test_a_group_of_the_issuers_decides_as_long_as_the_sign_in_is_new():
         assert await caller.text("refund", order="o8") == "o8 is paid back"
 
 
-async def test_of_two_at_once_one_decides_and_the_other_is_told_who():
+async def test_second_of_two_concurrent_approvals_sees_who_decided():
     async with approving(shop()) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
         frank, flora = await here.signed_in("frank"), await here.signed_in("flora")
@@ -156,7 +156,7 @@ async def test_of_two_at_once_one_decides_and_the_other_is_told_who():
         assert again.status != 409
 
 
-async def test_whoever_asked_withdraws_it():
+async def test_asker_can_withdraw_an_approval_request():
     async with approving(shop()) as here, here.asking() as caller:
         link = link_in(await caller.result("ship", order="o8"))
         frank, alice = await here.signed_in("frank"), await here.signed_in("alice")
@@ -171,7 +171,7 @@ async def test_whoever_asked_withdraws_it():
         assert await here.inboxes(frank) == ([], [address])
 
 
-async def test_a_link_of_the_askers_answers_nothing():
+async def test_askers_link_cannot_approve():
     async with approving(shop()) as here, here.asking() as caller:
         link = link_in(await caller.result("refund", order="o8"))
         alice, frank = await here.signed_in("alice"), await here.signed_in("frank")
@@ -182,7 +182,7 @@ async def test_a_link_of_the_askers_answers_nothing():
         assert (await here.asked()).status is Status.PENDING
 
 
-async def test_nobody_decided_in_time():
+async def test_undecided_approval_expires():
     async with approving(shop()) as here, here.asking() as caller:
         link = link_in(await caller.result("refund", order="o8"))
         here.clock.tick(days=2, hours=23, minutes=30)
@@ -199,7 +199,7 @@ async def test_nobody_decided_in_time():
         assert WAITS in await caller.text("refund", order="o8"), "asked anew"
 
 
-async def test_a_yes_of_more_than_a_day_ago_is_asked_for_anew():
+async def test_approval_older_than_a_day_is_requested_again():
     ran: list[str] = []
     async with approving(shop(ran=ran)) as here, here.asking() as caller:
         await caller.result("refund", order="o8")
@@ -211,7 +211,7 @@ async def test_a_yes_of_more_than_a_day_ago_is_asked_for_anew():
         assert not ran
 
 
-async def test_it_outlives_the_process_that_asked_and_the_one_where_it_is_decided(revision):
+async def test_approval_survives_restarts_before_and_after_the_decision(revision):
     clock, store, ran = Clock(), MemoryStore(), list[str]()
     async with issuing(clock) as issuer:
 
@@ -231,7 +231,7 @@ async def test_it_outlives_the_process_that_asked_and_the_one_where_it_is_decide
 
 
 @pytest.mark.parametrize("tool", ["refund", "ship"])
-async def test_a_name_that_nobody_has_is_told_with_what_to_set(tool):
+async def test_unknown_approver_error_names_the_setting(tool):
     async with approving(shop(), approvers=()) as here, here.asking() as caller:
         told = await caller.result(tool, order="o8")
         assert told.is_error
@@ -239,7 +239,7 @@ async def test_a_name_that_nobody_has_is_told_with_what_to_set(tool):
         assert await here.env.elicitations() == []
 
 
-async def test_on_ones_own_machine_deciding_for_oneself_has_to_be_allowed():
+async def test_self_approval_on_own_machine_requires_a_setting():
     me = Approver(name="finance", is_local=True)
     async with caller_of(shop(), MODERN, who=IdentitySettings(approvers=(me,))) as (_, caller):
         assert "ELICIT_APPROVERS_ASKER" in await caller.text("refund", order="o8")
@@ -254,7 +254,7 @@ async def test_on_ones_own_machine_deciding_for_oneself_has_to_be_allowed():
         assert await caller.text("refund", order="o8") == "o8 is paid back"
 
 
-async def test_a_caller_who_cannot_be_told_from_the_approvers_is_refused():
+async def test_approval_with_incompatible_identification_is_refused():
     users = Approver(name="finance", users=frozenset({"ann"}))
     async with approving(shop(), approvers=(users,)) as here, here.asking() as caller:
         said = await caller.text("refund", order="o8")
@@ -262,7 +262,7 @@ async def test_a_caller_who_cannot_be_told_from_the_approvers_is_refused():
         assert await here.env.elicitations() == []
 
 
-async def test_two_questions_of_one_call_wait_for_two_approvers(library: Any):
+async def test_two_questions_of_a_call_wait_for_two_approvers(library: Any):
     legal = Approver(name="legal", subjects=frozenset({"lea"}))
     server = new_server(library)
 
@@ -283,7 +283,7 @@ async def test_two_questions_of_one_call_wait_for_two_approvers(library: Any):
         assert await caller.text("sign") == "(True, False)"
 
 
-async def test_the_model_gives_up_and_never_says_yes(revision):
+async def test_model_can_withdraw_but_not_approve(revision):
     async with approving(shop()) as here, here.asking(revision=revision, declares=None) as caller:
         link = link_in(await caller.result("refund", order="o8"))
         id = here.env.id_of(link)
@@ -297,7 +297,7 @@ async def test_the_model_gives_up_and_never_says_yes(revision):
         assert (await here.env.status(link)) is Status.CANCELLED
 
 
-def test_a_gate_for_others_has_a_day_and_keeps_no_yes():
+def test_approval_timeout_is_a_day_and_bad_approver_names_are_refused():
     assert elicit.confirm("Pay?", approver="finance").timeout == timedelta(days=1)
     assert elicit.confirm("Pay?").timeout == timedelta(minutes=5)
     for wrong in ("", "Finance", "a b", "x" * 33):

@@ -27,7 +27,7 @@ async def asked_in(here: ApprovalEnv, client: TaskClient, task: str) -> Elicitat
 
 
 @pytest.mark.every_way
-async def test_an_approver_takes_two_days_and_two_restarts(library, revision):
+async def test_approval_in_a_task_survives_two_days_and_two_restarts(library, revision):
     clock, store, ran = Clock(), MemoryStore(), list[str]()
     async with issuing(clock) as issuer:
 
@@ -60,7 +60,7 @@ async def test_an_approver_takes_two_days_and_two_restarts(library, revision):
         assert ran == ["o8"]
 
 
-async def test_no_client_is_asked_what_others_decide(revision):
+async def test_client_cannot_answer_an_approval_for_others(revision):
     async with (
         approving(shop()) as here,
         task_client(here.env, revision, headers=here.bearer("alice")) as client,
@@ -79,7 +79,7 @@ async def test_no_client_is_asked_what_others_decide(revision):
         assert "No stock" in await client.text(task)
 
 
-async def test_the_result_of_a_task_is_no_word_that_it_waits():
+async def test_task_result_waits_for_the_approval():
     async with (
         approving(shop()) as here,
         task_client(here.env, LEGACY, headers=here.bearer("alice")) as client,
@@ -95,7 +95,7 @@ async def test_the_result_of_a_task_is_no_word_that_it_waits():
         assert await soon(result) == "accepted: shipped"
 
 
-async def test_of_two_questions_the_client_has_its_persons_own(revision):
+async def test_client_is_sent_only_its_own_persons_question(revision):
     server = new_server("mcp")
 
     @server.tool()
@@ -148,7 +148,7 @@ class Noting:
         self.told.append((f"{question.status} {question.by}", question.message))
 
 
-async def test_a_hook_runs_once_for_a_question_however_often_a_body_does(revision):
+async def test_plugin_hook_runs_once_per_question_if_the_tool_runs_again(revision):
     clock, server, noting, began = Clock(), new_server("mcp"), Noting(), list[None]()
 
     @server.tool()

@@ -20,7 +20,7 @@ TEA = elicit.payment(Money("9.00", "EUR"), "Tea")
 KEY = elicit.secret("The key of the tea room")
 
 
-async def test_a_def_tool_calls_an_api_with_what_it_needs(server, revision):
+async def test_def_tool_calls_an_api_with_the_needed_account(server, revision):
     threads = set[int]()
 
     @server.tool()
@@ -39,7 +39,7 @@ async def test_a_def_tool_calls_an_api_with_what_it_needs(server, revision):
     assert threading.get_ident() not in threads
 
 
-async def test_the_sample_of_the_document_runs(revision):
+async def test_documented_def_tool_sample_runs(revision):
     (sample,) = re.findall(r"```py\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
     module = ModuleType("sample")
     exec(sample, vars(module))  # noqa: S102 - it is our own
@@ -48,7 +48,7 @@ async def test_the_sample_of_the_document_runs(revision):
         assert "octocat/hello-sandbox" in (await person.call("list_my_repositories")).text
 
 
-async def test_it_gets_each_of_several_as_often_as_it_likes(server, revision):
+async def test_def_tool_can_read_several_needs_repeatedly(server, revision):
     @server.tool()
     @elicit.needs(ACCOUNT, TEA)
     @elicit.needs(KEY)
@@ -66,7 +66,7 @@ async def test_it_gets_each_of_several_as_often_as_it_likes(server, revision):
         assert [payment.status for payment in await person.payments()] == ["spent"]
 
 
-async def test_what_it_needs_stands_in_no_schema(server):
+async def test_needs_of_a_def_tool_are_not_in_its_schema(server):
     @server.tool()
     @elicit.needs(ACCOUNT)
     def greet(name: str) -> str:
@@ -77,7 +77,7 @@ async def test_what_it_needs_stands_in_no_schema(server):
         assert list(tool.input_schema["properties"]) == ["name"]
 
 
-async def test_a_key_that_is_refused_is_renewed_for_all_the_threads_of_a_tool(server, revision):
+async def test_refused_access_token_is_renewed_for_all_threads_of_a_def_tool(server, revision):
     @server.tool()
     @elicit.needs(ACCOUNT)
     def ask_often() -> str:
@@ -92,7 +92,7 @@ async def test_a_key_that_is_refused_is_renewed_for_all_the_threads_of_a_tool(se
         assert (await person.call("ask_often")).text == "200"
 
 
-async def test_a_no_keeps_it_from_starting(server, revision):
+async def test_decline_prevents_a_def_tool_from_starting(server, revision):
     begun: list[bool] = []
 
     @server.tool()
@@ -107,7 +107,7 @@ async def test_a_no_keeps_it_from_starting(server, revision):
     assert not begun
 
 
-async def test_what_it_does_not_need_it_does_not_get(server):
+async def test_needed_without_a_declared_need_is_an_error(server):
     @server.tool()
     def serve_tea() -> str:
         return str(elicit.needed(TEA).price)
@@ -124,7 +124,7 @@ async def test_what_it_does_not_need_it_does_not_get(server):
             assert "Mark the tool with @elicit.needs" in heard.text
 
 
-async def test_an_async_tool_may_read_it_and_is_kept_from_blocking_everybody(server):
+async def test_async_tool_can_read_needs_but_not_use_the_sync_client(server):
     @server.tool()
     @elicit.needs(ACCOUNT)
     async def greet() -> str:
@@ -157,7 +157,7 @@ async def test_an_async_tool_may_read_it_and_is_kept_from_blocking_everybody(ser
         assert (await person.call("work_in_a_thread")).text == "200"
 
 
-async def test_a_question_that_is_left_in_a_def_tool_is_told_with_the_way_out(server):
+async def test_unasked_question_in_a_def_tool_suggests_needed(server):
     @server.tool()
     def serve_tea() -> str:
         _ = elicit.confirm("Tea?")
@@ -176,7 +176,7 @@ async def test_a_question_that_is_left_in_a_def_tool_is_told_with_the_way_out(se
         assert "plain `def`" not in (await person.call("serve_coffee")).text
 
 
-async def test_the_key_goes_to_the_providers_hosts_only(server):
+async def test_sync_client_sends_the_access_token_to_provider_hosts_only(server):
     heard: list[httpx.Request] = []
 
     def elsewhere(request: httpx.Request) -> httpx.Response:

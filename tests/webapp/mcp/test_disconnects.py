@@ -78,7 +78,7 @@ async def bodies_are_over(env: ServerEnv) -> None:
     await eventually(lambda: not len(env.service.running_tools))
 
 
-async def test_a_client_that_gives_up_waiting_ends_the_wait_and_not_the_question(server, revision):
+async def test_question_stays_open_when_the_client_stops_waiting(server, revision):
     work = Work(server)
     work.gate.set()
     async with caller_of(server, revision) as (env, caller):
@@ -94,7 +94,7 @@ async def test_a_client_that_gives_up_waiting_ends_the_wait_and_not_the_question
         assert not caller.has_links_left
 
 
-async def test_an_answer_that_finds_nobody_waiting_is_there_for_the_same_call(server, revision):
+async def test_answer_without_a_waiting_call_is_stored_for_the_same_call(server, revision):
     work = Work(server)
     work.gate.set()
     async with caller_of(server, revision) as (env, caller):
@@ -105,7 +105,7 @@ async def test_an_answer_that_finds_nobody_waiting_is_there_for_the_same_call(se
 
 
 @pytest.mark.every_way
-async def test_a_body_that_took_its_answer_runs_to_its_end_without_the_client(server, revision):
+async def test_tool_with_its_answer_finishes_without_the_client(server, revision):
     work = Work(server)
     async with caller_of(server, revision) as (env, caller):
         await work.is_begun(env, caller)
@@ -116,7 +116,7 @@ async def test_a_body_that_took_its_answer_runs_to_its_end_without_the_client(se
         assert (work.began, work.ended) == (1, 1)
 
 
-async def test_the_same_call_waits_for_a_body_that_still_works(server, revision):
+async def test_same_call_waits_for_a_running_tool(server, revision):
     work = Work(server)
     async with caller_of(server, revision) as (env, caller):
         await work.is_begun(env, caller)
@@ -127,7 +127,7 @@ async def test_the_same_call_waits_for_a_body_that_still_works(server, revision)
         assert (work.began, work.ended) == (1, 1)
 
 
-async def test_a_kept_result_is_handed_out_once_and_the_next_call_is_a_new_wish(server, revision):
+async def test_stored_result_is_returned_once_and_the_next_call_asks_again(server, revision):
     work = Work(server)
     async with caller_of(server, revision) as (env, caller):
         await work.is_begun(env, caller)
@@ -140,7 +140,7 @@ async def test_a_kept_result_is_handed_out_once_and_the_next_call_is_a_new_wish(
 
 
 @pytest.mark.every_way
-async def test_a_line_that_is_cut_while_waiting_loses_nothing(server, revision):
+async def test_disconnect_while_waiting_loses_nothing(server, revision):
     """A client with a 60-second timeout cuts the connection without telling the server."""
     work = Work(server)
     work.gate.set()
@@ -157,7 +157,7 @@ async def test_a_line_that_is_cut_while_waiting_loses_nothing(server, revision):
         assert work.began == 1
 
 
-async def test_a_line_that_is_cut_while_the_body_works_keeps_the_result(server, revision):
+async def test_disconnect_during_the_tool_stores_the_result(server, revision):
     work = Work(server)
     async with caller_of(server, revision) as (env, caller):
         lost = await lost_call(env, caller, revision)
@@ -170,7 +170,7 @@ async def test_a_line_that_is_cut_while_the_body_works_keeps_the_result(server, 
         assert (work.began, work.ended) == (1, 1)
 
 
-async def test_a_legacy_client_whose_line_was_cut_may_come_back_while_the_body_works(server):
+async def test_legacy_client_can_return_while_the_tool_runs(server):
     work = Work(server)
     async with caller_of(server, LEGACY) as (env, caller):
         lost = await lost_call(env, caller, LEGACY)
@@ -185,7 +185,7 @@ async def test_a_legacy_client_whose_line_was_cut_may_come_back_while_the_body_w
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_body_without_an_answer_ends_with_its_client(server, when):
+async def test_tool_without_an_answer_is_cancelled_when_its_client_disconnects(server, when):
     """A tool of 2026-07-28 without a claimed answer is cancelled when its client disconnects."""
     started, ended = asyncio.Event(), asyncio.Event()
 

@@ -52,7 +52,7 @@ async def is_ready(env: ServerEnv) -> bool:
 
 
 @pytest.mark.every_way
-async def test_a_held_call_is_told_to_come_again_and_goes_on_in_the_next_process(
+async def test_waiting_call_is_answered_at_shutdown_and_resumes_in_the_next_process(
     library, revision, tmp_path
 ):
     # finding: R5
@@ -75,7 +75,7 @@ async def test_a_held_call_is_told_to_come_again_and_goes_on_in_the_next_process
         assert text_of(await soon(held)) == "signed in: ann"
 
 
-async def test_a_call_that_waits_for_the_same_call_made_again_is_answered_too(server, revision):
+async def test_repeated_waiting_call_is_answered_at_shutdown(server, revision):
     # finding: R5
     async with caller_of(server, revision, declares=None) as (env, caller):
         first = await caller.link_in_result("sign_in")
@@ -85,7 +85,7 @@ async def test_a_call_that_waits_for_the_same_call_made_again_is_answered_too(se
         assert env.id_of(link_in(await soon(again))) == env.id_of(first)
 
 
-async def test_a_call_whose_form_the_client_shows_gets_the_link_to_our_page(server):
+async def test_call_with_a_form_in_the_client_gets_a_page_link_at_shutdown(server):
     # finding: R5
     nobody = asyncio.Queue[str]()
     async with caller_of(server, LEGACY, declares=FORM, typed=nobody) as (env, caller):
@@ -97,7 +97,7 @@ async def test_a_call_whose_form_the_client_shows_gets_the_link_to_our_page(serv
         assert env.id_of(link_in(result))
 
 
-async def test_a_call_that_comes_while_it_ends_is_not_held(server, revision):
+async def test_call_during_shutdown_is_answered_without_waiting(server, revision):
     # finding: R5
     async with caller_of(server, revision) as (env, caller):
         await soon(env.service.drain(within=AN_HOUR))
@@ -106,7 +106,7 @@ async def test_a_call_that_comes_while_it_ends_is_not_held(server, revision):
         assert env.id_of(link_in(result)) == asked.id
 
 
-async def test_a_tool_at_work_finishes_within_the_grace(library, revision):
+async def test_running_tool_finishes_within_the_shutdown_grace(library, revision):
     # finding: R5
     server, begun, goes_on = new_server(library), asyncio.Event(), asyncio.Event()
 

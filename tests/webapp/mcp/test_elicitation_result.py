@@ -111,7 +111,7 @@ async def row_of(env: ServerEnv, id: str) -> Elicitation:
 
 
 @pytest.mark.parametrize("declared", ["both", "form", "url", "nothing"])
-async def test_it_is_listed_for_clients_that_cannot_elicit_and_no_other(
+async def test_result_tool_is_listed_only_for_clients_without_elicitation(
     server, shop: Shop, revision, declared
 ):
     # parity: F12
@@ -126,7 +126,7 @@ async def test_it_is_listed_for_clients_that_cannot_elicit_and_no_other(
             assert "elicitId" not in text_of(refused)
 
 
-async def test_a_tool_of_the_authors_by_that_name_stays_the_authors(server, revision):
+async def test_authors_tool_with_the_result_tools_name_is_preserved(server, revision):
     @server.tool(name=RESULT_TOOL)
     async def mine(elicitId: str) -> str:  # noqa: N803 - the name in our own tool
         return f"mine {elicitId}"
@@ -137,7 +137,7 @@ async def test_a_tool_of_the_authors_by_that_name_stays_the_authors(server, revi
         assert await caller.text(RESULT_TOOL, elicitId="x") == "mine x"
 
 
-async def test_the_link_comes_with_the_facts_for_programs(server, shop: Shop, revision):
+async def test_link_result_includes_machine_readable_details(server, shop: Shop, revision):
     # parity: F12
     # parity: T9
     async with silent(server, revision) as (_, caller):
@@ -160,7 +160,7 @@ async def test_the_link_comes_with_the_facts_for_programs(server, shop: Shop, re
         assert delete["schema"] == {"type": "object", "properties": {}}
 
 
-async def test_what_a_tool_gives_another_is_not_among_the_facts(revision):
+async def test_nested_call_arguments_are_not_in_the_pending_details(revision):
     # parity: T9
     server = new_server("fastmcp")
 
@@ -180,7 +180,7 @@ async def test_what_a_tool_gives_another_is_not_among_the_facts(revision):
 
 
 @pytest.mark.every_way
-async def test_it_waits_and_gives_the_tools_own_result(server, revision):
+async def test_result_tool_waits_and_returns_the_tools_own_result(server, revision):
     # parity: F12
     # parity: T9
     shop = Shop(server)
@@ -198,7 +198,7 @@ async def test_it_waits_and_gives_the_tools_own_result(server, revision):
         assert len(runs) == 1
 
 
-async def test_it_takes_over_from_the_same_call_that_waits(server, shop: Shop, revision):
+async def test_result_tool_supersedes_the_waiting_call(server, shop: Shop, revision):
     async with silent(server, revision) as (env, caller):
         shown = await caller.result("visit")
         older = caller.call("visit")
@@ -210,7 +210,7 @@ async def test_it_takes_over_from_the_same_call_that_waits(server, shop: Shop, r
         assert text_of(await soon(newer)) == "read terms"
 
 
-async def test_a_person_who_is_slow_is_waited_for_once_more(server, shop: Shop, revision):
+async def test_result_tool_can_wait_repeatedly_for_a_slow_person(server, shop: Shop, revision):
     async with silent(server, revision, limits=AT_ONCE) as (env, caller):
         shown = await caller.result("visit")
         for _ in range(2):
@@ -221,7 +221,7 @@ async def test_a_person_who_is_slow_is_waited_for_once_more(server, shop: Shop, 
         assert text_of(await gone_on(caller, shown)) == "read terms"
 
 
-async def test_a_decline_ends_the_tool_and_the_link(server, shop: Shop, revision):
+async def test_decline_by_the_result_tool_ends_the_tool_and_the_link(server, shop: Shop, revision):
     # parity: F12
     # parity: T9
     async with silent(server, revision) as (env, caller):
@@ -234,7 +234,9 @@ async def test_a_decline_ends_the_tool_and_the_link(server, shop: Shop, revision
         assert id_in(again) != id_in(shown)
 
 
-async def test_a_cancel_ends_the_tool_and_leaves_the_link(server, shop: Shop, revision):
+async def test_cancel_by_the_result_tool_ends_the_tool_but_not_the_link(
+    server, shop: Shop, revision
+):
     # parity: F12
     async with silent(server, revision) as (env, caller):
         shown = await caller.result("visit")
@@ -247,13 +249,13 @@ async def test_a_cancel_ends_the_tool_and_leaves_the_link(server, shop: Shop, re
 
 
 @pytest.mark.parametrize("no", ["decline", "cancel"])
-async def test_a_tool_that_takes_no_for_an_answer_says_so_itself(server, shop: Shop, revision, no):
+async def test_tool_handling_a_refusal_returns_its_own_result(server, shop: Shop, revision, no):
     async with silent(server, revision) as (_, caller):
         shown = await caller.result("delete")
         assert text_of(await gone_on(caller, shown, action=no)) == "kept"
 
 
-async def test_each_question_of_a_tool_has_an_answer_of_its_own(server, shop: Shop, revision):
+async def test_each_question_of_a_tool_gets_its_own_answer(server, shop: Shop, revision):
     # defect: frontmcp second question gets the first answer
     # parity: F12
     async with silent(server, revision, limits=AT_ONCE, who=MODEL_ANSWERS) as (env, caller):
@@ -270,7 +272,7 @@ async def test_each_question_of_a_tool_has_an_answer_of_its_own(server, shop: Sh
         assert text_of(told) == "one two"
 
 
-async def test_a_models_answer_to_a_form_is_marked_as_the_models(
+async def test_models_answer_to_a_form_is_marked_as_the_models(
     server, shop: Shop, revision, caplog
 ):
     # parity: F12
@@ -288,7 +290,7 @@ async def test_a_models_answer_to_a_form_is_marked_as_the_models(
         assert page.heading == "Answered for you"
 
 
-async def test_a_persons_answer_is_not_marked_so(server, shop: Shop, revision):
+async def test_persons_answer_is_not_marked_as_the_models(server, shop: Shop, revision):
     async with silent(server, revision, who=MODEL_ANSWERS) as (env, caller):
         shown = await caller.result("greet")
         person = await env.person()
@@ -299,7 +301,7 @@ async def test_a_persons_answer_is_not_marked_so(server, shop: Shop, revision):
 
 
 @pytest.mark.parametrize("content", [{}, {"first": 3}, {"years": 4}, {"first": "A", "x": 1}, "Ada"])
-async def test_a_models_answer_that_does_not_fit_ends_nothing(
+async def test_invalid_answer_of_the_model_leaves_the_question_open(
     server, shop: Shop, revision, content
 ):
     async with silent(server, revision, who=MODEL_ANSWERS) as (env, caller):
@@ -313,7 +315,7 @@ async def test_a_models_answer_that_does_not_fit_ends_nothing(
         assert text_of(fits) == "Ada True"
 
 
-async def test_without_the_operators_word_no_form_is_the_models(server, shop: Shop, revision):
+async def test_model_cannot_answer_forms_by_default(server, shop: Shop, revision):
     async with silent(server, revision) as (env, caller):
         (ours,) = [t for t in (await caller.client.list_tools()).tools if t.name == RESULT_TOOL]
         assert "content" not in ours.input_schema["properties"]
@@ -367,7 +369,7 @@ def add_kinds(server: Any) -> tuple[str, ...]:
     return "confirm", "url", "oauth", "payment", "secret", "gate"
 
 
-async def test_the_model_cannot_say_yes_to_any_kind(server, revision):
+async def test_model_cannot_accept_a_question_of_any_kind(server, revision):
     # parity: F12
     # parity: T9
     kinds = add_kinds(server)
@@ -400,14 +402,12 @@ async def test_the_model_cannot_say_yes_to_any_kind(server, revision):
         {"elicitId": "\ud800".encode("utf-8", "replace").decode(), "action": "cancel"},
     ],
 )
-async def test_it_takes_any_input(shop: Shop, server, revision, arguments):
+async def test_result_tool_handles_any_input(shop: Shop, server, revision, arguments):
     async with silent(server, revision) as (_, caller):
         assert (await caller.result(RESULT_TOOL, **arguments)).is_error
 
 
-async def test_other_words_beside_the_id_change_neither_tool_nor_arguments(
-    server, shop: Shop, revision
-):
+async def test_extra_arguments_of_the_result_tool_are_ignored(server, shop: Shop, revision):
     async with silent(server, revision, limits=AT_ONCE) as (_, caller):
         shown = await caller.result("visit", page="price")
         more = {"name": "delete", "tool": "delete", "arguments": {"page": "x"}, "page": "y"}
@@ -415,7 +415,7 @@ async def test_other_words_beside_the_id_change_neither_tool_nor_arguments(
         assert shop.began == ["price", "price"]
 
 
-async def test_an_id_of_anything_else_is_no_question(server, shop: Shop, revision):
+async def test_invalid_question_ids_are_refused(server, shop: Shop, revision):
     async with silent(server, revision) as (env, caller):
         shown = await caller.result("visit")
         (run,) = await env.service.elicitations.all(Run)
@@ -427,7 +427,7 @@ async def test_an_id_of_anything_else_is_no_question(server, shop: Shop, revisio
         assert shop.began == ["terms"]
 
 
-async def test_what_is_settled_is_not_run_afresh(server, shop: Shop, revision):
+async def test_ended_question_does_not_run_the_tool_again(server, shop: Shop, revision):
     # parity: F12
     async with silent(server, revision) as (env, caller):
         shown = await caller.result("visit")
@@ -444,7 +444,7 @@ async def test_what_is_settled_is_not_run_afresh(server, shop: Shop, revision):
         assert len(await env.elicitations()) == 1
 
 
-async def test_when_the_result_is_wiped_nothing_is_run(server, revision):
+async def test_expired_result_does_not_run_the_tool_again(server, revision):
     shop = Shop(server)
     async with caller_at_sandbox(server, revision, declares=None) as (at, caller):
         shown = await caller.result("visit")
@@ -458,9 +458,7 @@ async def test_when_the_result_is_wiped_nothing_is_run(server, revision):
 
 
 @pytest.mark.every_way
-async def test_a_result_too_long_to_be_kept_is_given_once_and_nothing_is_run_again(
-    library, revision
-):
+async def test_oversized_result_is_returned_once_and_the_tool_is_not_run_again(library, revision):
     server, ran = new_server(library), list[str]()
 
     @server.tool()
@@ -482,7 +480,7 @@ async def test_a_result_too_long_to_be_kept_is_given_once_and_nothing_is_run_aga
         assert len(await env.elicitations()) == 1
 
 
-async def test_after_a_result_too_long_to_be_kept_the_same_call_is_a_new_wish(server, revision):
+async def test_same_call_after_an_oversized_result_asks_again(server, revision):
     @server.tool()
     async def export() -> str:
         return "x" * RESULT_BYTES_AT_MOST if await elicit.confirm("Export it?") else "kept"
@@ -500,7 +498,7 @@ async def test_after_a_result_too_long_to_be_kept_the_same_call_is_a_new_wish(se
         assert text_of(told) == "kept"
 
 
-async def test_another_client_of_the_same_person_gets_nothing_by_the_id(
+async def test_another_client_of_the_same_person_cannot_use_the_question_id(
     server, shop: Shop, revision
 ):
     # parity: F12
@@ -516,7 +514,7 @@ async def test_another_client_of_the_same_person_gets_nothing_by_the_id(
         assert (await row_of(env, id_in(shown))).status is Status.PENDING
 
 
-async def test_another_person_gets_nothing_by_the_id(revision):
+async def test_another_person_cannot_use_the_question_id(revision):
     # parity: F12
     # defect: frontmcp another session answers
     from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
@@ -540,7 +538,7 @@ async def test_another_person_gets_nothing_by_the_id(revision):
         assert shop.began == ["terms"]
 
 
-async def test_arguments_too_long_to_be_kept_are_given_again(server, shop: Shop, revision):
+async def test_oversized_arguments_must_be_sent_again(server, shop: Shop, revision):
     note = "x" * ARGUMENTS_BYTES_AT_MOST
     async with silent(server, revision) as (env, caller):
         shown = await caller.result("visit", note=note)
@@ -550,7 +548,7 @@ async def test_arguments_too_long_to_be_kept_are_given_again(server, shop: Shop,
         assert await caller.text("visit", note=note) == "read terms"
 
 
-async def test_a_client_with_forms_and_letters_by_tool_goes_on_in_its_legs():
+async def test_client_with_forms_and_user_code_tool_answers_in_its_next_request():
     """A form that `elicitation_result` shows is answered in the client's next request."""
     from tests.support.guarded_server import TOKEN, new_guarded_server
 

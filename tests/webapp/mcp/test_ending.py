@@ -48,7 +48,7 @@ async def end_beside(clock: Clock, *, swallowed_at_most: int) -> tuple[float, bo
     return took, was_over
 
 
-def test_a_body_that_swallows_its_cancellation_is_not_waited_for_for_ever(caplog):
+def test_tool_swallowing_its_cancellation_does_not_block_shutdown(caplog):
     clock = Clock()
     loop = HandLoop(clock)
     with caplog.at_level(logging.ERROR):
@@ -59,7 +59,7 @@ def test_a_body_that_swallows_its_cancellation_is_not_waited_for_for_ever(caplog
     assert [record.message for record in caplog.records] == ["call.not_ended"]
 
 
-def test_a_body_that_ends_when_it_is_told_costs_no_time():
+def test_tool_ending_when_cancelled_does_not_delay_shutdown():
     clock = Clock()
     loop = HandLoop(clock)
     assert loop.run_until_complete(end_beside(clock, swallowed_at_most=0)) == (0.0, True)
@@ -112,7 +112,9 @@ class Orphaned:
         (900.0, False, None, 611),
     ],
 )
-def test_an_orphan_has_its_time_and_what_it_does_once_the_grace(work_takes, is_paid, done, over):
+def test_abandoned_call_ends_after_its_limit_and_once_gets_the_grace(
+    work_takes, is_paid, done, over
+):
     # finding: R14
     orphaned = Orphaned(Clock())
     loop = HandLoop(orphaned.clock)
@@ -129,7 +131,7 @@ def test_an_orphan_has_its_time_and_what_it_does_once_the_grace(work_takes, is_p
     ("work_takes", "done", "over"),
     [(30.0, 30, 30), (605.0, 605, 605), (900.0, None, 611)],
 )
-def test_a_call_that_is_cancelled_inside_once_has_its_time_too(work_takes, done, over):
+def test_call_cancelled_inside_once_gets_the_grace(work_takes, done, over):
     # finding: R14
     cancelled = Orphaned(Clock())
     loop = HandLoop(cancelled.clock)

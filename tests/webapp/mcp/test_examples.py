@@ -35,7 +35,7 @@ def at(example: str, revision: str, way: str) -> AbstractAsyncContextManager[Ask
     return elicit_person(module.mcp, revision=protocol, declares=WAYS[way])
 
 
-async def test_an_account_is_deleted_when_that_is_confirmed(revision, way):
+async def test_delete_account_runs_after_confirmation(revision, way):
     # parity: F16
     async with at("approvals", revision, way) as person:
         person.fills(confirmed=True, reason="Asked for by mail.")
@@ -45,7 +45,7 @@ async def test_an_account_is_deleted_when_that_is_confirmed(revision, way):
         assert "not confirmed" in (await person.call("delete_account", user="u2")).text
 
 
-async def test_a_large_expense_is_approved_first(revision, way):
+async def test_large_expense_requires_approval(revision, way):
     # parity: F16
     async with at("approvals", revision, way) as person:
         small = await person.call("file_expense", description="Tea", amount=12.5)
@@ -62,7 +62,7 @@ async def test_a_large_expense_is_approved_first(revision, way):
         assert approved.text == "e8 is approved."
 
 
-async def test_a_transfer_takes_two_steps(revision, way):
+async def test_transfer_requires_two_steps(revision, way):
     # parity: F16
     async with at("approvals", revision, way) as person:
         transfer: Mapping[str, Any] = {"source": "a", "target": "b", "amount": 7.0}
@@ -77,14 +77,14 @@ async def test_a_transfer_takes_two_steps(revision, way):
         assert [told.timeout for told in codes] == [timedelta(minutes=2)] * 2
 
 
-async def test_github_is_connected(revision, way):
+async def test_connect_github_connects_the_account(revision, way):
     # parity: F16
     async with at("approvals", revision, way) as person:
         person.connects()
         assert (await person.call("connect_github")).text == "Connected as octocat."
 
 
-async def test_a_file_is_deleted_with_a_yes_or_by_saying_so(revision, way):
+async def test_delete_file_requires_acceptance_or_the_sure_argument(revision, way):
     # parity: F16
     async with at("approvals", revision, way) as person:
         if "form" in WAYS[way]:
@@ -95,7 +95,7 @@ async def test_a_file_is_deleted_with_a_yes_or_by_saying_so(revision, way):
         assert (await person.call("delete_file", path="x", sure=True)).text == "x is deleted."
 
 
-async def test_an_issue_is_created_behind_the_gate(revision, way):
+async def test_create_issue_requires_gate_approval(revision, way):
     async with at("issues", revision, way) as person:
         person.accepts()
         person.connects()
@@ -103,7 +103,7 @@ async def test_an_issue_is_created_behind_the_gate(revision, way):
         assert heard.text.endswith("'More tea' in octocat/tea, as octocat")
 
 
-async def test_a_warehouse_is_chosen_and_to_dos_are_removed(revision, way):
+async def test_check_stock_asks_for_a_warehouse_and_clear_completed_for_approval(revision, way):
     async with at("stock", revision, way) as person:
         person.fills(warehouse="north")
         assert (await person.call("check_stock")).text == "north: 12 boxes"
@@ -111,7 +111,7 @@ async def test_a_warehouse_is_chosen_and_to_dos_are_removed(revision, way):
         assert (await person.call("clear_completed")).text == "Removed 2."
 
 
-async def test_members_have_paid_and_connected_before_it_starts(revision, way):
+async def test_premium_report_requires_connection_and_payment(revision, way):
     async with at("membership", revision, way) as person:
         person.fills(theme="dark", language="French")
         assert (await person.call("configure")).text == "dark, in French"
@@ -125,7 +125,7 @@ async def test_members_have_paid_and_connected_before_it_starts(revision, way):
 
 
 @pytest.mark.parametrize("example", ["my_tools", "my_tools_fastmcp"])
-async def test_lunch_is_chosen_at_the_authors_own_page(revision, way, example):
+async def test_order_lunch_uses_the_choice_on_the_authors_page(revision, way, example):
     async with at(example, revision, way) as person:
         person.visits(dish="soup")
         assert (await person.call("order_lunch")).text == "The person would like soup."

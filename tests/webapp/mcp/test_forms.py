@@ -55,7 +55,7 @@ def server(server: Any) -> Any:
 
 
 @pytest.mark.parametrize("declared", IN_CLIENT)
-async def test_a_client_with_form_mode_shows_the_form_itself(server, revision, declared):
+async def test_client_with_form_mode_shows_the_form(server, revision, declared):
     # parity: T3
     # parity: E7
     # parity: E11
@@ -73,7 +73,7 @@ async def test_a_client_with_form_mode_shows_the_form_itself(server, revision, d
         assert not caller.completed
 
 
-async def test_without_form_mode_it_is_a_page_of_ours(server, revision):
+async def test_form_without_form_mode_is_answered_on_a_page(server, revision):
     only_url = types.ElicitationCapability(url=types.UrlElicitationCapability())
     async with caller_of(server, revision, declares=only_url) as (env, caller):
         call = caller.call("file_expense")
@@ -91,7 +91,7 @@ async def test_without_form_mode_it_is_a_page_of_ours(server, revision):
         assert (await person.visit(link)).heading == "Sent"
 
 
-async def test_a_client_with_nothing_gets_a_link_to_the_page(server, revision):
+async def test_client_without_elicitation_gets_a_link_to_the_page(server, revision):
     async with caller_of(server, revision, declares=None) as (env, caller):
         first = await caller.result("delete", count=5)
         link = link_in(first)
@@ -105,7 +105,7 @@ async def test_a_client_with_nothing_gets_a_link_to_the_page(server, revision):
 
 
 @pytest.mark.parametrize("no", ["decline", "cancel"])
-async def test_every_no_to_a_confirmation_is_false(server, revision, no):
+async def test_declined_or_cancelled_confirmation_is_false(server, revision, no):
     # parity: T3
     # parity: E2
     async with caller_of(server, revision, declares=BOTH, fills=[no, {}]) as (_, caller):
@@ -116,7 +116,7 @@ async def test_every_no_to_a_confirmation_is_false(server, revision, no):
         assert await caller.text("delete", count=5) == "deleted"
 
 
-async def test_what_does_not_fit_ends_the_question_and_says_where(server, revision):
+async def test_invalid_answer_fails_the_question_and_names_the_fields(server, revision):
     # parity: F6
     # defect: frontmcp unvalidated content
     fills: Fills = [{"amount": 9000, "category": "fun"}]
@@ -131,7 +131,7 @@ async def test_what_does_not_fit_ends_the_question_and_says_where(server, revisi
         assert [row.status for row in await env.elicitations()] == [Status.FAILED]
 
 
-async def test_a_form_without_a_schema_asks_for_one_text(server, revision):
+async def test_form_without_schema_asks_for_a_single_text(server, revision):
     # parity: E3
     # parity: E5
     async with caller_of(
@@ -142,14 +142,14 @@ async def test_a_form_without_a_schema_asks_for_one_text(server, revision):
         assert list(caller.forms[0].requested_schema["properties"]) == ["response"]
 
 
-async def test_the_body_runs_again_and_the_answer_is_not_asked_twice(server):
+async def test_answer_is_reused_when_the_tool_runs_again(server):
     fills = [{"response": "Ada"}]
     async with caller_of(server, MODERN, declares=FORM, fills=fills) as (env, caller):
         assert await caller.text("ask_name") == "hello Ada"
         assert len(caller.forms) == len(await env.elicitations()) == 1
 
 
-async def test_a_form_that_was_dismissed_is_not_shown_again_in_the_same_call(server, revision):
+async def test_dismissed_form_is_not_shown_again_in_the_same_call(server, revision):
     @server.tool()
     async def ask_twice() -> str:
         name = await elicit.form("Who are you?").or_none()
@@ -161,7 +161,7 @@ async def test_a_form_that_was_dismissed_is_not_shown_again_in_the_same_call(ser
         assert len(caller.forms) == 1
 
 
-async def test_an_answer_stays_while_the_call_that_asked_goes_on_to_a_longer_question():
+async def test_answers_stay_valid_while_the_call_asks_a_longer_question():
     server = new_server("mcp")
 
     @server.tool()
@@ -181,7 +181,7 @@ async def test_an_answer_stays_while_the_call_that_asked_goes_on_to_a_longer_que
         assert len(caller.forms) == 2
 
 
-async def test_a_later_call_gets_an_answer_of_the_last_two_minutes_only():
+async def test_later_call_reuses_answers_for_two_minutes_only():
     server = new_server("mcp")
 
     @server.tool()
@@ -199,7 +199,7 @@ async def test_a_later_call_gets_an_answer_of_the_last_two_minutes_only():
 
 
 @pytest.mark.parametrize("tool", ["ask_name", "delete"])
-async def test_an_answer_that_comes_after_its_time_is_none(server, tool):
+async def test_answer_after_the_timeout_is_ignored(server, tool):
     fills: Fills = [{"response": "Ada"}] if tool == "ask_name" else [{}]
     arguments: dict[str, Any] = {} if tool == "ask_name" else {"count": 5}
     async with caller_at_sandbox(server, MODERN, declares=FORM, fills=fills) as (at, caller):
@@ -210,7 +210,7 @@ async def test_an_answer_that_comes_after_its_time_is_none(server, tool):
         assert [row.status for row in await at.env.elicitations()] == [Status.EXPIRED]
 
 
-async def test_what_stands_in_one_argument_does_not_look_like_another(server):
+async def test_argument_value_cannot_imitate_another_argument(server):
     @server.tool()
     async def pay(to: str) -> str:
         about: dict[str, Json] = {"amount": 1_000_000, "to": to}
@@ -223,7 +223,7 @@ async def test_what_stands_in_one_argument_does_not_look_like_another(server):
         assert form.message == 'Run pay?\namount: 1000000\nto: "ann\\namount: 1\\u2028\\u202e"'
 
 
-async def test_gathered_questions_are_asked_each_by_itself(server, revision):
+async def test_gathered_questions_are_asked_separately(server, revision):
     @server.tool()
     async def meet() -> str:
         names = await asyncio.gather(
@@ -237,7 +237,7 @@ async def test_gathered_questions_are_asked_each_by_itself(server, revision):
         assert len(await env.elicitations()) == 3
 
 
-async def test_what_the_authors_own_check_refuses_is_told_with_its_place(server, revision):
+async def test_authors_validation_error_names_the_field(server, revision):
     # parity: F6
     class Even(BaseModel):
         number: int
@@ -260,7 +260,7 @@ async def test_what_the_authors_own_check_refuses_is_told_with_its_place(server,
         assert result.meta["details"] == [{"path": "number", "message": "It must be even."}]
 
 
-async def test_an_optional_field_left_blank_is_no_fault(server, revision):
+async def test_blank_optional_field_is_valid(server, revision):
     class Visit(BaseModel):
         name: str
         nights: int = 1
@@ -276,7 +276,7 @@ async def test_an_optional_field_left_blank_is_no_fault(server, revision):
         assert await caller.text("book") == "Ann 1 None"
 
 
-async def test_an_old_yes_is_no_answer_to_a_new_question(server):
+async def test_old_acceptance_does_not_answer_a_new_question(server):
     ran: list[str] = []
 
     @server.tool(annotations=types.ToolAnnotations(destructive_hint=True))

@@ -96,7 +96,7 @@ def server(server: Any, ran: list[object]) -> Any:
 
 
 @pytest.mark.every_way
-async def test_a_destructive_tool_waits_for_a_yes_in_the_clients_form(server, revision, ran):
+async def test_destructive_tool_waits_for_acceptance_in_the_clients_form(server, revision, ran):
     # parity: T1
     # parity: E9
     # parity: T2
@@ -116,7 +116,7 @@ async def test_a_destructive_tool_waits_for_a_yes_in_the_clients_form(server, re
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("tool", ["marked_below", "marked_above", "marked_above_all"])
-async def test_a_marked_tool_waits_whatever_the_order_of_decorators(server, revision, ran, tool):
+async def test_gated_tool_waits_in_any_order_of_decorators(server, revision, ran, tool):
     # parity: T1
     fills = ["decline", "cancel", {}]
     async with caller_of(server, revision, declares=BOTH, fills=fills) as (_, caller):
@@ -130,7 +130,7 @@ async def test_a_marked_tool_waits_whatever_the_order_of_decorators(server, revi
         assert caller.forms[0].message == f"{says}\ncount: 1"
 
 
-async def test_with_url_mode_alone_it_is_a_page_of_ours(server, revision, ran):
+async def test_gate_with_url_mode_only_is_a_page(server, revision, ran):
     async with caller_of(server, revision, declares=URL) as (env, caller):
         call = caller.call("delete", count=5)
         link = await caller.link()
@@ -145,7 +145,7 @@ async def test_with_url_mode_alone_it_is_a_page_of_ours(server, revision, ran):
         assert (await person.visit(link)).heading == "Approved"
 
 
-async def test_a_client_with_nothing_gets_a_link_and_goes_on_by_the_same_call(
+async def test_client_without_elicitation_passes_the_gate_by_repeating_the_call(
     server, revision, ran
 ):
     async with caller_of(server, revision, declares=None) as (env, caller):
@@ -162,7 +162,7 @@ async def test_a_client_with_nothing_gets_a_link_and_goes_on_by_the_same_call(
         assert ran == [5]
 
 
-async def test_the_same_arguments_are_approved_for_a_while_and_others_are_not(server, revision):
+async def test_approval_covers_the_same_arguments_only(server, revision):
     fills = [{}, {}, "decline"]
     async with caller_of(server, revision, declares=BOTH, fills=fills) as (env, caller):
         for _ in range(3):
@@ -176,7 +176,7 @@ async def test_the_same_arguments_are_approved_for_a_while_and_others_are_not(se
         assert len(caller.forms) == 3
 
 
-async def test_only_the_page_makes_it_wider_and_for_this_tool_alone(server, revision):
+async def test_approval_of_a_whole_tool_is_given_only_on_the_page(server, revision):
     async with caller_of(server, revision, declares=URL) as (env, caller):
         call = caller.call("delete", count=5)
         link = await caller.link()
@@ -193,7 +193,7 @@ async def test_only_the_page_makes_it_wider_and_for_this_tool_alone(server, revi
         assert await caller.link()
 
 
-async def test_a_clients_form_makes_nothing_wider(server, revision):
+async def test_clients_form_cannot_widen_an_approval(server, revision):
     fills: list[Any] = [{"remember": "1", "content": True}, "decline"]
     async with caller_of(server, revision, declares=FORM, fills=fills) as (env, caller):
         assert await caller.text("delete", count=5) == "deleted 5"
@@ -202,7 +202,7 @@ async def test_a_clients_form_makes_nothing_wider(server, revision):
         assert approval.covers is not None
 
 
-async def test_what_is_not_gated_is_not_asked_about(server, revision):
+async def test_ungated_tool_asks_nothing(server, revision):
     async with caller_of(server, revision, declares=None) as (env, caller):
         assert await caller.text("look") == "seen"
         assert await caller.text("freed") == "done"
@@ -217,7 +217,9 @@ async def test_what_is_not_gated_is_not_asked_about(server, revision):
         (GatePolicy(gates_destructive=False, patterns=("look",)), {"marked_below", "look"}),
     ],
 )
-async def test_the_operator_says_what_else_is_gated(server, revision, policy: GatePolicy, gated):
+async def test_gate_policy_decides_which_tools_are_gated(
+    server, revision, policy: GatePolicy, gated
+):
     # parity: T1
     tools: dict[str, dict[str, Any]] = {
         "delete": {"count": 1},
@@ -235,7 +237,7 @@ async def test_the_operator_says_what_else_is_gated(server, revision, policy: Ga
         assert refused == gated
 
 
-async def test_two_identical_calls_at_once_are_one_question_and_one_run(server, revision, ran):
+async def test_two_concurrent_identical_calls_ask_and_run_once(server, revision, ran):
     async with (
         caller_of(server, revision, declares=URL) as (env, one),
         env.caller(revision, declares=URL) as other,
@@ -253,7 +255,7 @@ async def test_two_identical_calls_at_once_are_one_question_and_one_run(server, 
         assert len(await env.elicitations()) == 1
 
 
-async def test_the_gate_is_asked_once_a_call_however_many_legs_follow(server, revision, ran):
+async def test_gate_asks_once_per_call_with_several_requests(server, revision, ran):
     fills: list[Any] = [{}, {"response": "Ada"}, {"response": "Rome"}]
     async with caller_of(server, revision, declares=FORM, fills=fills) as (_, caller):
         assert await caller.text("rename") == "Ada in Rome"
@@ -261,7 +263,7 @@ async def test_the_gate_is_asked_once_a_call_however_many_legs_follow(server, re
         assert len(ran) == (1 if revision == LEGACY else 3)
 
 
-async def test_the_answer_to_one_gate_opens_no_other_call(server, ran):
+async def test_gate_answer_does_not_open_another_call(server, ran):
     async with caller_of(server, MODERN, declares=FORM) as (env, caller):
         asked = await caller.asked("delete", count=5)
         with pytest.raises(MCPError, match="requestState"):
@@ -277,7 +279,7 @@ async def test_the_answer_to_one_gate_opens_no_other_call(server, ran):
         assert len(await env.elicitations()) == 2
 
 
-async def test_the_yes_is_still_there_when_the_server_was_killed_meanwhile(library, tmp_path):
+async def test_gate_acceptance_survives_a_server_crash(library, tmp_path):
     def made() -> Any:
         server = new_server(library)
 
@@ -303,7 +305,7 @@ async def test_the_yes_is_still_there_when_the_server_was_killed_meanwhile(libra
         assert rows[0].status is Status.ACCEPTED
 
 
-async def test_the_model_approves_by_no_tool(server, revision, ran):
+async def test_model_cannot_approve_by_any_tool(server, revision, ran):
     # parity: T9
     @server.tool()
     async def finish(id: str) -> str:
@@ -325,7 +327,7 @@ async def test_the_model_approves_by_no_tool(server, revision, ran):
         assert await env.status(link_in(asked)) in (Status.PENDING, Status.OPENED)
 
 
-async def test_what_is_long_is_read_and_covered_whole(server, revision, ran):
+async def test_long_arguments_are_shown_and_approved_in_full(server, revision, ran):
     # parity: T2
     @server.tool()
     @elicit.gate
@@ -353,7 +355,7 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-async def test_the_mark_is_found_below_decorators_and_on_methods(library, ran):
+async def test_gate_mark_is_found_below_decorators_and_on_methods(library, ran):
     server = new_server(library)
 
     class Tools:
@@ -377,7 +379,7 @@ async def test_the_mark_is_found_below_decorators_and_on_methods(library, ran):
         assert not ran
 
 
-async def test_what_is_freed_frees_no_other_tool_that_shares_its_function(library, revision, ran):
+async def test_ungated_tool_does_not_ungate_others_with_the_same_function(library, revision, ran):
     server = new_server(library)
 
     class Box:
@@ -423,7 +425,7 @@ async def test_what_is_freed_frees_no_other_tool_that_shares_its_function(librar
         assert ran == ["there/a", "some"]
 
 
-async def test_the_mark_is_found_on_tools_of_mounted_servers(ran):
+async def test_gate_mark_is_found_on_tools_of_mounted_servers(ran):
 
     inner, middle, outer = FastMCP("inner"), FastMCP("middle"), FastMCP("shop")
 
@@ -445,7 +447,7 @@ async def test_the_mark_is_found_on_tools_of_mounted_servers(ran):
         assert caller.forms[0].message == "Run mid_in_wipe?"
 
 
-async def test_a_caller_without_a_name_has_no_approval_beyond_its_call(server, revision, ran):
+async def test_anonymous_callers_approval_is_for_a_single_call(server, revision, ran):
     async with caller_of(
         server,
         revision,
@@ -460,7 +462,7 @@ async def test_a_caller_without_a_name_has_no_approval_beyond_its_call(server, r
         assert not await env.service.kinds.gates.approvals.all()
 
 
-async def test_where_nobody_can_be_asked_the_gate_stays_shut(server, revision, ran):
+async def test_gated_tool_is_refused_if_no_person_can_be_asked(server, revision, ran):
     about: dict[str, Any] = {"headers": FROM_AFAR, "fills": [{}]}
     async with caller_of(server, revision, declares=BOTH, **about) as (_, caller):
         refused = await caller.result("delete", count=5)
@@ -496,7 +498,7 @@ async def _refused(
 
 
 @pytest.mark.parametrize("by", ["mark", "annotation"])
-async def test_a_tool_that_is_not_listed_is_gated_all_the_same(ran, by):
+async def test_unlisted_tool_is_gated(ran, by):
 
     class Hides(Middleware):
         async def on_list_tools(self, context: Any, call_next: Any) -> Any:
@@ -517,7 +519,7 @@ async def test_a_tool_that_is_not_listed_is_gated_all_the_same(ran, by):
 @pytest.mark.parametrize("gated_is_first", [True, False])
 @pytest.mark.parametrize("version", [None, "1.0"])
 @pytest.mark.parametrize("is_mounted", [False, True])
-async def test_the_gate_is_that_of_the_version_which_runs(ran, version, gated_is_first, is_mounted):
+async def test_gate_depends_on_the_running_version(ran, version, gated_is_first, is_mounted):
 
     def free() -> str:
         return "free"
@@ -541,7 +543,7 @@ async def test_the_gate_is_that_of_the_version_which_runs(ran, version, gated_is
         await _refused(at, name, says=f"Run {name}?", meta={"fastmcp": {"version": {"lt": "2"}}})
 
 
-async def test_the_mark_is_found_on_what_a_tool_is_made_into(ran):
+async def test_gate_mark_is_found_on_transformed_tools(ran):
 
     @elicit.gate
     async def made() -> str:
@@ -556,7 +558,7 @@ async def test_the_mark_is_found_on_what_a_tool_is_made_into(ran):
 
 @pytest.mark.parametrize("search", ["BM25SearchTransform", "RegexSearchTransform"])
 @pytest.mark.parametrize("is_mounted", [False, True])
-async def test_what_a_search_calls_for_the_model_is_gated_by_its_own_name(
+async def test_tool_called_through_search_is_gated_by_its_own_name(
     ran, revision, search, is_mounted
 ):
 
@@ -580,7 +582,7 @@ async def test_what_a_search_calls_for_the_model_is_gated_by_its_own_name(
         assert not await env.service.kinds.gates.approvals.all()
 
 
-async def test_a_tool_that_calls_a_gated_one_waits_for_it(ran, revision):
+async def test_tool_calling_a_gated_tool_waits_for_the_gate(ran, revision):
 
     server = FastMCP("shop")
 
@@ -604,7 +606,7 @@ async def test_a_tool_that_calls_a_gated_one_waits_for_it(ran, revision):
         assert says == ["Run wipe?\nwhat: a", "Run wipe?\nwhat: b"]
 
 
-async def test_what_a_client_calls_is_asked_once_however_it_comes_to_its_body(ran):
+async def test_gate_asks_once_for_mounted_and_renamed_tools(ran):
 
     inner, outer = FastMCP("inner"), FastMCP("shop")
     inner.tool(elicit.gate(_plain(_done)), name="wipe", annotations=DESTRUCTIVE)
@@ -620,9 +622,7 @@ async def test_what_a_client_calls_is_asked_once_however_it_comes_to_its_body(ra
         assert len(ours) == 1
 
 
-async def test_one_yes_lets_each_start_of_the_caller_run_it_and_once_does_its_work_once(
-    ran, revision
-):
+async def test_nested_approval_covers_reruns_of_the_caller_and_once_runs_once(ran, revision):
 
     server, work = FastMCP("shop"), list[str]()
 
@@ -652,9 +652,7 @@ async def test_one_yes_lets_each_start_of_the_caller_run_it_and_once_does_its_wo
 
 @pytest.mark.parametrize("by", ["server", "client"])
 @pytest.mark.parametrize("mounts", ["by_name", "renamed", "in_another", "later"])
-async def test_what_a_body_calls_on_a_mounted_server_is_asked_whatever_was_called_before(
-    ran, revision, mounts, by
-):
+async def test_nested_call_on_a_mounted_server_is_gated(ran, revision, mounts, by):
 
     outer, middle, inner = FastMCP("shop"), FastMCP("middle"), FastMCP("inner")
     inner.tool(_done, name="delete", annotations=DESTRUCTIVE)
@@ -683,7 +681,7 @@ async def test_what_a_body_calls_on_a_mounted_server_is_asked_whatever_was_calle
         assert [form.message for form in caller.forms] == ["Run delete?"] * 2
 
 
-async def test_a_no_to_what_a_tool_calls_is_none_for_what_stands_behind_it(ran, revision):
+async def test_declined_nested_call_does_not_settle_a_second_nested_call(ran, revision):
 
     outer, inner = FastMCP("shop"), FastMCP("inner")
     inner.tool(_done, name="delete", annotations=DESTRUCTIVE)
@@ -701,7 +699,7 @@ async def test_a_no_to_what_a_tool_calls_is_none_for_what_stands_behind_it(ran, 
         assert [form.message for form in caller.forms] == ["Run in_delete?", "Run delete?"]
 
 
-async def test_a_middleware_that_came_later_leads_past_no_gate(ran, revision):
+async def test_middleware_added_later_does_not_bypass_the_gate(ran, revision):
 
     class Renames(Middleware):
         async def on_call_tool(self, context: Any, call_next: Any) -> Any:
@@ -731,9 +729,7 @@ def _adds_a_tenant() -> Any:
 
 
 @pytest.mark.parametrize("is_mounted", [False, True])
-async def test_arguments_that_a_middleware_changes_are_asked_about_and_the_yes_is_kept(
-    ran, revision, is_mounted
-):
+async def test_arguments_changed_by_middleware_are_approved_as_changed(ran, revision, is_mounted):
 
     def delete(count: int, tenant: str = "") -> str:
         ran.append((count, tenant))
@@ -763,7 +759,7 @@ async def test_arguments_that_a_middleware_changes_are_asked_about_and_the_yes_i
         assert (await caller.result(name, count=2)).is_error
 
 
-async def test_another_version_that_a_body_calls_is_another_tool(ran, revision):
+async def test_nested_call_of_another_version_is_gated_separately(ran, revision):
 
     server = FastMCP("shop")
     server.tool(_done, name="wipe", version="1.0", annotations=DESTRUCTIVE)
@@ -779,9 +775,7 @@ async def test_another_version_that_a_body_calls_is_another_tool(ran, revision):
 
 
 @pytest.mark.parametrize("ends", ["time", "revoked", "neither"])
-async def test_a_yes_opens_for_the_legs_of_its_call_for_a_while_and_until_it_is_revoked(
-    library, ends
-):
+async def test_acceptance_covers_its_calls_requests_until_expiry_or_revocation(library, ends):
     server = new_server(library)
 
     @server.tool()
@@ -802,5 +796,5 @@ async def test_a_yes_opens_for_the_legs_of_its_call_for_a_while_and_until_it_is_
         assert said.message == ("Which name?" if ends == "neither" else "Run rename?")
 
 
-def test_a_yes_holds_for_its_call_as_long_as_an_approval_does():
+def test_gate_acceptance_lasts_as_long_as_an_approval():
     assert traits_of("gate").holds_for_its_call == APPROVED_FOR

@@ -31,7 +31,7 @@ def policy(*patterns: str) -> GatePolicy:
     return GatePolicy(patterns=patterns)
 
 
-async def test_a_name_that_is_no_tools_stops_the_start(library):
+async def test_gate_setting_with_unknown_tool_name_stops_startup(library):
     # finding: A7
     server = with_tools(new_server(library))
     await must_name_tools(policy("delete_file", "read_*"), server)
@@ -40,7 +40,7 @@ async def test_a_name_that_is_no_tools_stops_the_start(library):
             await must_name_tools(policy("read_file", word), server)
 
 
-async def test_a_pattern_without_a_tool_is_warned_of(library, caplog):
+async def test_gate_pattern_without_matching_tool_logs_a_warning(library, caplog):
     # finding: A7
     server = with_tools(new_server(library))
     with caplog.at_level(logging.WARNING):
@@ -51,7 +51,7 @@ async def test_a_pattern_without_a_tool_is_warned_of(library, caplog):
     assert (warning.message, vars(warning)["word"]) == ("gate.names_no_tool", "pay_*")
 
 
-async def test_an_approver_whom_nobody_is_is_warned_of(library, caplog):
+async def test_unknown_approver_logs_a_warning(library, caplog):
     server = with_tools(new_server(library))
 
     @server.tool()
@@ -68,7 +68,7 @@ async def test_an_approver_whom_nobody_is_is_warned_of(library, caplog):
     assert vars(warning)["needs"] == "[approvers.finance] in elicit.toml"
 
 
-async def test_what_is_mounted_has_its_own_name_and_the_one_that_it_is_listed_by():
+async def test_mounted_tool_matches_its_own_name_and_its_listed_name():
     # finding: A7
     server = FastMCP("shop")
     server.mount(with_tools(FastMCP("files")), namespace="files")
@@ -77,7 +77,7 @@ async def test_what_is_mounted_has_its_own_name_and_the_one_that_it_is_listed_by
         await must_name_tools(policy("file_read_file"), server)
 
 
-async def test_where_tools_may_come_later_a_name_is_only_warned_of(caplog):
+async def test_unknown_gate_name_of_a_proxy_logs_a_warning(caplog):
     # finding: A7
     server = create_proxy(with_tools(FastMCP("files")), name="shop")
     with caplog.at_level(logging.WARNING):
@@ -87,7 +87,7 @@ async def test_where_tools_may_come_later_a_name_is_only_warned_of(caplog):
     ]
 
 
-async def test_an_application_does_not_start_with_a_gate_before_nothing(tmp_path):
+async def test_app_with_gate_for_unknown_tool_does_not_start(tmp_path):
     # finding: A7
     settings = read_settings({"HOME": str(tmp_path), "ELICIT_GATE": "pay"})
     with pytest.raises(GateWithoutTool, match="ELICIT_GATE"):

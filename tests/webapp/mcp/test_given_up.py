@@ -57,7 +57,7 @@ class Work:
 
 
 @pytest.mark.every_way
-async def test_a_call_that_is_given_up_ends_at_its_next_await_and_its_answer_stays(
+async def test_abandoned_call_is_cancelled_at_its_next_await_and_its_answer_is_stored(
     server, revision
 ):
     # finding: R14
@@ -74,7 +74,7 @@ async def test_a_call_that_is_given_up_ends_at_its_next_await_and_its_answer_sta
         assert not caller.has_links_left
 
 
-async def test_what_is_done_once_is_done_to_its_end_and_kept_for_the_same_call(server):
+async def test_once_finishes_after_the_call_is_abandoned_and_its_result_is_reused(server):
     # finding: R14
     work = Work(server)
     async with caller_of(server, LEGACY) as (env, caller):
@@ -89,7 +89,7 @@ async def test_what_is_done_once_is_done_to_its_end_and_kept_for_the_same_call(s
         assert work.log[2:] == ["after", "end"]
 
 
-async def test_where_a_cut_looks_like_a_cancel_what_began_once_runs_to_its_end(server):
+async def test_once_finishes_where_a_disconnect_looks_like_a_cancel(server):
     # finding: R14
     work = Work(server)
     async with caller_of(server, MODERN) as (env, caller):
@@ -105,7 +105,7 @@ async def test_where_a_cut_looks_like_a_cancel_what_began_once_runs_to_its_end(s
         assert work.log == ["work", "done", "after", "end"]
 
 
-async def test_the_same_call_waits_for_an_orphan_that_asked_nobody(server):
+async def test_same_call_waits_for_an_abandoned_call_without_questions(server):
     # finding: R14
     work = Work(server, asks=False)
     async with caller_of(server, MODERN) as (env, caller):
@@ -119,7 +119,7 @@ async def test_the_same_call_waits_for_an_orphan_that_asked_nobody(server):
         assert work.log == ["work", "done", "after", "end"]
 
 
-async def test_a_process_that_ends_waits_for_what_is_done_once(server):
+async def test_shutdown_waits_for_once(server):
     # finding: R14
     work = Work(server, asks=False)
     async with caller_of(server, LEGACY) as (env, caller):
@@ -135,9 +135,7 @@ async def test_a_process_that_ends_waits_for_what_is_done_once(server):
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("is_cut", [True, False])
-async def test_the_same_call_is_told_to_come_again_while_that_takes_too_long(
-    server, revision, is_cut
-):
+async def test_same_call_is_asked_to_repeat_while_once_takes_too_long(server, revision, is_cut):
     # finding: R14
     work = Work(server, asks=False)
     brief = timedelta(seconds=0.2)

@@ -58,7 +58,7 @@ async def calls_again(env: ServerEnv, headers: dict[str, str], *, id: int) -> No
 
 
 @ON_LINUX
-async def test_a_call_whose_client_is_gone_is_its_callers_and_works_once(server):
+async def test_call_whose_client_disconnects_runs_once_for_its_caller(server):
     # finding: R1
     keys = add_order(server)
     async with server_env(server) as env:
@@ -82,7 +82,7 @@ async def test_a_call_whose_client_is_gone_is_its_callers_and_works_once(server)
 
 @ON_LINUX
 @pytest.mark.parametrize("resets", [False, True], ids=["closed", "reset"])
-async def test_a_call_of_nobody_any_more_is_not_begun(server, resets):
+async def test_call_of_a_disconnected_client_is_not_started(server, resets):
     # finding: R1
     keys = add_order(server)
     async with server_env(server) as env:

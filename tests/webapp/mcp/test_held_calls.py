@@ -71,7 +71,7 @@ def is_still_waiting(result: Any) -> bool:
     return text_of(result).startswith("Still waiting for the person.")
 
 
-async def test_a_call_with_a_link_is_answered_before_clients_give_up(library):
+async def test_waiting_call_with_a_link_is_answered_after_50_seconds(library):
     # defect: lynq limit of 60 seconds
     # defect: tesseron limit of 60 seconds
     # finding: R4
@@ -106,7 +106,7 @@ async def link_of_a_held_call(env: ServerEnv, clock: Clock, caller: Caller) -> s
     return link
 
 
-async def test_what_ended_between_two_calls_is_told_by_the_next(library):
+async def test_answer_between_two_calls_is_reported_by_the_next_call(library):
     # finding: R4
     async with held(new_asking_server(library)) as (env, clock, caller):
         link = await link_of_a_held_call(env, clock, caller)
@@ -116,7 +116,7 @@ async def test_what_ended_between_two_calls_is_told_by_the_next(library):
         assert not caller.has_links_left
 
 
-async def test_another_session_is_shown_the_link_again(library):
+async def test_another_session_gets_the_link_again(library):
     # finding: R4
     server, clock = new_asking_server(library), Clock()
     async with attached(server, clock=clock, policies=PATIENT) as env:
@@ -129,7 +129,7 @@ async def test_another_session_is_shown_the_link_again(library):
             await soon(last)
 
 
-async def test_a_decline_that_comes_between_two_calls_ends_the_question(library):
+async def test_decline_between_two_calls_ends_the_question(library):
     # finding: R4
     slow, server = Slow(), new_asking_server(library)
     async with held(server, declares=BOTH, slow=slow.answer) as (env, clock, caller):
@@ -146,7 +146,7 @@ async def test_a_decline_that_comes_between_two_calls_ends_the_question(library)
 
 
 @pytest.mark.parametrize("when", ["between two calls", "while the next one waits"])
-async def test_a_form_that_is_filled_in_slowly_is_shown_once(library, when):
+async def test_slowly_filled_form_is_shown_once(library, when):
     # finding: R4
     slow, server = Slow(), new_asking_server(library)
     async with held(server, declares=FORM, slow=slow.answer) as (env, clock, caller):
@@ -165,7 +165,7 @@ async def test_a_form_that_is_filled_in_slowly_is_shown_once(library, when):
         assert slow.asked == 1
 
 
-async def test_a_form_that_was_dismissed_between_two_calls_is_shown_again(library):
+async def test_form_dismissed_between_two_calls_is_shown_again(library):
     # finding: R4
     slow, server = Slow(), new_asking_server(library)
     async with held(server, declares=FORM, slow=slow.answer) as (env, clock, caller):
@@ -182,7 +182,7 @@ async def test_a_form_that_was_dismissed_between_two_calls_is_shown_again(librar
 
 
 @pytest.mark.parametrize("way", ["named", "seen"])
-async def test_a_client_that_waits_longer_is_held_longer(library, way):
+async def test_patient_client_is_held_longer(library, way):
     # finding: R4
     name = "patient" if way == "named" else "mcp"
     async with held(new_asking_server(library), name=name) as (env, clock, caller):
@@ -208,7 +208,7 @@ def see_it_wait(
     connection.end(is_delivered=True)
 
 
-async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait():
+async def test_client_is_patient_only_if_still_connected_after_a_minute():
     # finding: R4
     clock = Clock()
     async with process(MemoryStore(), clock) as service:
@@ -234,7 +234,7 @@ async def test_only_who_was_still_there_after_a_minute_is_seen_to_wait():
         assert not clients.patience.is_patient(other, name="another")
 
 
-async def test_a_client_that_cancels_its_call_is_not_seen_to_wait(library):
+async def test_client_cancelling_its_call_is_not_counted_as_patient(library):
     # finding: R4
     server, clock = new_asking_server(library), Clock()
     async with attached(server, clock=clock, policies=PATIENT) as env:
@@ -249,7 +249,7 @@ async def test_a_client_that_cancels_its_call_is_not_seen_to_wait(library):
         assert not env.service.clients.patience.is_patient(me, name="c")
 
 
-async def test_a_held_call_ends_in_time_whatever_the_clock_is_set_to(library):
+async def test_waiting_call_ends_in_time_after_a_clock_change(library):
     # finding: H2
     async with held(new_asking_server(library)) as (env, clock, caller):
         call = caller.call("sign_in")
@@ -271,7 +271,7 @@ async def test_a_held_call_ends_in_time_whatever_the_clock_is_set_to(library):
 
 
 @pytest.mark.parametrize("hours", [0, -2])
-async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(server, hours):
+async def test_call_waiting_for_another_calls_tool_is_answered_in_time(server, hours):
     # finding: R4
     # finding: H2
     gate, began = asyncio.Event(), asyncio.Event()
@@ -306,7 +306,7 @@ async def test_a_call_that_waits_for_another_ones_body_is_answered_in_time(serve
         assert text_of(await soon(call)) == "worked"
 
 
-def test_every_way_to_hold_a_call_ends_before_55_seconds():
+def test_all_default_wait_limits_are_below_55_seconds():
     # finding: R4
     limits = CallLimits()
     assert limits.leg < limits.call < timedelta(seconds=55)
@@ -338,7 +338,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("declares", [None, FORM], ids=["nothing", "forms"])
-async def test_client_that_gave_a_call_up_after_five_seconds_is_held_for_less(library, declares):
+async def test_client_giving_up_after_five_seconds_is_held_for_less(library, declares):
     # finding: XC7
     async with held(new_asking_server(library), declares=declares) as (env, clock, caller):
         await caller.result("sign_in")  # the link
@@ -354,7 +354,7 @@ async def test_client_that_gave_a_call_up_after_five_seconds_is_held_for_less(li
         assert link_in(await soon(again))
 
 
-async def test_client_that_has_waited_longer_since_is_held_as_before(library):
+async def test_client_waiting_longer_later_is_held_for_the_full_limit(library):
     # finding: XC7
     async with held(new_asking_server(library), declares=None) as (env, clock, _):
         me = Identified(owner="ann", client="a client")
@@ -370,7 +370,7 @@ async def test_client_that_has_waited_longer_since_is_held_as_before(library):
         assert clients.patience.holds(me, limit) == limit
 
 
-async def test_line_that_breaks_at_once_says_nothing_of_a_clients_patience(library):
+async def test_immediate_disconnect_does_not_change_the_wait_limit(library):
     # finding: XC7
     async with held(new_asking_server(library), declares=None) as (env, _, __):
         me = Identified(owner="ann", client="a client")

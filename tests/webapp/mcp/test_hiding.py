@@ -109,7 +109,7 @@ async def seen(caller: Caller) -> set[str]:
 
 
 @pytest.mark.every_way
-async def test_a_tool_is_hidden_until_another_has_connected_the_account(server, revision):
+async def test_tool_is_hidden_until_another_tool_connects_the_account(server, revision):
     # parity: L10
     async with caller_at_sandbox(server, revision) as (at, caller):
         assert await seen(caller) == set()
@@ -123,7 +123,7 @@ async def test_a_tool_is_hidden_until_another_has_connected_the_account(server, 
         assert await seen(caller) == set()
 
 
-async def test_an_account_with_less_does_not_show_it(server, revision):
+async def test_account_with_too_few_scopes_does_not_show_the_tool(server, revision):
     @server.tool()
     async def link_little() -> str:
         return str((await elicit.oauth(github, scopes=["gist"])).label)
@@ -133,7 +133,7 @@ async def test_an_account_with_less_does_not_show_it(server, revision):
         assert await seen(caller) == {"link_little"}
 
 
-async def test_a_hidden_tool_that_is_called_asks_and_is_shown_then(server, revision):
+async def test_hidden_tool_asks_when_called_and_is_then_listed(server, revision):
     # parity: L10
     async with caller_at_sandbox(server, revision) as (at, caller):
         assert await seen(caller) == set()
@@ -142,7 +142,7 @@ async def test_a_hidden_tool_that_is_called_asks_and_is_shown_then(server, revis
         assert await caller.text("print_pages") == "printed"
 
 
-async def test_a_look_at_the_list_spends_nothing(server, revision):
+async def test_listing_tools_does_not_spend_the_payment(server, revision):
     async with caller_at_sandbox(server, revision) as (at, caller):
         result = await went_through(caller, "print_pages", [at.guest.pay], fails=True)
         assert result.is_error
@@ -156,7 +156,7 @@ async def test_a_look_at_the_list_spends_nothing(server, revision):
         assert await seen(caller) == set()
 
 
-async def test_a_kept_secret_shows_it_and_a_forgotten_one_hides_it(server, revision):
+async def test_stored_secret_shows_the_tool_and_forgetting_hides_the_tool(server, revision):
     # parity: L6
     async with caller_at_sandbox(server, revision) as (at, caller):
         assert text_of(await went_through(caller, "take_key", [at.guest.type])) == str(len(KEY))
@@ -165,7 +165,7 @@ async def test_a_kept_secret_shows_it_and_a_forgotten_one_hides_it(server, revis
         assert await seen(caller) == set()
 
 
-async def test_a_session_is_told_that_its_list_has_changed(library):
+async def test_session_is_notified_of_tool_list_changes(library):
     # parity: L10
     server = with_tools(new_server(library))
     async with (
@@ -190,7 +190,7 @@ async def disconnect(at: SandboxEnv) -> None:
     await at.env.service.kinds.accounts.keys.disconnect(account.owner, account.id)
 
 
-async def test_a_stream_of_changes_is_told_that_the_list_has_changed():
+async def test_listen_stream_is_notified_of_tool_list_changes():
     # parity: L10
     server = with_tools(new_server("mcp"))
     async with (
@@ -205,7 +205,7 @@ async def test_a_stream_of_changes_is_told_that_the_list_has_changed():
         assert type(await soon(anext(changes))).__name__ == "ToolsListChanged"
 
 
-async def test_what_another_process_writes_is_told_too(library, tmp_path):
+async def test_changes_by_another_process_notify_the_session(library, tmp_path):
     address = f"sqlite:///{tmp_path / 'elicit.db'}"
     server = with_tools(new_server(library))
     async with (
@@ -227,7 +227,7 @@ async def test_what_another_process_writes_is_told_too(library, tmp_path):
         assert await seen(caller) == set()
 
 
-async def test_what_somebody_else_has_shows_nothing_and_tells_nobody_else(library):
+async def test_another_persons_secret_shows_no_tool_and_sends_no_notification(library):
     server = with_tools(new_server(library))
     async with issuing() as issuer, server_env(server, who=issuer.who()) as env:
 
@@ -249,12 +249,12 @@ async def test_what_somebody_else_has_shows_nothing_and_tells_nobody_else(librar
             assert (await person.visit(link)).heading == "This link belongs to someone else"
 
 
-async def test_what_is_not_set_up_stays_hidden(server, revision):
+async def test_tool_with_unconfigured_need_stays_hidden(server, revision):
     async with caller_of(server, revision) as (_, caller):
         assert await seen(caller) == set()
 
 
-async def test_a_server_that_hides_nothing_is_listed_as_it_is(library, revision):
+async def test_server_without_hidden_tools_is_listed_unchanged(library, revision):
     server = new_server(library)
 
     @server.tool()
@@ -285,7 +285,7 @@ def watched(name: str, seen_in: list[str], server: Any) -> Any:
 
 
 @pytest.mark.parametrize("is_mounted", [False, True])
-async def test_what_the_author_does_as_tools_are_listed_needs_its_request_and_is_done_in_it(
+async def test_authors_list_middleware_runs_only_within_a_request(
     is_mounted,
 ):
     seen_in: list[str] = []
@@ -308,7 +308,7 @@ async def test_what_the_author_does_as_tools_are_listed_needs_its_request_and_is
         assert len(seen_in) == listed, "outside a request"
 
 
-async def test_the_marks_of_every_layer_hide_what_a_tool_is_made_into(revision):
+async def test_hide_marks_of_every_layer_hide_a_transformed_tool(revision):
 
     def enter() -> str:
         return "in"
@@ -334,7 +334,7 @@ async def test_the_marks_of_every_layer_hide_what_a_tool_is_made_into(revision):
         assert await seen(caller) == {"enter", "below_both", "above"}
 
 
-async def test_of_several_versions_the_one_that_is_listed_says_whether_it_is_hidden(revision):
+async def test_listed_version_decides_if_the_tool_is_hidden(revision):
 
     hides = elicit.needs(door(), hide=True)
     server: FastMCP[Any] = with_tools(FastMCP("shop"))

@@ -38,13 +38,13 @@ async def home_of(middleware: Middleware) -> str:
         return answer.text
 
 
-async def test_it_is_there_where_tools_are_listed_for_mcp_requests_only():
+async def test_home_page_renders_if_tools_are_listed_for_mcp_requests_only():
     told = await home_of(ForRequests())
     assert "Tools for your assistant, by" in told
     assert "<dt>" not in told
 
 
-async def test_what_the_author_lists_to_nobody_is_not_named():
+async def test_tool_never_listed_by_the_author_is_not_on_the_home_page():
     told = await home_of(WithoutAdmin())
     assert "buy" in told
     assert "admin" not in told

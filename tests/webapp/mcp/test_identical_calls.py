@@ -27,7 +27,7 @@ RELAYED = {"x-forwarded-for": "203.0.113.9"}
 KINDS = ("elicitation", "run", "once", "alias", "data key")
 
 
-async def test_a_new_call_after_a_questions_time_asks_a_new_question(server):
+async def test_call_after_the_question_expired_asks_a_new_question(server):
     @server.tool()
     async def sign_in() -> str:
         return str(dict(await elicit.url("Sign in", LOGIN, timeout=timedelta(minutes=1))))
@@ -56,7 +56,7 @@ def add_keyed(server: Any) -> None:
         return str(dict(await elicit.url("Sign in", LOGIN, key="login")))
 
 
-async def test_a_key_joins_calls_of_one_tool_with_different_arguments(server, revision):
+async def test_key_joins_calls_of_a_tool_with_different_arguments(server, revision):
     add_keyed(server)
     async with caller_of(server, revision) as (env, caller), env.caller(revision) as other:
         calls = [caller.call("sign_in", page=1)]
@@ -70,7 +70,7 @@ async def test_a_key_joins_calls_of_one_tool_with_different_arguments(server, re
         assert len(await env.elicitations()) == 1
 
 
-async def test_a_key_never_joins_calls_of_two_tools(server, revision):
+async def test_key_does_not_join_calls_of_two_tools(server, revision):
     add_keyed(server)
     async with caller_of(server, revision) as (env, caller):
         calls = [caller.call(tool, page=1) for tool in ("sign_in", "pay")]
@@ -83,7 +83,7 @@ async def test_a_key_never_joins_calls_of_two_tools(server, revision):
 
 
 @pytest.mark.every_way
-async def test_two_identical_calls_at_one_moment_do_the_work_once(server, revision):
+async def test_two_concurrent_identical_calls_run_once_a_single_time(server, revision):
     bodies = Counter[str]()
     keys: list[str] = []
     gate = asyncio.Event()
@@ -108,7 +108,7 @@ async def test_two_identical_calls_at_one_moment_do_the_work_once(server, revisi
         assert len(keys) == 1
 
 
-async def test_work_that_fails_is_done_again_by_the_call_that_waited_for_it(server, revision):
+async def test_failed_once_is_run_again_by_the_waiting_call(server, revision):
     keys: list[str] = []
     gate = asyncio.Event()
 
@@ -135,7 +135,7 @@ async def test_work_that_fails_is_done_again_by_the_call_that_waited_for_it(serv
         assert keys[0] == keys[1]
 
 
-async def test_nothing_is_begun_for_a_caller_that_is_refused(server, revision):
+async def test_refused_caller_does_not_start_once(server, revision):
     # finding: R1
     begun: list[str] = []
 

@@ -24,7 +24,7 @@ from webapp.limits import CallLimits
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("way", WAYS)
-async def test_one_tool_gets_all_three_by_every_way(server, revision, way):
+async def test_tool_gets_account_payment_and_secret_in_every_way(server, revision, way):
     # parity: T11
     got: list[Any] = []
 
@@ -56,7 +56,7 @@ async def test_one_tool_gets_all_three_by_every_way(server, revision, way):
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("way", WAYS)
-async def test_model_hears_once_why_a_question_failed(server, revision, way):
+async def test_failed_question_reports_its_reason_once(server, revision, way):
     # finding: XO4
     @server.tool()
     async def look() -> str:
@@ -78,7 +78,7 @@ async def test_model_hears_once_why_a_question_failed(server, revision, way):
             assert text_of(await soon(caller.call("look"))) == "octocat"
 
 
-async def test_the_key_to_an_account_goes_to_the_providers_hosts_only(server, revision):
+async def test_async_client_sends_the_access_token_to_provider_hosts_only(server, revision):
     heard: list[dict[bytes, bytes]] = []
 
     async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,7 +103,7 @@ async def test_the_key_to_an_account_goes_to_the_providers_hosts_only(server, re
     assert b"authorization" not in heard[0]
 
 
-async def test_a_second_call_asks_nothing_and_another_tool_asks_once(server, revision):
+async def test_second_call_asks_nothing_and_another_tool_asks_once(server, revision):
     @server.tool()
     async def read() -> str:
         return str((await connected()).label)
@@ -121,7 +121,7 @@ async def test_a_second_call_asks_nothing_and_another_tool_asks_once(server, rev
         assert len(await at.connections()) == 1
 
 
-async def test_a_receipt_is_spent_once_or_given_back_once(server, revision):
+async def test_receipt_can_be_spent_or_refunded_once(server, revision):
     told: list[Any] = []
 
     @server.tool()
@@ -186,7 +186,7 @@ FULL = {"user": "ann", "password": KEY}
     ],
     ids=["pydantic", "dataclass", "typed dictionary", "json schema"],
 )
-async def test_a_secret_has_the_type_that_was_asked_for(server, revision, schema, expected):
+async def test_secret_has_the_requested_type(server, revision, schema, expected):
     got: list[Any] = []
 
     @server.tool()
@@ -214,7 +214,7 @@ NOES = {
 
 
 @pytest.mark.parametrize("no", NOES)
-async def test_a_no_is_told_as_it_was_said(server, revision, no):
+async def test_decline_cancel_and_timeout_are_reported_by_status(server, revision, no):
     kind, act, status = NOES[no]
 
     @server.tool()
@@ -267,7 +267,7 @@ async def test_a_tool_gathers_an_account_and_a_payment(server, revision, first):
         assert [payment.status for payment in await at.payments()] == ["spent"]
 
 
-async def test_a_gathering_tool_shows_each_link_in_a_result_of_its_own(
+async def test_gathering_tool_returns_each_link_in_a_separate_result(
     request, server, revision, library
 ):
     add_gathering(server)
@@ -283,7 +283,7 @@ async def test_a_gathering_tool_shows_each_link_in_a_result_of_its_own(
 
 
 @pytest.mark.every_way
-async def test_what_is_spent_before_the_next_question_stays_bought(server, revision):
+async def test_payment_spent_before_the_next_question_stays_spent(server, revision):
     runs: list[str] = []
 
     @server.tool()
@@ -301,7 +301,7 @@ async def test_what_is_spent_before_the_next_question_stays_bought(server, revis
         assert [payment.status for payment in await at.payments()] == ["spent"]
 
 
-async def test_what_is_given_back_before_the_next_question_stays_given_back(server, revision):
+async def test_payment_refunded_before_the_next_question_stays_refunded(server, revision):
     @server.tool()
     async def regret() -> str:
         receipt = await bought()
@@ -318,7 +318,7 @@ async def test_what_is_given_back_before_the_next_question_stays_given_back(serv
 
 
 @pytest.mark.parametrize("known", ["account", "secret", "bought"])
-async def test_what_is_known_may_stand_before_another_question(server, revision, known):
+async def test_stored_answer_can_precede_another_question(server, revision, known):
     asks: dict[str, Any] = {
         "account": connected,
         "secret": lambda: elicit.secret("Your door", name="door"),
@@ -339,7 +339,7 @@ async def test_what_is_known_may_stand_before_another_question(server, revision,
             assert text_of(result) == str(len(KEY))
 
 
-async def test_an_error_does_not_carry_the_secret_to_the_model(server, revision):
+async def test_error_with_the_secret_is_redacted_for_the_model(server, revision):
     @server.tool()
     async def knock() -> str:
         key = await elicit.secret("The key of the tea room")
@@ -351,7 +351,7 @@ async def test_an_error_does_not_carry_the_secret_to_the_model(server, revision)
         assert KEY not in result.model_dump_json()
 
 
-async def test_a_tool_that_fails_leaves_the_payment_to_the_same_call(server, revision):
+async def test_failed_tool_leaves_the_payment_for_the_same_call(server, revision):
     tries: list[str] = []
 
     @server.tool()
@@ -371,7 +371,7 @@ async def test_a_tool_that_fails_leaves_the_payment_to_the_same_call(server, rev
         assert not caller.has_links_left
 
 
-async def test_what_is_not_set_up_is_told_as_a_sentence_with_a_code(server, revision):
+async def test_unconfigured_kind_returns_a_sentence_with_a_code(server, revision):
     @server.tool()
     async def connect() -> str:
         return str(await connected())
@@ -404,7 +404,7 @@ async def test_what_is_not_set_up_is_told_as_a_sentence_with_a_code(server, revi
         assert not caller.has_links_left
 
 
-async def test_a_price_that_changes_between_two_legs_is_an_error_and_nothing_is_taken(server):
+async def test_price_change_between_requests_is_an_error_and_spends_nothing(server):
     prices = iter(("9.00", "90.00"))
 
     @server.tool()
@@ -422,7 +422,7 @@ async def test_a_price_that_changes_between_two_legs_is_an_error_and_nothing_is_
         assert [payment.status for payment in await at.payments()] == ["open"]
 
 
-async def test_two_identical_calls_at_once_are_one_purchase(server, revision):
+async def test_two_concurrent_identical_calls_are_a_single_purchase(server, revision):
     bodies: list[str] = []
 
     @server.tool()
@@ -455,7 +455,7 @@ def requested(response: httpx.Response) -> str:
 
 
 @pytest.mark.parametrize("kind", ["payment", "secret", "oauth"])
-async def test_a_stream_that_is_cut_after_the_answer_loses_nothing(server, revision, kind):
+async def test_stream_cut_after_the_answer_loses_nothing(server, revision, kind):
     gate = asyncio.Event()
     bodies: list[int] = []
 
@@ -488,7 +488,7 @@ async def test_a_stream_that_is_cut_after_the_answer_loses_nothing(server, revis
 
 
 @pytest.mark.parametrize("kind", ["payment", "secret", "oauth"])
-async def test_a_new_question_is_shown_at_once_also_where_an_old_one_was(server, revision, kind):
+async def test_new_question_after_an_expired_question_is_shown_at_once(server, revision, kind):
     @server.tool()
     async def ask() -> str:
         return str(await asked_for(kind))

@@ -29,7 +29,7 @@ from webapp.sweeper import fall_due
 SHOP = "https://shop.example"
 
 
-async def test_a_secret_with_a_name_is_asked_for_once_and_can_be_forgotten(server, revision):
+async def test_named_secret_is_asked_for_once_and_can_be_forgotten(server, revision):
     @server.tool()
     async def unlock() -> str:
         return str(len(await elicit.secret("Your door", name="door")))
@@ -53,7 +53,7 @@ async def test_a_secret_with_a_name_is_asked_for_once_and_can_be_forgotten(serve
         assert text_of(await went_through(caller, "unlock", [at.guest.type])) == str(len(KEY))
 
 
-async def test_a_name_asks_again_where_what_is_kept_does_not_fit(server, revision):
+async def test_named_secret_with_invalid_stored_value_is_asked_for_again(server, revision):
     schema: Any = {
         "type": "object",
         "properties": {"user": {"type": "string"}},
@@ -79,9 +79,7 @@ async def test_a_name_asks_again_where_what_is_kept_does_not_fit(server, revisio
 
 
 @pytest.mark.parametrize("kind", ["oauth", "payment", "secret"])
-async def test_a_key_lets_a_call_with_other_arguments_have_what_was_answered(
-    server, revision, kind
-):
+async def test_key_shares_the_answer_with_calls_with_other_arguments(server, revision, kind):
     @server.tool()
     async def serve(page: int) -> str:
         await asked_for(kind, key="one")
@@ -96,7 +94,7 @@ async def test_a_key_lets_a_call_with_other_arguments_have_what_was_answered(
 
 
 @pytest.mark.parametrize("kind", ["oauth", "payment", "secret"])
-async def test_a_timeout_is_the_questions_own(server, revision, kind):
+async def test_question_uses_its_own_timeout(server, revision, kind):
     @server.tool()
     async def ask() -> str:
         return str(await asked_for(kind, timeout=timedelta(minutes=1)))
@@ -112,7 +110,7 @@ async def test_a_timeout_is_the_questions_own(server, revision, kind):
         assert await at.env.status(link) == "expired"
 
 
-async def test_a_payment_has_half_an_hour_and_the_others_five_minutes(server):
+async def test_payment_expires_after_30_minutes_and_other_kinds_after_5(server):
     # parity: F3
     @server.tool()
     async def ask(kind: str) -> str:
@@ -136,7 +134,7 @@ class Counting(MemoryStore):
         return await super().read(owner, kind, id)
 
 
-async def test_an_exchange_that_goes_on_past_the_time_is_waited_for_in_peace(server, revision):
+async def test_token_exchange_past_the_timeout_is_awaited_without_busy_reads(server, revision):
     store = Counting()
 
     @server.tool()
@@ -168,7 +166,7 @@ async def test_an_exchange_that_goes_on_past_the_time_is_waited_for_in_peace(ser
         assert reads < 50
 
 
-async def test_an_account_is_still_there_when_the_payment_after_it_took_long(server):
+async def test_account_is_still_available_after_a_slow_payment(server):
     @server.tool()
     async def both() -> str:
         account = await connected()
@@ -186,7 +184,7 @@ async def test_an_account_is_still_there_when_the_payment_after_it_took_long(ser
         assert text_of(result) == "octocat 9.00 EUR"
 
 
-async def test_a_secret_that_was_wiped_meanwhile_is_asked_for_again_and_nothing_else(server):
+async def test_wiped_secret_is_asked_for_again_without_repeating_the_payment(server):
     @server.tool()
     async def both() -> str:
         key = await elicit.secret("Your door")
@@ -207,7 +205,7 @@ async def test_a_secret_that_was_wiped_meanwhile_is_asked_for_again_and_nothing_
         assert [payment.status for payment in await at.payments()] == ["spent"]
 
 
-async def test_a_tool_that_tells_all_it_has_tells_no_secret(server, revision, caplog):
+async def test_repr_and_logs_of_answers_contain_no_secret(server, revision, caplog):
     caplog.set_level(logging.DEBUG)
 
     @server.tool()
@@ -247,7 +245,7 @@ async def test_a_tool_that_tells_all_it_has_tells_no_secret(server, revision, ca
             assert not any(secret in record.getMessage() for record in ours)
 
 
-async def test_a_tool_may_hand_over_its_receipt(request, server, revision, library):
+async def test_tool_can_return_its_receipt(request, server, revision, library):
     @server.tool()
     async def hand_over() -> Receipt:
         return cast("Receipt", await bought())
@@ -258,7 +256,7 @@ async def test_a_tool_may_hand_over_its_receipt(request, server, revision, libra
         assert "Tea" in text_of(result)
 
 
-async def test_what_was_bought_for_good_is_bought_once(revision):
+async def test_permanent_purchase_is_bought_once(revision):
     server = new_server("mcp")
 
     @server.tool()
@@ -275,9 +273,7 @@ async def test_what_was_bought_for_good_is_bought_once(revision):
 
 
 @pytest.mark.parametrize("is_asked_again", [False, True])
-async def test_a_vendors_call_after_the_time_is_taken_by_the_same_call(
-    server, revision, is_asked_again
-):
+async def test_late_vendor_callback_is_used_by_the_same_call(server, revision, is_asked_again):
     # finding: R18
     made: list[Link] = []
 

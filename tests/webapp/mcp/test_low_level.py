@@ -37,21 +37,21 @@ def low_level(
     return Server("shop", **handlers, **options)
 
 
-async def test_a_tool_of_its_awaits_a_person(revision):
+async def test_low_level_tool_awaits_a_person(revision):
     async with caller_of(low_level(LISTED), revision) as (env, caller):
         assert await env.text_after_visit(caller, "visit", {"card": "gold"}) == "visit: gold"
         person = await env.person()
         assert (await person.visit(env.url)).status == 200
 
 
-async def test_a_no_reaches_the_model_as_a_sentence_with_a_code(revision):
+async def test_low_level_decline_returns_a_sentence(revision):
     async with caller_of(low_level(LISTED), revision, answers=["decline"]) as (_, caller):
         result = await caller.result("visit")
     assert result.is_error
     assert "declined" in text_of(result)
 
 
-async def test_a_client_that_shows_nothing_gets_a_link_and_a_tool_to_go_on_with(revision):
+async def test_low_level_client_without_elicitation_gets_a_link_and_the_result_tool(revision):
     async with caller_of(low_level(LISTED, DESTRUCTIVE), revision, declares=None) as (env, caller):
         names = [tool.name for tool in (await caller.client.list_tools(cursor="1")).tools]
         assert names == ["drop", "elicitation_result"]
@@ -59,7 +59,7 @@ async def test_a_client_that_shows_nothing_gets_a_link_and_a_tool_to_go_on_with(
         assert await caller.text("visit") == "visit: gold"
 
 
-async def test_what_is_annotated_or_named_as_dangerous_waits_whatever_page_lists_it(revision):
+async def test_low_level_destructive_or_named_tools_are_gated_on_any_list_page(revision):
     gate = GatePolicy(patterns=("hidden",))
     server = low_level(LISTED, DESTRUCTIVE)
     async with caller_of(server, revision, gate=gate, answers=["decline"] * 9) as (_, caller):
@@ -67,7 +67,7 @@ async def test_what_is_annotated_or_named_as_dangerous_waits_whatever_page_lists
             assert "declined" in await caller.text(name)
 
 
-async def test_a_mark_on_its_handler_holds_for_every_tool(revision):
+async def test_gate_mark_on_the_low_level_handler_covers_every_tool(revision):
     async def act(context: Any, params: Any) -> types.CallToolResult:
         return types.CallToolResult(content=[types.TextContent(type="text", text="done")])
 
@@ -77,7 +77,7 @@ async def test_a_mark_on_its_handler_holds_for_every_tool(revision):
             assert "declined" in await caller.text(name)
 
 
-async def test_its_request_state_is_sealed_and_of_one_call_alone():
+async def test_low_level_request_state_is_sealed_and_bound_to_its_call():
     async with caller_of(low_level(LISTED), MODERN) as (_, caller):
         first = await caller.asked("visit")
         assert first.request_state

@@ -18,13 +18,13 @@ from webapp.mcp.messages import (
 from webapp.mcp.results import ERROR_LETTERS_AT_MOST
 
 
-def test_as_many_wrong_values_as_fit_are_refused_in_a_sentence():
+def test_many_invalid_arguments_produce_a_short_error():
     # finding: S28
     assert len(wrong_arguments()) < 200
 
 
 @pytest.mark.parametrize("one", [b"[]", b"{}", b'"x"', b"1", b'{"a":1}'])
-def test_values_are_counted_and_what_stands_in_texts_is_not(one):
+def test_message_values_are_counted_except_inside_strings(one):
     # finding: S28
     each = 2 if one.startswith(b'{"') else 1
     many = b"[" + b",".join([one] * (VALUES_AT_MOST // each)) + b"]"
@@ -33,7 +33,7 @@ def test_values_are_counted_and_what_stands_in_texts_is_not(one):
     assert not has_too_many_values(json.dumps(many.decode() * 3).encode())
 
 
-def test_depth_is_counted_and_what_stands_in_texts_is_not():
+def test_message_depth_is_counted_except_inside_strings():
     # finding: XS4
     def nested(depth: int) -> bytes:
         return b'{"a":[' * (depth // 2) + b"1" + b"]}" * (depth // 2)
@@ -45,7 +45,7 @@ def test_depth_is_counted_and_what_stands_in_texts_is_not():
     assert not is_nested_too_deep(json.dumps([{"a": '"[{'}] * 1_000).encode())
 
 
-async def test_a_message_that_is_nested_too_deep_is_refused_in_a_sentence(server):
+async def test_too_deeply_nested_message_is_refused_with_an_explanation(server):
     # finding: XS4
     @server.tool()
     async def plain(what: dict[str, Any]) -> str:
@@ -63,7 +63,7 @@ async def test_a_message_that_is_nested_too_deep_is_refused_in_a_sentence(server
                     assert ("nested more than 150 deep" in text) is (depth > 120)
 
 
-async def test_one_call_cannot_fill_the_answer(server):
+async def test_error_text_of_a_call_is_limited(server):
     # finding: S28
     # finding: S30
     @server.tool()

@@ -23,14 +23,14 @@ def nameless(library: str, name: str | None = None) -> Any:
 
 
 @pytest.mark.parametrize("name", [None, ""])
-def test_a_server_without_a_name_is_refused_and_told_to_have_one(library, name):
+def test_unnamed_server_is_refused_with_a_hint(library, name):
     server = nameless(library, name)
     with pytest.raises(ValueError, match=r'(MCPServer|FastMCP)\(name="\.\.\."\)') as refused:
         must_be_named(server)
     assert server.name in str(refused.value)
 
 
-def test_one_of_a_class_of_the_authors_is_refused_too():
+def test_unnamed_server_subclass_is_refused():
     from fastmcp import FastMCP
 
     class Shop(FastMCP):
@@ -42,11 +42,11 @@ def test_one_of_a_class_of_the_authors_is_refused_too():
 
 
 @pytest.mark.parametrize("name", ["shop", "FastMCP", "FastMCP-2024x", "my FastMCP-1a2b", "mcp"])
-def test_a_name_that_an_author_gives_is_any_other(library, name):
+def test_explicit_server_name_is_accepted(library, name):
     must_be_named(nameless(library, name))
 
 
-async def test_it_is_refused_wherever_it_would_be_served(library):
+async def test_unnamed_server_is_refused_by_attach_and_create_app(library):
     async with server_env(new_server(library)) as env:
         with pytest.raises(ValueError, match="has no name of its own"):
             attach(nameless(library), env.service)
@@ -57,7 +57,7 @@ async def test_it_is_refused_wherever_it_would_be_served(library):
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("name", ["shop (API)", "shop  (api) ", "(API)", "The application"])
-async def test_tool_with_the_name_of_a_program_or_block_does_not_run(server, revision, name):
+async def test_tool_with_a_reserved_name_does_not_run(server, revision, name):
     # finding: XS1
     @server.tool(name=name)
     async def pay() -> str:

@@ -54,7 +54,7 @@ def passing_on(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("way", WAYS)
-async def test_what_is_needed_is_asked_first_and_handed_over(server, revision, way):
+async def test_needs_are_asked_first_and_passed_to_the_tool(server, revision, way):
     # parity: L8
     # parity: L9
     got: list[Any] = []
@@ -79,7 +79,7 @@ async def test_what_is_needed_is_asked_first_and_handed_over(server, revision, w
         assert [payment.status for payment in await at.payments()] == ["spent"]
 
 
-async def test_a_payment_is_needed_again_by_the_next_call(server, revision):
+async def test_payment_need_is_asked_again_by_the_next_call(server, revision):
     @server.tool()
     @elicit.needs(bought(again=True))
     def print_page() -> str:
@@ -101,7 +101,7 @@ ORDERS: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("order", ORDERS)
-async def test_the_order_of_decorators_does_not_matter(server, revision, order):
+async def test_needs_work_in_any_order_of_decorators(server, revision, order):
     # parity: L7
     ran: list[str] = []
 
@@ -122,7 +122,7 @@ async def test_the_order_of_decorators_does_not_matter(server, revision, order):
 
 
 @pytest.mark.every_way
-async def test_a_no_ends_the_call_before_the_body(server, revision):
+async def test_decline_of_a_need_ends_the_call_before_the_tool_starts(server, revision):
     # parity: L7
     ran: list[str] = []
 
@@ -158,7 +158,7 @@ async def test_a_no_ends_the_call_before_the_body(server, revision):
         assert not ran
 
 
-async def test_a_dismissed_question_is_joined_by_the_same_call(server, revision):
+async def test_dismissed_need_is_joined_by_the_same_call(server, revision):
     @server.tool()
     @elicit.needs(terms(), decline_message="No tea.")
     async def enter() -> str:
@@ -175,7 +175,7 @@ async def test_a_dismissed_question_is_joined_by_the_same_call(server, revision)
         assert text_of(await soon(call)) == "in"
 
 
-async def test_each_answer_is_handed_over_once(server, revision):
+async def test_each_need_answer_is_passed_on_once(server, revision):
     @server.tool()
     @elicit.needs(terms())
     async def twice() -> str:
@@ -188,7 +188,7 @@ async def test_each_answer_is_handed_over_once(server, revision):
         assert len(await env.elicitations()) == 2
 
 
-async def test_a_question_that_two_marks_share_is_asked_once(server, revision):
+async def test_question_shared_by_two_needs_is_asked_once(server, revision):
     told: list[Any] = []
 
     @server.tool()
@@ -203,7 +203,7 @@ async def test_a_question_that_two_marks_share_is_asked_once(server, revision):
         assert len(await env.elicitations()) == 2
 
 
-async def test_questions_that_are_asked_together_get_theirs_too(server, revision):
+async def test_together_questions_get_the_needs_answers(server, revision):
     @server.tool()
     @elicit.needs(terms())
     async def enter() -> str:
@@ -215,7 +215,7 @@ async def test_questions_that_are_asked_together_get_theirs_too(server, revision
         assert len(await env.elicitations()) == 2
 
 
-async def test_another_question_gets_nothing_handed_over(server, revision):
+async def test_different_question_does_not_get_the_needs_answer(server, revision):
     @server.tool()
     @elicit.needs(terms())
     async def other() -> str:
@@ -227,7 +227,7 @@ async def test_another_question_gets_nothing_handed_over(server, revision):
         assert await finished(env, caller, "other", times=3) == "2 3"
 
 
-async def test_skip_if_is_told_the_arguments(server, revision):
+async def test_skip_if_receives_the_arguments(server, revision):
     # parity: L7
     async def is_free(arguments: Any) -> bool:
         return bool(arguments["cups"] < 2)
@@ -253,7 +253,7 @@ async def test_skip_if_is_told_the_arguments(server, revision):
         assert text_of(result).startswith("The tool pour could not begin")
 
 
-async def test_what_was_asked_is_not_skipped_later_in_the_same_call(server, revision):
+async def test_asked_need_is_not_skipped_later_in_the_same_call(server, revision):
     went: list[str] = []
 
     @server.tool()
@@ -275,7 +275,7 @@ async def test_what_was_asked_is_not_skipped_later_in_the_same_call(server, revi
 
 
 @pytest.mark.every_way
-async def test_on_complete_runs_once_a_call_however_often_the_body_does(server, revision):
+async def test_on_complete_runs_once_per_call_if_the_tool_runs_again(server, revision):
     # parity: L7
     told: list[Any] = []
     ran: list[str] = []
@@ -298,7 +298,7 @@ async def test_on_complete_runs_once_a_call_however_often_the_body_does(server, 
         assert told == [("octocat", "9.00 EUR")] * 2
 
 
-async def test_on_complete_is_not_told_of_what_was_there_already(server, revision):
+async def test_on_complete_is_not_called_for_stored_answers(server, revision):
     told: list[str] = []
 
     @server.tool()
@@ -312,7 +312,7 @@ async def test_on_complete_is_not_told_of_what_was_there_already(server, revisio
         assert told == ["octocat"]
 
 
-async def test_on_complete_may_say_no(server, revision):
+async def test_on_complete_can_decline(server, revision):
     def refuse(_: Any) -> None:
         raise Declined("These are last year's terms.")
 
@@ -327,7 +327,7 @@ async def test_on_complete_may_say_no(server, revision):
         assert text_of(result) == "These are last year's terms. [ELICITATION_DECLINED]"
 
 
-async def test_an_error_of_the_authors_ends_the_call_without_its_words(server, revision):
+async def test_exception_in_on_complete_ends_the_call_without_its_message(server, revision):
     def fail(key: str) -> None:
         raise ValueError(f"{key} is wrong")
 
@@ -342,7 +342,7 @@ async def test_an_error_of_the_authors_ends_the_call_without_its_words(server, r
         assert text_of(result).startswith("The tool enter could not begin")
 
 
-async def test_a_paid_need_is_not_lost_to_a_no_that_comes_after(server, revision):
+async def test_paid_need_is_preserved_after_a_later_decline(server, revision):
     # parity: L9
     @server.tool()
     @elicit.needs(bought(), elicit.oauth("github", scopes=["repo"]))
@@ -358,7 +358,7 @@ async def test_a_paid_need_is_not_lost_to_a_no_that_comes_after(server, revision
         assert [payment.status for payment in await at.payments()] == ["spent"]
 
 
-async def test_a_credential_is_asked_once_checked_by_the_tool_and_forgotten(server, revision):
+async def test_rejected_credential_is_forgotten_and_asked_for_again(server, revision):
     # parity: L6
     def door() -> Any:
         return elicit.secret("The key of the door", name="door")
@@ -383,7 +383,7 @@ async def test_a_credential_is_asked_once_checked_by_the_tool_and_forgotten(serv
         assert not caller.has_links_left
 
 
-async def test_a_call_that_begins_again_finds_what_it_needed_answered(server, revision):
+async def test_restarted_call_finds_its_needs_answered(server, revision):
     @server.tool()
     @elicit.needs(terms())
     async def enter() -> str:
@@ -401,9 +401,7 @@ async def test_a_call_that_begins_again_finds_what_it_needed_answered(server, re
         assert [row.status for row in rows] == [Status.ACCEPTED] * 2
 
 
-async def test_what_was_answered_before_a_restart_is_handed_over_after_it(
-    server, revision, tmp_path
-):
+async def test_need_answered_before_a_restart_is_used_after_the_restart(server, revision, tmp_path):
     ran: list[str] = []
 
     @server.tool()
@@ -427,7 +425,7 @@ async def test_what_was_answered_before_a_restart_is_handed_over_after_it(
 
 
 @pytest.mark.parametrize("way", ["unlisted", "called by another"])
-async def test_what_is_needed_is_asked_of_tools_that_are_reached_otherwise(revision, way):
+async def test_needs_apply_to_unlisted_and_nested_tools(revision, way):
 
     class Hides(Middleware):
         async def on_list_tools(self, context: Any, call_next: Any) -> Any:

@@ -115,7 +115,7 @@ def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-async def test_what_is_no_call_is_refused_at_the_door(server, revision, told):
+async def test_malformed_call_is_refused_before_asking(server, revision, told):
     # finding: S31
     odd: list[tuple[str, dict[str, Any]]] = [
         *(("wipe", {"arguments": value}) for value in (["x"], "x", 5)),
@@ -132,7 +132,7 @@ async def test_what_is_no_call_is_refused_at_the_door(server, revision, told):
         assert not told()
 
 
-async def test_a_tools_name_of_any_length_asks_nobody(server):
+async def test_invalid_tool_name_asks_no_person(server):
     # finding: S31
     gate = GatePolicy(patterns=("*",))
     async with odd_client(server, LEGACY, gate=gate) as (env, client):
@@ -142,7 +142,7 @@ async def test_a_tools_name_of_any_length_asks_nobody(server):
         assert not await env.elicitations()
 
 
-async def test_a_clients_name_over_256_letters_is_refused(server, revision, told):
+async def test_client_name_longer_than_256_characters_is_refused(server, revision, told):
     # finding: S31
     async with server_env(server) as env, httpx.AsyncClient(timeout=300) as http:
         for letters in (257, 100_000):
@@ -153,7 +153,7 @@ async def test_a_clients_name_over_256_letters_is_refused(server, revision, told
         assert not told()
 
 
-async def test_half_a_letter_in_a_clients_name_has_people_asked_all_the_same(server):
+async def test_lone_surrogate_in_a_client_name_does_not_prevent_questions(server):
     # finding: S31
     async with server_env(server) as env, httpx.AsyncClient(timeout=300) as http:
         keys = set[str]()
@@ -171,7 +171,7 @@ async def test_half_a_letter_in_a_clients_name_has_people_asked_all_the_same(ser
 
 
 @pytest.mark.parametrize("account", ["x" * 257, "x" * 100_000, "", "a\x00b", f"ann{HALF}"])
-async def test_an_account_that_can_be_none_is_refused_in_a_sentence(server, account):
+async def test_invalid_account_argument_is_refused_with_an_explanation(server, account):
     # finding: S31
     async with odd_client(server) as (_, client):
         said = await client.call("connect", arguments={"account": account})
@@ -180,7 +180,7 @@ async def test_an_account_that_can_be_none_is_refused_in_a_sentence(server, acco
         assert said["result"]["isError"]
 
 
-async def test_half_a_letter_in_a_gated_calls_nested_text_asks_nobody(server):
+async def test_lone_surrogate_in_gated_arguments_is_refused_before_asking(server):
     # finding: S31
     async with odd_client(server) as (env, client):
         for text in (HALF, "x" * 100_000):
@@ -189,7 +189,7 @@ async def test_half_a_letter_in_a_gated_calls_nested_text_asks_nobody(server):
         assert not await env.elicitations()
 
 
-async def test_answers_to_a_tools_own_requests_that_cannot_be_kept_are_refused_in_a_sentence(
+async def test_oversized_responses_to_the_tools_own_requests_are_refused(
     server,
 ):
     # finding: S31

@@ -45,7 +45,7 @@ async def steps_back(env: ServerEnv, copies: Any) -> None:
 # finding: XB4
 @pytest.mark.every_way
 @pytest.mark.parametrize("tool", ["order", "order_both"])
-async def test_same_call_after_a_step_back_has_the_idempotency_keys_that_it_had(
+async def test_same_call_after_a_store_rollback_has_the_same_idempotency_keys(
     server, revision, tool
 ):
     orders = Orders(server)
@@ -61,9 +61,7 @@ async def test_same_call_after_a_step_back_has_the_idempotency_keys_that_it_had(
 
 
 # finding: XB4
-async def test_each_of_several_identical_calls_has_a_key_of_its_own_also_after_a_step_back(
-    server, revision
-):
+async def test_repeated_identical_calls_have_distinct_keys_after_a_store_rollback(server, revision):
     orders = Orders(server)
     clock = Clock()
     async with attached(server, clock=clock) as env, env.caller(revision) as caller:
@@ -84,7 +82,7 @@ async def test_each_of_several_identical_calls_has_a_key_of_its_own_also_after_a
 
 
 # finding: XB4
-async def test_key_of_another_day_is_another_one(server, revision):
+async def test_idempotency_key_differs_on_another_day(server, revision):
     orders = Orders(server)
     clock = Clock()
     async with attached(server, clock=clock) as env, env.caller(revision) as caller:

@@ -77,7 +77,7 @@ def server(library: str) -> Any:
     return server
 
 
-async def test_it_is_a_form_of_the_clients(server, revision):
+async def test_custom_kind_is_a_form_in_the_client(server, revision):
     answered = [{"name": "Ada Lovelace"}]
     async with caller_of(server, revision, kinds=[Signatures], fills=answered) as (env, caller):
         assert await caller.text("lease", flat=7) == "Signed by Ada Lovelace."
@@ -87,7 +87,7 @@ async def test_it_is_a_form_of_the_clients(server, revision):
         assert env.service.kinds.others["signature"].signed == answered  # type: ignore[attr-defined]
 
 
-async def test_it_is_a_page_of_ours(server, revision):
+async def test_custom_kind_is_a_page(server, revision):
     url = types.ElicitationCapability(url=types.UrlElicitationCapability())
     async with caller_of(server, revision, kinds=[Signatures], declares=url) as (env, caller):
         call = caller.call("lease", flat=7)
@@ -99,14 +99,14 @@ async def test_it_is_a_page_of_ours(server, revision):
         assert (await person.visit(link)).heading == "Sent"
 
 
-async def test_what_its_traits_say_holds_for_it(server, revision):
+async def test_custom_kind_uses_its_declared_traits(server, revision):
     async with caller_of(server, revision, kinds=[Signatures], name="it") as (env, caller):
         assert "await" in await caller.text("forgotten")
         assert not await env.elicitations()
     assert traits_of("signature") == Traits(name="signature", page="form"), "known only there"
 
 
-def test_a_name_that_is_taken_is_refused():
+def test_custom_kind_with_a_reserved_name_is_refused():
     taken = Traits(name="form", page="form")
     with pytest.raises(ValueError, match="Give this kind another name"), declared({"form": taken}):
         pass

@@ -39,7 +39,7 @@ def asked_keys(result: object) -> list[str]:
     return sorted(asked_in(result).input_requests or {})
 
 
-async def test_an_answer_is_seen_again_after_a_form_of_the_tools_own(library):
+async def test_answer_is_returned_again_after_the_tools_own_form(library):
     shop = Shop(library, form_first=False)
     async with caller_of(shop.server, MODERN) as (env, caller):
         paying = await caller.asked("buy")
@@ -51,7 +51,7 @@ async def test_an_answer_is_seen_again_after_a_form_of_the_tools_own(library):
         assert len(await env.elicitations()) == 1
 
 
-async def test_a_leg_that_is_sent_twice_is_given_the_same_form_without_asking_again(library):
+async def test_request_sent_twice_returns_the_same_form_without_asking_again(library):
     shop = Shop(library, form_first=False)
     async with caller_of(shop.server, MODERN) as (env, caller):
         paying = await caller.asked("buy")
@@ -63,7 +63,7 @@ async def test_a_leg_that_is_sent_twice_is_given_the_same_form_without_asking_ag
         assert len(await env.elicitations()) == 1
 
 
-async def test_a_new_call_after_the_result_asks_anew(library):
+async def test_new_call_after_the_result_asks_again(library):
     shop = Shop(library, form_first=False)
     async with caller_of(shop.server, MODERN) as (env, caller):
         paying = await caller.asked("buy")
@@ -75,7 +75,7 @@ async def test_a_new_call_after_the_result_asks_anew(library):
         assert env.id_of(fresh) != env.id_of(link)
 
 
-async def test_an_outcome_is_used_up_by_a_result_of_a_leg_that_asked_nothing(library):
+async def test_result_of_a_request_without_questions_consumes_the_outcome(library):
     if library == "fastmcp":
         from fastmcp import Context
     else:
@@ -100,7 +100,7 @@ async def test_an_outcome_is_used_up_by_a_result_of_a_leg_that_asked_nothing(lib
         assert env.id_of(links_asked(fresh)[0]) != env.id_of(link)
 
 
-async def test_the_answer_to_a_form_that_came_first_is_there_in_every_later_leg(library):
+async def test_response_to_a_first_form_is_in_every_later_request(library):
     shop = Shop(library, form_first=True)
     async with caller_of(shop.server, MODERN, limits=SHORT) as (env, caller):
         sizing = await caller.asked("buy")

@@ -60,7 +60,7 @@ async def use(person: Person, place: str) -> Page:
     return await person.press(place)
 
 
-async def test_with_the_key_and_a_paired_browser_it_works(revision):
+async def test_paired_browser_with_the_key_can_answer(revision):
     headers = {**RELAYED, "authorization": f"Bearer {key_of(RING)}"}
     async with caller_of(shop(), revision, headers=headers) as (env, caller):
         call = caller.call("visit")
@@ -78,14 +78,14 @@ async def test_with_the_key_and_a_paired_browser_it_works(revision):
 
 
 @pytest.mark.parametrize("key", ["none", "elicit_local_", key_of(RING)[:-1], key_of(RING) + "x"])
-async def test_without_the_very_key_nobody_is_asked(revision, key):
+async def test_wrong_or_missing_key_cannot_have_a_person_asked(revision, key):
     headers = {**RELAYED, "authorization": f"Bearer {key}"}
     async with caller_of(shop(), revision, headers=headers) as (env, caller):
         assert "[ELICITATION_NOT_ALLOWED]" in await caller.text("visit")
         assert not await env.elicitations()
 
 
-async def test_an_address_pairs_one_browser():
+async def test_pairing_address_pairs_a_single_browser():
     async with server_env(shop()) as env:
         place = address(env)
         first, second = await relayed_person(env), await relayed_person(env)
@@ -94,7 +94,7 @@ async def test_an_address_pairs_one_browser():
         assert (await second.visit(place)).status == 410
 
 
-async def test_the_log_says_that_a_browser_was_paired(caplog):
+async def test_pairing_of_a_browser_is_logged(caplog):
     # finding: S26
     caplog.set_level(logging.INFO, logger="webapp")
     async with server_env(shop()) as env:
@@ -106,7 +106,7 @@ async def test_the_log_says_that_a_browser_was_paired(caplog):
     assert vars(said)["owner"] == owner
 
 
-async def test_looking_at_an_address_pairs_nothing():
+async def test_opening_a_pairing_address_pairs_nothing():
     async with server_env(shop()) as env:
         scanner, person = await env.person(), await relayed_person(env)
         place = address(env)
@@ -116,7 +116,7 @@ async def test_looking_at_an_address_pairs_nothing():
         assert (await use(person, place)).status == 200
 
 
-async def test_a_form_of_another_page_pairs_nothing():
+async def test_pairing_with_a_wrong_csrf_token_is_refused():
     async with server_env(shop()) as env:
         person = await relayed_person(env)
         place = address(env)
@@ -126,7 +126,7 @@ async def test_a_form_of_another_page_pairs_nothing():
         assert (await use(person, place)).status == 200
 
 
-async def test_a_paired_browser_of_another_user_is_still_another_users():
+async def test_paired_browser_of_another_user_is_not_the_local_owner():
     async with server_env(shop()) as env:
         person = await env.person()
         await use(person, address(env))
@@ -191,9 +191,7 @@ def shop_with_a_gate(ran: list[str]) -> object:
 
 
 @pytest.mark.parametrize("tick", [{}, {"remember": "1", "all_clients": "1"}])
-async def test_a_program_that_fetches_the_gates_page_presses_no_yes_where_it_must_be_paired(
-    revision, tick
-):
+async def test_unpaired_program_cannot_press_approve_on_the_gate_page(revision, tick):
     # finding: S20
     ran: list[str] = []
     server = shop_with_a_gate(ran)
@@ -220,7 +218,7 @@ async def test_a_program_that_fetches_the_gates_page_presses_no_yes_where_it_mus
 
 
 @pytest.mark.parametrize("declares", [FORM, BOTH, None], ids=["form", "both", "none"])
-async def test_no_clients_form_opens_a_gate_where_the_yes_is_a_paired_browsers(revision, declares):
+async def test_clients_form_cannot_open_a_gate_if_pairing_is_required(revision, declares):
     # finding: S20
     ran: list[str] = []
     async with caller_of(

@@ -47,7 +47,7 @@ def server(library: str, booked: list[str]) -> Any:
 
 
 @pytest.mark.parametrize("tool", ANSWERS)
-async def test_parallel_calls_hear_the_same_and_book_once(
+async def test_parallel_identical_calls_ask_and_book_once(
     server: Any, revision: str, booked: list[str], tool: str
 ) -> None:
     # finding: XC8
@@ -71,7 +71,9 @@ async def test_parallel_calls_hear_the_same_and_book_once(
         assert len(await it.statuses()) == 1
 
 
-async def test_parallel_calls_show_one_link_in_the_client(server: Any, booked: list[str]) -> None:
+async def test_parallel_calls_show_a_single_link_in_the_client(
+    server: Any, booked: list[str]
+) -> None:
     # finding: XC8
     async with here(server, LEGACY, declares=BOTH) as it:
         calls = [await it.asks("visit")]
@@ -86,7 +88,7 @@ async def test_parallel_calls_show_one_link_in_the_client(server: Any, booked: l
         assert booked == ["went"]
 
 
-async def test_later_call_gets_the_link_of_a_form_that_nobody_answers(server: Any) -> None:
+async def test_later_call_gets_the_link_of_an_unanswered_form(server: Any) -> None:
     # finding: XC8
     async with here(server, LEGACY, declares=FORM) as it:
         first = await it.asks("book")
@@ -95,7 +97,7 @@ async def test_later_call_gets_the_link_of_a_form_that_nobody_answers(server: An
         assert text_of(await soon(first)).startswith(BUSY)
 
 
-async def test_call_after_a_newer_one_was_given_up_gets_the_link_at_once(
+async def test_call_after_an_abandoned_newer_call_gets_the_link_at_once(
     server: Any, booked: list[str]
 ) -> None:
     # finding: XC8

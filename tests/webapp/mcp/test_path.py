@@ -49,7 +49,7 @@ def add_sign_in(server: Any) -> None:
 
 
 @pytest.mark.every_way
-async def test_the_line_returns_with_what_trusted_code_completed(server, revision):
+async def test_await_returns_the_content_completed_by_trusted_code(server, revision):
     # parity: L5
     # defect: frontmcp no URL is sent
     add_sign_in(server)
@@ -65,7 +65,7 @@ async def test_the_line_returns_with_what_trusted_code_completed(server, revisio
 
 
 @pytest.mark.every_way
-async def test_two_questions_are_asked_one_after_another(server, revision):
+async def test_two_questions_are_asked_in_sequence(server, revision):
     @server.tool()
     async def buy(item: str) -> str:
         who = await elicit.url("Sign in", LOGIN)
@@ -85,7 +85,7 @@ async def test_two_questions_are_asked_one_after_another(server, revision):
         assert first != second
 
 
-async def test_a_function_gets_an_address_to_return_to(server, revision):
+async def test_address_function_receives_a_return_address(server, revision):
     # parity: L2
     made: list[Link] = []
 
@@ -108,7 +108,7 @@ async def test_a_function_gets_an_address_to_return_to(server, revision):
         assert link.rsplit("/", 1)[1] not in location
 
 
-async def test_an_agreement_alone_is_enough_where_the_tool_does_not_wait(server, revision):
+async def test_accept_is_enough_without_wait_for_completion(server, revision):
     # parity: L2
     @server.tool()
     async def show() -> str:
@@ -118,7 +118,7 @@ async def test_an_agreement_alone_is_enough_where_the_tool_does_not_wait(server,
         assert await caller.text("show") == "shown {}"
 
 
-async def test_a_press_on_continue_is_enough_where_the_tool_does_not_wait(revision):
+async def test_continue_button_is_enough_without_wait_for_completion(revision):
     server = new_server("mcp")
 
     @server.tool(structured_output=False)
@@ -133,7 +133,7 @@ async def test_a_press_on_continue_is_enough_where_the_tool_does_not_wait(revisi
         assert text_of(await soon(again)) == "shown {}"
 
 
-async def test_trusted_code_completes_by_an_id_of_its_own(server, revision):
+async def test_trusted_code_completes_by_a_custom_elicitation_id(server, revision):
     @server.tool()
     async def order() -> str:
         done = await elicit.url("Approve", LOGIN, elicitation_id="order-17")
@@ -148,7 +148,7 @@ async def test_trusted_code_completes_by_an_id_of_its_own(server, revision):
         assert await complete_elicitation("order-17", {"by": "eve"}) == "already_settled"
 
 
-async def test_an_id_of_ones_own_stands_for_one_open_question_only(server):
+async def test_custom_elicitation_id_of_an_open_question_is_refused(server):
     @server.tool()
     async def order(number: int) -> str:
         return str(dict(await elicit.url(f"Approve {number}", LOGIN, elicitation_id="order")))
@@ -164,7 +164,7 @@ async def test_an_id_of_ones_own_stands_for_one_open_question_only(server):
 
 
 @pytest.mark.every_way
-async def test_a_completion_before_anybody_waits_is_not_lost(server, revision):
+async def test_completion_before_the_call_waits_is_not_lost(server, revision):
     # finding: R3
     completions: list[asyncio.Task[Completion]] = []
 
@@ -182,7 +182,7 @@ async def test_a_completion_before_anybody_waits_is_not_lost(server, revision):
         assert [await completion for completion in completions] == ["accepted"]
 
 
-async def test_a_completion_while_the_address_is_made_is_not_lost(server, revision, tmp_path):
+async def test_completion_while_the_address_is_built_is_not_lost(server, revision, tmp_path):
     # parity: L3
     # defect: lynq early completion
     # finding: R3
@@ -211,7 +211,7 @@ async def test_a_completion_while_the_address_is_made_is_not_lost(server, revisi
         assert completions == ["accepted"]
 
 
-async def test_a_function_that_raises_leaves_no_question(server, revision):
+async def test_exception_in_the_address_function_leaves_no_question(server, revision):
     # finding: R3
     made: list[Link] = []
 
@@ -234,7 +234,7 @@ async def test_a_function_that_raises_leaves_no_question(server, revision):
         assert text_of(await soon(call)) == "paid {'by': 'ann'}"
 
 
-async def test_what_a_function_told_before_it_raised_may_come_back(server):
+async def test_completion_after_the_address_function_failed_is_used_by_the_next_call(server):
     # finding: R3
     made: list[Link] = []
 
@@ -265,7 +265,7 @@ class LosingStore(MemoryStore):
         return await super().write(*records)
 
 
-async def test_a_crash_before_the_address_is_kept_asks_the_function_again(server):
+async def test_crash_before_the_address_is_stored_calls_the_function_again(server):
     # finding: R3
     made, store = list[Link](), LosingStore()
 
@@ -290,7 +290,7 @@ async def test_a_crash_before_the_address_is_kept_asks_the_function_again(server
 
 
 @pytest.mark.every_way
-async def test_another_process_on_the_same_store_completes(server, revision, tmp_path):
+async def test_another_process_on_the_same_store_can_complete(server, revision, tmp_path):
     # parity: L4
     add_sign_in(server)
     store = f"sqlite:///{tmp_path / 'elicit.db'}"
@@ -328,7 +328,7 @@ class Author:
 
 
 @pytest.mark.every_way
-async def test_a_route_of_the_authors_completes_for_the_browser_that_went(server, revision):
+async def test_authors_route_completes_for_the_browser_from_the_link(server, revision):
     # parity: L4
     author = Author(server)
     async with caller_of(server, revision) as (env, caller):
@@ -340,7 +340,7 @@ async def test_a_route_of_the_authors_completes_for_the_browser_that_went(server
         assert text_of(await soon(call)) == "paid {'by': 'route'}"
 
 
-async def test_a_route_of_the_authors_completes_for_no_other_browser(server):
+async def test_authors_route_does_not_complete_for_another_browser(server):
     author = Author(server)
     async with caller_of(server, LEGACY) as (env, caller):
         call = caller.call("pay")
@@ -358,7 +358,7 @@ async def test_a_route_of_the_authors_completes_for_no_other_browser(server):
         await soon(call)
 
 
-async def test_a_route_of_the_authors_completes_by_id_in_trusted_code(server):
+async def test_authors_webhook_completes_by_id(server):
     add_sign_in(server)
 
     @server.custom_route("/webhook/{id}", methods=["POST"])
@@ -377,7 +377,7 @@ async def test_a_route_of_the_authors_completes_by_id_in_trusted_code(server):
         assert text_of(await soon(call)) == "signed in: ann"
 
 
-async def test_the_service_reports_to_the_callback_address_itself(server, revision):
+async def test_external_service_completes_through_the_callback_url(server, revision):
     author = Author(server)
 
     async def post(content: Mapping[str, Json]) -> httpx.Response:
@@ -398,7 +398,7 @@ async def test_the_service_reports_to_the_callback_address_itself(server, revisi
         assert text_of(await soon(call)) == "paid {'order': 7}"
 
 
-async def test_a_late_completion_is_kept_for_the_same_question(server, revision):
+async def test_late_completion_is_stored_for_the_same_question(server, revision):
     # defect: lynq late completion
     add_sign_in(server)
     async with caller_of(server, revision, answers=["decline"]) as (env, caller):
@@ -408,7 +408,7 @@ async def test_a_late_completion_is_kept_for_the_same_question(server, revision)
         assert await caller.text("sign_in") == "signed in: ann"
 
 
-async def test_an_answer_is_used_once_and_then_asked_for_again(server, revision):
+async def test_answer_is_used_once_and_the_next_call_asks_again(server, revision):
     add_sign_in(server)
     async with caller_of(server, revision) as (env, caller):
         links = []
@@ -420,7 +420,7 @@ async def test_an_answer_is_used_once_and_then_asked_for_again(server, revision)
         assert env.id_of(links[0]) != env.id_of(links[1])
 
 
-async def test_a_tool_that_asks_nothing_is_left_alone(server, revision):
+async def test_tool_without_questions_creates_no_elicitation(server, revision):
     runs: list[int] = []
 
     @server.tool()
@@ -436,7 +436,7 @@ async def test_a_tool_that_asks_nothing_is_left_alone(server, revision):
 
 
 @pytest.mark.parametrize("question", ["open", "settled"])
-async def test_a_completion_by_a_foreign_id_does_nothing(server, question):
+async def test_completion_with_an_unknown_id_does_nothing(server, question):
     add_sign_in(server)
     async with caller_of(server, LEGACY) as (env, caller):
         call = caller.call("sign_in")

@@ -74,7 +74,9 @@ async def schemas_of(caller: Any) -> dict[str, Any]:
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("declares", [None, FORM], ids=["nothing", "forms"])
-async def test_link_is_no_error_and_matches_the_listed_output_schema(server, revision, declares):
+async def test_pending_link_result_is_not_an_error_and_matches_the_output_schema(
+    server, revision, declares
+):
     # finding: XC2
     async with caller_of(server, revision, declares=declares, fills=[]) as (env, caller):
         schemas = await schemas_of(caller)
@@ -92,9 +94,7 @@ async def test_link_is_no_error_and_matches_the_listed_output_schema(server, rev
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("tool", list(RETURNS))
-async def test_result_matches_the_listed_output_schema_when_the_person_has_answered(
-    server, revision, tool
-):
+async def test_result_after_an_answer_matches_the_output_schema(server, revision, tool):
     # finding: XC2
     fills = [{"response": "Ann"}]
     async with caller_of(server, revision, declares=FORM, fills=fills) as (_, caller):
@@ -103,7 +103,7 @@ async def test_result_matches_the_listed_output_schema_when_the_person_has_answe
         jsonschema.validate(told.structured_content, (await schemas_of(caller))[tool])
 
 
-async def test_fastmcps_client_reads_results_as_before(server):
+async def test_fastmcp_client_reads_results_unchanged(server):
     # finding: XC2
     async def answer(*_: Any) -> Any:
         return {"response": "Ann"}
@@ -122,7 +122,7 @@ async def test_fastmcps_client_reads_results_as_before(server):
         assert told.structured_content.keys() == {"elicitationPending"}
 
 
-async def test_mounted_tool_and_client_that_lists_nothing_itself():
+async def test_mounted_tool_returns_a_link_to_a_client_without_tool_listing():
     # finding: XC2
     inner, outer = FastMCP("inner"), FastMCP("outer")
     add_tools(inner)
@@ -159,7 +159,7 @@ async def test_mounted_tool_and_client_that_lists_nothing_itself():
         ({}, 5),
     ],
 )
-def test_widened_schema_allows_what_it_allowed_and_a_pending_result(schema, content):
+def test_widened_schema_allows_the_original_content_and_a_pending_result(schema, content):
     # finding: XC2
     widened = schema_with_pending(schema)
     jsonschema.Draft202012Validator.check_schema(widened)
@@ -168,7 +168,7 @@ def test_widened_schema_allows_what_it_allowed_and_a_pending_result(schema, cont
 
 
 @pytest.mark.parametrize("content", [{}, {"a": "x"}, {"elicitationPending": 5}, [], "a"])
-def test_widened_schema_still_refuses_what_is_neither(content):
+def test_widened_schema_refuses_other_content(content):
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(content, schema_with_pending(schema))

@@ -49,7 +49,7 @@ def server(server: Any) -> Any:
     return server
 
 
-async def test_an_audit_log_has_a_line_for_each_question_and_its_end(server, revision):
+async def test_audit_log_has_a_line_for_each_question_and_its_end(server, revision):
     # parity: F10
     out = io.StringIO()
     plugin = module("audit_log").AuditLog(out)
@@ -70,7 +70,7 @@ async def test_an_audit_log_has_a_line_for_each_question_and_its_end(server, rev
     assert "garden" not in out.getvalue()
 
 
-async def test_a_sanitizer_takes_out_what_nobody_asked_for(server, revision):
+async def test_sanitizer_masks_card_numbers(server, revision):
     # parity: F10
     plugin = module("sanitizer").sanitizer
     async with elicit_person(server, revision=protocol(revision), plugins=[plugin]) as person:
@@ -79,7 +79,7 @@ async def test_a_sanitizer_takes_out_what_nobody_asked_for(server, revision):
         assert told.text == "garden, by card ****1 for 4 nights"
 
 
-async def test_analytics_count_ends_and_times(server, revision):
+async def test_analytics_count_outcomes_and_durations(server, revision):
     # parity: F10
     plugin = module("analytics").Analytics()
     async with elicit_person(server, revision=protocol(revision), plugins=[plugin]) as person:
@@ -91,7 +91,7 @@ async def test_analytics_count_ends_and_times(server, revision):
     assert plugin.times == {"clear": [timedelta()]}  # the person's clock does not advance by itself
 
 
-async def test_a_filter_notes_what_administrators_are_asked(server, revision, caplog):
+async def test_admin_filter_logs_questions_to_administrators_only(server, revision, caplog):
     # parity: F10
     caplog.set_level(logging.WARNING, logger="admins")
     out = io.StringIO()
@@ -109,7 +109,7 @@ async def test_a_filter_notes_what_administrators_are_asked(server, revision, ca
         assert "An administrator is asked by clear" in noted.getMessage()
 
 
-async def test_the_rules_of_the_documentation_do_what_they_say(server, revision):
+async def test_documented_rules_refuse_high_prices_and_allow_others(server, revision):
     # parity: F9
     sample = ModuleType("my_rules")
     exec(compile(FILES["my_rules.py"], "my_rules.py", "exec"), vars(sample))  # noqa: S102 - ours

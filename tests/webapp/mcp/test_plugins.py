@@ -123,7 +123,7 @@ def server(server: Any) -> Any:
     return server
 
 
-async def test_whoever_runs_the_server_is_told_what_is_asked(server, revision):
+async def test_plugins_receive_asked_questions_and_their_ends(server, revision):
     # parity: T8
     notes = Notes()
     async with caller_of(
@@ -140,7 +140,7 @@ async def test_whoever_runs_the_server_is_told_what_is_asked(server, revision):
         assert (end.id, end.status, end.by) == (row.id, "accepted", "InClient")
 
 
-async def test_what_a_plugin_refuses_is_asked_of_nobody(server, revision):
+async def test_question_refused_by_a_plugin_is_not_asked(server, revision):
     closed = Closed()
     async with caller_of(server, revision, plugins=[closed], fills=[{"first": "Ada"}]) as (
         env,
@@ -157,7 +157,7 @@ async def test_what_a_plugin_refuses_is_asked_of_nobody(server, revision):
         assert await caller.text("greet") == "Hello, Ada."
 
 
-async def test_a_gate_that_is_asked_of_nobody_stays_closed(server, revision):
+async def test_gate_refused_by_a_plugin_stays_closed(server, revision):
     async with caller_of(server, revision, plugins=[Closed()]) as (env, caller):
         told = await caller.result("drop")
         assert told.is_error
@@ -182,7 +182,7 @@ def counting() -> tuple[object, list[str]]:
     return type("Counting", (), {stage: hook_at(stage) for stage in STAGES})(), seen
 
 
-async def test_each_stage_runs_once_for_a_question_however_often_the_body_does(server, revision):
+async def test_plugin_stages_run_once_per_question_if_the_tool_runs_again(server, revision):
     # parity: F9
     plugin, seen = counting()
     fills = [{"response": "one"}, {"response": "two"}]
@@ -191,7 +191,7 @@ async def test_each_stage_runs_once_for_a_question_however_often_the_body_does(s
         assert seen == [*STAGES] * 2
 
 
-async def test_a_call_that_joins_and_a_result_that_comes_again_run_none(server, revision):
+async def test_joining_calls_and_repeated_results_run_no_plugin_stages(server, revision):
     plugin, seen = counting()
     fills = ["cancel", "cancel", {"first": "Ada"}]
     async with caller_of(server, revision, plugins=[plugin], fills=fills) as (_, caller):
@@ -202,7 +202,7 @@ async def test_a_call_that_joins_and_a_result_that_comes_again_run_none(server, 
         assert seen == [*STAGES]
 
 
-async def test_the_words_of_a_plugin_are_what_the_person_sees(server, revision):
+async def test_plugin_can_change_the_message_and_timeout(server, revision):
     class Politely:
         @before("describe")
         def say(self, question: ProposedQuestion) -> ProposedQuestion:
@@ -225,7 +225,7 @@ async def typed(env: ServerEnv, link: str, **fields: str) -> Any:
     return await person.browser.post(link, data=given)
 
 
-async def test_a_refused_answer_comes_back_to_be_corrected(server, revision):
+async def test_answer_refused_by_a_plugin_is_returned_for_correction(server, revision):
     notes = Notes()
     async with caller_of(server, revision, plugins=[NoCats(), notes], declares=URL) as (
         env,
@@ -245,7 +245,7 @@ async def test_a_refused_answer_comes_back_to_be_corrected(server, revision):
         assert notes.ends[0].content == {"first": "Ada"}
 
 
-async def test_a_refused_yes_stays_a_question(server, revision):
+async def test_acceptance_refused_by_a_plugin_leaves_the_question_open(server, revision):
     async with caller_of(server, revision, plugins=[NoCats()], declares=URL) as (env, caller):
         call = caller.call("delete", count=5)
         link = await caller.link()
@@ -258,7 +258,7 @@ async def test_a_refused_yes_stays_a_question(server, revision):
         assert text_of(await soon(call)) == "kept"
 
 
-async def test_in_a_client_a_refused_answer_ends_the_question(server, revision):
+async def test_answer_in_the_client_refused_by_a_plugin_fails_the_question(server, revision):
     fills = [{"first": "Tom"}, {}]
     async with caller_of(server, revision, plugins=[NoCats()], fills=fills) as (env, caller):
         told = await caller.text("greet")
@@ -293,7 +293,7 @@ Door = Callable[[ServerEnv, Caller], Awaitable[None]]
 
 
 @pytest.mark.parametrize("door", [on_the_page, by_name, by_key, by_model])
-async def test_no_door_leads_past_a_plugin(server, revision, door: Door):
+async def test_no_way_to_answer_bypasses_plugins(server, revision, door: Door):
     async with caller_of(
         server,
         revision,
@@ -308,7 +308,7 @@ async def test_no_door_leads_past_a_plugin(server, revision, door: Door):
         assert not row.status.is_final
 
 
-async def test_what_is_left_out_reaches_neither_store_nor_tool(server, revision):
+async def test_content_removed_by_a_plugin_reaches_neither_store_nor_tool(server, revision):
     class NoNotes:
         @before("shorten", when=lambda answer: "note" in answer.content)
         def leave_out(self, answer: GivenAnswer) -> GivenAnswer:
@@ -320,7 +320,7 @@ async def test_what_is_left_out_reaches_neither_store_nor_tool(server, revision)
         assert "mat" not in str([row.content for row in await env.elicitations()])
 
 
-async def test_a_secret_an_address_and_a_link_reach_no_hook(server, revision):
+async def test_secrets_addresses_and_links_are_not_passed_to_hooks(server, revision):
     seen = list[HookFacts]()
 
     def hook_at(stage: str, mark: Any) -> Any:

@@ -44,7 +44,7 @@ def server(server: Any) -> Any:
 
 
 @pytest.mark.every_way
-async def test_the_older_call_is_told_that_a_newer_question_took_its_place(server, revision):
+async def test_older_call_ends_when_a_newer_question_supersedes_its_question(server, revision):
     # parity: F8
     async with caller_of(server, revision, policies=ONE) as (env, caller):
         older = caller.call("visit", name="Rome")
@@ -65,7 +65,7 @@ async def test_the_older_call_is_told_that_a_newer_question_took_its_place(serve
         assert text_of(await soon(newest)) == "Bern accepted accept"
 
 
-async def test_several_are_open_at_once_unless_the_policy_is_set(server, revision):
+async def test_several_questions_are_open_at_once_by_default(server, revision):
     # parity: F8
     async with caller_of(server, revision) as (env, caller):
         calls, links = [], []
@@ -77,7 +77,7 @@ async def test_several_are_open_at_once_unless_the_policy_is_set(server, revisio
             assert text_of(await soon(call)).endswith("accepted accept")
 
 
-async def test_the_next_question_of_the_same_call_supersedes_nothing(server, revision):
+async def test_next_question_of_the_same_call_supersedes_nothing(server, revision):
     # parity: F8
     async with caller_of(server, revision, policies=ONE) as (env, caller):
         call = caller.call("visit_both")
@@ -87,7 +87,7 @@ async def test_the_next_question_of_the_same_call_supersedes_nothing(server, rev
         assert {row.status for row in await env.elicitations()} == {Status.ACCEPTED}
 
 
-async def test_questions_that_are_asked_together_supersede_none_of_each_other(server, revision):
+async def test_together_questions_do_not_supersede_each_other(server, revision):
     # parity: F8
     async with caller_of(server, revision, policies=ONE) as (env, caller):
         call = caller.call("visit_at_once")
@@ -97,7 +97,7 @@ async def test_questions_that_are_asked_together_supersede_none_of_each_other(se
         assert text_of(await soon(call)) == "been to both"
 
 
-async def test_a_client_that_gets_links_in_results_has_one_question_too(server, revision):
+async def test_newer_link_in_a_result_supersedes_the_older_question(server, revision):
     # parity: F8
     async with caller_of(server, revision, policies=ONE, declares=None) as (env, one):
         first = await one.link_in_result("visit", name="Rome")
@@ -108,7 +108,7 @@ async def test_a_client_that_gets_links_in_results_has_one_question_too(server, 
         assert await one.text("visit", name="Oslo") == "Oslo accepted accept"
 
 
-async def test_clients_of_one_name_are_one_session_whatever_their_revision(server):
+async def test_clients_with_the_same_name_share_the_quota_across_revisions(server):
     # parity: F8
     async with caller_of(server, LEGACY, policies=ONE) as (env, caller):
         call = caller.call("visit", name="Rome")
@@ -121,7 +121,7 @@ async def test_clients_of_one_name_are_one_session_whatever_their_revision(serve
         assert await env.status(link) is Status.SUPERSEDED
 
 
-async def test_too_many_open_questions_are_an_error_that_the_model_can_read(server, revision):
+async def test_too_many_open_questions_return_an_error_to_the_model(server, revision):
     policies = PolicySettings(pending_per_owner=1)
     async with caller_of(server, revision, policies=policies) as (env, caller):
         first = caller.call("visit", name="Rome")

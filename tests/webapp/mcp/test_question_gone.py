@@ -24,7 +24,7 @@ async def lose(env: ServerEnv, copies: Any) -> None:
 
 
 # finding: XB5
-async def test_held_call_shows_a_new_link_at_once_and_goes_on_with_it(server, revision):
+async def test_waiting_call_shows_a_new_link_after_the_store_lost_its_question(server, revision):
     asking(server)
     async with attached(server) as env, env.caller(revision) as caller:
         copies = await scanned(env.service.elicitations.store)
@@ -38,7 +38,7 @@ async def test_held_call_shows_a_new_link_at_once_and_goes_on_with_it(server, re
 
 
 # finding: XB5
-async def test_call_without_links_gets_a_new_one_when_it_is_made_again(server, revision):
+async def test_repeated_call_gets_a_new_link_after_the_store_lost_its_question(server, revision):
     asking(server)
     async with attached(server) as env, env.caller(revision, declares=None) as caller:
         copies = await scanned(env.service.elicitations.store)

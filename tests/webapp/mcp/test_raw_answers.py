@@ -69,7 +69,7 @@ def said_in(result: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("value", [[1], {"first": "Ann"}, None, [["Ann"]], 7])
-async def test_content_of_no_kind_that_a_form_has_ends_the_question_and_says_where(
+async def test_content_of_an_invalid_type_fails_the_question_and_names_the_field(
     server, value: Json
 ):
     async with server_env(server) as env:
@@ -81,7 +81,7 @@ async def test_content_of_no_kind_that_a_form_has_ends_the_question_and_says_whe
         assert [row.status for row in await env.elicitations()] == [Status.FAILED]
 
 
-async def test_a_no_is_a_no_whatever_comes_along(server):
+async def test_decline_with_content_is_a_decline(server):
     async with server_env(server) as env:
         answer = {"action": "decline", "content": {"x": {"y": [1]}}}
         assert said_in(await soon(result_of(env, "ask", answer))) == "sure: False"
@@ -89,7 +89,7 @@ async def test_a_no_is_a_no_whatever_comes_along(server):
 
 
 @pytest.mark.parametrize("answer", [{}, {"action": "approve"}, {"action": 1}, {"action": None}])
-async def test_what_is_none_of_the_three_is_no_yes(server, ran, answer):
+async def test_unknown_action_is_not_an_acceptance(server, ran, answer):
     async with server_env(server) as env:
         assert said_in(await soon(result_of(env, "ask", answer))) == "sure: False"
         refused = await soon(result_of(env, "wipe", answer))

@@ -27,7 +27,7 @@ def assert_is_told(result: Any, *, code: str, words: str) -> None:
 
 
 @pytest.mark.every_way
-async def test_what_money_refuses_reaches_the_model(server, revision):
+async def test_money_errors_reach_the_model(server, revision):
     # finding: M7
     @server.tool()
     async def price(amount: str, currency: str) -> str:
@@ -69,7 +69,7 @@ async def spend_what_was_given_back(receipt: Receipt) -> str:
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("body", [refund_what_is_spent, spend_what_was_given_back])
-async def test_what_a_receipt_refuses_reaches_the_model(
+async def test_receipt_errors_reach_the_model(
     shop: Shop, revision, body: Callable[[Receipt], Awaitable[str]]
 ):
     # finding: M7
@@ -81,7 +81,7 @@ async def test_what_a_receipt_refuses_reaches_the_model(
 
 
 @pytest.mark.every_way
-async def test_a_refund_whose_provider_is_down_reaches_the_model(shop: Shop, revision):
+async def test_failed_refund_error_reaches_the_model(shop: Shop, revision):
     # finding: M7
     async def refund(receipt: Receipt) -> str:
         return str(await receipt.refund(reason="sold out"))

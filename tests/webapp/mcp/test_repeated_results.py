@@ -63,9 +63,7 @@ def given_again(result: Any) -> str:
 
 
 @pytest.mark.every_way
-async def test_a_question_that_was_dismissed_beside_once_does_not_hold_its_result_up(
-    server, library, revision
-):
+async def test_dismissed_question_next_to_once_does_not_block_its_result(server, library, revision):
     # finding: R2
     orders = Orders(server)
     fills: list[Any] = ["cancel", {"response": True}]
@@ -85,7 +83,7 @@ async def test_a_question_that_was_dismissed_beside_once_does_not_hold_its_resul
 
 
 @pytest.mark.every_way
-async def test_the_same_call_after_once_gets_its_result_again_and_is_told_so(server, revision):
+async def test_same_call_after_once_returns_the_result_again_with_a_mark(server, revision):
     # finding: R2
     orders = Orders(server)
     async with caller_of(server, revision) as (_, caller):
@@ -99,7 +97,7 @@ async def test_the_same_call_after_once_gets_its_result_again_and_is_told_so(ser
 
 
 @pytest.mark.parametrize(("first", "then"), [(LEGACY, MODERN), (MODERN, LEGACY)])
-async def test_a_result_of_one_revision_is_given_again_in_the_other(server, first, then):
+async def test_repeated_result_is_returned_across_revisions(server, first, then):
     # finding: R2
     Orders(server)
     async with attached(server) as env:
@@ -110,7 +108,7 @@ async def test_a_result_of_one_revision_is_given_again_in_the_other(server, firs
             assert given_again(again) == text_of(before) == "order 1 of tea"
 
 
-async def test_two_minutes_after_it_went_out_the_same_call_is_a_new_wish(server, revision):
+async def test_same_call_two_minutes_after_the_result_runs_again(server, revision):
     # finding: R2
     Orders(server)
     clock = Clock()
@@ -125,7 +123,7 @@ async def test_two_minutes_after_it_went_out_the_same_call_is_a_new_wish(server,
         assert given_again(await caller.result("order", what="tea")) == "order 2 of tea"
 
 
-async def test_other_arguments_and_other_clients_get_their_own(server, revision):
+async def test_other_arguments_and_other_clients_get_their_own_results(server, revision):
     # finding: R2
     Orders(server)
     async with caller_of(server, revision) as (env, caller):
@@ -144,14 +142,14 @@ async def test_other_arguments_and_other_clients_get_their_own(server, revision)
         ("order_twice", ["orders 1 and 2 of tea", "orders 3 and 4 of tea"]),
     ],
 )
-async def test_with_again_it_is_done_again_at_once(server, revision, tool, results):
+async def test_once_with_again_runs_again_immediately(server, revision, tool, results):
     # finding: R2
     Orders(server)
     async with caller_of(server, revision) as (_, caller):
         assert [await caller.text(tool, what="tea") for _ in results] == results
 
 
-async def test_an_error_is_never_given_again(server, revision):
+async def test_error_is_not_returned_again(server, revision):
     # finding: R2
     orders = Orders(server)
     orders.fails = True
@@ -161,7 +159,7 @@ async def test_an_error_is_never_given_again(server, revision):
         assert (await caller.text("order", what="tea")).startswith("order ")
 
 
-async def test_what_neither_bought_nor_did_anything_is_asked_anew(server, revision):
+async def test_call_without_once_or_payment_asks_again(server, revision):
     # finding: R2
     Orders(server)
     async with caller_of(server, revision) as (env, caller):
@@ -172,7 +170,7 @@ async def test_what_neither_bought_nor_did_anything_is_asked_anew(server, revisi
 
 
 @pytest.mark.every_way
-async def test_it_is_given_again_behind_the_gate_of_a_new_call(server, revision):
+async def test_repeated_result_requires_the_gate_of_the_new_call(server, revision):
     # finding: R2
     orders: list[str] = []
 
@@ -199,7 +197,7 @@ async def test_it_is_given_again_behind_the_gate_of_a_new_call(server, revision)
         assert orders == ["tea"]
 
 
-async def test_a_token_of_a_gated_call_gives_nothing_that_the_gate_keeps():
+async def test_request_state_of_a_gated_call_does_not_reveal_its_result():
     # finding: R2
     server = new_server("mcp")
 
@@ -223,5 +221,5 @@ def _unanswered(asked: Any) -> Any:
     return asked.model_copy(update={"input_requests": None})
 
 
-def test_two_minutes_are_what_the_readme_says():
+def test_repeat_period_is_two_minutes():
     assert timedelta(minutes=2) == REPEATED_FOR

@@ -149,7 +149,7 @@ async def test_decline_of_replayed_form_counts(server):
         assert text_of(answered_in(await replayed(it.caller, "sure", [{key: no}]))) == "sure: False"
 
 
-async def test_engine_that_replays_is_not_remembered_as_drawing_nothing(server):
+async def test_replaying_engine_is_not_remembered_as_showing_nothing(server):
     # finding: XC1
     async with here(server, MODERN) as it:
         result, count = await in_an_engine(it, "name")
@@ -159,7 +159,7 @@ async def test_engine_that_replays_is_not_remembered_as_drawing_nothing(server):
         assert record.forms.what == "answered"
 
 
-async def test_several_questions_of_one_call_come_in_the_same_rounds_at_each_replay(server):
+async def test_several_questions_of_a_call_are_replayed_in_the_same_rounds(server):
     # finding: XC1
     async with here(server, MODERN) as it:
         result, count = await in_an_engine(it, "three")
@@ -167,7 +167,7 @@ async def test_several_questions_of_one_call_come_in_the_same_rounds_at_each_rep
         assert len(await it.env.elicitations()) == 4
 
 
-async def test_link_that_was_done_on_the_page_is_put_again_before_the_next_question(server):
+async def test_link_completed_on_the_page_is_replayed_before_the_next_question(server):
     # finding: XC1
     async with here(server, MODERN, declares=BOTH) as it:
         resumed: list[dict[str, Any]] = []
@@ -184,7 +184,7 @@ async def test_link_that_was_done_on_the_page_is_put_again_before_the_next_quest
         assert len(await it.env.elicitations()) == 2
 
 
-async def test_link_that_an_engine_accepts_too_early_ends_in_a_result_and_no_empty_round(server):
+async def test_link_accepted_too_early_by_an_engine_is_returned_in_a_result(server):
     # finding: XC1
     async with here(server, MODERN, declares=BOTH) as it:
         asked = asked_in(await first(it.caller, "visit"))
@@ -197,7 +197,7 @@ async def test_link_that_an_engine_accepts_too_early_ends_in_a_result_and_no_emp
         assert not told.is_error
 
 
-async def test_replay_after_the_questions_time_gets_the_link_and_no_other_key(server):
+async def test_replay_after_the_timeout_gets_the_link_of_a_new_question(server):
     # finding: XC1
     async with here(server, MODERN) as it:
         asked = asked_in(await first(it.caller, "quick"))
@@ -210,7 +210,7 @@ async def test_replay_after_the_questions_time_gets_the_link_and_no_other_key(se
         assert (expired, fresh) == (Status.EXPIRED, Status.PENDING)
 
 
-async def test_crashed_client_is_not_asked_again_for_what_its_person_has_answered(server):
+async def test_answered_question_is_not_asked_again_after_a_client_crash(server):
     async with here(server, MODERN) as it:
         asked = asked_in(await first(it.caller, "three"))  # the gate
         it.clock.tick(seconds=20)

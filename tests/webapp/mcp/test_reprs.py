@@ -11,7 +11,7 @@ CARD = "4242424242424242"
 LOGIN = "https://example.org/login"
 
 
-async def test_no_repr_shows_a_secret_a_content_or_an_address_with_a_token():
+async def test_repr_shows_no_secret_content_or_tokenized_url():
     server = new_server("mcp")
     given: list[Link] = []
 

@@ -14,7 +14,7 @@ KANA = "\u3042"
 
 @pytest.mark.parametrize("length", [3_000, 7_000, 12_000, 30_000])
 @pytest.mark.parametrize("letter", ['"', KANA, "a"], ids=["quotes", "kana", "latin"])
-async def test_a_result_of_any_size_comes_back_from_one_body(letter: str, length: int):
+async def test_result_of_any_size_is_returned_from_a_single_run(letter: str, length: int):
     server = new_server("mcp")
     ran: list[str] = []
 
@@ -33,7 +33,7 @@ async def test_a_result_of_any_size_comes_back_from_one_body(letter: str, length
         assert len(ran) == 1
 
 
-async def test_a_result_too_large_to_keep_is_delivered_and_its_question_used_up(server, revision):
+async def test_oversized_result_is_delivered_and_its_answer_is_consumed(server, revision):
     ran: list[str] = []
 
     @server.tool()
@@ -50,9 +50,7 @@ async def test_a_result_too_large_to_keep_is_delivered_and_its_question_used_up(
 
 
 @pytest.mark.every_way
-async def test_an_address_from_an_argument_that_may_not_be_asked_reaches_the_model(
-    server, revision
-):
+async def test_invalid_address_error_reaches_the_model(server, revision):
     @server.tool()
     async def open_page(address: str) -> str:
         await elicit.url("Look at this", address)
@@ -66,7 +64,7 @@ async def test_an_address_from_an_argument_that_may_not_be_asked_reaches_the_mod
 
 
 @pytest.mark.every_way
-async def test_a_message_that_is_too_long_reaches_the_model(server, revision):
+async def test_too_long_message_error_reaches_the_model(server, revision):
     @server.tool()
     async def ask(length: int) -> str:
         await elicit.url("m" * length, LOGIN)
@@ -79,7 +77,7 @@ async def test_a_message_that_is_too_long_reaches_the_model(server, revision):
         assert not await env.elicitations()
 
 
-async def test_work_whose_result_is_no_json_reaches_the_model(server, revision):
+async def test_once_result_that_is_not_json_is_an_error_for_the_model(server, revision):
     @server.tool()
     async def order() -> str:
         async def work(_: str) -> Json:
@@ -93,7 +91,7 @@ async def test_work_whose_result_is_no_json_reaches_the_model(server, revision):
         assert "once('order')" in text_of(result)
 
 
-async def test_once_without_a_name_reaches_the_model(server, revision):
+async def test_once_without_a_name_is_an_error_for_the_model(server, revision):
     @server.tool()
     async def order(name: str) -> str:
         async def work(_: str) -> Json:
@@ -105,7 +103,7 @@ async def test_once_without_a_name_reaches_the_model(server, revision):
         assert_is_invalid_input(await caller.result("order", name=""))
 
 
-async def test_content_that_is_too_large_reaches_the_model_of_the_completing_tool(server, revision):
+async def test_oversized_completion_content_is_an_error_for_the_completing_tool(server, revision):
     @server.tool()
     async def sign_in() -> str:
         return str(dict(await elicit.url("Sign in", LOGIN, elicitation_id="order")))

@@ -125,7 +125,7 @@ async def results_are_noted(env: ServerEnv) -> None:
         (run,) = await env.service.elicitations.all(Run)
 
 
-async def test_a_stream_that_was_cut_before_the_result_goes_on_with_it(library):
+async def test_stream_cut_before_the_result_resumes_with_the_result(library):
     # finding: R2
     async with cut_off(library) as (env, reader, work):
         resumed = asyncio.create_task(reader.resume(reader.seen[0]))
@@ -140,7 +140,7 @@ async def test_a_stream_that_was_cut_before_the_result_goes_on_with_it(library):
         assert work.runs == 1
 
 
-async def test_what_came_while_nobody_was_there_is_read_later_and_more_than_once(library):
+async def test_events_sent_while_disconnected_can_be_read_later_repeatedly(library):
     # finding: R2
     async with cut_off(library) as (env, reader, work):
         work.gate.set()
@@ -152,7 +152,7 @@ async def test_what_came_while_nobody_was_there_is_read_later_and_more_than_once
         assert reader.results == ["worked 1"] * 2
 
 
-async def test_a_result_that_arrived_can_be_read_again(server):
+async def test_delivered_result_can_be_read_again(server):
     # finding: R2
     async with read_whole(server) as (_, reader):
         assert await soon(reader.resume(reader.seen[0])) == 200
@@ -160,7 +160,7 @@ async def test_a_result_that_arrived_can_be_read_again(server):
 
 
 @pytest.mark.parametrize("id", ["another session's", "none of anybody's", "7", "_GET_stream"])
-async def test_an_event_that_is_not_this_sessions_is_refused(server, id):
+async def test_event_id_of_another_session_is_refused(server, id):
     # finding: R2
     async with read_whole(server) as (env, reader):
         thief = await reader_on(env)
@@ -169,7 +169,7 @@ async def test_an_event_that_is_not_this_sessions_is_refused(server, id):
         assert thief.results == []
 
 
-async def test_ids_of_events_are_not_to_be_guessed(server):
+async def test_event_ids_are_unique_and_unguessable(server):
     # finding: R2
     async with read_whole(server) as (env, reader):
         another = await reader_on(env)
@@ -179,7 +179,7 @@ async def test_ids_of_events_are_not_to_be_guessed(server):
         assert all(len(id) >= 22 for id in seen)
 
 
-async def test_a_newer_reader_of_a_stream_takes_it_over(library):
+async def test_newer_reader_supersedes_the_older_reader_of_a_stream(library):
     # finding: R2
     async with cut_off(library) as (_, reader, work):
         older = Reader(reader.http, reader.url, reader.headers)
@@ -192,7 +192,7 @@ async def test_a_newer_reader_of_a_stream_takes_it_over(library):
         assert (older.results, reader.results) == ([], ["worked 1"])
 
 
-async def test_the_official_client_takes_its_stream_up_by_itself(server):
+async def test_official_client_resumes_its_stream(server):
     # finding: R2
     @server.tool()
     async def ask() -> str:
@@ -205,7 +205,7 @@ async def test_the_official_client_takes_its_stream_up_by_itself(server):
         await cut(gone)
 
 
-async def test_events_are_bounded_in_number_bytes_and_time():
+async def test_stored_events_are_limited_in_number_bytes_and_time():
     # finding: R2
     import mcp_types as types
 

@@ -9,7 +9,7 @@ from webapp.mcp.request_state import Rotating
 OLD, NEW = b"o" * 32, b"n" * 32
 
 
-def test_state_of_the_old_and_of_the_new_secret_opens_where_the_ring_follows():
+def test_state_sealed_with_the_old_or_new_secret_opens_after_rotation():
     held = [OLD]
     ring = Ring(held, reread=lambda: held)
     codec = Rotating(lambda: ring.derive_all("request state"))

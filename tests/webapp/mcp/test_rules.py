@@ -61,7 +61,7 @@ def strings(content: Mapping[str, Json]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", QUESTIONS)
-async def test_the_page_says_it_beside_its_field_and_accepts_nothing(server, revision, kind):
+async def test_page_shows_validation_errors_and_accepts_nothing(server, revision, kind):
     # finding: A5
     @server.tool()
     async def book() -> str:
@@ -86,7 +86,7 @@ async def test_the_page_says_it_beside_its_field_and_accepts_nothing(server, rev
         assert text_of(await soon(call)) == "Stay 2 to 3 for Ada"
 
 
-async def test_a_clients_own_form_hears_it_too(server, revision):
+async def test_validation_error_reaches_the_clients_form(server, revision):
     # finding: A5
     @server.tool()
     async def book() -> str:
@@ -135,7 +135,7 @@ class Asking:
     ("typed", "said"),
     [(RIGHT, []), (WRONG, [Fault(path="", message="The last day is before the first.")])],
 )
-async def test_the_process_that_asked_is_asked_by_the_one_that_serves_the_page(
+async def test_serving_process_gets_validation_from_the_asking_process(
     kind, typed: dict[str, Json], said: list[Fault]
 ):
     # finding: A5
@@ -144,7 +144,7 @@ async def test_the_process_that_asked_is_asked_by_the_one_that_serves_the_page(
     assert check.content is None  # typed values are not stored
 
 
-def test_where_nobody_answers_nothing_is_accepted_and_the_person_may_try_again():
+def test_unanswered_validation_accepts_nothing_and_allows_a_retry():
     # finding: A5
     clock = Clock()
     loop = HandLoop(clock)
@@ -165,7 +165,7 @@ class Broken(BaseModel):
         raise RuntimeError(name)
 
 
-async def test_a_validator_that_breaks_accepts_nothing_and_shows_nothing():
+async def test_failing_validator_accepts_nothing_and_shows_no_input():
     found, _ = await Asking(elicit.form("Who?", Broken), Clock()).faults({"name": "Ada"})
     assert [fault.path for fault in found] == [""]
     assert "Ada" not in found[0].message
@@ -185,7 +185,7 @@ class Plain(BaseModel):
     is_gift: bool = False
 
 
-async def test_code_that_completes_a_form_by_its_name_hears_it_too(server, revision):
+async def test_completion_by_id_is_validated(server, revision):
     # finding: A5
     @server.tool()
     async def stay() -> str:
@@ -252,6 +252,6 @@ class Lowered(BaseModel):
         ({"type": "object", "properties": {"name": {"type": "string"}}}, False),
     ],
 )
-def test_a_plain_model_needs_nobody_to_be_checked(asked_for, has_rules):
+def test_schema_reports_if_the_type_has_validation_rules(asked_for, has_rules):
     # finding: A5
     assert schema_of(asked_for).has_rules is has_rules

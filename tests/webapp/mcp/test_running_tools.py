@@ -23,7 +23,7 @@ LOGIN = "https://example.org/login"
 
 
 @pytest.mark.every_way
-async def test_an_except_does_not_swallow_the_question(server, revision):
+async def test_broad_except_does_not_swallow_the_question(server, revision):
     @server.tool()
     async def careless() -> str:
         try:
@@ -43,7 +43,7 @@ async def test_an_except_does_not_swallow_the_question(server, revision):
             assert await env.text_after_visit(caller, tool, {"name": "ann"}) == "{'name': 'ann'}"
 
 
-async def test_a_tool_may_handle_a_no_itself(server, revision):
+async def test_tool_can_handle_a_decline(server, revision):
     @server.tool()
     async def polite() -> str:
         try:
@@ -84,7 +84,7 @@ async def test_gathered_questions_each_get_their_own_answer(server, revision, as
         assert text_of(await soon(call)) == "{'is': 'One'} {'is': 'Two'}"
 
 
-async def test_a_gathered_question_stops_waiting_when_its_leg_is_over(server):
+async def test_gathered_question_stops_waiting_when_its_request_ends(server):
     add_both(server)
     async with caller_of(server, MODERN) as (env, caller):
         first = await caller.asked("both")
@@ -96,7 +96,7 @@ async def test_a_gathered_question_stops_waiting_when_its_leg_is_over(server):
         assert is_quiet  # the call has ended, so no claim can be delivered
 
 
-async def test_an_answer_between_two_legs_of_a_gather_is_there_for_the_next_leg(server):
+async def test_answer_between_two_requests_of_a_gather_is_used_by_the_next_request(server):
     add_both(server)
     async with caller_of(server, MODERN) as (env, caller):
         first = await caller.asked("both")
@@ -108,7 +108,7 @@ async def test_an_answer_between_two_legs_of_a_gather_is_there_for_the_next_leg(
         assert await caller.last_text("both", after=second) == "done"
 
 
-async def test_a_no_to_one_of_two_gathered_questions_ends_the_wait_for_the_other(server):
+async def test_decline_of_a_gathered_question_ends_the_wait_for_the_other(server):
     add_both(server)
     async with caller_of(server, LEGACY) as (env, caller):
         call = caller.call("both")
@@ -131,7 +131,7 @@ async def _answer(message: str) -> Json:
     return dict(await elicit.url(message, LOGIN))
 
 
-async def test_a_verb_after_the_call_is_over_says_so(server, revision):
+async def test_question_after_the_call_ended_raises_an_error(server, revision):
     later: list[asyncio.Task[object]] = []
     gate = asyncio.Event()
 
@@ -152,7 +152,7 @@ async def test_a_verb_after_the_call_is_over_says_so(server, revision):
         assert not await env.elicitations()
 
 
-async def test_a_verb_outside_of_any_call_has_nobody_to_ask(server):
+async def test_question_outside_a_call_raises_no_asker(server):
     with pytest.raises(NoAsker):
         await elicit.url("Anybody?", LOGIN)
     async with server_env(server):
@@ -160,7 +160,7 @@ async def test_a_verb_outside_of_any_call_has_nobody_to_ask(server):
             await elicit.url("Anybody?", LOGIN)
 
 
-async def test_a_question_that_changes_between_two_legs_is_an_error(server):
+async def test_question_change_between_requests_is_an_error(server):
     prices = iter((9, 90))
 
     @server.tool()
@@ -202,7 +202,7 @@ def add_own_state(server: Any, library: str, *, asks_first: bool) -> list[str | 
 
 
 @pytest.mark.parametrize("state", ["mine", "elicit-url:forged:x", "elicit-url:", "{}"])
-async def test_a_tools_own_state_comes_back_to_it_unchanged(library, state):
+async def test_tools_own_state_is_returned_unchanged(library, state):
     server = new_server(library)
     seen = add_own_state(server, library, asks_first=False)
     async with caller_of(server, MODERN) as (_, caller):
@@ -211,7 +211,7 @@ async def test_a_tools_own_state_comes_back_to_it_unchanged(library, state):
 
 
 @pytest.mark.parametrize("state", ["mine", "elicit-url:forged:x"])
-async def test_a_tools_own_state_travels_with_ours(library, state):
+async def test_tools_own_state_is_carried_with_our_state(library, state):
     server = new_server(library)
     seen = add_own_state(server, library, asks_first=True)
     async with caller_of(server, MODERN) as (env, caller):
@@ -221,7 +221,7 @@ async def test_a_tools_own_state_travels_with_ours(library, state):
 
 
 @pytest.mark.every_way
-async def test_once_does_its_work_once_across_legs(server, revision):
+async def test_once_runs_once_across_requests(server, revision):
     keys: list[str] = []
 
     async def reserve(key: str) -> Json:
@@ -252,7 +252,7 @@ async def test_once_does_its_work_once_across_legs(server, revision):
 
 
 @pytest.mark.parametrize("turns", ["in a row", "at once", "after an answer", "by a bad key"])
-async def test_a_name_that_is_used_again_does_nothing_and_says_so(server, revision, turns):
+async def test_reused_once_name_is_an_error_and_runs_nothing(server, revision, turns):
     # finding: R13
     done: list[str] = []
 
@@ -289,7 +289,7 @@ async def test_a_name_that_is_used_again_does_nothing_and_says_so(server, revisi
 
 
 @pytest.mark.every_way
-async def test_each_turn_of_a_loop_has_a_key_and_is_done_once(server, revision):
+async def test_once_with_a_key_runs_once_per_loop_iteration(server, revision):
     # finding: R13
     done: list[str] = []
     fails = [True]
@@ -319,7 +319,7 @@ async def test_each_turn_of_a_loop_has_a_key_and_is_done_once(server, revision):
         assert len(set(done)) == len(done) == 3
 
 
-async def test_what_an_inner_call_does_once_is_its_own(revision):
+async def test_once_of_a_nested_call_is_separate(revision):
     # finding: R13
     server = new_server("fastmcp")
     done: list[str] = []
@@ -346,7 +346,7 @@ async def test_what_an_inner_call_does_once_is_its_own(revision):
         assert len(set(done)) == len(done) == 3
 
 
-async def test_work_that_is_no_coroutine_is_done_once_too(server, revision):
+async def test_once_with_a_plain_function_runs_once(server, revision):
     # finding: A10
     done: list[str] = []
 
@@ -378,7 +378,7 @@ class Odd(dict[str, Any]):
     [40, 65_747, 1024 * 1024, 1024 * 1024 + 1, None, Odd(a=1)],
     ids=lambda gives: f"{gives!r:.9}",
 )
-async def test_work_is_done_once_whatever_it_gives(server, revision, gives):
+async def test_once_runs_once_for_any_return_value(server, revision, gives):
     # finding: R12
     done: list[str] = []
 
@@ -407,7 +407,7 @@ async def test_work_is_done_once_whatever_it_gives(server, revision, gives):
         assert len(set(done)) == 1
 
 
-async def test_a_client_does_not_choke_on_a_link_where_a_list_was_promised(server, revision):
+async def test_link_in_place_of_a_list_result_does_not_break_the_client(server, revision):
     @server.tool()
     async def repositories() -> list[str]:
         await elicit.url("Connect", LOGIN)
@@ -420,7 +420,7 @@ async def test_a_client_does_not_choke_on_a_link_where_a_list_was_promised(serve
         assert result.structured_content == {"result": ["a", "b"]}
 
 
-async def test_an_error_of_the_tools_own_after_an_answer_stays_the_tools_own(server, revision):
+async def test_tools_own_error_after_an_answer_is_unchanged(server, revision):
     @server.tool()
     async def break_down() -> str:
         await elicit.url("Sign in", LOGIN)
@@ -436,7 +436,7 @@ async def test_an_error_of_the_tools_own_after_an_answer_stays_the_tools_own(ser
 
 
 @pytest.mark.every_way
-async def test_an_error_that_replaced_ours_is_not_told_as_ours(server, revision):
+async def test_error_raised_in_place_of_ours_has_no_elicitation_code(server, revision):
     @server.tool()
     async def translate() -> str:
         try:
@@ -458,7 +458,7 @@ async def test_an_error_that_replaced_ours_is_not_told_as_ours(server, revision)
             assert "declined" not in text_of(result)
 
 
-async def test_an_error_of_ours_that_is_raised_again_is_told_as_ours(server, revision):
+async def test_reraised_elicitation_error_has_its_code(server, revision):
     @server.tool()
     async def tidy() -> str:
         try:
@@ -472,7 +472,7 @@ async def test_an_error_of_ours_that_is_raised_again_is_told_as_ours(server, rev
         assert "[ELICITATION_DECLINED]" in await caller.text("tidy")
 
 
-async def test_a_question_that_is_wrong_is_told_as_a_sentence(server, revision):
+async def test_invalid_question_returns_a_sentence_with_a_code(server, revision):
     @server.tool()
     async def wander() -> str:
         await elicit.url("Go", lambda _: "https://evil.example/", origins=["https://example.org"])
@@ -486,7 +486,7 @@ async def test_a_question_that_is_wrong_is_told_as_a_sentence(server, revision):
         assert all(row.status.is_final for row in await env.elicitations())
 
 
-async def test_the_same_question_twice_in_one_call_is_two_questions(server, revision):
+async def test_same_question_twice_in_a_call_is_two_questions(server, revision):
     @server.tool()
     async def twice() -> str:
         answers = [await elicit.url("Again", LOGIN) for _ in range(2)]

@@ -73,7 +73,7 @@ def person(number: int) -> Sender:
     return Sender(key=f"{number}/client", share=str(number))
 
 
-async def test_those_without_a_name_leave_room_for_everybody_else():
+async def test_anonymous_sessions_leave_capacity_for_others():
     # finding: S10
     library = Library()
     statuses = [(await library.send(nameless(1)))[0] for _ in range(5)]
@@ -89,7 +89,7 @@ async def test_those_without_a_name_leave_room_for_everybody_else():
     assert len(library.open) == len(library.layer) == 12
 
 
-async def test_a_persons_longest_unused_session_makes_room_for_their_next():
+async def test_persons_least_recently_used_session_is_closed_for_a_new_session():
     # finding: S10
     library = Library()
     ids: list[str] = []
@@ -108,7 +108,7 @@ async def test_a_persons_longest_unused_session_makes_room_for_their_next():
     await listening
 
 
-async def test_a_session_without_a_call_ends_sooner_than_one_that_is_used():
+async def test_unused_session_expires_sooner_than_a_used_session():
     # finding: S10
     library = Library()
     used, unused, heard = [(await library.send(nameless(1)))[1] for _ in range(3)]
@@ -130,7 +130,7 @@ async def test_a_session_without_a_call_ends_sooner_than_one_that_is_used():
     assert used not in library.open
 
 
-async def test_what_opened_nothing_takes_no_room():
+async def test_failed_initialization_uses_no_session_capacity():
     library = Library()
 
     async def refusing(scope: Scope, receive: Receive, send: Send) -> None:
@@ -144,7 +144,7 @@ async def test_what_opened_nothing_takes_no_room():
 
 
 @AS_ROOT
-async def test_a_flood_of_sessions_keeps_the_owner_out_of_nothing(server):
+async def test_session_flood_by_others_does_not_lock_out_the_owner(server):
     # finding: S10
     @server.tool()
     async def plain() -> str:
@@ -162,7 +162,7 @@ async def test_a_flood_of_sessions_keeps_the_owner_out_of_nothing(server):
         assert "plain" in (await answered(url, message=calling("plain"), headers=session)).body
 
 
-async def test_a_session_that_made_room_is_over_at_the_library_too(server):
+async def test_session_closed_for_a_new_session_is_closed_in_the_library(server):
     # finding: S10
     inner: list[ASGIApp] = []
 

@@ -43,7 +43,7 @@ def server(server: Any) -> Any:
 
 @pytest.mark.parametrize("declares", [FORM, BOTH], ids=["form", "both"])
 @pytest.mark.parametrize("tool", ["gated", "confirmed"])
-async def test_an_accept_of_a_link_is_no_yes_in_a_later_leg_that_declares_forms(
+async def test_accepted_link_is_not_an_acceptance_in_a_later_request_with_forms(
     server, tool, declares
 ):
     # finding: S2
@@ -64,7 +64,7 @@ async def test_an_accept_of_a_link_is_no_yes_in_a_later_leg_that_declares_forms(
 
 
 @pytest.mark.parametrize("tool", ["gated", "confirmed"])
-async def test_an_answer_to_a_form_is_one_in_a_later_leg_that_declares_links_alone(server, tool):
+async def test_form_answer_counts_in_a_later_request_declaring_links_only(server, tool):
     # finding: S2
     async with (
         caller_of(server, MODERN, declares=BOTH, name="an agent") as (env, forms),
@@ -75,7 +75,7 @@ async def test_an_answer_to_a_form_is_one_in_a_later_leg_that_declares_links_alo
         assert [tool] == RAN
 
 
-async def test_a_form_that_nobody_answered_is_shown_again_as_the_leg_can(server):
+async def test_unanswered_form_is_shown_again_in_the_mode_of_the_request(server):
     # finding: S2
     async with (
         caller_of(server, MODERN, declares=BOTH, name="an agent") as (env, forms),
@@ -94,7 +94,7 @@ async def test_a_form_that_nobody_answered_is_shown_again_as_the_leg_can(server)
 
 
 @pytest.mark.parametrize("tool", ["gated", "confirmed"])
-async def test_a_session_that_accepted_a_link_says_nothing_for_one_that_shows_a_form(server, tool):
+async def test_accepted_link_of_a_session_does_not_accept_a_form_of_another_session(server, tool):
     # finding: S2
     async with (
         caller_of(server, LEGACY, declares=URL, name="an agent") as (env, links),

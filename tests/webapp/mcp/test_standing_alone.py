@@ -33,7 +33,7 @@ def add_sign_in(server: Any) -> None:
         return f"signed in: {(await elicit.url('Sign in', LOGIN))['name']}"
 
 
-async def test_without_a_stream_back_the_client_gets_the_link_in_an_error(server):
+async def test_client_without_a_stream_gets_the_link_in_an_error(server):
     add_sign_in(server)
     async with attached(server, json_response=True) as env, env.caller(LEGACY) as caller:
         with pytest.raises(MCPError) as required:
@@ -47,7 +47,7 @@ async def test_without_a_stream_back_the_client_gets_the_link_in_an_error(server
         assert not caller.has_links_left
 
 
-async def test_without_a_session_nothing_is_declared_so_the_link_is_in_the_result(server):
+async def test_client_without_a_session_gets_the_link_in_the_result(server):
     """Requests are separate: capabilities that a client declared at its start are not stored."""
     add_sign_in(server)
     async with attached(server, stateless_http=True) as env, env.caller(LEGACY) as caller:
@@ -62,7 +62,7 @@ async def test_without_a_session_nothing_is_declared_so_the_link_is_in_the_resul
     [{}, {"stateless_http": True}, {"json_response": True}],
     ids=["as usual", "without sessions", "without streams"],
 )
-async def test_on_the_newer_revision_any_way_of_serving_will_do(server, options):
+async def test_newer_revision_works_with_any_server_options(server, options):
     add_sign_in(server)
     async with (
         attached(server, **options) as env,
@@ -75,7 +75,7 @@ async def test_on_the_newer_revision_any_way_of_serving_will_do(server, options)
         assert text_of(await soon(call)) == "signed in: ann"
 
 
-async def test_attached_to_a_session_the_call_is_held(server):
+async def test_call_in_an_attached_session_waits_for_the_answer(server):
     add_sign_in(server)
     async with attached(server) as env, env.caller(LEGACY) as caller:
         call = caller.call("sign_in")
@@ -85,7 +85,7 @@ async def test_attached_to_a_session_the_call_is_held(server):
         assert caller.completed == [env.id_of(link)]
 
 
-async def test_a_leg_may_reach_another_process_than_the_one_before(library, tmp_path):
+async def test_next_request_can_reach_another_process(library, tmp_path):
     store = f"sqlite:///{tmp_path / 'elicit.db'}"
     servers = [new_server(library) for _ in range(2)]
     for server in servers:
@@ -127,7 +127,7 @@ class LateNews(MemoryStore):
         super().notify(tuple(self._kept_back))
 
 
-async def test_a_leg_that_hears_late_of_its_runs_result_gets_it_all_the_same():
+async def test_request_with_a_delayed_notification_gets_its_runs_result():
     gate, bodies = asyncio.Event(), list[int]()
     servers = [new_server("mcp") for _ in range(2)]
     for server in servers:

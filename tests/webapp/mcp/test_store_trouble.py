@@ -44,7 +44,7 @@ def asking_for_a_name(server: Any) -> list[str]:
 
 
 @pytest.mark.every_way
-async def test_the_model_reads_that_nothing_can_be_kept_and_to_try_again(server, revision, caplog):
+async def test_full_store_error_asks_the_model_to_try_again(server, revision, caplog):
     # finding: R6
     asking_for_a_name(server)
     store = FrailStore()
@@ -64,7 +64,7 @@ async def test_the_model_reads_that_nothing_can_be_kept_and_to_try_again(server,
 
 
 @pytest.mark.every_way
-async def test_a_store_that_fails_at_the_end_of_a_call_is_told_like_any(server, revision):
+async def test_store_failure_at_the_end_of_a_call_returns_store_unavailable(server, revision):
     store = FrailStore()
 
     @server.tool()
@@ -78,7 +78,7 @@ async def test_a_store_that_fails_at_the_end_of_a_call_is_told_like_any(server, 
         store.troubles.clear()
 
 
-async def test_delivery_of_every_kind_is_noted_once_the_store_is_back(server):
+async def test_delivery_of_every_kind_is_recorded_after_the_store_recovers(server):
     # finding: XV1
     @server.tool()
     @elicit.gate()
@@ -111,7 +111,7 @@ async def _unlocked(_key: str) -> str:
 
 
 @pytest.mark.every_way
-async def test_what_is_no_call_is_refused_with_a_code(server, revision):
+async def test_store_failure_while_listing_tools_returns_an_error_code(server, revision):
     class Unreadable(FrailStore):
         async def read(self, owner: str, kind: str, id: str) -> Any:
             await self.check()
@@ -132,7 +132,7 @@ async def test_what_is_no_call_is_refused_with_a_code(server, revision):
 
 
 @pytest.mark.parametrize("path", ["/ready", "/health"])
-async def test_what_cannot_be_written_is_not_ready_and_still_alive(path):
+async def test_unwritable_store_is_not_ready_but_live(path):
     # finding: R6
     from mcp.server.mcpserver import MCPServer
 
@@ -149,7 +149,7 @@ async def test_what_cannot_be_written_is_not_ready_and_still_alive(path):
         store.troubles.clear()
 
 
-async def test_a_file_that_is_deleted_under_the_server_makes_it_unready_at_once(tmp_path):
+async def test_deleted_store_file_makes_the_server_unready_immediately(tmp_path):
     # finding: R6
     from mcp.server.mcpserver import MCPServer
 
@@ -173,7 +173,7 @@ async def test_a_file_that_is_deleted_under_the_server_makes_it_unready_at_once(
 
 
 @pytest.mark.parametrize("address", ["memory:", "sqlite"])
-async def test_a_fenced_store_is_not_ready_until_the_fence_is_gone(tmp_path, caplog, address):
+async def test_fenced_store_is_not_ready_until_the_fence_is_removed(tmp_path, caplog, address):
     url = f"sqlite:///{tmp_path / 'store.db'}" if address == "sqlite" else address
     store, seconds = await open_store(url), [100.0]
     readiness = Readiness(store, now=lambda: seconds[0])
@@ -227,7 +227,7 @@ async def probed(readiness: Readiness, *, seconds: int) -> list[bool]:
     return answers
 
 
-def test_store_that_became_slow_stays_ready() -> None:
+def test_slow_store_stays_ready() -> None:
     # finding: XV6
     async def steps(store: HeldStore, readiness: Readiness) -> None:
         assert await readiness.is_ready()
@@ -237,7 +237,7 @@ def test_store_that_became_slow_stays_ready() -> None:
     on_a_hand_clock(steps)
 
 
-def test_store_that_stopped_answering_is_not_ready_thirty_seconds_after_its_last_write(
+def test_unresponsive_store_is_not_ready_thirty_seconds_after_its_last_write(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     # finding: XV6
@@ -253,7 +253,7 @@ def test_store_that_stopped_answering_is_not_ready_thirty_seconds_after_its_last
     assert "store.unavailable" in [each.message for each in caplog.records]
 
 
-async def test_check_that_ends_in_a_fault_of_ours_is_not_answered_by_the_one_before() -> None:
+async def test_unexpected_exception_in_the_check_is_not_hidden_by_the_previous_result() -> None:
     class Broken(FrailStore):
         async def check(self) -> None:
             if self.troubles:
@@ -269,7 +269,7 @@ async def test_check_that_ends_in_a_fault_of_ours_is_not_answered_by_the_one_bef
             await readiness.is_ready()
 
 
-def test_store_that_refuses_at_once_is_not_ready_at_once() -> None:
+def test_refusing_store_is_not_ready_immediately() -> None:
     # finding: XV6
     async def steps(store: HeldStore, readiness: Readiness) -> None:
         assert await readiness.is_ready()
@@ -280,7 +280,7 @@ def test_store_that_refuses_at_once_is_not_ready_at_once() -> None:
     on_a_hand_clock(steps)
 
 
-def test_store_that_never_answered_is_not_ready_within_two_seconds(
+def test_never_responding_store_is_not_ready(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def steps(store: HeldStore, readiness: Readiness) -> None:
@@ -292,7 +292,7 @@ def test_store_that_never_answered_is_not_ready_within_two_seconds(
     assert "within 20 seconds" in vars(line)["why"]
 
 
-async def test_a_process_that_ends_is_not_ready_and_still_alive():
+async def test_draining_process_is_not_ready_but_live():
     server = new_server("mcp")
     async with server_env(server) as env, httpx.AsyncClient(base_url=env.url) as anybody:
         assert (await anybody.get("/ready")).json() == {"status": "ok"}
@@ -302,7 +302,7 @@ async def test_a_process_that_ends_is_not_ready_and_still_alive():
         assert (await anybody.get("/live")).status_code == 200
 
 
-async def test_there_is_one_look_a_second_however_many_ask(caplog):
+async def test_readiness_checks_the_store_at_most_once_per_second(caplog):
     class Counting(FrailStore):
         looks = 0
 
@@ -326,7 +326,7 @@ async def test_there_is_one_look_a_second_however_many_ask(caplog):
     assert store.looks == 3
 
 
-async def test_a_call_that_met_no_store_says_so_by_an_error_of_the_tree():
+async def test_store_unavailable_has_an_error_code_and_hides_its_reason():
     error = StoreUnavailable(FULL)
     assert (error.name, error.jsonrpc_code, error.http_status) == ("STORE_UNAVAILABLE", -32000, 503)
     assert (FULL in str(error), error.why) == (False, FULL)

@@ -28,9 +28,7 @@ class Shop:
 
 
 @pytest.mark.every_way
-async def test_a_new_call_takes_the_second_question_over_from_the_one_that_was_left(
-    server, revision
-):
+async def test_new_call_inherits_the_second_question_of_an_abandoned_call(server, revision):
     shop = Shop(server)
     async with caller_of(server, revision) as (env, caller), env.caller(revision) as other:
         left = caller.call("buy")
@@ -50,7 +48,7 @@ async def test_a_new_call_takes_the_second_question_over_from_the_one_that_was_l
         assert not other.has_links_left
 
 
-async def test_whoever_was_taken_over_is_not_told_that_it_is_complete(server):
+async def test_superseded_call_is_not_notified_of_completion(server):
     # finding: T4
     Shop(server)
     async with caller_of(server, LEGACY) as (env, caller), env.caller(LEGACY) as other:
@@ -69,7 +67,7 @@ async def test_whoever_was_taken_over_is_not_told_that_it_is_complete(server):
 
 
 @pytest.mark.every_way
-async def test_a_cancel_at_the_second_question_does_not_use_up_the_first(server, revision):
+async def test_cancel_at_the_second_question_does_not_consume_the_first_answer(server, revision):
     shop = Shop(server)
     async with caller_of(server, revision, answers=["accept", "cancel"]) as (env, caller):
         call = caller.call("buy")
@@ -85,9 +83,7 @@ async def test_a_cancel_at_the_second_question_does_not_use_up_the_first(server,
 
 
 @pytest.mark.every_way
-async def test_a_tool_that_asks_for_ever_when_its_call_is_over_lets_the_others_run(
-    server, revision
-):
+async def test_tool_asking_forever_after_its_call_does_not_block_other_tasks(server, revision):
     tries: list[str] = []
     others = asyncio.Event()
 

@@ -31,18 +31,18 @@ def state(run: Run = RUN, asked: Elicitation = ASKED, *, after: timedelta = MINU
     return TaskState(run=run, asked=[(0, asked)], now=NOON + after)
 
 
-def test_what_a_person_has_yet_to_answer_is_required():
+def test_open_question_makes_the_task_input_required():
     assert state().status(MODERN) == "input_required"
     assert state(after=11 * MINUTE).status(MODERN) == "working"
 
 
-def test_what_others_decide_is_required_of_nobody_here():
+def test_open_approval_by_others_leaves_the_task_working():
     waits = state(asked=replace(ASKED, kind="decision"))
     assert waits.status(MODERN) == "working"
     assert len(waits.open) == 1, "so no body goes on"
 
 
-def test_for_money_on_its_way_nobody_has_anything_to_do():
+def test_payment_in_transit_leaves_the_task_working():
     paid = state(asked=replace(ASKED, progress=ON_ITS_WAY))
     assert paid.status(MODERN) == "working"
     assert "on its way" in paid.to_result(MODERN, status="working")["statusMessage"]
@@ -50,7 +50,7 @@ def test_for_money_on_its_way_nobody_has_anything_to_do():
     assert not paid.open
 
 
-def test_a_json_rpc_error_is_a_failure_on_either_revision_and_a_tools_own_on_one():
+def test_json_rpc_error_fails_the_task_and_a_tool_error_only_on_the_older_revision():
     failed = text_result("No", protocol_version=MODERN, is_error=True)
     broken = text_result(
         "No", protocol_version=MODERN, is_error=True, meta=of_fault("No", -32603, None)

@@ -122,7 +122,7 @@ async def say_yes(env: ServerEnv) -> None:
 
 
 @pytest.mark.every_way
-async def test_a_task_waits_for_its_person_and_then_comes_to_its_end(server, shop, revision):
+async def test_task_waits_for_its_person_and_completes(server, shop, revision):
     async with tasks_env(server) as env, task_client(env, revision) as client:
         task = await client.task("visit")
         waiting = await client.until(task, "input_required")
@@ -139,7 +139,7 @@ async def test_a_task_waits_for_its_person_and_then_comes_to_its_end(server, sho
 
 
 @pytest.mark.every_way
-async def test_an_approval_takes_two_days_and_a_restart(library, revision):
+async def test_task_approval_survives_two_days_and_a_restart(library, revision):
     clock, store = Clock(), MemoryStore()
 
     def served() -> Any:
@@ -163,7 +163,7 @@ async def test_an_approval_takes_two_days_and_a_restart(library, revision):
             assert await client.status(task) == "completed"
 
 
-async def test_a_gate_in_a_task_is_as_patient(library, revision):
+async def test_gate_in_a_task_waits_for_minutes(library, revision):
     clock, gates = Clock(), GatePolicy(patterns=("plain",))
     server = new_server(library)
     shop = Shop(server)
@@ -179,7 +179,7 @@ async def test_a_gate_in_a_task_is_as_patient(library, revision):
         assert shop.began == ["plain"]
 
 
-async def test_a_client_without_tasks_sees_nothing_of_them(server, shop, revision):
+async def test_client_without_tasks_is_offered_none(server, shop, revision):
     plain: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
     async with tasks_env(server) as env, task_client(env, revision, declares=plain) as client:
         assert "tasks" not in client.promised
@@ -195,7 +195,7 @@ async def test_a_client_without_tasks_sees_nothing_of_them(server, shop, revisio
             assert refused.value.code == missing
 
 
-async def test_a_client_with_tasks_is_promised_them(server, shop, revision):
+async def test_client_with_tasks_is_offered_tasks(server, shop, revision):
     async with tasks_env(server) as env, task_client(env, revision) as client:
         if client.is_modern:
             assert client.promised["extensions"][TASKS] == {}
@@ -205,7 +205,7 @@ async def test_a_client_with_tasks_is_promised_them(server, shop, revision):
         assert {tool["execution"]["taskSupport"] for tool in listed["tools"]} == {"optional"}
 
 
-async def test_an_operator_may_give_no_tasks(server, shop, revision):
+async def test_tasks_can_be_disabled_by_policy(server, shop, revision):
     policies = PolicySettings(tasks=False)
     async with tasks_env(server, policies=policies) as env, task_client(env, revision) as client:
         assert "tasks" not in client.promised
@@ -213,7 +213,7 @@ async def test_an_operator_may_give_no_tasks(server, shop, revision):
         assert (await client.call("plain"))["content"][0]["text"] == "done"
 
 
-async def test_a_client_that_shows_no_links_gets_no_task(server, shop, revision):
+async def test_client_without_links_gets_no_task(server, shop, revision):
     forms = {**DECLARED, "elicitation": {}}
     async with tasks_env(server) as env, task_client(env, revision, declares=forms) as client:
         assert "tasks" not in client.promised
@@ -221,14 +221,14 @@ async def test_a_client_that_shows_no_links_gets_no_task(server, shop, revision)
         assert "/e/" in answer["content"][0]["text"]
 
 
-async def test_a_call_that_asks_nobody_has_its_result_at_once(server, shop):
+async def test_call_without_questions_returns_its_result_immediately(server, shop):
     async with tasks_env(server) as env, task_client(env, MODERN) as client:
         answer = await client.call("plain")
         assert answer["resultType"] == "complete"
         assert answer["content"][0]["text"] == "done"
 
 
-async def test_a_tool_that_asks_nobody_is_a_task_where_its_client_says_so(server, shop):
+async def test_tool_without_questions_is_a_task_if_the_client_requests_a_task(server, shop):
     shop.may_end.clear()
     async with tasks_env(server) as env, task_client(env, LEGACY) as client:
         task = await client.task("plain")
@@ -242,7 +242,7 @@ async def test_a_tool_that_asks_nobody_is_a_task_where_its_client_says_so(server
         assert await client.task("plain") != task
 
 
-async def test_the_question_goes_out_beside_the_request_for_the_result(server, shop):
+async def test_question_is_sent_during_the_request_for_the_task_result(server, shop):
     async with tasks_env(server) as env, task_client(env, LEGACY) as client:
         task = await client.task("visit")
         await client.until(task, "input_required")
@@ -259,7 +259,7 @@ async def test_the_question_goes_out_beside_the_request_for_the_result(server, s
         assert told["_meta"][RELATED] == {"taskId": task}
 
 
-async def test_two_that_wait_for_one_result_both_get_it(server, shop):
+async def test_two_requests_for_a_task_result_both_get_the_result(server, shop):
     async with tasks_env(server) as env, task_client(env, LEGACY) as client:
         task = await client.task("visit")
         first = asyncio.create_task(client.request("tasks/result", taskId=task))
@@ -274,7 +274,7 @@ async def test_two_that_wait_for_one_result_both_get_it(server, shop):
                 assert (await soon(result))["content"][0]["text"] == "read terms"
 
 
-async def test_what_a_task_asks_is_in_its_state_and_answered_by_an_update(server, shop):
+async def test_task_state_includes_its_question_and_an_update_answers_the_question(server, shop):
     async with tasks_env(server) as env, task_client(env, MODERN) as client:
         task = await client.task("book")
         first = (await client.get(task))["inputRequests"]
@@ -290,7 +290,7 @@ async def test_what_a_task_asks_is_in_its_state_and_answered_by_an_update(server
         assert await client.text(task) == "Ann 2"
 
 
-async def test_to_agree_to_a_link_only_means_to_go_there(server, shop):
+async def test_accepting_a_link_in_a_task_does_not_complete_the_question(server, shop):
     async with tasks_env(server) as env, task_client(env, MODERN) as client:
         task = await client.task("visit")
         for _ in range(3):
@@ -302,7 +302,7 @@ async def test_to_agree_to_a_link_only_means_to_go_there(server, shop):
         assert await client.text(task) == "looked"
 
 
-async def test_a_no_in_the_client_is_the_tasks_result(server, shop):
+async def test_decline_in_the_client_is_the_tasks_result(server, shop):
     async with tasks_env(server) as env, task_client(env, MODERN) as client:
         task = await client.task("visit")
         await client.update(task, action="decline")
@@ -311,7 +311,7 @@ async def test_a_no_in_the_client_is_the_tasks_result(server, shop):
         assert "ELICITATION_DECLINED" in result["content"][0]["text"]
 
 
-async def test_a_question_that_the_client_dismissed_ends_its_task_and_stays_open(server, shop):
+async def test_dismissed_question_cancels_its_task_and_stays_open(server, shop):
     async with tasks_env(server) as env, task_client(env, MODERN) as client:
         task = await client.task("visit")
         asked = await the_open(env)
@@ -325,7 +325,7 @@ async def test_a_question_that_the_client_dismissed_ends_its_task_and_stays_open
 
 
 @pytest.mark.every_way
-async def test_a_cancelled_task_stays_so_and_the_same_call_goes_on(server, shop, revision):
+async def test_cancelled_task_stays_cancelled_and_the_same_call_continues(server, shop, revision):
     async with tasks_env(server) as env, task_client(env, revision) as client:
         task = await client.task("visit")
         await client.until(task, "input_required")
@@ -344,7 +344,7 @@ async def test_a_cancelled_task_stays_so_and_the_same_call_goes_on(server, shop,
         assert await client.text(again) == "read terms"
 
 
-async def test_a_body_at_work_is_ended_by_a_cancel(server, shop):
+async def test_task_cancellation_ends_the_running_tool(server, shop):
     shop.may_end.clear()
     async with tasks_env(server) as env, task_client(env, LEGACY) as client:
         task = await client.task("plain")
@@ -354,7 +354,7 @@ async def test_a_body_at_work_is_ended_by_a_cancel(server, shop):
         assert await client.status(task) == "cancelled"
 
 
-async def test_look_right_after_a_start_begins_no_body_that_another_process_may_run(revision):
+async def test_polling_after_startup_does_not_run_a_tool_claimed_by_another_process(revision):
     # finding: XD6
     store, clock = MemoryStore(), Clock()
     servers = [new_server("mcp") for _ in range(2)]
@@ -395,7 +395,7 @@ async def begun(client: TaskClient, task: str, shop: Shop) -> None:
         await client.get(task)
 
 
-async def test_questions_that_are_asked_together_are_answered_one_by_one(server, shop, revision):
+async def test_together_questions_in_a_task_are_answered_separately(server, shop, revision):
     async with tasks_env(server) as env, task_client(env, revision) as client:
         task = await client.task("both")
         state = await client.until(task, "input_required")
@@ -408,7 +408,7 @@ async def test_questions_that_are_asked_together_are_answered_one_by_one(server,
         assert await client.text(task) == "2 read"
 
 
-async def test_what_a_body_ends_with_is_told_as_its_revision_has_it(server, shop, revision):
+async def test_tool_error_sets_the_task_status_of_its_revision(server, shop, revision):
     async with tasks_env(server) as env, task_client(env, revision) as client:
         task = await client.task("breaks")
         await client.until(task, "input_required")
@@ -419,7 +419,7 @@ async def test_what_a_body_ends_with_is_told_as_its_revision_has_it(server, shop
         assert "breaks" in await client.text(task)
 
 
-async def test_what_a_tool_asks_by_itself_no_task_can_carry():
+async def test_tools_own_request_cannot_be_carried_by_a_task():
     server = new_server("mcp")
     Shop(server)
     async with tasks_env(server) as env, task_client(env, MODERN) as client:
@@ -428,7 +428,7 @@ async def test_what_a_tool_asks_by_itself_no_task_can_carry():
         assert "no task can carry" in await client.text(task)
 
 
-async def test_a_question_out_of_time_ends_its_task(server, shop, revision):
+async def test_expired_question_ends_its_task(server, shop, revision):
     clock = Clock()
     async with tasks_env(server, clock=clock) as env, task_client(env, revision) as client:
         task = await client.task("visit")
@@ -440,7 +440,7 @@ async def test_a_question_out_of_time_ends_its_task(server, shop, revision):
             await client.get(task)
 
 
-async def test_a_client_is_to_look_in_the_seldomer_the_longer_it_takes(server, shop, revision):
+async def test_poll_interval_grows_with_the_waiting_time(server, shop, revision):
     clock = Clock()
     async with tasks_env(server, clock=clock) as env, task_client(env, revision) as client:
         key = "pollIntervalMs" if client.is_modern else "pollInterval"
@@ -451,7 +451,7 @@ async def test_a_client_is_to_look_in_the_seldomer_the_longer_it_takes(server, s
         assert (first, then) == (LOOKS_AT_LEAST, LOOKS_AT_MOST)
 
 
-async def test_a_result_too_long_for_a_record_is_there_for_who_comes_soon(server, shop):
+async def test_oversized_task_result_is_available_in_the_same_process(server, shop):
     times = RESULT_BYTES_AT_MOST // 900
     async with tasks_env(server) as env, task_client(env, LEGACY) as client:
         task = await client.task("plain", words="x" * 1000, times=times)
@@ -460,7 +460,7 @@ async def test_a_result_too_long_for_a_record_is_there_for_who_comes_soon(server
         assert shop.began == ["plain"]
 
 
-async def test_a_result_too_long_for_a_record_is_told_to_be_gone_by_another_process(server, shop):
+async def test_oversized_task_result_is_reported_lost_by_another_process(server, shop):
     store, times = MemoryStore(), RESULT_BYTES_AT_MOST // 900
     async with tasks_env(server, store=store) as env, task_client(env, LEGACY) as client:
         task = await client.task("plain", words="x" * 1000, times=times)
@@ -472,7 +472,7 @@ async def test_a_result_too_long_for_a_record_is_told_to_be_gone_by_another_proc
         assert await client.status(task) == "failed"
 
 
-async def test_arguments_too_long_to_be_kept_make_no_task(server, shop, revision):
+async def test_oversized_arguments_create_no_task(server, shop, revision):
     words = "x" * ARGUMENTS_BYTES_AT_MOST
     async with tasks_env(server) as env, task_client(env, revision) as client:
         if not client.is_modern:
@@ -483,7 +483,7 @@ async def test_arguments_too_long_to_be_kept_make_no_task(server, shop, revision
         assert asked["resultType"] == "input_required"
 
 
-async def test_a_server_with_tasks_of_its_own_keeps_them(revision):
+async def test_servers_own_task_handlers_are_preserved(revision):
     server = new_server("mcp")
     Shop(server)
 
@@ -497,7 +497,7 @@ async def test_a_server_with_tasks_of_its_own_keeps_them(revision):
         await client.call("plain")
 
 
-async def test_it_goes_on_over_a_line_that_broke(server, shop):
+async def test_repeated_call_after_a_lost_response_gets_the_same_task(server, shop):
     """A client that lost the response repeats its call and gets the same task."""
     async with tasks_env(server) as env:
         tasks: list[str] = []
@@ -508,7 +508,7 @@ async def test_it_goes_on_over_a_line_that_broke(server, shop):
         assert len(await env.elicitations()) == 1
 
 
-async def test_a_call_that_may_wait_for_its_question_is_no_task_unless_its_client_says_so() -> None:
+async def test_short_question_creates_a_task_only_if_the_client_requests_a_task() -> None:
     server = new_server("mcp")
 
     @server.tool()

@@ -125,7 +125,7 @@ async def statuses(env: ServerEnv) -> dict[str, Status]:
 
 
 @pytest.mark.every_way
-async def test_all_are_answered_and_the_tuple_is_in_order(library, revision):
+async def test_together_returns_the_answers_in_order(library, revision):
     built = new_server(library)
 
     @built.tool()
@@ -140,7 +140,7 @@ async def test_all_are_answered_and_the_tuple_is_in_order(library, revision):
         assert len(await env.elicitations()) == 2
 
 
-async def test_one_round_carries_every_request(server):
+async def test_single_round_carries_every_request(server):
     async with caller_of(server, MODERN, declares=BOTH) as (env, caller):
         first = await caller.asked("order")
         asked = asked_by(first)
@@ -152,7 +152,7 @@ async def test_one_round_carries_every_request(server):
         assert text_of(done) == "Ada True {'sum': 9}"
 
 
-async def test_what_is_answered_is_not_shown_again(server):
+async def test_answered_question_is_not_shown_again(server):
     async with caller_of(server, MODERN, limits=SHORT, declares=BOTH) as (env, caller):
         first = await caller.asked("order")
         link = asked_by(first)["Pay here"].url
@@ -174,7 +174,7 @@ async def test_what_is_answered_is_not_shown_again(server):
         assert len(await env.elicitations()) == 3
 
 
-async def test_a_form_that_must_be_shown_again_does_not_wait_for_the_others(server):
+async def test_form_shown_again_does_not_wait_for_the_other_questions(server):
     """A link alone would keep the request open for 40 seconds with the default limits."""
     async with caller_of(server, MODERN, declares=BOTH) as (env, caller):
         first = await caller.asked("order")
@@ -184,7 +184,7 @@ async def test_a_form_that_must_be_shown_again_does_not_wait_for_the_others(serv
         assert (await statuses(env))["Pay here"] is Status.PENDING
 
 
-async def test_in_a_session_they_are_shown_at_the_same_time(server):
+async def test_together_questions_in_a_session_are_shown_at_the_same_time(server):
     async with caller_of(server, LEGACY, declares=URL) as (env, caller):
         call = caller.call("visit_both")
         links = [await caller.link(), await caller.link()]
@@ -195,7 +195,7 @@ async def test_in_a_session_they_are_shown_at_the_same_time(server):
         assert sorted(caller.completed) == sorted(map(env.id_of, links))
 
 
-async def test_a_client_with_links_only_gets_pages_for_the_forms(server, revision):
+async def test_client_with_links_only_gets_pages_for_the_forms(server, revision):
     async with caller_of(server, revision, declares=URL) as (env, caller):
         call = caller.call("order")
         links = {await kind_of(env, link): link for link in [await caller.link() for _ in "123"]}
@@ -214,7 +214,7 @@ async def kind_of(env: ServerEnv, link: str) -> str:
     return found.kind
 
 
-async def test_without_elicitation_one_result_has_all_links(server, revision):
+async def test_result_without_elicitation_has_all_links(server, revision):
     # parity: F12
     async with caller_of(server, revision, limits=AT_ONCE, declares=None) as (env, caller):
         shown = await caller.result("visit_both")
@@ -230,7 +230,7 @@ async def test_without_elicitation_one_result_has_all_links(server, revision):
         assert len(await env.elicitations()) == 2
 
 
-async def test_each_of_them_is_declined_by_its_own_id(server, revision):
+async def test_together_questions_are_declined_by_their_own_ids(server, revision):
     # parity: F12
     async with caller_of(server, revision, declares=None) as (env, caller):
         shown = await caller.result("visit_both")
@@ -245,7 +245,7 @@ async def test_each_of_them_is_declined_by_its_own_id(server, revision):
         }
 
 
-async def test_waiting_for_one_of_them_waits_for_all(server, revision):
+async def test_waiting_for_a_together_question_waits_for_all(server, revision):
     async with caller_of(server, revision, declares=None) as (env, caller):
         shown = await caller.result("visit_both")
         links = links_in(shown)
@@ -257,7 +257,7 @@ async def test_waiting_for_one_of_them_waits_for_all(server, revision):
         assert text_of(await soon(waiting)) == "{} {}"
 
 
-async def test_with_forms_only_the_form_is_first_and_then_the_links(server, revision):
+async def test_client_with_forms_only_gets_the_forms_first_and_then_the_links(server, revision):
     async with caller_of(server, revision, declares=FORM, fills=[NAME, {}]) as (env, caller):
         shown = await caller.result("order")
         assert [form.message for form in caller.forms] == ["Who are you?", "Sure?"]
@@ -268,7 +268,7 @@ async def test_with_forms_only_the_form_is_first_and_then_the_links(server, revi
         assert len(caller.forms) == 2
 
 
-async def test_without_a_stream_back_the_error_has_all_links(library):
+async def test_client_without_a_stream_gets_all_links_in_the_error(library):
     server = new_server(library)
 
     @server.tool()
@@ -291,7 +291,7 @@ async def test_without_a_stream_back_the_error_has_all_links(library):
 
 
 @pytest.mark.parametrize("no", ["decline", "cancel"])
-async def test_the_first_no_is_raised_and_nobody_waits_for_the_rest(server, revision, no):
+async def test_first_refusal_is_raised_and_ends_the_wait_for_the_rest(server, revision, no):
     async with caller_of(server, revision, declares=BOTH, fills=[no, {}]) as (env, caller):
         result = await caller.result("order")
         assert result.is_error
@@ -300,14 +300,14 @@ async def test_the_first_no_is_raised_and_nobody_waits_for_the_rest(server, revi
         assert (await statuses(env))["Pay here"] is Status.PENDING
 
 
-async def test_a_confirmation_among_them_is_false_for_a_no(server, revision):
+async def test_declined_confirmation_in_together_is_false(server, revision):
     fills = [NAME, "decline"]
     async with caller_of(server, revision, declares=BOTH, fills=fills) as (env, caller):
         assert await env.text_after_visit(caller, "order") == "Ada False {}"
 
 
 @pytest.mark.parametrize("no", ["decline", "cancel"])
-async def test_the_outcomes_are_waited_for_whatever_they_are(server, revision, no):
+async def test_together_outcomes_waits_for_every_outcome(server, revision, no):
     """A dismissed form is not shown again in later requests of the same call."""
     about: dict[str, Any] = {"limits": SHORT, "fills": [no]}
     async with caller_of(server, revision, declares=BOTH, **about) as (env, caller):
@@ -320,7 +320,7 @@ async def test_the_outcomes_are_waited_for_whatever_they_are(server, revision, n
         assert len(caller.forms) == 1
 
 
-async def test_equal_questions_have_places_of_their_own(server, revision):
+async def test_equal_questions_in_together_get_separate_answers(server, revision):
     fills = [{"response": "one"}, {"response": "two"}]
     async with caller_of(server, revision, declares=BOTH, fills=fills) as (env, caller):
         told = await caller.text("same_twice")
@@ -330,7 +330,7 @@ async def test_equal_questions_have_places_of_their_own(server, revision):
         assert len(await env.elicitations()) == 2
 
 
-async def test_their_places_are_in_the_order_of_the_questions(server, revision):
+async def test_together_questions_are_recorded_in_order(server, revision):
     async with caller_of(server, revision, declares=None) as (env, caller):
         await caller.result("order")
         (run,) = await env.service.elicitations.all(Run)
@@ -339,7 +339,7 @@ async def test_their_places_are_in_the_order_of_the_questions(server, revision):
         assert [asking.place.nth for asking in run.asked] == [0, 0, 0]
 
 
-async def test_a_tool_that_asks_others_together_than_before_is_told(server):
+async def test_changed_together_questions_are_an_error(server):
     turns = iter([("The first", "The second"), ("A third", "The second")])
 
     @server.tool()
@@ -355,7 +355,7 @@ async def test_a_tool_that_asks_others_together_than_before_is_told(server):
         assert "[ELICITATION_QUESTION_CHANGED]" in text_of(result)
 
 
-async def test_the_last_round_that_a_client_affords_has_all_links(server):
+async def test_result_after_the_last_round_has_all_links(server):
     limits = CallLimits(rounds=1, leg=timedelta(), leg_at_least=timedelta())
     async with caller_of(server, MODERN, limits=limits, declares=URL) as (env, caller):
         first = await caller.asked("visit_both")
@@ -368,7 +368,7 @@ async def test_the_last_round_that_a_client_affords_has_all_links(server):
         assert await caller.last_text("visit_both") == "{} {}"
 
 
-async def test_a_tool_cannot_swallow_the_suspension_of_several(server):
+async def test_tool_cannot_swallow_the_suspension_of_several_questions(server):
     @server.tool()
     async def stubborn() -> str:
         with_errors: list[str] = []
@@ -388,7 +388,7 @@ async def test_a_tool_cannot_swallow_the_suspension_of_several(server):
         assert await caller.last_text("stubborn", after=first) == "done []"
 
 
-async def test_groups_within_a_gather_come_in_more_rounds(server, revision):
+async def test_together_groups_in_a_gather_use_more_rounds(server, revision):
     @server.tool()
     async def gathered() -> str:
         pairs = await asyncio.gather(
@@ -410,7 +410,7 @@ async def test_groups_within_a_gather_come_in_more_rounds(server, revision):
         assert len(await env.elicitations()) == 4
 
 
-async def test_a_call_that_is_given_up_leaves_nobody_waiting(server, revision):
+async def test_abandoned_together_call_leaves_no_waiters(server, revision):
     async with caller_of(server, revision, declares=BOTH) as (env, caller):
         call = caller.call("visit_both")
         links = [await caller.link(), await caller.link()]
@@ -423,7 +423,7 @@ async def test_a_call_that_is_given_up_leaves_nobody_waiting(server, revision):
         assert await caller.text("visit_both") == "{} {}"
 
 
-async def test_an_account_and_a_payment_are_asked_for_together(server, revision):
+async def test_account_and_payment_can_be_asked_together(server, revision):
     @server.tool()
     async def both() -> str:
         account, receipt = await elicit.together(
@@ -445,7 +445,7 @@ async def test_an_account_and_a_payment_are_asked_for_together(server, revision)
         assert not caller.has_links_left
 
 
-async def test_a_hundred_questions_of_a_run_leave_its_state_readable(server):
+async def test_request_state_of_a_hundred_questions_stays_readable(server):
     @server.tool()
     async def many() -> str:
         for part in range(2):

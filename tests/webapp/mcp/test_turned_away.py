@@ -34,7 +34,7 @@ def is_silent_about(caplog: pytest.LogCaptureFixture, *secrets: str) -> bool:
     return all(secrets) and not any(secret in said for secret in secrets for said in heard)
 
 
-async def test_a_link_that_was_passed_on_to_another_person(caplog):
+async def test_link_opened_by_another_person_is_logged(caplog):
     caplog.set_level(logging.DEBUG)
     async with who_is_who.signed_in_env() as here:
         alice, mallory = await here.env.person(), await here.env.person()
@@ -54,7 +54,7 @@ async def test_a_link_that_was_passed_on_to_another_person(caplog):
             assert is_silent_about(caplog, "mallory", "alice", who_is_who.HER_WORDS)
 
 
-async def test_a_link_that_was_passed_on_from_this_machine(caplog):
+async def test_local_link_of_another_owner_is_logged(caplog):
     caplog.set_level(logging.DEBUG)
     async with oauth_env() as here:
         stranger = here.service.elicitations.owners.tag(issuer="https://i.example", subject="eve")
@@ -65,7 +65,7 @@ async def test_a_link_that_was_passed_on_from_this_machine(caplog):
         assert is_silent_about(caplog, link.rpartition("/")[2])
 
 
-async def test_a_link_by_code_in_another_browser(caplog):
+async def test_link_by_code_in_another_browser_is_logged(caplog):
     caplog.set_level(logging.DEBUG)
     async with by_code.nameless(MODERN) as (env, caller, typed):
         caller.begin("visit")
@@ -84,7 +84,7 @@ async def test_a_link_by_code_in_another_browser(caplog):
         assert is_silent_about(caplog, link.rpartition("/")[2], letters, *cookies)
 
 
-async def test_a_callback_that_comes_in_another_browser(caplog):
+async def test_callback_in_another_browser_is_logged(caplog):
     caplog.set_level(logging.DEBUG)
     async with oauth_env() as here:
         asked, person, link, callback = await sent_out(here)

@@ -36,9 +36,7 @@ def assert_is_withheld(result: Any, *marks: str) -> None:
 
 
 @pytest.mark.every_way
-async def test_a_question_that_is_used_as_its_answer_says_where_the_await_is_missing(
-    server, revision
-):
+async def test_unawaited_question_used_as_its_answer_is_reported(server, revision):
     @server.tool()
     async def buy() -> str:
         receipt: Any = elicit.payment(PRICE, "A report")  # used as a receipt
@@ -64,7 +62,7 @@ async def test_a_question_that_is_used_as_its_answer_says_where_the_await_is_mis
 
 
 @pytest.mark.every_way
-async def test_a_question_that_nobody_was_asked_gives_nothing_away(server, revision):
+async def test_unawaited_question_withholds_the_result(server, revision):
     # finding: A1
     @server.tool()
     async def buy() -> str:
@@ -89,7 +87,7 @@ async def test_a_question_that_nobody_was_asked_gives_nothing_away(server, revis
 
 
 @pytest.mark.every_way
-async def test_of_two_equal_questions_each_is_asked(server, revision):
+async def test_unawaited_duplicate_of_an_asked_question_is_detected(server, revision):
     @server.tool()
     async def buy() -> str:
         first, second = elicit.form("Who?"), elicit.form("Who?")
@@ -128,7 +126,7 @@ async def test_each_way_to_ask_counts(server, revision, way):
         assert await caller.text("buy") == "the goods"
 
 
-async def test_a_task_that_has_not_begun_counts_as_one_that_asks():
+async def test_unstarted_task_with_a_question_counts_as_asked():
     server, tasks = new_server("mcp"), list[asyncio.Task[Any]]()
 
     @server.tool()
@@ -142,7 +140,7 @@ async def test_a_task_that_has_not_begun_counts_as_one_that_asks():
 
 
 @pytest.mark.every_way
-async def test_what_a_body_raised_is_what_is_told(server, revision):
+async def test_tools_own_exception_is_reported_with_an_unawaited_question(server, revision):
     from mcp.server.mcpserver.exceptions import ToolError
 
     kind = FastError if hasattr(server, "_mcp_server") else ToolError
@@ -159,7 +157,7 @@ async def test_what_a_body_raised_is_what_is_told(server, revision):
 
 
 @pytest.mark.every_way
-async def test_a_question_that_waits_for_another_leg_is_not_forgotten(server, revision):
+async def test_question_awaited_in_a_later_request_is_not_reported(server, revision):
     @server.tool()
     async def buy() -> str:
         second = elicit.form("What?")
@@ -235,7 +233,7 @@ async def test_what_is_caught_is_withheld_all_the_same(server, revision):
 
 
 @pytest.mark.every_way
-async def test_what_is_asked_at_once_may_be_gathered_in_any_order(server, revision):
+async def test_questions_created_together_can_be_gathered_in_any_order(server, revision):
     @server.tool()
     async def order() -> str:
         first, second = elicit.confirm("Sure?"), elicit.confirm("Really?")
@@ -245,7 +243,9 @@ async def test_what_is_asked_at_once_may_be_gathered_in_any_order(server, revisi
         assert await caller.text("order") == "[True, True]"
 
 
-async def test_what_a_module_makes_belongs_to_no_call(server, revision, tmp_path, monkeypatch):
+async def test_question_created_by_a_module_belongs_to_no_call(
+    server, revision, tmp_path, monkeypatch
+):
     (tmp_path / "made_late.py").write_text(
         "from flows import elicit\nSURE = elicit.confirm('Sure?')\n"
         "class Shop:\n    OPEN = elicit.confirm('Open?')\n"

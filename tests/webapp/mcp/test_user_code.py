@@ -54,7 +54,7 @@ def wrong(letters: str) -> str:
 
 
 @pytest.mark.every_way
-async def test_letters_in_the_chat_open_the_page(library, revision):
+async def test_user_code_typed_in_the_chat_opens_the_page(library, revision):
     async with nameless(revision, library=library) as (env, caller, typed):
         call = caller.call("visit")
         link = await caller.link()
@@ -67,7 +67,7 @@ async def test_letters_in_the_chat_open_the_page(library, revision):
         assert text_of(await soon(call)) == "done"
 
 
-async def test_wrong_letters_open_nothing_and_are_asked_for_again(revision):
+async def test_wrong_user_code_opens_nothing_and_is_asked_for_again(revision):
     async with nameless(revision) as (env, caller, typed):
         call = caller.call("visit")
         link = await caller.link()
@@ -87,7 +87,7 @@ async def test_wrong_letters_open_nothing_and_are_asked_for_again(revision):
         assert text_of(await soon(call)) == "done"
 
 
-async def test_letters_that_nobody_was_shown_open_nothing(revision):
+async def test_user_code_never_shown_opens_nothing(revision):
     async with nameless(revision) as (env, caller, typed):
         caller.begin("visit")
         link = await caller.link()
@@ -97,7 +97,7 @@ async def test_letters_that_nobody_was_shown_open_nothing(revision):
         assert await env.status(link) is Status.PENDING
 
 
-async def test_letters_in_another_browser_leave_the_askers_right(revision):
+async def test_user_code_in_another_browser_leaves_the_askers_valid(revision):
     # finding: S21
     async with nameless(revision) as (env, caller, typed):
         caller.begin("visit")
@@ -118,14 +118,14 @@ async def test_letters_in_another_browser_leave_the_askers_right(revision):
         assert row.binding.wrong == 0
 
 
-async def test_whoever_has_no_name_is_not_asked_for_what_is_kept_for_a_person(revision):
+async def test_anonymous_caller_is_not_asked_for_a_stored_secret(revision):
     async with nameless(revision, typed=None) as (env, caller, _):
         result = await caller.result("key")
         assert "[ELICITATION_NOT_ALLOWED]" in text_of(result)
         assert not await env.elicitations()
 
 
-async def test_two_callers_without_a_name_share_nothing(revision):
+async def test_two_anonymous_callers_share_nothing(revision):
     async with (
         nameless(revision) as (env, one, typed),
         env.caller(revision, headers=FROM_AFAR, typed=typed) as other,
@@ -136,7 +136,7 @@ async def test_two_callers_without_a_name_share_nothing(revision):
         assert len({id[:20] for id in ids}) == 2
 
 
-async def test_a_client_without_forms_and_a_name_cannot_have_anybody_asked(revision):
+async def test_anonymous_client_without_forms_cannot_have_a_person_asked(revision):
     async with nameless(revision, typed=None, declares=URL) as (env, caller, _):
         result = await caller.result("visit")
         assert "url and form" in text_of(result)
@@ -144,7 +144,7 @@ async def test_a_client_without_forms_and_a_name_cannot_have_anybody_asked(revis
 
 
 @pytest.mark.every_way
-async def test_a_token_of_an_issuer_without_sign_in_goes_by_code(library, revision):
+async def test_token_of_an_issuer_without_sign_in_uses_a_user_code(library, revision):
     typed = asyncio.Queue[str]()
     async with by_token(revision, library=library, typed=typed) as (env, caller):
         call = caller.call("visit")
@@ -158,7 +158,7 @@ async def test_a_token_of_an_issuer_without_sign_in_goes_by_code(library, revisi
         assert text_of(await soon(call)) == "done"
 
 
-async def test_without_forms_the_letters_come_by_a_tool_of_ours(revision):
+async def test_user_code_without_forms_is_sent_through_the_result_tool(revision):
     async with by_token(revision, declares=None) as (env, caller):
         listed = {tool.name for tool in (await caller.client.list_tools()).tools}
         assert "elicitation_result" in listed
@@ -195,7 +195,7 @@ async def test_where_a_client_shows_nothing_the_letters_come_by_that_tool_whatev
         assert await caller.text("visit") == "done"
 
 
-async def test_no_link_is_given_where_its_letters_have_no_way(revision):
+async def test_no_link_is_returned_if_its_user_code_cannot_be_sent(revision):
     refuses: dict[str, Any] = {
         "typed": None,
         "answers": ["decline"],
@@ -210,7 +210,7 @@ async def test_no_link_is_given_where_its_letters_have_no_way(revision):
 
 
 @pytest.mark.parametrize("tries", [{"elicitId": 3, "code": "x"}, {"elicitId": "no", "code": "x"}])
-async def test_the_tool_of_ours_takes_any_input(revision, tries):
+async def test_result_tool_handles_any_user_code_input(revision, tries):
     async with by_token(revision, declares=None) as (_, caller):
         assert (await caller.result("elicitation_result", **tries)).is_error
 
@@ -233,7 +233,7 @@ async def test_what_is_done_once_for_somebody_without_a_name_is_not_kept(library
     assert len(set(keys)) == 2
 
 
-async def test_form_for_the_code_that_is_accepted_without_one_leads_to_the_link(revision):
+async def test_code_form_accepted_without_a_code_returns_the_link(revision):
     # finding: XC3
     typed: asyncio.Queue[str] = asyncio.Queue()
     typed.put_nowait("")

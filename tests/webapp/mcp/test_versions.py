@@ -66,7 +66,7 @@ class Shop:
         return pending
 
 
-async def test_a_yes_is_for_one_version_whether_it_is_named_or_not(revision, is_mounted):
+async def test_acceptance_is_for_a_single_version(revision, is_mounted):
     shop = Shop(is_mounted=is_mounted)
     fills = [{}, "decline"]
     async with caller_of(shop.server, revision, declares=FORM, fills=fills) as (_, caller):
@@ -78,7 +78,7 @@ async def test_a_yes_is_for_one_version_whether_it_is_named_or_not(revision, is_
         assert shop.ran == ["2.0", "2.0"]
 
 
-async def test_a_wide_yes_is_for_one_version_too(revision, is_mounted):
+async def test_approval_of_a_whole_tool_is_for_a_single_version(revision, is_mounted):
     shop = Shop(is_mounted=is_mounted)
     async with caller_of(shop.server, revision, declares=None) as (env, caller):
         await shop.ask(caller, "wipe")
@@ -91,7 +91,7 @@ async def test_a_wide_yes_is_for_one_version_too(revision, is_mounted):
         assert given.about == "version 2.0, whatever it is given"
 
 
-async def test_a_call_of_another_version_joins_no_run_that_waits(revision, is_mounted):
+async def test_call_of_another_version_does_not_join_a_waiting_run(revision, is_mounted):
     shop = Shop(is_mounted=is_mounted)
     async with caller_of(shop.server, revision, declares=None) as (env, caller):
         newer = await shop.ask(caller, "wipe")
@@ -102,7 +102,7 @@ async def test_a_call_of_another_version_joins_no_run_that_waits(revision, is_mo
         assert text_of(await shop.call(caller, "wipe")) == "2.0 wiped"
 
 
-async def test_a_key_never_joins_calls_of_two_versions(revision, is_mounted):
+async def test_key_does_not_join_calls_of_two_versions(revision, is_mounted):
     shop = Shop(is_mounted=is_mounted)
     async with caller_of(shop.server, revision, declares=None) as (env, caller):
         newer = await shop.ask(caller, "sign_in")
@@ -129,7 +129,7 @@ async def test_the_version_that_was_called_is_gone_on_with(revision, version, is
         assert shop.ran == [ran]
 
 
-async def test_a_version_that_is_no_more_is_not_replaced_by_another(revision, is_mounted):
+async def test_removed_version_is_not_replaced_by_another_version(revision, is_mounted):
     shop = Shop(is_mounted=is_mounted)
     async with caller_of(shop.server, revision, declares=None) as (env, caller):
         pending = await shop.ask(caller, "wipe")
@@ -140,7 +140,9 @@ async def test_a_version_that_is_no_more_is_not_replaced_by_another(revision, is
         assert shop.ran == []
 
 
-async def test_a_version_that_came_since_does_not_run_in_its_place(revision, is_mounted):
+async def test_version_added_later_does_not_run_in_place_of_the_called_version(
+    revision, is_mounted
+):
     shop = Shop(is_mounted=is_mounted, versions=[None])
     async with caller_of(shop.server, revision, declares=None) as (env, caller):
         pending = await shop.ask(caller, "wipe")

@@ -89,7 +89,7 @@ async def is_reached_on_the_page(it: Here, tool: str, told: types.CallToolResult
 @pytest.mark.every_way
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_a_no_that_is_sooner_than_a_person_is_nobodys(server, revision, tool, action):
+async def test_immediate_decline_is_automatic_and_ignored(server, revision, tool, action):
     async with here(server, revision, (action, None), declares=DECLARED[tool]) as it:
         told = await it.caller.result(tool)
         assert not told.is_error  # the person is asked through the link
@@ -102,7 +102,7 @@ async def test_a_no_that_is_sooner_than_a_person_is_nobodys(server, revision, to
 @pytest.mark.every_way
 @pytest.mark.parametrize("tool", ["sure", "wipe"])
 @pytest.mark.parametrize("content", [None, {}, {"yes": True}])
-async def test_a_yes_that_is_sooner_than_a_person_is_nobodys(server, revision, tool, content):
+async def test_immediate_acceptance_is_automatic_and_ignored(server, revision, tool, content):
     async with here(server, revision, ("accept", content)) as it:
         told = await it.caller.result(tool)
         assert code_of(told) == NOBODY
@@ -130,12 +130,12 @@ async def test_of_what_is_asked_together_nothing_keeps_the_person_from_being_rea
         assert "What for: Sure?" in text_of(told)
 
 
-async def test_a_form_with_content_is_taken_however_soon(server, revision):
+async def test_immediate_form_with_content_is_accepted(server, revision):
     async with here(server, revision, ("accept", {"response": "Ann"})) as it:
         assert await it.caller.text("name") == "hello Ann"
 
 
-async def test_one_that_fills_forms_at_once_with_what_does_not_fit_gets_the_link_by_its_next_call(
+async def test_client_filling_forms_immediately_with_invalid_content_gets_a_link_next(
     server, revision
 ):
     async with here(server, revision, ("accept", {"response": 5})) as it:
@@ -145,7 +145,7 @@ async def test_one_that_fills_forms_at_once_with_what_does_not_fit_gets_the_link
 
 
 @pytest.mark.parametrize("content", [None, {}, {"response": 5}, {"other": "Ann"}])
-async def test_same_call_after_answer_that_does_not_fit_has_the_link(server, revision, content):
+async def test_same_call_after_an_invalid_answer_returns_the_link(server, revision, content):
     # finding: XC3
     async with here(server, revision) as it:
         call = await it.asks("name")
@@ -169,7 +169,7 @@ async def test_same_call_after_answer_that_does_not_fit_has_the_link(server, rev
             assert is_link(await it.caller.result("surname"))
 
 
-async def test_a_form_that_is_sent_back_empty_at_once_is_nobodys(server, revision):
+async def test_empty_form_answered_immediately_is_automatic_and_ignored(server, revision):
     async with here(server, revision, ("accept", None)) as it:
         told = await it.caller.result("name")
         assert code_of(told) == NOBODY
@@ -181,7 +181,9 @@ async def test_a_form_that_is_sent_back_empty_at_once_is_nobodys(server, revisio
 @pytest.mark.parametrize(
     ("action", "status"), [("decline", Status.DECLINED), ("cancel", Status.PENDING)]
 )
-async def test_a_no_after_a_second_is_the_persons(server, revision, tool, action, status):
+async def test_decline_or_cancel_after_a_second_counts_as_the_persons(
+    server, revision, tool, action, status
+):
     async with here(server, revision, declares=DECLARED[tool]) as it:
         call = await it.asks(tool)
         it.clock.tick(seconds=1)
@@ -195,7 +197,7 @@ async def test_a_no_after_a_second_is_the_persons(server, revision, tool, action
             assert code_of(told) == CODES[action]
 
 
-async def test_a_yes_after_a_second_is_the_persons(server, revision):
+async def test_acceptance_after_a_second_counts_as_the_persons(server, revision):
     async with here(server, revision) as it:
         call = await it.asks("wipe")
         it.clock.tick(seconds=1)
@@ -203,7 +205,7 @@ async def test_a_yes_after_a_second_is_the_persons(server, revision):
         assert text_of(await soon(call)) == "wiped"
 
 
-async def test_whoever_dismissed_it_after_a_second_is_asked_again_in_the_client(server, revision):
+async def test_form_dismissed_after_a_second_is_asked_again_in_the_client(server, revision):
     async with here(server, revision) as it:
         call = await it.asks("name")
         it.clock.tick(seconds=1)
@@ -214,7 +216,7 @@ async def test_whoever_dismissed_it_after_a_second_is_asked_again_in_the_client(
         assert text_of(await soon(again)) == "hello Ann"
 
 
-async def test_where_forms_are_in_the_client_alone_the_question_stays_open_there(server, revision):
+async def test_automatic_answer_leaves_an_in_client_only_question_open(server, revision):
     policies = PolicySettings(forms_on_pages=False)
     async with here(server, revision, ("decline", None), policies=policies) as it:
         told = await it.caller.result("name")
@@ -227,7 +229,7 @@ async def test_where_forms_are_in_the_client_alone_the_question_stays_open_there
         assert text_of(await soon(again)) == "hello Ann"
 
 
-async def test_a_client_that_says_nothing_gets_the_link_after_twenty_seconds(server):
+async def test_silent_client_gets_the_link_after_twenty_seconds(server):
     async with here(server, LEGACY) as it:
         call = await it.asks("name")
         await it.pass_time(seconds=19)
@@ -238,7 +240,7 @@ async def test_a_client_that_says_nothing_gets_the_link_after_twenty_seconds(ser
         await is_reached_on_the_page(it, "name", told)
 
 
-async def test_a_link_that_a_client_does_not_open_is_in_the_result_after_twenty_seconds(server):
+async def test_unopened_link_is_in_the_result_after_twenty_seconds(server):
     async with here(server, LEGACY, declares=BOTH) as it:
         call = await it.asks("visit")
         for _ in range(3):
@@ -250,7 +252,7 @@ async def test_a_link_that_a_client_does_not_open_is_in_the_result_after_twenty_
         await is_reached_on_the_page(it, "visit", told)
 
 
-async def test_a_link_that_is_accepted_unread_is_in_the_result_of_the_most_patient_client_too(
+async def test_link_accepted_unread_is_also_in_a_patient_clients_result(
     server,
 ):
     patient = PolicySettings(patient_clients=frozenset({"mcp"}))
@@ -265,9 +267,7 @@ async def test_a_link_that_is_accepted_unread_is_in_the_result_of_the_most_patie
 
 @pytest.mark.parametrize("seconds", [0, 50])
 @pytest.mark.parametrize("when", ["between two calls", "while the next one waits"])
-async def test_the_answer_of_a_slow_typist_is_not_lost_and_not_asked_for_again(
-    server, seconds, when
-):
+async def test_slow_typists_answer_is_used_and_not_asked_for_again(server, seconds, when):
     async with here(server, LEGACY) as it:
         call = await it.asks("name")
         await it.pass_time(seconds=20)
@@ -288,7 +288,7 @@ async def test_the_answer_of_a_slow_typist_is_not_lost_and_not_asked_for_again(
         assert not slow.done()
 
 
-async def test_next_call_after_late_answer_that_does_not_fit_has_the_link(server):
+async def test_next_call_after_a_late_invalid_answer_returns_the_link(server):
     async with here(server, LEGACY) as it:
         call = await it.asks("name")
         await it.pass_time(seconds=20)
@@ -298,7 +298,7 @@ async def test_next_call_after_late_answer_that_does_not_fit_has_the_link(server
         assert it.shows.asked == 1
 
 
-async def test_a_late_decline_is_told_to_the_next_call(server):
+async def test_late_decline_is_reported_to_the_next_call(server):
     async with here(server, LEGACY) as it:
         call = await it.asks("name")
         await it.pass_time(seconds=20)
@@ -308,7 +308,7 @@ async def test_a_late_decline_is_told_to_the_next_call(server):
         assert code_of(await it.caller.result("name")) == "ELICITATION_DECLINED"
 
 
-async def test_a_call_that_is_given_up_while_its_form_is_out_leads_to_the_link_at_once(server):
+async def test_next_call_after_an_abandoned_form_gets_the_link_immediately(server):
     async with here(server, LEGACY) as it:
         call = await it.asks("name")
         call.cancel()
@@ -320,7 +320,7 @@ async def test_a_call_that_is_given_up_while_its_form_is_out_leads_to_the_link_a
         assert it.shows.asked == 1
 
 
-async def test_a_form_is_left_open_by_a_call_that_a_newer_same_one_takes_over(server):
+async def test_form_stays_open_when_a_newer_identical_call_supersedes_its_call(server):
     async with here(server, LEGACY) as it:
         older = await it.asks("name")
         it.clock.tick(seconds=10)  # too late to count as the same turn
@@ -331,7 +331,7 @@ async def test_a_form_is_left_open_by_a_call_that_a_newer_same_one_takes_over(se
         assert it.shows.asked == 1
 
 
-async def test_call_that_was_asked_in_vain_after_the_silence_too_has_the_link(server):
+async def test_call_after_two_silent_requests_gets_the_link(server):
     async with here(server, MODERN) as it:
         await it.caller.asked("name")
         it.clock.tick(seconds=60)
@@ -342,7 +342,7 @@ async def test_call_that_was_asked_in_vain_after_the_silence_too_has_the_link(se
         await is_reached_on_the_page(it, "name", told)
 
 
-async def test_the_leg_that_comes_late_still_brings_its_answer(server):
+async def test_late_request_still_delivers_its_answer(server):
     async with here(server, MODERN) as it:
         asked = await it.caller.asked("name")
         it.clock.tick(seconds=35)
@@ -362,7 +362,7 @@ async def test_the_leg_that_comes_late_still_brings_its_answer(server):
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("way", ["answers at once", "is silent", "gives up"])
-async def test_one_that_was_seen_to_draw_nothing_gets_the_link_in_its_first_answer_for_a_day(
+async def test_client_seen_to_show_nothing_gets_the_link_immediately_for_a_day(
     server, revision, way
 ):
     if way == "gives up" and revision == MODERN:
@@ -396,7 +396,7 @@ async def draws_nothing(it: Here, revision: str, way: str) -> None:
         await eventually(lambda: not len(it.env.service.running_tools))
 
 
-async def test_one_that_draws_forms_stays_one_when_its_person_is_away(server):
+async def test_client_seen_to_show_forms_is_still_trusted_when_its_person_is_away(server):
     async with here(server, LEGACY) as it:
         call = await it.asks("name")
         it.clock.tick(seconds=3)
@@ -415,7 +415,7 @@ async def test_one_that_draws_forms_stays_one_when_its_person_is_away(server):
 
 
 @pytest.mark.every_way
-async def test_one_that_is_listed_as_drawing_nothing_is_sent_nothing(server, revision):
+async def test_client_listed_as_showing_nothing_is_sent_no_questions(server, revision):
     policies = PolicySettings(clients=(ListedClient(name="mcp/1", draws=frozenset()),))
     async with here(server, revision, policies=policies, declares=BOTH) as it:
         for tool in TOOLS:
@@ -423,7 +423,7 @@ async def test_one_that_is_listed_as_drawing_nothing_is_sent_nothing(server, rev
         assert it.shows.asked == 0
 
 
-async def test_one_that_is_listed_as_drawing_forms_is_held_as_long_as_any(server):
+async def test_client_listed_as_showing_forms_is_held_for_the_full_limit(server):
     policies = PolicySettings(clients=(ListedClient(name="mcp"),))
     async with here(server, LEGACY, policies=policies) as it:
         call = await it.asks("name")
@@ -431,7 +431,7 @@ async def test_one_that_is_listed_as_drawing_forms_is_held_as_long_as_any(server
         assert not call.done()
 
 
-async def test_one_that_is_listed_as_answering_answers_those_kinds_at_once(server, revision):
+async def test_client_listed_as_answering_can_answer_those_kinds_immediately(server, revision):
     listed = ListedClient(name="mcp", answers=frozenset({"confirm"}))
     policies = PolicySettings(clients=(listed,))
     answers: list[tuple[str, Any]] = [("accept", {}), ("decline", None), ("accept", {})]
@@ -442,14 +442,14 @@ async def test_one_that_is_listed_as_answering_answers_those_kinds_at_once(serve
 
 
 @pytest.mark.parametrize("declares", [BOTH, URL])
-async def test_a_bridge_is_sent_no_link_on_the_newer_revision(server, declares):
+async def test_bridge_is_sent_no_link_on_the_newer_revision(server, declares):
     name = "editor (via mcp-remote 0.15.1)"
     async with here(server, MODERN, declares=declares, name=name) as it:
         assert is_link(await it.caller.result("visit"))
         assert it.shows.asked == 0
 
 
-async def test_a_bridges_mark_is_no_part_of_what_tells_a_client_from_others(server, revision):
+async def test_bridge_version_is_not_part_of_the_clients_identity(server, revision):
     async with here(server, revision, name="editor (via mcp-remote 0.15.1)") as it:
         call = await it.asks("name")
         it.clock.tick(seconds=2)
@@ -467,9 +467,7 @@ async def test_a_bridges_mark_is_no_part_of_what_tells_a_client_from_others(serv
 
 
 @pytest.mark.parametrize("minutes", [-2, 2])
-async def test_a_clock_that_is_set_makes_no_answer_sooner_or_later_while_its_call_is_open(
-    server, minutes
-):
+async def test_clock_change_during_a_call_does_not_affect_answer_timing(server, minutes):
     async with here(server, LEGACY) as it:
         for tool, seconds, code in (("name", 2, CODES["decline"]), ("surname", 0, NOBODY)):
             call = await it.asks(tool)
@@ -482,7 +480,7 @@ async def test_a_clock_that_is_set_makes_no_answer_sooner_or_later_while_its_cal
 @pytest.mark.parametrize(
     ("minutes", "code"), [(-2, NOBODY), (2, CODES["decline"])], ids=["back", "forth"]
 )
-async def test_between_two_legs_a_clock_that_is_set_back_leaves_the_person_the_link(
+async def test_clock_set_back_between_two_requests_leaves_the_person_the_link(
     server, minutes, code
 ):
     async with here(server, MODERN) as it:
@@ -495,7 +493,7 @@ async def test_between_two_legs_a_clock_that_is_set_back_leaves_the_person_the_l
         assert ("/e/" in text_of(told)) == (code == NOBODY)
 
 
-async def test_client_that_cannot_send_an_empty_form_is_remembered_for_confirmations_alone(server):
+async def test_client_unable_to_send_an_empty_form_is_remembered_for_confirmations_only(server):
     # finding: XC4
     async with here(server, LEGACY) as it:
         call = await it.asks("name")
@@ -509,7 +507,7 @@ async def test_client_that_cannot_send_an_empty_form_is_remembered_for_confirmat
         assert not (await it.asks("surname")).done()
 
 
-async def test_client_that_leaves_two_questions_in_a_row_unanswered_is_not_waited_for():
+async def test_client_with_two_unanswered_questions_in_a_row_is_not_waited_for():
     # finding: XC4
     async with process(MemoryStore(), Clock()) as service:
         clients, client = service.clients, ClientName("ann", "editor", "1")
@@ -556,7 +554,7 @@ DIFFER = pytest.mark.parametrize("differ", ["version", "capabilities"])
 @pytest.mark.every_way
 @DEFAULTS
 @DIFFER
-async def test_approval_is_not_used_for_another_program_with_the_same_librarys_name(
+async def test_approval_is_not_shared_by_programs_with_the_same_library_name(
     server, revision, name, differ
 ):
     # finding: XC6
@@ -571,7 +569,9 @@ async def test_approval_is_not_used_for_another_program_with_the_same_librarys_n
 
 
 @DIFFER
-async def test_work_is_done_for_each_program_with_the_same_librarys_name(server, revision, differ):
+async def test_once_runs_separately_for_programs_with_the_same_library_name(
+    server, revision, differ
+):
     # finding: XC6
     done = list[str]()
 
@@ -598,7 +598,7 @@ async def test_work_is_done_for_each_program_with_the_same_librarys_name(server,
 
 
 @DIFFER
-async def test_approval_is_for_each_client_with_a_name_of_its_own_whatever_it_declares(
+async def test_approval_is_shared_by_sessions_of_a_client_with_its_own_name(
     server, revision, differ
 ):
     # finding: XC6
@@ -613,7 +613,7 @@ async def test_approval_is_for_each_client_with_a_name_of_its_own_whatever_it_de
 
 @DEFAULTS
 @DIFFER
-async def test_what_one_program_did_is_not_believed_of_another_with_the_same_librarys_name(
+async def test_client_record_is_not_shared_by_programs_with_the_same_library_name(
     server, revision, name, differ
 ):
     # finding: XC6

@@ -96,9 +96,7 @@ def with_tools(server: Any) -> Any:
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("declares", [BOTH, FORM, URL, None])
-async def test_what_a_tool_does_not_declare_refuses_the_call_before_anybody_is_asked(
-    server, revision, declares
-):
+async def test_undeclared_argument_refuses_the_call_before_asking(server, revision, declares):
     # finding: S8
     async with caller_of(server, revision, declares=declares, fills=[{}]) as (env, caller):
         refused = await caller.result("run", **PADDING, command="rm -rf ~")
@@ -111,7 +109,7 @@ async def test_what_a_tool_does_not_declare_refuses_the_call_before_anybody_is_a
 
 
 @pytest.mark.every_way
-async def test_defaults_and_what_is_coerced_are_shown_as_the_body_gets_them(server, revision):
+async def test_defaults_and_coerced_values_are_shown_at_the_gate(server, revision):
     # finding: S8
     async with caller_of(server, revision, declares=BOTH, fills=[{}]) as (_, caller):
         assert await caller.text("run", command="ls", at="2031-05-28") == "done"
@@ -123,7 +121,7 @@ async def test_defaults_and_what_is_coerced_are_shown_as_the_body_gets_them(serv
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("declares", [BOTH, FORM, URL])
-async def test_what_a_form_cannot_show_whole_is_shown_on_the_page(server, revision, declares):
+async def test_arguments_too_long_for_a_form_are_shown_on_the_page(server, revision, declares):
     # finding: S8
     command = "ls" + " " * 420 + "; rm -rf ~"
     async with caller_of(server, revision, declares=declares, fills=[{}]) as (env, caller):
@@ -157,7 +155,9 @@ async def test_what_a_form_cannot_show_whole_is_shown_on_the_page(server, revisi
         ("run", '{"command": "ls", "...": "x"}'),
     ],
 )
-async def test_what_no_page_shows_as_it_is_refuses_the_call(server, revision, tool, arguments):
+async def test_arguments_with_values_no_page_can_show_are_refused(
+    server, revision, tool, arguments
+):
     # finding: S8
     # finding: S27
     async with server_env(server) as env:
@@ -189,14 +189,14 @@ async def _call_raw(caller: CutOffCaller, tool: str, arguments: str) -> str:
     return await caller.post_raw(body, headers)
 
 
-def test_a_schema_that_admits_others_shows_them_after_its_own():
+def test_additional_properties_are_shown_after_declared_properties():
     # finding: S8
     schema = {"properties": {"z": {}, "b": {"default": 3}}, "additionalProperties": True}
     shown = received({"a": 1, "z": 2}, tool="t", schema=schema, validate=None)
     assert list(shown.items()) == [("z", 2), ("b", 3), ("a", 1)]
 
 
-def test_what_is_made_anew_each_time_is_said_to_be():
+def test_generated_default_is_shown_as_made_by_the_tool():
     # finding: S8
     made = iter(range(100))
     shown = received(
@@ -244,7 +244,7 @@ class Errand(BaseModel):
 
 
 @pytest.mark.parametrize("kind", [Job, Errand])
-def test_what_a_type_keeps_beside_its_fields_is_shown_as_it_was_sent(kind):
+def test_value_reduced_by_its_type_is_shown_as_sent_and_as_received(kind):
     # finding: S8
     sent = {"label": "list", "command": "rm -rf ~"}
     adapter = TypeAdapter[Any](kind)
@@ -258,7 +258,7 @@ def test_what_a_type_keeps_beside_its_fields_is_shown_as_it_was_sent(kind):
     assert shown == {"job": both}
 
 
-def test_a_part_that_only_its_author_can_read_hides_no_other_part():
+def test_unreadable_argument_part_does_not_hide_other_parts():
     # finding: S8
     adapter = TypeAdapter[Any](Parcel)
     sent = {"box": "a", "cuont": 1}
@@ -272,7 +272,7 @@ def test_a_part_that_only_its_author_can_read_hides_no_other_part():
 
 
 @pytest.mark.every_way
-async def test_two_orders_within_an_argument_are_two_calls(server, revision):
+async def test_different_key_order_in_an_argument_is_a_different_call(server, revision):
     # finding: S8
     one = {"1": "5 EUR to alice", "01": "9 EUR to mallory"}
     fills: list[Any] = [{}, "decline"]
@@ -287,7 +287,7 @@ async def test_two_orders_within_an_argument_are_two_calls(server, revision):
         assert len(RAN) == 1
 
 
-def test_more_than_can_be_shown_is_refused():
+def test_arguments_too_long_to_show_are_refused():
     # finding: S8
     with pytest.raises(InvalidArguments, match="Call it with less at once"):
         received({"a": "x" * 60_000}, tool="t", schema=None, validate=None)
@@ -304,7 +304,7 @@ JSON = st.recursive(
 
 @settings(deadline=None)
 @given(one=JSON, other=JSON)
-def test_two_values_that_differ_are_never_shown_alike(one, other):
+def test_different_values_are_never_shown_alike(one, other):
     # finding: S8
     for in_a_line in (False, True):
         first, second = (
@@ -349,7 +349,7 @@ TOOLS = {library: _tool(library) for library in LIBRARIES}
 @pytest.mark.parametrize("name", LIBRARIES)
 @settings(deadline=None)
 @given(given_=TRAVELS)
-def test_what_is_shown_is_what_the_body_gets(name, given_):
+def test_shown_arguments_equal_the_arguments_the_tool_receives(name, given_):
     # finding: S8
     server, tool = TOOLS[name]
     shown = received(given_, tool="travel", schema=tool.schema, validate=tool.validate)

@@ -7,7 +7,7 @@ from tests.support.mcp_server import MODERN, caller_of, server_env, soon
 from tests.support.signed_in_people import HER_WORDS, add_visit, asked_by_alice, signed_in_env
 
 
-async def test_whoever_asked_signs_in_and_answers(revision, library):
+async def test_asker_signs_in_and_answers(revision, library):
     async with signed_in_env(library) as here:
         alice = await here.env.person()
         async with here.env.caller(revision, headers=here.bearer("alice")) as caller:
@@ -22,7 +22,7 @@ async def test_whoever_asked_signs_in_and_answers(revision, library):
             assert (await soon(call)).structured_content == {"result": "done"}
 
 
-async def test_a_link_passed_on_shows_nothing_and_ends_nothing(revision):
+async def test_forwarded_link_shows_nothing_and_ends_nothing(revision):
     async with asked_by_alice(revision) as (here, link):
         alice, mallory = await here.env.person(), await here.env.person()
         page = await sign_in(mallory, await mallory.visit(link), "mallory")
@@ -39,7 +39,7 @@ async def test_a_link_passed_on_shows_nothing_and_ends_nothing(revision):
         assert HER_WORDS in (await sign_in(alice, await alice.visit(link), "alice")).text
 
 
-async def test_another_person_can_sign_in_from_the_page_that_refuses(revision):
+async def test_asker_can_sign_in_from_the_refusal_page(revision):
     async with asked_by_alice(revision) as (here, link):
         browser = await here.env.person()
         refused = await sign_in(browser, await browser.visit(link), "work account")
@@ -50,7 +50,7 @@ async def test_another_person_can_sign_in_from_the_page_that_refuses(revision):
         assert HER_WORDS in (await browser.visit(link)).text
 
 
-async def test_two_people_who_ask_the_same_do_not_join(revision):
+async def test_identical_questions_of_two_people_do_not_join(revision):
     async with signed_in_env() as here:
         bearers = here.bearer("alice"), here.bearer("bob")
         async with (
@@ -63,7 +63,7 @@ async def test_two_people_who_ask_the_same_do_not_join(revision):
             assert here.env.id_of(links[0]) != here.env.id_of(links[1])
 
 
-async def test_a_call_without_a_token_is_told_where_to_get_one():
+async def test_call_without_a_token_gets_the_resource_metadata_url():
     async with signed_in_env() as here:
         person = await here.env.person()
         refused = await person.browser.post(here.env.mcp_url, json={})
@@ -76,7 +76,7 @@ async def test_a_call_without_a_token_is_told_where_to_get_one():
         assert found["authorization_servers"] == [here.issuer.url]
 
 
-async def test_a_token_without_a_subject_is_anonymous(revision):
+async def test_token_without_a_subject_cannot_ask(revision):
     async with signed_in_env() as here:
         headers = here.bearer(None)
         async with here.env.caller(revision, headers=headers) as caller:
@@ -86,7 +86,7 @@ async def test_a_token_without_a_subject_is_anonymous(revision):
             assert await here.env.elicitations() == []
 
 
-async def test_a_session_that_ends_in_one_tab_is_over_in_all(revision):
+async def test_sign_out_ends_the_session_in_every_tab(revision):
     async with asked_by_alice(revision) as (here, link):
         alice = await here.env.person()
         await sign_in(alice, await alice.visit(link), "alice")
@@ -102,7 +102,7 @@ async def test_a_session_that_ends_in_one_tab_is_over_in_all(revision):
         assert (await thief.visit(link)).heading == "Sign in to see it"
 
 
-async def test_saying_no_at_the_issuer_signs_nobody_in(revision):
+async def test_denied_sign_in_at_the_issuer_signs_no_person_in(revision):
     async with asked_by_alice(revision) as (here, link):
         alice = await here.env.person()
         here.issuer.denies = True
@@ -114,7 +114,7 @@ async def test_saying_no_at_the_issuer_signs_nobody_in(revision):
         assert HER_WORDS in (await sign_in(alice, page, "alice")).text
 
 
-async def test_the_subject_may_be_another_claim(revision):
+async def test_subject_can_be_read_from_other_claims(revision):
     async with signed_in_env(claim=("oid", "tid")) as here:
         here.issuer.claims = {"oid": "o-1", "tid": "t-1"}
         alice = await here.env.person()
@@ -130,7 +130,7 @@ async def test_the_subject_may_be_another_claim(revision):
             assert page.heading == "This link belongs to someone else"
 
 
-async def test_a_link_that_is_asked_for_without_end_is_held_back(revision):
+async def test_repeated_requests_for_a_link_are_rate_limited(revision):
     async with asked_by_alice(revision) as (here, link):
         mallory = await here.env.person()
         alice = await here.env.person()
@@ -141,7 +141,7 @@ async def test_a_link_that_is_asked_for_without_end_is_held_back(revision):
         assert HER_WORDS in (await alice.visit(link)).text
 
 
-async def test_tools_are_named_to_those_only_who_signed_in():
+async def test_tools_are_listed_only_for_signed_in_visitors():
     async with signed_in_env() as here:
         alice = await here.env.person()
         # Without this header she counts as the local operator.
@@ -153,7 +153,7 @@ async def test_tools_are_named_to_those_only_who_signed_in():
         assert "visit" in (await alice.visit(here.env.url)).text
 
 
-async def test_a_server_that_authenticates_by_itself_has_its_people_sign_in(library, revision):
+async def test_server_with_its_own_authentication_supports_sign_in(library, revision):
     async with issuing() as issuer:
         guarded = guarded_by(
             library, {"iss": issuer.url, "sub": "pairwise", "oid": "o", "tid": "t"}
@@ -168,7 +168,7 @@ async def test_a_server_that_authenticates_by_itself_has_its_people_sign_in(libr
                 assert HER_WORDS in page.text
 
 
-async def test_tokens_that_do_not_say_whose_they_are_have_the_issuer_that_was_named(revision):
+async def test_tokens_without_an_issuer_use_the_configured_issuer(revision):
     async with issuing() as issuer:
         for named in (None, issuer.url):
             guarded = guarded_by("mcp", {"sub": "alice"})
@@ -184,7 +184,7 @@ async def test_tokens_that_do_not_say_whose_they_are_have_the_issuer_that_was_na
                 assert HER_WORDS in (await sign_in(alice, await alice.visit(link), "alice")).text
 
 
-async def test_an_empty_subject_is_nobody(revision):
+async def test_token_with_an_empty_subject_cannot_ask(revision):
     async with issuing() as issuer:
         guarded = guarded_by("mcp", {"iss": issuer.url, "sub": ""})
         who = issuer.who()
@@ -192,7 +192,7 @@ async def test_an_empty_subject_is_nobody(revision):
             assert "names no person" in await caller.text("visit")
 
 
-async def test_the_live_status_is_told_when_it_is_another_one(revision):
+async def test_live_status_is_sent_on_change(revision):
     async with asked_by_alice(revision) as (here, link):
         alice = await here.env.person()
         await sign_in(alice, await alice.visit(link), "alice")

@@ -54,7 +54,7 @@ async def unasked(asked: Asking) -> Account:
     return await asked.account()
 
 
-async def test_a_key_is_renewed_when_it_is_due_and_not_before() -> None:
+async def test_access_token_is_refreshed_when_due_and_not_before() -> None:
     async with connected() as (service, network, clock):
         clock.tick(minutes=58)
         assert (await again(service, 1)).access_token == "key-1-of-octocat"
@@ -83,7 +83,7 @@ def hold_up(network: Renewing) -> asyncio.Event:
     return gate
 
 
-async def test_the_new_pair_is_durable_before_anybody_uses_it() -> None:
+async def test_new_tokens_are_stored_before_use() -> None:
     class Watched(MemoryStore):
         async def write(self, *records: Record) -> tuple[Record, ...]:
             if any(record.kind == "account" for record in records):
@@ -105,7 +105,7 @@ async def test_the_new_pair_is_durable_before_anybody_uses_it() -> None:
         assert (await the_one(service)).access_token == account.access_token
 
 
-async def test_fifty_tools_of_two_processes_renew_one_key_once(tmp_path: Path) -> None:
+async def test_fifty_tools_of_two_processes_refresh_token_once(tmp_path: Path) -> None:
     clock, network = Clock(), Renewing()
     async with AsyncExitStack() as stack:
         services: list[Service] = []
@@ -133,7 +133,7 @@ async def test_fifty_tools_of_two_processes_renew_one_key_once(tmp_path: Path) -
         assert (network.refreshes, network.exchanges) == (1, 1)
 
 
-async def test_fifty_that_find_it_gone_ask_the_provider_once_and_the_person_once() -> None:
+async def test_fifty_calls_with_lapsed_account_ask_provider_once_and_person_once() -> None:
     async with connected(store=Yielding()) as (service, network, clock):
         network.renews = gone
         clock.tick(hours=2)
@@ -156,7 +156,7 @@ async def test_fifty_that_find_it_gone_ask_the_provider_once_and_the_person_once
 
 
 @pytest.mark.parametrize("status", [429, 502, 503])
-async def test_a_provider_in_trouble_takes_no_key_away(status: int) -> None:
+async def test_provider_error_does_not_disconnect_account(status: int) -> None:
     async def trouble(request: httpx.Request) -> httpx.Response:
         return httpx.Response(status, json={"error": "invalid_grant"})
 
@@ -177,7 +177,7 @@ async def test_a_provider_in_trouble_takes_no_key_away(status: int) -> None:
         assert (await the_one(service)).retry_at is None
 
 
-async def test_a_provider_that_does_not_answer_takes_no_key_away() -> None:
+async def test_silent_provider_does_not_disconnect_account() -> None:
     async def silent(request: httpx.Request) -> NoReturn:
         raise httpx.ConnectTimeout("too slow", request=request)
 
@@ -190,7 +190,7 @@ async def test_a_provider_that_does_not_answer_takes_no_key_away() -> None:
         assert (kept.status, kept.refresh_token) == ("connected", "more-1-of-octocat")
 
 
-async def test_a_fault_of_our_own_is_logged_and_takes_no_key_away(
+async def test_internal_error_is_logged_and_does_not_disconnect_account(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def explode(request: httpx.Request) -> NoReturn:
@@ -205,7 +205,7 @@ async def test_a_fault_of_our_own_is_logged_and_takes_no_key_away(
         assert "more-1-of" not in caplog.text
 
 
-async def test_who_dies_at_the_provider_holds_the_others_up_for_a_minute_at_most() -> None:
+async def test_process_killed_during_refresh_delays_others_up_to_a_minute() -> None:
     clock, network, store = Clock(), Renewing(), MemoryStore()
     async with serving_accounts(network, store=store, clock=clock) as service:
         await connect(service, "repo")
@@ -239,7 +239,7 @@ class Suspending(MemoryStore):
         return written
 
 
-async def test_who_slept_beyond_its_claim_asks_for_no_second_pair_with_the_same_key() -> None:
+async def test_process_suspended_beyond_claim_does_not_refresh_again_with_old_token() -> None:
     clock, network, store = Clock(), Renewing(), Suspending()
     more: dict[str, Any] = {"store": store, "clock": clock}
     async with (
@@ -259,7 +259,7 @@ async def test_who_slept_beyond_its_claim_asks_for_no_second_pair_with_the_same_
         assert (await the_one(other)).is_connected
 
 
-async def test_an_answer_that_was_lost_is_asked_for_once_more_and_then_the_person_once() -> None:
+async def test_lost_refresh_response_is_retried_once_and_then_person_is_asked_once() -> None:
     clock, network, store = Clock(), Renewing(), MemoryStore()
     async with serving_accounts(network, store=store, clock=clock) as service:
         await connect(service, "repo")
@@ -272,7 +272,7 @@ async def test_an_answer_that_was_lost_is_asked_for_once_more_and_then_the_perso
         assert (network.refreshes, network.exchanges) == (1, 2)
 
 
-async def test_a_call_that_is_cancelled_at_any_step_loses_no_pair() -> None:
+async def test_call_cancelled_at_any_step_loses_no_tokens() -> None:
     for steps in range(0, 60, 2):
         clock, network = Clock(), Renewing()
         async with serving_accounts(network, store=Yielding(), clock=clock) as service:
@@ -287,7 +287,7 @@ async def test_a_call_that_is_cancelled_at_any_step_loses_no_pair() -> None:
             assert (network.refreshes, network.exchanges) == (1, 1), steps
 
 
-async def test_what_others_write_meanwhile_stays_beside_the_new_pair() -> None:
+async def test_concurrent_changes_survive_refresh() -> None:
     async with connected(tool="list", hours=2) as (service, network, _):
         gate = hold_up(network)
         asked = Asking(service, "repo", tool="list", arguments="again")
@@ -311,7 +311,7 @@ async def allowed(service: Service) -> list[Connection]:
     )
 
 
-async def test_an_account_that_was_connected_again_meanwhile_keeps_its_newer_key() -> None:
+async def test_account_reconnected_during_refresh_retains_newer_token() -> None:
     async with connected(tool="list", hours=2) as (service, network, _):
         gate = hold_up(network)
         asked = Asking(service, "repo", tool="list", arguments="again")
@@ -324,9 +324,7 @@ async def test_an_account_that_was_connected_again_meanwhile_keeps_its_newer_key
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
-async def test_sharing_that_stops_while_a_key_is_renewed_stops_for_that_call_too(
-    *, is_answered: bool
-) -> None:
+async def test_unsharing_during_refresh_applies_to_waiting_call(*, is_answered: bool) -> None:
     clock, network = Clock(), Renewing()
     network.life_seconds = 120
     async with serving_accounts(network, clock=clock) as service:
@@ -353,7 +351,7 @@ async def test_sharing_that_stops_while_a_key_is_renewed_stops_for_that_call_too
         assert (await the_one(service)).used == {}
 
 
-async def test_a_person_who_allows_another_tool_has_the_key_renewed_first() -> None:
+async def test_allowing_another_tool_refreshes_token_first() -> None:
     async with connected(tool="list", hours=2) as (service, network, _):
         asked = Asking(service, "repo", tool="export")
         elicitation = await asked.elicitation()
@@ -363,7 +361,7 @@ async def test_a_person_who_allows_another_tool_has_the_key_renewed_first() -> N
         assert (await asked.account()).access_token == "key-1.1-of-octocat"
 
 
-async def test_an_account_that_is_found_gone_at_the_press_is_offered_no_more() -> None:
+async def test_account_found_lapsed_when_allowed_is_not_offered_again() -> None:
     async with connected(tool="list") as (service, network, clock):
         network.renews = gone
         clock.tick(hours=2)
@@ -394,7 +392,7 @@ def reach_of(
     )
 
 
-async def test_fifty_keys_that_are_refused_at_once_are_renewed_once() -> None:
+async def test_fifty_simultaneously_refused_tokens_are_refreshed_once() -> None:
     async with connected() as (service, network, clock):
         kept = await the_one(service)
         clock.tick(minutes=5)
@@ -409,7 +407,7 @@ async def test_fifty_keys_that_are_refused_at_once_are_renewed_once() -> None:
         assert network.refreshes == 1
 
 
-async def test_another_owner_is_given_no_newer_key() -> None:
+async def test_other_owner_does_not_receive_refreshed_token() -> None:
     clock = Clock()
     async with serving_accounts(network := Renewing(), clock=clock) as service:
         await connect(service, "repo", subject="alice")
@@ -420,7 +418,7 @@ async def test_another_owner_is_given_no_newer_key() -> None:
         assert network.refreshes == 0
 
 
-async def test_a_tool_that_it_is_shared_with_no_more_is_given_no_newer_key() -> None:
+async def test_tool_without_sharing_does_not_receive_refreshed_token() -> None:
     async with connected(tool="list") as (service, network, clock):
         kept, accounts = await the_one(service), service.kinds.accounts
         clock.tick(minutes=5)
@@ -435,7 +433,7 @@ async def test_a_tool_that_it_is_shared_with_no_more_is_given_no_newer_key() -> 
         assert await unshared.renew(kept.id, kept.access_token) is None
 
 
-async def test_a_tool_that_loses_it_during_the_renewal_is_not_given_the_newer_key() -> None:
+async def test_tool_unshared_during_refresh_does_not_receive_new_token() -> None:
     async with connected(tool="list") as (service, network, clock):
         kept = await the_one(service)
         clock.tick(minutes=5)
@@ -450,7 +448,7 @@ async def test_a_tool_that_loses_it_during_the_renewal_is_not_given_the_newer_ke
         assert (await the_one(service)).access_token == "key-1.1-of-octocat"
 
 
-async def test_a_call_that_is_over_is_given_no_newer_key() -> None:
+async def test_ended_call_does_not_receive_refreshed_token() -> None:
     clock = Clock()
     async with serving_accounts(network := Renewing(), clock=clock) as service:
         asked = Asking(service, "repo")
@@ -463,7 +461,7 @@ async def test_a_call_that_is_over_is_given_no_newer_key() -> None:
         assert network.refreshes == 0
 
 
-async def test_a_call_that_ends_during_the_renewal_is_not_given_the_newer_key() -> None:
+async def test_call_ended_during_refresh_does_not_receive_new_token() -> None:
     async with connected() as (service, network, clock):
         kept, ends = await the_one(service), asyncio.Event()
         clock.tick(minutes=5)
@@ -478,7 +476,7 @@ async def test_a_call_that_ends_during_the_renewal_is_not_given_the_newer_key() 
 
 
 @pytest.mark.parametrize("seconds", [0, -1])
-async def test_a_key_that_is_said_to_be_over_already_is_not_renewed_at_each_use(
+async def test_token_issued_as_expired_is_not_refreshed_at_each_use(
     seconds: int,
 ) -> None:
     network = Renewing()
@@ -490,7 +488,7 @@ async def test_a_key_that_is_said_to_be_over_already_is_not_renewed_at_each_use(
         assert network.refreshes == 0
 
 
-async def test_a_clock_that_was_set_back_puts_the_next_try_off_no_longer_than_it_should() -> None:
+async def test_clock_set_back_does_not_delay_next_refresh_attempt() -> None:
     async with connected() as (service, network, clock):
         renews, network.renews = network.renews, down
         kept = await the_one(service)
@@ -504,7 +502,7 @@ async def test_a_clock_that_was_set_back_puts_the_next_try_off_no_longer_than_it
         assert await resources.renew(kept.id, kept.access_token) == "key-1.2-of-octocat"
 
 
-async def test_a_clock_that_was_set_back_lets_a_claim_hold_for_a_minute_at_most() -> None:
+async def test_claim_lasts_a_minute_at_most_after_clock_was_set_back() -> None:
     async with connected(hours=2) as (service, network, clock):
         claimed = await service.kinds.accounts.keys._claimed(await the_one(service))
         assert claimed is not None
@@ -519,7 +517,7 @@ async def test_a_clock_that_was_set_back_lets_a_claim_hold_for_a_minute_at_most(
         assert network.refreshes == 1
 
 
-async def test_a_refused_key_that_is_gone_for_good_is_asked_for_anew() -> None:
+async def test_refused_token_with_failed_refresh_lapses_and_is_requested_again() -> None:
     async with connected() as (service, network, clock):
         kept = await the_one(service)
         network.renews = gone
@@ -529,7 +527,7 @@ async def test_a_refused_key_that_is_gone_for_good_is_asked_for_anew() -> None:
         assert (await connect(service, "repo", arguments="anew")).label == "octocat"
 
 
-async def test_a_refused_key_without_another_is_proven_before_the_person_is_asked() -> None:
+async def test_refused_token_without_refresh_token_is_verified_before_person_is_asked() -> None:
     clock = Clock()
     network = Renewing()
     network.token = network._token  # no refresh token, and no expiry
@@ -554,7 +552,7 @@ async def test_a_refused_key_without_another_is_proven_before_the_person_is_aske
         await give_up(asked)
 
 
-async def test_disconnecting_gives_the_key_back_and_leaves_none_here() -> None:
+async def test_disconnect_revokes_token_and_wipes_stored_token() -> None:
     async with connected(tool="list") as (service, network, _):
         kept, accounts = await the_one(service), service.kinds.accounts
         said = await accounts.keys.disconnect(kept.owner, kept.id)
@@ -574,7 +572,7 @@ async def test_disconnecting_gives_the_key_back_and_leaves_none_here() -> None:
         assert (await the_one(service)).tools == ("export",)
 
 
-async def test_what_stays_of_a_disconnected_account_is_what_its_page_says_again() -> None:
+async def test_disconnected_account_retains_only_data_shown_on_page() -> None:
     async with connected(tool="list") as (service, _, _):
         kept, accounts = await the_one(service), service.kinds.accounts
         await accounts.keys.disconnect(kept.owner, kept.id)
@@ -591,7 +589,7 @@ async def test_what_stays_of_a_disconnected_account_is_what_its_page_says_again(
 @pytest.mark.parametrize(
     ("answers", "revoked"), [(down, False), (httpx.ConnectError("x"), False), (ValueError(), False)]
 )
-async def test_disconnecting_wipes_whatever_the_provider_says(
+async def test_disconnect_wipes_token_whatever_provider_responds(
     answers: object, revoked: bool
 ) -> None:
     async def fail(request: httpx.Request) -> httpx.Response:
@@ -607,14 +605,14 @@ async def test_disconnecting_wipes_whatever_the_provider_says(
         assert (await the_one(service)).access_token == ""
 
 
-async def test_a_provider_without_a_way_is_said_to_have_none() -> None:
+async def test_disconnect_reports_provider_without_revocation() -> None:
     async with connected(providers={"github": NO_WAY}) as (service, _, _):
         kept = await the_one(service)
         said = await service.kinds.accounts.keys.disconnect(kept.owner, kept.id)
         assert (said.revoked, said.manage) == (None, "https://hub.example/apps")
 
 
-async def test_a_key_that_is_over_is_renewed_to_be_given_back() -> None:
+async def test_expired_token_is_refreshed_to_be_revoked() -> None:
     async with connected(hours=2) as (service, network, _):
         kept = await the_one(service)
         assert (await service.kinds.accounts.keys.disconnect(kept.owner, kept.id)).revoked
@@ -622,7 +620,7 @@ async def test_a_key_that_is_over_is_renewed_to_be_given_back() -> None:
         assert (await the_one(service)).access_token == ""
 
 
-async def test_both_keys_are_given_back_where_the_provider_takes_them_by_form() -> None:
+async def test_both_tokens_are_revoked_at_provider_with_form_revocation() -> None:
     clock = Clock()
     providers = {"github": BY_FORM}
     async with serving_accounts(network := Renewing(), clock=clock, providers=providers) as service:
@@ -634,7 +632,7 @@ async def test_both_keys_are_given_back_where_the_provider_takes_them_by_form() 
         assert ["more-1-of" in body for body in network.revoked] == [True, False]
 
 
-async def test_a_disconnect_waits_for_the_renewal_that_is_going_on() -> None:
+async def test_disconnect_waits_for_running_refresh() -> None:
     async with connected(hours=2) as (service, network, _):
         gate = hold_up(network)
         asked = Asking(service, "repo", arguments="again")
@@ -653,7 +651,7 @@ async def test_a_disconnect_waits_for_the_renewal_that_is_going_on() -> None:
         assert (await the_one(service)).access_token == ""
 
 
-async def test_an_account_that_is_connected_again_during_a_disconnect_stays() -> None:
+async def test_account_reconnected_during_disconnect_stays_connected() -> None:
     async with connected() as (service, network, _):
         kept = await the_one(service)
         gate, revokes = asyncio.Event(), network.revokes
@@ -672,7 +670,7 @@ async def test_an_account_that_is_connected_again_during_a_disconnect_stays() ->
         assert (await the_one(service)).access_token == "key-2-of-octocat"
 
 
-async def test_a_disconnect_that_is_cancelled_is_carried_out() -> None:
+async def test_cancelled_disconnect_is_completed() -> None:
     async with connected(store=Yielding()) as (service, _, _):
         kept = await the_one(service)
         leaving = asyncio.create_task(service.kinds.accounts.keys.disconnect(kept.owner, kept.id))
@@ -683,7 +681,7 @@ async def test_a_disconnect_that_is_cancelled_is_carried_out() -> None:
         assert (await the_one(service)).status == "disconnected"
 
 
-async def test_a_disconnect_that_died_hands_the_key_to_nobody_and_can_be_done_again() -> None:
+async def test_crashed_disconnect_hides_token_and_can_be_repeated() -> None:
     async with connected() as (service, network, clock):
         kept, keys = await the_one(service), service.kinds.accounts.keys
         died = asyncio.Event()
@@ -707,7 +705,7 @@ async def test_a_disconnect_that_died_hands_the_key_to_nobody_and_can_be_done_ag
         await give_up(asked)
 
 
-async def test_what_was_disconnected_is_erased_after_a_day() -> None:
+async def test_disconnected_account_is_erased_after_a_day() -> None:
     async with connected() as (service, _, clock):
         kept = await the_one(service)
         await service.kinds.accounts.keys.disconnect(kept.owner, kept.id)
@@ -715,7 +713,7 @@ async def test_what_was_disconnected_is_erased_after_a_day() -> None:
         assert await stored(service) == []
 
 
-async def test_a_provider_that_is_configured_no_more_is_not_asked() -> None:
+async def test_provider_with_changed_client_is_not_asked_to_revoke() -> None:
     store = MemoryStore()
     async with serving_accounts(network := Renewing(), store=store) as service:
         await connect(service, "repo")
@@ -728,7 +726,7 @@ async def test_a_provider_that_is_configured_no_more_is_not_asked() -> None:
         assert (await the_one(service)).access_token == ""
 
 
-async def test_what_was_renewed_with_less_is_asked_for_again() -> None:
+async def test_account_refreshed_with_fewer_scopes_is_requested_again() -> None:
     clock, network = Clock(), Renewing()
     network.scopes, network.life_seconds = "repo,gist", 3600
     async with serving_accounts(network, clock=clock) as service:
@@ -743,7 +741,9 @@ async def test_what_was_renewed_with_less_is_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("asks", ["repo", "admin:org"])
-async def test_a_yes_to_more_than_was_renewed_is_asked_for_again(asks: str) -> None:
+async def test_acceptance_with_more_scopes_than_refreshed_token_is_requested_again(
+    asks: str,
+) -> None:
     clock, network = Clock(), Renewing()
     network.scopes, network.life_seconds = "repo,gist", 120
     async with serving_accounts(network, clock=clock) as service:
@@ -763,7 +763,7 @@ async def test_a_yes_to_more_than_was_renewed_is_asked_for_again(asks: str) -> N
         assert not again.has_asked
 
 
-async def test_a_refused_account_is_given_back() -> None:
+async def test_token_of_refused_account_is_revoked() -> None:
     network = Renewing()
     async with serving_accounts(network) as service:
         asked = Asking(service, "repo", account="hubber")
@@ -775,7 +775,7 @@ async def test_a_refused_account_is_given_back() -> None:
         assert await stored(service) == []
 
 
-async def test_a_refused_account_that_is_kept_already_keeps_its_keys() -> None:
+async def test_refused_account_which_is_already_stored_retains_tokens() -> None:
     network = Renewing()
     async with serving_accounts(network) as service:
         await connect(service, "repo")
@@ -788,7 +788,7 @@ async def test_a_refused_account_that_is_kept_already_keeps_its_keys() -> None:
         assert (await the_one(service)).is_connected
 
 
-async def test_a_provider_that_only_a_tools_code_declares_is_known_after_a_restart() -> None:
+async def test_provider_declared_by_tool_is_known_after_restart() -> None:
     store, network = MemoryStore(), Renewing()
     hub = replace(HUB, name="hubx", label="Hub X")
     credentials = {"hubx": ("id", "secret")}
@@ -807,7 +807,7 @@ async def test_a_provider_that_only_a_tools_code_declares_is_known_after_a_resta
         assert len(network.revoked) == 1
 
 
-async def test_a_tool_that_runs_knows_its_provider_better_than_what_was_kept() -> None:
+async def test_provider_declared_by_running_tool_overrides_stored_provider() -> None:
     store, network = MemoryStore(), Renewing()
     hub = replace(HUB, name="hubx", label="Hub X")
     more: dict[str, Any] = {"store": store, "credentials": {"hubx": ("id", "secret")}}

@@ -39,7 +39,7 @@ from webapp.sweeper import fall_due
 LIST: dict[str, Any] = {"server": "s", "tool": "list"}
 
 
-async def test_the_second_call_asks_nothing() -> None:
+async def test_second_call_reuses_account_without_question() -> None:
     # parity: L13
     async with serving_accounts(network := Network()) as service:
         first = await connect(service, "repo")
@@ -51,7 +51,7 @@ async def test_the_second_call_asks_nothing() -> None:
         assert network.exchanges == 1
 
 
-async def test_a_call_that_asks_for_less_uses_what_is_there() -> None:
+async def test_call_with_fewer_scopes_reuses_account() -> None:
     async with serving_accounts(Network()) as service:
         await connect(service, "repo")
         for scopes in ((), ("public_repo",), ("repo:status", "public_repo")):
@@ -77,7 +77,7 @@ async def test_another_tool_is_asked_once_and_then_allowed_silently() -> None:
         assert network.exchanges == 1
 
 
-async def test_another_tool_that_is_declined_is_asked_again_and_gets_nothing() -> None:
+async def test_declined_tool_is_asked_again_and_gets_no_account() -> None:
     async with serving_accounts(Network()) as service:
         await connect(service, "repo", tool="list")
         asked = Asking(service, "repo", tool="export")
@@ -93,7 +93,7 @@ async def test_another_tool_that_is_declined_is_asked_again_and_gets_nothing() -
         await give_up(again)
 
 
-async def test_another_account_takes_the_place_of_the_first() -> None:
+async def test_another_account_replaces_first() -> None:
     async with serving_accounts(network := Network()) as service:
         await connect(service, "repo", tool="list")
         network.person = {"id": 480938, "login": "hubot", "name": "Hubot"}
@@ -109,7 +109,7 @@ async def test_another_account_takes_the_place_of_the_first() -> None:
         await give_up(asked)
 
 
-async def test_the_first_person_may_come_back() -> None:
+async def test_first_account_can_be_connected_again() -> None:
     async with serving_accounts(network := Network()) as service:
         await connect(service, "repo", tool="list")
         network.person = {"id": 480938, "login": "hubot"}
@@ -123,7 +123,7 @@ async def test_the_first_person_may_come_back() -> None:
         assert rows["octocat"].tools == ("list", "third")
 
 
-async def test_another_served_server_never_gets_it() -> None:
+async def test_other_served_server_cannot_find_account() -> None:
     async with serving_accounts(Network()) as service:
         await connect(service, "repo")
         (connection,) = await stored(service)
@@ -141,7 +141,7 @@ async def test_another_served_server_never_gets_it() -> None:
         assert [name for name, found in by_name.items() if found is not None] == ["s"]
 
 
-async def test_another_owner_never_gets_it() -> None:
+async def test_other_owner_cannot_use_account() -> None:
     # parity: L13
     async with serving_accounts(network := Network()) as service:
         await connect(service, "repo", subject="alice")
@@ -157,7 +157,7 @@ async def test_another_owner_never_gets_it() -> None:
         assert (await Asking(service, "repo", subject="alice").account()).label == "octocat"
 
 
-async def test_one_person_of_two_owners_has_two_accounts() -> None:
+async def test_same_person_of_two_owners_has_two_accounts() -> None:
     async with serving_accounts(Network()) as service:
         first = await connect(service, "repo", subject="alice")
         second = await connect(service, "repo", subject="bob")
@@ -165,7 +165,7 @@ async def test_one_person_of_two_owners_has_two_accounts() -> None:
         assert len({each.id for each in await stored(service)}) == 2
 
 
-async def test_an_account_whose_key_ended_is_asked_for_again() -> None:
+async def test_account_with_expired_token_is_requested_again() -> None:
     clock = Clock()
     async with serving_accounts(network := Network(), clock=clock) as service:
         await connect(service, "repo")
@@ -180,7 +180,7 @@ async def test_an_account_whose_key_ended_is_asked_for_again() -> None:
         assert connection.expires_at == clock() + timedelta(hours=1)
 
 
-async def test_a_key_without_an_end_stays() -> None:
+async def test_token_without_expiry_stays_valid() -> None:
     clock = Clock()
     network = Network()
     network.life_seconds = None
@@ -193,7 +193,7 @@ async def test_a_key_without_an_end_stays() -> None:
         assert (await again.account()).label == "octocat"
 
 
-async def test_a_tool_is_told_of_fewer_scopes_than_it_asked_for_and_asks_again() -> None:
+async def test_tool_granted_fewer_scopes_sees_them_and_asks_again() -> None:
     async with serving_accounts(network := Network()) as service:
         network.scopes = "repo"
         account = await connect(service, "repo", "gist")
@@ -203,7 +203,7 @@ async def test_a_tool_is_told_of_fewer_scopes_than_it_asked_for_and_asks_again()
         await give_up(again)
 
 
-async def test_a_tool_that_needs_more_is_asked_and_the_account_grows() -> None:
+async def test_tool_with_more_scopes_asks_and_account_gains_scopes() -> None:
     async with serving_accounts(network := Network()) as service:
         await connect(service, "repo", tool="list")
         network.scopes = "repo,gist"
@@ -214,7 +214,7 @@ async def test_a_tool_that_needs_more_is_asked_and_the_account_grows() -> None:
             assert not again.has_asked
 
 
-async def test_what_is_asked_for_next_includes_what_was_granted_before() -> None:
+async def test_next_request_includes_scopes_granted_before() -> None:
     async with serving_accounts(network := Network()) as service:
         await connect(service, "repo", tool="list")
         asked = Asking(service, "gist", tool="paste")
@@ -229,7 +229,7 @@ async def test_what_is_asked_for_next_includes_what_was_granted_before() -> None
         assert not again.has_asked
 
 
-async def test_a_wish_for_one_account_is_not_granted_with_another() -> None:
+async def test_request_for_named_account_fails_if_another_account_was_connected() -> None:
     async with serving_accounts(network := Network()) as service:
         asked = Asking(service, "repo", account="octocat")
         _, state = await opened(service, asked)
@@ -241,7 +241,7 @@ async def test_a_wish_for_one_account_is_not_granted_with_another() -> None:
 
 
 @pytest.mark.parametrize("wish", ["octocat", "583231"])
-async def test_a_wish_for_one_account_is_granted_by_name_or_id(wish: str) -> None:
+async def test_request_for_account_matches_name_or_id(wish: str) -> None:
     async with serving_accounts(Network()) as service:
         await connect(service, "repo")
         asked = Asking(service, "repo", account=wish)
@@ -264,7 +264,7 @@ async def test_a_wish_for_one_account_is_granted_by_name_or_id(wish: str) -> Non
         ("nobody", ("[providers.nobody] in elicit.toml",)),
     ],
 )
-async def test_what_is_missing_is_named_at_the_await(
+async def test_missing_configuration_is_named_at_await(
     provider: Provider | str, names: tuple[str, ...]
 ) -> None:
     async with serving_accounts(Network(), credentials={}) as service:
@@ -277,7 +277,7 @@ async def test_what_is_missing_is_named_at_the_await(
         assert not await service.elicitations.store.list("elicitation")
 
 
-async def test_an_account_of_a_sandbox_that_is_gone_is_not_used() -> None:
+async def test_account_of_previous_sandbox_is_not_reused() -> None:
     store = MemoryStore()
     for address in ("http://127.0.0.1:8766", "http://127.0.0.1:8766"):  # two sandboxes in turn
         sandbox = new_sandbox(url=address, serves=URL)
@@ -291,7 +291,7 @@ async def test_an_account_of_a_sandbox_that_is_gone_is_not_used() -> None:
             await connect(service, "repo", tool="list")
 
 
-async def test_two_callbacks_at_once_make_one_exchange() -> None:
+async def test_concurrent_callbacks_make_single_exchange() -> None:
     async with serving_accounts(network := Network()) as service:
         asked = Asking(service, "repo")
         _, state = await opened(service, asked)
@@ -304,7 +304,7 @@ async def test_two_callbacks_at_once_make_one_exchange() -> None:
         assert network.exchanges == 1
 
 
-async def test_a_request_that_is_cancelled_at_any_step_leaves_one_whole_exchange() -> None:
+async def test_callback_cancelled_at_any_step_leaves_single_complete_exchange() -> None:
     for steps in range(60):
         async with serving_accounts(network := Network(), store=Yielding()) as service:
             asked = Asking(service, "repo")
@@ -323,7 +323,7 @@ async def test_a_request_that_is_cancelled_at_any_step_leaves_one_whole_exchange
             assert (await asked.account()).label == "octocat"
 
 
-async def test_a_fault_of_our_own_during_the_exchange_ends_it_and_is_logged(
+async def test_internal_error_during_exchange_fails_question_and_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def explode(request: httpx.Request) -> NoReturn:
@@ -345,7 +345,7 @@ async def test_a_fault_of_our_own_during_the_exchange_ends_it_and_is_logged(
 @pytest.mark.parametrize(
     "error", [httpx.ReadTimeout("x"), httpx.ConnectError("x"), httpx.RemoteProtocolError("x")]
 )
-async def test_a_provider_that_does_not_answer_ends_it(error: httpx.HTTPError) -> None:
+async def test_silent_provider_fails_question(error: httpx.HTTPError) -> None:
     async def fail(request: httpx.Request) -> NoReturn:
         raise error
 
@@ -359,7 +359,7 @@ async def test_a_provider_that_does_not_answer_ends_it(error: httpx.HTTPError) -
             await asked.account()
 
 
-def test_a_provider_that_never_answers_is_given_up_after_ten_seconds() -> None:
+def test_hanging_provider_times_out_after_ten_seconds() -> None:
     clock = Clock()
     loop = HandLoop(clock)
 
@@ -383,7 +383,7 @@ def test_a_provider_that_never_answers_is_given_up_after_ten_seconds() -> None:
     run_by_hand(loop, story())
 
 
-def test_a_provider_that_drips_is_given_up_after_ten_seconds() -> None:
+def test_slowly_dripping_provider_times_out_after_ten_seconds() -> None:
     clock = Clock()
     loop = HandLoop(clock)
 
@@ -410,7 +410,7 @@ def test_a_provider_that_drips_is_given_up_after_ten_seconds() -> None:
     run_by_hand(loop, story())
 
 
-def test_a_call_whose_time_ends_during_the_exchange_still_gets_the_account() -> None:
+def test_call_expiring_during_exchange_still_gets_account() -> None:
     clock = Clock()
     loop = HandLoop(clock)
 
@@ -433,7 +433,7 @@ def test_a_call_whose_time_ends_during_the_exchange_still_gets_the_account() -> 
     run_by_hand(loop, story())
 
 
-async def test_a_newer_grant_wins_over_one_that_ends_later() -> None:
+async def test_concurrent_grants_store_single_connection() -> None:
     async with serving_accounts(Network()) as service:
         asked = [Asking(service, "repo", arguments=number) for number in range(3)]
         states = [(await opened(service, each))[1] for each in asked]
@@ -444,7 +444,7 @@ async def test_a_newer_grant_wins_over_one_that_ends_later() -> None:
         assert connection.access_token in {account.access_token for account in accounts}
 
 
-async def test_two_grants_that_come_too_late_are_both_written() -> None:
+async def test_two_late_grants_are_both_written() -> None:
     async with serving_accounts(Network(), store=Yielding()) as service:
         asked = [Asking(service, "repo", arguments=number) for number in range(4)]
         states = []
@@ -476,7 +476,7 @@ async def test_two_grants_that_come_too_late_are_both_written() -> None:
         assert (await again.account()).label == "octocat"
 
 
-async def test_a_page_that_is_looked_at_later_names_nobody_else() -> None:
+async def test_done_page_names_no_account_connected_later() -> None:
     clock = Clock()
     async with serving_accounts(network := Network(), clock=clock) as service:
         asked = Asking(service, "repo", tool="list")
@@ -494,7 +494,7 @@ async def test_a_page_that_is_looked_at_later_names_nobody_else() -> None:
         assert await service.kinds.accounts.connected(done) is None
 
 
-def test_a_connection_shows_no_key() -> None:
+def test_repr_of_connection_hides_tokens() -> None:
     connection = Connection(
         id="i",
         owner="o",

@@ -33,7 +33,7 @@ async def kept_to(service: Service, *client_ids: str) -> Connection:
     return found
 
 
-async def test_every_client_of_its_person_may_use_it_until_it_is_kept_to_some() -> None:
+async def test_every_client_can_use_account_until_limited_to_some() -> None:
     # finding: S11
     # parity: L13
     async with serving_accounts(network := Network()) as service:
@@ -58,7 +58,7 @@ async def test_every_client_of_its_person_may_use_it_until_it_is_kept_to_some() 
         assert network.exchanges == 1
 
 
-async def test_a_yes_lets_one_more_client_use_what_is_kept_to_some() -> None:
+async def test_allowing_adds_client_to_limited_account() -> None:
     # finding: S11
     async with serving_accounts(network := Network()) as service:
         await connect(service, "repo", client_id="one")
@@ -82,7 +82,7 @@ async def test_a_yes_lets_one_more_client_use_what_is_kept_to_some() -> None:
         assert len(found.only) == 3
 
 
-async def test_what_is_kept_to_some_answers_no_other_client_that_waits() -> None:
+async def test_limited_account_does_not_answer_waiting_question_of_other_client() -> None:
     # finding: S11
     async with serving_accounts(Network()) as service:
         await connect(service, "repo", client_id="one")
@@ -94,7 +94,7 @@ async def test_what_is_kept_to_some_answers_no_other_client_that_waits() -> None
         await give_up(waiting)
 
 
-async def test_a_call_that_has_got_it_loses_it_when_it_is_kept_to_others() -> None:
+async def test_running_call_loses_account_limited_to_other_clients() -> None:
     # finding: S11
     async with serving_accounts(Network()) as service:
         await connect(service, "repo", client_id="one")
@@ -116,7 +116,7 @@ async def test_a_call_that_has_got_it_loses_it_when_it_is_kept_to_others() -> No
             await service.kinds.accounts.known(AccountRequest(provider=github, scopes=()), by)
 
 
-async def test_clients_that_come_and_go_are_remembered_up_to_a_bound_and_no_shut_out_one() -> None:
+async def test_seen_clients_are_bounded_and_permitted_clients_are_not_dropped() -> None:
     # finding: S11
     async with serving_accounts(Network()) as service:
         await connect(service, "repo", client_id="first")
@@ -139,7 +139,7 @@ async def test_clients_that_come_and_go_are_remembered_up_to_a_bound_and_no_shut
         assert not again.has_asked
 
 
-def test_an_account_that_was_kept_before_clients_were_told_apart_is_for_all() -> None:
+def test_account_stored_without_clients_by_earlier_version_is_for_all() -> None:
     # finding: S11
     former = {"tools": ["t"], "scopes": [], "connected_at": NOON.isoformat()} | dict.fromkeys(
         ("id", "owner", "key", "server", "provider", "person_id", "label", "access_token"), "x"

@@ -55,7 +55,7 @@ async def called(service: Service, arguments: object) -> str:
 
 
 @pytest.mark.parametrize("reply", ENDED.values(), ids=ENDED)
-async def test_refused_refresh_and_refused_access_token_ask_the_person_at_once(
+async def test_refused_refresh_and_refused_access_token_lapse_account_immediately(
     reply: httpx.Response,
 ) -> None:
     # finding: XO1
@@ -68,7 +68,7 @@ async def test_refused_refresh_and_refused_access_token_ask_the_person_at_once(
 
 @pytest.mark.parametrize("api", [200, 403, 500])
 @pytest.mark.parametrize("reply", ENDED.values(), ids=ENDED)
-async def test_second_refusal_some_minutes_later_ends_the_account(
+async def test_second_refusal_some_minutes_later_lapses_account(
     reply: httpx.Response, api: int
 ) -> None:
     # finding: XO1
@@ -85,7 +85,7 @@ async def test_second_refusal_some_minutes_later_ends_the_account(
 
 @pytest.mark.parametrize("api", [200, 401, 500])
 @pytest.mark.parametrize("reply", PAGES.values(), ids=PAGES)
-async def test_page_in_place_of_a_token_ends_the_account_after_an_hour(
+async def test_web_page_instead_of_token_lapses_account_after_an_hour(
     reply: httpx.Response, api: int
 ) -> None:
     # finding: XO1
@@ -99,7 +99,7 @@ async def test_page_in_place_of_a_token_ends_the_account_after_an_hour(
         assert await called(service, "later") == "asked"
 
 
-async def test_account_outlives_a_provider_that_shows_a_page_for_some_minutes() -> None:
+async def test_account_survives_provider_showing_page_for_some_minutes() -> None:
     # finding: XO1
     async with connected(hours=2) as (service, network, clock):
         renews = network.renews
@@ -111,7 +111,7 @@ async def test_account_outlives_a_provider_that_shows_a_page_for_some_minutes() 
         assert (await called(service, "again")).startswith("key-1.")
 
 
-async def test_sweeper_takes_the_second_look_where_nobody_calls() -> None:
+async def test_sweeper_retries_refresh_without_calls_and_lapses_account() -> None:
     # finding: XO1
     async with connected(hours=2) as (service, network, clock):
         answering(network, ENDED["HubSpot"], api=500)
@@ -124,7 +124,7 @@ async def test_sweeper_takes_the_second_look_where_nobody_calls() -> None:
         assert network.refreshes == 2
 
 
-async def test_refresh_that_works_after_a_refusal_keeps_the_account() -> None:
+async def test_successful_refresh_after_refusal_leaves_account_connected() -> None:
     # finding: XO1
     async with connected(hours=2) as (service, network, clock):
         renews = network.renews
@@ -139,7 +139,7 @@ async def test_refresh_that_works_after_a_refusal_keeps_the_account() -> None:
 
 @pytest.mark.parametrize("api", [200, 401, 500])
 @pytest.mark.parametrize("reply", PASSING.values(), ids=PASSING)
-async def test_account_outlives_a_provider_that_is_out_of_order_for_days(
+async def test_account_survives_provider_outage_of_several_days(
     reply: httpx.Response, api: int
 ) -> None:
     # finding: XO1
@@ -155,7 +155,7 @@ async def test_account_outlives_a_provider_that_is_out_of_order_for_days(
         assert (await called(service, "again")).startswith("key-1.")
 
 
-async def test_outage_between_two_refusals_ends_nothing_by_itself() -> None:
+async def test_outage_between_two_refusals_does_not_lapse_account() -> None:
     # finding: XO1
     async with connected(hours=2) as (service, network, clock):
         answering(network, ENDED["Zoho"], api=500)
@@ -170,7 +170,7 @@ async def test_outage_between_two_refusals_ends_nothing_by_itself() -> None:
 
 
 @pytest.mark.parametrize("is_page", [True, False])
-async def test_page_of_a_firewall_is_no_proof_where_the_access_token_is_over_anyway(
+async def test_firewall_page_does_not_prove_refusal_of_expired_access_token(
     *, is_page: bool
 ) -> None:
     # finding: XO1
@@ -181,7 +181,7 @@ async def test_page_of_a_firewall_is_no_proof_where_the_access_token_is_over_any
         assert (said == "asked") is not is_page
 
 
-async def test_access_token_that_the_api_refuses_before_its_time_is_proof_of_any_refusal() -> None:
+async def test_access_token_refused_before_expiry_proves_refused_refresh() -> None:
     # finding: XO1
     async with connected() as (service, network, clock):
         clock.tick(minutes=1)
@@ -193,7 +193,7 @@ async def test_access_token_that_the_api_refuses_before_its_time_is_proof_of_any
         assert (await the_one(service)).status == "lapsed"
 
 
-async def test_account_of_an_issuer_is_proven_at_its_userinfo_endpoint() -> None:
+async def test_account_of_issuer_is_verified_at_userinfo_endpoint() -> None:
     # finding: XO1
     issuer = "http://127.0.0.1:8766"
     acme = openid("acme", issuer)
@@ -244,7 +244,7 @@ def replace_connection(found: Any, *, key: str) -> Any:
 
 
 @pytest.mark.parametrize("reply", OPERATORS.values(), ids=OPERATORS)
-async def test_no_account_ends_by_a_fault_of_the_operators(reply: httpx.Response) -> None:
+async def test_operator_error_never_lapses_account(reply: httpx.Response) -> None:
     # finding: XO1
     async with connected(hours=2) as (service, network, clock):
         renews, good = network.renews, dict(network.good)
@@ -264,7 +264,7 @@ async def test_no_account_ends_by_a_fault_of_the_operators(reply: httpx.Response
         assert (await called(service, "corrected")).startswith("key-1.")
 
 
-async def test_words_that_the_declaration_knows_need_no_proof() -> None:
+async def test_declared_refusal_lapses_account_without_second_attempt() -> None:
     # finding: XO1
     known = KnownRefusal(status=400, member="status", value="BAD_REFRESH_TOKEN")
     hub = replace(HUB, refusals=(known,))
@@ -285,7 +285,7 @@ async def two_processes(network: Renewing, clock: Clock, folder: Path) -> AsyncI
         yield services
 
 
-async def test_one_process_is_refused_first_and_another_one_second(tmp_path: Path) -> None:
+async def test_refusals_seen_by_two_processes_are_counted_together(tmp_path: Path) -> None:
     # finding: XO1
     network, clock = Renewing(), Clock()
     async with two_processes(network, clock, tmp_path) as (one, other):
@@ -301,7 +301,7 @@ async def test_one_process_is_refused_first_and_another_one_second(tmp_path: Pat
         assert network.refreshes == 2
 
 
-async def test_clock_that_was_set_back_neither_ends_the_account_nor_puts_it_off_for_good() -> None:
+async def test_clock_set_back_neither_lapses_account_nor_postpones_lapse_forever() -> None:
     # finding: XO1
     network, clock, store = Renewing(), Clock(), MemoryStore()
     async with serving_accounts(network, store=store, clock=clock) as service:

@@ -63,7 +63,7 @@ async def asks_nothing(service: Service, *scopes: str, label: str, **about: obje
     assert not asked.has_asked
 
 
-async def test_an_account_is_found_by_its_name_also_when_another_is_in_use() -> None:
+async def test_account_is_found_by_name_although_another_is_active() -> None:
     async with serving_accounts(network := Network()) as service:
         await both_connected(service, network)
         await asks_nothing(service, "repo", label="octocat", tool="list", account="octocat")
@@ -81,7 +81,7 @@ async def test_an_account_is_found_by_its_name_also_when_another_is_in_use() -> 
         assert (await row(service, "hubber")).holds_key
 
 
-async def test_an_account_that_is_connected_by_its_name_takes_no_others_place() -> None:
+async def test_account_connected_by_name_does_not_replace_active_account() -> None:
     async with serving_accounts(network := Network()) as service:
         await connect(service, "repo", tool="list")
         network.person = HUBBER
@@ -91,7 +91,7 @@ async def test_an_account_that_is_connected_by_its_name_takes_no_others_place() 
         assert (await row(service, "hubber")).former is None
 
 
-async def test_the_start_page_lets_the_person_choose_and_that_is_in_use_then() -> None:
+async def test_account_chosen_on_start_page_becomes_active() -> None:
     async with serving_accounts(network := Network()) as service:
         await both_connected(service, network)
         asked = Asking(service, "repo", tool="third")
@@ -108,7 +108,7 @@ async def test_the_start_page_lets_the_person_choose_and_that_is_in_use_then() -
         assert not (await row(service, "hubber")).holds_key
 
 
-async def test_only_those_that_would_do_are_offered() -> None:
+async def test_accounts_without_needed_scopes_are_not_offered() -> None:
     async with serving_accounts(network := Network()) as service:
         network.scopes = "repo,gist"
         await connect(service, "repo", "gist", tool="list")
@@ -123,7 +123,7 @@ async def test_only_those_that_would_do_are_offered() -> None:
         await give_up(asked)
 
 
-async def test_a_name_is_asked_for_with_all_that_it_was_granted_before() -> None:
+async def test_named_account_is_requested_with_all_its_granted_scopes() -> None:
     async with serving_accounts(network := Network()) as service:
         network.scopes = "repo,gist"
         await connect(service, "repo", "gist", tool="list")
@@ -135,7 +135,7 @@ async def test_a_name_is_asked_for_with_all_that_it_was_granted_before() -> None
         await give_up(asked)
 
 
-async def test_another_account_leads_to_a_choice_at_the_provider() -> None:
+async def test_choosing_another_account_asks_provider_for_account_selection() -> None:
     async with serving_accounts(network := Network()) as service:
         await both_connected(service, network)
         asked = Asking(service, "repo", tool="third")
@@ -155,7 +155,7 @@ async def test_another_account_leads_to_a_choice_at_the_provider() -> None:
         await give_up(named)
 
 
-async def test_another_person_than_the_time_before_is_shown_with_a_way_back() -> None:
+async def test_different_person_than_before_is_shown_with_switch_back() -> None:
     async with serving_accounts(network := Network()) as service:
         await connect(service, "repo", tool="list")
         network.person = HUBBER
@@ -183,7 +183,7 @@ async def press_switch(service: Service, done: Elicitation, former: Connection) 
     await service.kinds.accounts.share(done, account=former.id.removeprefix(former.owner))
 
 
-async def test_who_is_back_is_said_to_be_in_use_again() -> None:
+async def test_page_after_switching_back_shows_former_account_as_active() -> None:
     async with serving_accounts(network := Network()) as service:
         await connect(service, "repo", tool="list")
         network.person = HUBBER
@@ -202,7 +202,7 @@ async def test_who_is_back_is_said_to_be_in_use_again() -> None:
         await asked.account()
 
 
-async def test_the_same_person_again_is_no_news() -> None:
+async def test_reconnecting_same_person_shows_no_switch_back() -> None:
     async with serving_accounts(Network()) as service:
         await connect(service, "repo", tool="list")
         asked = Asking(service, "repo", "gist", tool="export")
@@ -214,7 +214,7 @@ async def test_the_same_person_again_is_no_news() -> None:
         assert view.switch_back is None
 
 
-async def test_another_question_tells_nothing_of_who_was_before() -> None:
+async def test_page_of_another_question_does_not_show_former_account() -> None:
     async with serving_accounts(network := Network()) as service:
         await both_connected(service, network)
         asked = Asking(service, "repo", tool="third")
@@ -230,7 +230,7 @@ async def test_another_question_tells_nothing_of_who_was_before() -> None:
         assert (await row(service, "hubber")).holds_key
 
 
-async def test_who_was_disconnected_is_not_spoken_of() -> None:
+async def test_disconnected_account_is_not_shown_as_former() -> None:
     async with serving_accounts(network := Network()) as service:
         await connect(service, "repo", tool="list")
         octocat = await row(service, "octocat")
@@ -245,7 +245,7 @@ async def test_who_was_disconnected_is_not_spoken_of() -> None:
         assert view.switch_back is None
 
 
-async def test_an_owner_sees_all_of_their_own_and_nobody_elses() -> None:
+async def test_owner_sees_all_of_their_own_accounts_and_no_others() -> None:
     async with serving_accounts(network := Network()) as service:
         await both_connected(service, network)
         await connect(service, "repo", subject="bob")
@@ -259,7 +259,7 @@ async def test_an_owner_sees_all_of_their_own_and_nobody_elses() -> None:
         assert await accounts.connections.all_of("nobody") == ()
 
 
-async def test_a_list_is_longer_than_a_page_of_the_store() -> None:
+async def test_list_of_accounts_can_exceed_page_of_store() -> None:
     async with serving_accounts(Network()) as service:
         await connect(service, "repo")
         (one,) = await stored(service)
@@ -279,7 +279,7 @@ async def test_a_list_is_longer_than_a_page_of_the_store() -> None:
         assert len(await service.kinds.accounts.connections.all_of(one.owner)) == 206
 
 
-async def test_a_tool_that_is_forbidden_asks_again() -> None:
+async def test_unshared_tool_asks_again() -> None:
     async with serving_accounts(Network()) as service:
         await connect(service, "repo", tool="list")
         one = await row(service, "octocat")
@@ -293,7 +293,7 @@ async def test_a_tool_that_is_forbidden_asks_again() -> None:
         await service.kinds.accounts.connections.unshare(one.owner, "nobody's", "list")
 
 
-async def test_switching_puts_one_in_use_and_is_done_once() -> None:
+async def test_switching_activates_account_and_is_idempotent() -> None:
     async with serving_accounts(network := Network()) as service:
         await both_connected(service, network)
         accounts, octocat = service.kinds.accounts, await row(service, "octocat")
@@ -320,7 +320,7 @@ async def unfetched(service: Service, **about: object) -> None:
     assert (found.status, found.take) == (Status.ACCEPTED, None)
 
 
-async def test_a_yes_to_another_question_takes_no_answer_away() -> None:
+async def test_acceptance_of_another_question_does_not_change_stored_answer() -> None:
     clock = Clock()
     async with serving_accounts(network := Network(), clock=clock) as service:
         await unfetched(service, tool="list")
@@ -331,7 +331,7 @@ async def test_a_yes_to_another_question_takes_no_answer_away() -> None:
         await asks_nothing(service, "repo", label="octocat", tool="list")
 
 
-async def test_the_account_that_was_put_in_use_last_answers() -> None:
+async def test_most_recently_activated_account_answers() -> None:
     clock = Clock()
     async with serving_accounts(network := Network(), clock=clock) as service:
         network.person = HUBBER
@@ -356,7 +356,7 @@ async def test_the_account_that_was_put_in_use_last_answers() -> None:
         await asks_nothing(service, "repo", "gist", label="octocat", **about)
 
 
-async def test_one_that_stood_back_already_stands_back_for_the_one_that_is_put_in_use() -> None:
+async def test_account_activated_last_answers_although_former_account_is_reconnected() -> None:
     clock = Clock()
     async with serving_accounts(network := Network(), clock=clock) as service:
         await unfetched(service, tool="list")
@@ -373,7 +373,7 @@ async def test_one_that_stood_back_already_stands_back_for_the_one_that_is_put_i
         await asks_nothing(service, "repo", label="third", tool="list")
 
 
-async def test_calls_that_share_one_yes_each_go_on_with_what_they_have_begun_with() -> None:
+async def test_calls_sharing_answer_continue_with_their_own_account() -> None:
     clock = Clock()
     async with serving_accounts(network := Network(), clock=clock) as service:
         await unfetched(service, tool="list")
@@ -402,7 +402,7 @@ async def test_calls_that_share_one_yes_each_go_on_with_what_they_have_begun_wit
         assert len(begun) == BEGUN_AT_MOST
 
 
-async def test_after_a_disconnect_another_one_can_be_put_in_use() -> None:
+async def test_another_account_can_be_activated_after_disconnect() -> None:
     async with serving_accounts(network := Network()) as service:
         await both_connected(service, network)
         accounts, hubber = service.kinds.accounts, await row(service, "hubber")
@@ -416,7 +416,7 @@ async def test_after_a_disconnect_another_one_can_be_put_in_use() -> None:
         assert (await row(service, "octocat")).holds_key
 
 
-async def test_the_last_use_is_noted_by_tool_and_once_a_minute() -> None:
+async def test_last_use_is_recorded_per_tool_once_per_minute() -> None:
     clock = Clock()
     async with serving_accounts(Network(), clock=clock) as service:
         await connect(service, "repo", tool="list")
@@ -435,7 +435,7 @@ async def test_the_last_use_is_noted_by_tool_and_once_a_minute() -> None:
         assert (await row(service, "octocat")).used == {"list": minute, "export": minute}
 
 
-async def test_a_use_that_cannot_be_noted_is_no_error() -> None:
+async def test_failed_recording_of_use_is_no_error() -> None:
     class Contended(MemoryStore):
         is_contended = False
 
@@ -453,7 +453,7 @@ async def test_a_use_that_cannot_be_noted_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("reason", [None, "To list what you can push to."])
-async def test_the_reason_is_on_both_pages(reason: str | None) -> None:
+async def test_reason_is_shown_on_both_pages(reason: str | None) -> None:
     async with serving_accounts(Network()) as service:
         first = Asking(service, "repo", tool="list", reason=reason)
         view = await page(service, await first.elicitation())
@@ -470,7 +470,7 @@ async def test_the_reason_is_on_both_pages(reason: str | None) -> None:
         await give_up(other)
 
 
-async def test_one_press_answers_all_calls_that_wait_for_the_same_account() -> None:
+async def test_single_authorization_answers_all_calls_waiting_for_same_account() -> None:
     async with serving_accounts(Network()) as service:
         waiting = [Asking(service, "repo", arguments=n) for n in range(50)]
         ids = {(await asked.elicitation()).id for asked in waiting}
@@ -481,7 +481,7 @@ async def test_one_press_answers_all_calls_that_wait_for_the_same_account() -> N
             assert (await asked.account()).label == "octocat"
 
 
-async def test_a_press_answers_nobody_who_may_not_use_it_or_asks_for_more() -> None:
+async def test_authorization_does_not_answer_other_tools_or_wider_requests() -> None:
     async with serving_accounts(Network()) as service:
         others = [
             Asking(service, "repo", tool="export"),
@@ -498,7 +498,7 @@ async def test_a_press_answers_nobody_who_may_not_use_it_or_asks_for_more() -> N
         await give_up(*others)
 
 
-async def test_a_press_answers_nobody_who_is_on_their_way_already() -> None:
+async def test_authorization_does_not_answer_question_already_opened() -> None:
     async with serving_accounts(Network()) as service:
         one, other = Asking(service, "repo", arguments=1), Asking(service, "repo", arguments=2)
         _, state = await opened(service, one)
@@ -509,7 +509,7 @@ async def test_a_press_answers_nobody_who_is_on_their_way_already() -> None:
         await give_up(other)
 
 
-async def test_a_choice_shows_all_that_the_account_may_do() -> None:
+async def test_choice_shows_all_scopes_of_each_account() -> None:
     async with serving_accounts(network := Network()) as service:
         network.scopes = "repo,delete_repo"
         await connect(service, "repo", "delete_repo", tool="list")
@@ -523,7 +523,7 @@ async def test_a_choice_shows_all_that_the_account_may_do() -> None:
         await give_up(asked)
 
 
-async def test_what_another_account_may_do_hides_none_that_would_do() -> None:
+async def test_scopes_of_another_account_do_not_hide_suitable_account() -> None:
     async with serving_accounts(network := Network()) as service:
         await connect(service, "repo", tool="list")
         network.person, network.scopes = HUBBER, "repo,read:org"
@@ -537,7 +537,7 @@ async def test_what_another_account_may_do_hides_none_that_would_do() -> None:
         await give_up(asked)
 
 
-async def test_another_person_who_comes_late_is_shown_too() -> None:
+async def test_late_different_person_is_shown_with_switch_back() -> None:
     clock = Clock()
     async with serving_accounts(network := Network(), clock=clock) as service:
         await connect(service, "repo", tool="list")
@@ -558,7 +558,7 @@ async def test_another_person_who_comes_late_is_shown_too() -> None:
         assert view.switch_back.former.label == "octocat"
 
 
-async def test_an_account_is_named_in_any_case() -> None:
+async def test_account_name_is_case_insensitive() -> None:
     async with serving_accounts(Network()) as service:
         await connect(service, "repo")
         await asks_nothing(service, "repo", label="octocat", account="Octocat")

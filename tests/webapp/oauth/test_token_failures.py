@@ -74,7 +74,7 @@ def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[Mapping[str, Any
     return [vars(record) for record in caplog.records if record.message == event]
 
 
-async def test_failed_exchange_is_one_line_with_provider_error_description_and_id(
+async def test_failed_exchange_is_logged_with_provider_error_description_and_id(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     # finding: XO4
@@ -92,7 +92,7 @@ async def test_failed_exchange_is_one_line_with_provider_error_description_and_i
     assert (line["error"], line["description"]) == ("bad_verification_code", "The code is ***.")
 
 
-async def test_no_secret_of_an_exchange_is_in_its_line(caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_of_failed_exchange_contains_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     # finding: XO4
     network = Network()
 
@@ -112,7 +112,7 @@ async def test_no_secret_of_an_exchange_is_in_its_line(caplog: pytest.LogCapture
     assert "a-code" not in told
 
 
-async def test_failure_without_an_answer_is_a_line_too(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_exchange_without_response_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     # finding: XO4
     async def silent(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectTimeout("too slow", request=request)
@@ -134,7 +134,7 @@ async def test_failure_without_an_answer_is_a_line_too(caplog: pytest.LogCapture
         (httpx.Response(200, html="<h1>Hello</h1>"), "other"),
     ],
 )
-async def test_failed_exchange_is_counted_by_its_class(reply: httpx.Response, reason: str) -> None:
+async def test_failed_exchange_is_counted_by_reason(reply: httpx.Response, reason: str) -> None:
     # finding: XO4
     network, metrics = Network(), Metrics()
     refusing(network, reply)
@@ -145,7 +145,7 @@ async def test_failed_exchange_is_counted_by_its_class(reply: httpx.Response, re
 
 
 @pytest.mark.parametrize("reply", OPERATORS.values(), ids=OPERATORS)
-async def test_refused_client_stops_asking_people_until_the_secret_is_another_one(
+async def test_refused_client_stops_questions_until_secret_changes(
     reply: httpx.Response,
 ) -> None:
     # finding: XO4
@@ -164,7 +164,7 @@ async def test_refused_client_stops_asking_people_until_the_secret_is_another_on
         assert (await connect(service, "repo", arguments="new")).label == "octocat"
 
 
-async def test_refused_client_is_tried_again_ten_minutes_later() -> None:
+async def test_refused_client_is_tried_again_after_ten_minutes() -> None:
     # finding: XO4
     network, clock = Network(), Clock()
     works = network.token
@@ -179,7 +179,7 @@ async def test_refused_client_is_tried_again_ten_minutes_later() -> None:
         assert not await service.kinds.accounts.refused_registrations()
 
 
-async def test_link_that_is_open_already_sends_nobody_away_either() -> None:
+async def test_open_link_does_not_redirect_to_provider_of_refused_client() -> None:
     # finding: XO4
     network = Network()
     refusing(network, OPERATORS["a wrong secret"])
@@ -192,7 +192,7 @@ async def test_link_that_is_open_already_sends_nobody_away_either() -> None:
         await give_up(waiting)
 
 
-async def test_refused_redirect_address_stops_the_person_who_brought_the_code_alone() -> None:
+async def test_refused_redirect_address_stops_only_person_who_brought_code() -> None:
     # finding: XO4
     network = Network()
     refusing(network, WRONG_REDIRECT)
@@ -208,7 +208,7 @@ async def test_refused_redirect_address_stops_the_person_who_brought_the_code_al
 NOT_OURS = ENDED["not this grant"]
 
 
-async def test_unauthorized_client_at_an_exchange_counts_from_the_second_person_on() -> None:
+async def test_unauthorized_client_at_exchange_blames_operator_from_second_person() -> None:
     # finding: XO1
     network, clock = Network(), Clock()
     refusing(network, NOT_OURS)
@@ -224,7 +224,7 @@ async def test_unauthorized_client_at_an_exchange_counts_from_the_second_person_
         assert "operator" not in await failed(service, owner=bob, arguments="bob's own")
 
 
-async def test_unauthorized_client_at_a_refresh_counts_from_the_second_person_on() -> None:
+async def test_unauthorized_client_at_refresh_blames_operator_from_second_person() -> None:
     # finding: XO1
     network, clock = Renewing(), Clock()
     async with serving_accounts(network, clock=clock) as service:
@@ -245,7 +245,7 @@ async def test_unauthorized_client_at_a_refresh_counts_from_the_second_person_on
         assert await examine_wrong(service) == []
 
 
-async def test_two_people_whose_accounts_ended_are_both_asked_again() -> None:
+async def test_two_people_with_lapsed_accounts_are_both_asked_again() -> None:
     # finding: XO1
     network, clock = Renewing(), Clock()
     async with serving_accounts(network, clock=clock) as service:
@@ -264,7 +264,7 @@ async def test_two_people_whose_accounts_ended_are_both_asked_again() -> None:
         assert {one.status for one in await stored(service)} == {"lapsed"}
 
 
-async def test_refresh_that_works_says_that_an_unauthorized_client_was_no_fault_of_ours() -> None:
+async def test_successful_refresh_clears_suspicion_of_unauthorized_client() -> None:
     # finding: XO1
     network, clock = Renewing(), Clock()
     async with serving_accounts(network, clock=clock, events=(CRM,)) as service:
@@ -295,7 +295,7 @@ async def examine_wrong(service: Service) -> Sequence[RefusedRegistration]:
     return await service.kinds.accounts.refused_registrations()
 
 
-async def test_error_that_a_browser_made_up_stops_nobody_else() -> None:
+async def test_error_forged_in_browser_stops_no_other_person() -> None:
     # finding: XO4
     async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
@@ -310,7 +310,7 @@ async def test_error_that_a_browser_made_up_stops_nobody_else() -> None:
         assert await question.link()
 
 
-async def test_page_says_that_the_settings_are_wrong_and_gives_a_number(
+async def test_page_of_refused_client_says_settings_are_wrong_with_error_id(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     # finding: XO4
@@ -346,7 +346,7 @@ async def refused_refresh() -> AsyncIterator[tuple[OAuthEnv, Any]]:
         yield here, person
 
 
-async def test_operator_gets_an_event_when_a_registration_is_refused_and_when_it_works() -> None:
+async def test_operator_events_report_refused_and_accepted_registration() -> None:
     # finding: XO1
     network, clock = Renewing(), Clock()
     async with telling_accounts(network, clock) as service:
@@ -370,7 +370,7 @@ async def test_operator_gets_an_event_when_a_registration_is_refused_and_when_it
         assert (refused[1]["fault"], refused[1]["error"]) == ("client", "invalid_client")
 
 
-async def test_doctor_names_the_refused_registration_and_its_settings() -> None:
+async def test_doctor_names_refused_registration_and_its_settings() -> None:
     # finding: XO1
     network, clock = Renewing(), Clock()
     async with serving_accounts(network, clock=clock) as service:

@@ -35,7 +35,9 @@ def use() -> UseAccount:
     return usual(UseAccount)
 
 
-def test_connecting_says_who_what_for_where_next_and_no(start: StartAccount, shown: Shown) -> None:
+def test_connect_page_names_asker_scopes_destination_and_decline(
+    start: StartAccount, shown: Shown
+) -> None:
     page = shown(start)
     said = page.said()
     assert page.text("h1") == "Connect GitHub to my tools"
@@ -49,30 +51,28 @@ def test_connecting_says_who_what_for_where_next_and_no(start: StartAccount, sho
     assert page.text("button") == "Continue to GitHubDecline"
 
 
-def test_a_permission_is_said_in_words_with_its_raw_name_beside(
-    start: StartAccount, shown: Shown
-) -> None:
+def test_permission_is_shown_in_words_with_raw_name(start: StartAccount, shown: Shown) -> None:
     asked = (Scope(words="Read your gists", raw="gist"), Scope(words="new:one", raw="new:one"))
     page = shown(replace(start, scopes=asked))
     assert page.text("li") == "Read your gists gistnew:one"
     assert len(page.named("li")) == 2
 
 
-def test_without_permissions_only_the_person_is_told(start: StartAccount, shown: Shown) -> None:
+def test_page_without_permissions_says_only_identity(start: StartAccount, shown: Shown) -> None:
     assert shown(replace(start, scopes=())).text("li") == "See who you are, and nothing else"
 
 
-def test_every_permission_is_shown_however_many(start: StartAccount, shown: Shown) -> None:
+def test_all_permissions_are_shown(start: StartAccount, shown: Shown) -> None:
     many = tuple(Scope(words=f"Do thing {n}", raw=f"t:{n}") for n in range(20))
     words = shown(replace(start, scopes=many)).text("li")
     assert all(f"{scope.words} {scope.raw}" in words for scope in many)
 
 
-def test_without_a_reason_nothing_is_quoted(start: StartAccount, shown: Shown) -> None:
+def test_page_without_reason_has_no_quote(start: StartAccount, shown: Shown) -> None:
     assert shown(replace(start, reason=None)).named("blockquote") == []
 
 
-def test_a_long_reason_stands_whole(start: StartAccount, shown: Shown) -> None:
+def test_long_reason_is_shown_completely(start: StartAccount, shown: Shown) -> None:
     # finding: XS3
     reason = "because " * 62 + "end"
     page = shown(replace(start, reason=reason))
@@ -81,7 +81,7 @@ def test_a_long_reason_stands_whole(start: StartAccount, shown: Shown) -> None:
 
 
 @pytest.mark.parametrize("view", [StartAccount, UseAccount, DoneAccount])
-def test_practice_is_said_loudly_and_the_real_thing_is_not_called_practice(
+def test_sandbox_is_marked_and_real_provider_is_not(
     view: type[StartAccount] | type[UseAccount] | type[DoneAccount], shown: Shown
 ) -> None:
     practice = usual(view)
@@ -92,9 +92,7 @@ def test_practice_is_said_loudly_and_the_real_thing_is_not_called_practice(
     assert "Sandbox" not in real.text()
 
 
-def test_another_tool_names_the_account_and_what_it_was_connected_for(
-    use: UseAccount, shown: Shown
-) -> None:
+def test_page_for_another_tool_names_account_and_its_tools(use: UseAccount, shown: Shown) -> None:
     page = shown(replace(use, tool="export_all"))
     said = page.said()
     assert page.text("h1") == "export_all wants to use octocat"
@@ -116,9 +114,7 @@ def _choice(use: UseAccount, **changes: Any) -> Choice:
     return changed
 
 
-def test_several_accounts_are_a_choice_each_with_its_own_button(
-    use: UseAccount, shown: Shown
-) -> None:
+def test_several_accounts_are_shown_with_separate_buttons(use: UseAccount, shown: Shown) -> None:
     other = Choice(
         person=AccountName(label="hubber"),
         connected_for=("a",),
@@ -136,19 +132,19 @@ def test_several_accounts_are_a_choice_each_with_its_own_button(
     assert page.text("button") == "Allow octocatAllow hubberAnother accountDecline"
 
 
-def test_another_account_says_that_it_is_to_be_another_one(use: UseAccount, shown: Shown) -> None:
+def test_another_account_button_sends_switch_field(use: UseAccount, shown: Shown) -> None:
     page = shown(use)
     switches = [one["value"] for one in page.named("input") if one["name"] == "switch"]
     assert switches == ["1"]
     assert len([one for one in page.named("input") if one["name"] == "csrf"]) == 3
 
 
-def test_an_account_that_was_asked_for_by_name_has_no_other(use: UseAccount, shown: Shown) -> None:
+def test_account_requested_by_name_offers_no_other(use: UseAccount, shown: Shown) -> None:
     page = shown(replace(use, other_action=None))
     assert page.text("button") == "AllowDecline"
 
 
-def test_another_person_than_before_is_said_loudly_with_a_way_back(shown: Shown) -> None:
+def test_different_account_than_before_is_marked_with_switch_back_button(shown: Shown) -> None:
     done = usual(DoneAccount)
     page = shown(replace(done, is_sandbox=False))
     assert page.text("strong").endswith("This is another account than before.")
@@ -157,7 +153,7 @@ def test_another_person_than_before_is_said_loudly_with_a_way_back(shown: Shown)
     assert page.text("button") == "Use hubber again"
 
 
-def test_who_is_back_in_use_is_said_without_a_button(shown: Shown) -> None:
+def test_account_switched_back_is_shown_without_button(shown: Shown) -> None:
     done = usual(DoneAccount)
     back = SwitchBack(former=AccountName(label="hubber"), is_done=True)
     page = shown(replace(done, switch_back=back))
@@ -172,14 +168,14 @@ def test_who_is_back_in_use_is_said_without_a_button(shown: Shown) -> None:
     ("tools", "words"),
     [((), "connected"), (("a",), "connected for a"), (("a", "b", "c"), "for a, b and c")],
 )
-def test_tools_are_listed_as_one_would_say_them(
+def test_tools_are_listed_in_natural_language(
     tools: tuple[str, ...], words: str, use: UseAccount, shown: Shown
 ) -> None:
     said = shown(replace(use, choices=(_choice(use, connected_for=tools),))).said()
     assert f"{words} What it may do" in said
 
 
-def test_done_says_as_whom_and_where_to_go(shown: Shown) -> None:
+def test_done_page_names_account_and_next_step(shown: Shown) -> None:
     page = shown(usual(DoneAccount))
     said = page.said()
     assert page.text("h1") == "GitHub is connected"
@@ -200,7 +196,7 @@ def test_done_says_as_whom_and_where_to_go(shown: Shown) -> None:
         (AccountName(label=""), None),
     ],
 )
-def test_a_person_is_a_letter_and_never_a_picture(
+def test_person_on_done_page_has_letter_and_no_picture(
     person: AccountName, letter: str | None, shown: Shown
 ) -> None:
     view = replace(usual(DoneAccount), person=person)
@@ -214,7 +210,7 @@ def test_a_person_is_a_letter_and_never_a_picture(
     assert "picture" not in {field.name for field in fields(AccountName)}
 
 
-def test_finishing_says_what_is_waited_for_and_works_by_hand(shown: Shown) -> None:
+def test_finishing_page_shows_wait_and_works_without_javascript(shown: Shown) -> None:
     page = shown(usual(Finishing))
     (live,) = [element for element in page.named("p") if "data-live" in element]
     assert page.text("h1") == "Finishing…"
@@ -226,7 +222,7 @@ def test_finishing_says_what_is_waited_for_and_works_by_hand(shown: Shown) -> No
     assert page.named("form") == []
 
 
-def test_a_no_at_the_provider_names_it_and_nothing_was_shared(shown: Shown) -> None:
+def test_decline_at_provider_names_provider_and_says_nothing_was_shared(shown: Shown) -> None:
     view = Ended(server="my tools", ending="denied", kind="account", provider="GitHub")
     page = shown(view)
     assert page.text("h1") == "You declined at GitHub"
@@ -234,7 +230,7 @@ def test_a_no_at_the_provider_names_it_and_nothing_was_shared(shown: Shown) -> N
     assert "charge" not in page.text()
 
 
-def test_a_broken_exchange_offers_a_new_try_and_names_where_to_clean_up(shown: Shown) -> None:
+def test_failed_exchange_page_offers_retry_and_names_page_for_removal(shown: Shown) -> None:
     view = Ended(
         server="my tools",
         ending="failed",
@@ -257,14 +253,14 @@ def test_a_broken_exchange_offers_a_new_try_and_names_where_to_clean_up(shown: S
     assert "ask your assistant for the same thing" in unknown.said()
 
 
-def test_an_answer_that_came_before_leads_to_where_it_stands(shown: Shown) -> None:
+def test_used_callback_page_links_to_current_page(shown: Shown) -> None:
     view = Used(server="my tools", provider="GitHub", here_url="/e/abc")
     page = shown(view)
     assert "The answer from GitHub arrived here before" in page.said()
     assert [link["href"] for link in page.named("a")] == ["/e/abc"]
 
 
-def test_a_silent_provider_is_named_with_a_way_on_and_a_number(shown: Shown) -> None:
+def test_silent_provider_page_offers_retry_and_error_id(shown: Shown) -> None:
     view = ProviderTrouble(
         server="my tools", provider="GitHub", error_id="7f3a", again_action="/e/abc", csrf="c5f1"
     )
@@ -287,16 +283,14 @@ def test_a_silent_provider_is_named_with_a_way_on_and_a_number(shown: Shown) -> 
         ("url", "you will not be asked or charged again"),
     ],
 )
-def test_what_came_late_is_kept_in_the_words_of_its_kind(
-    kind: PageName, words: str, shown: Shown
-) -> None:
+def test_late_page_names_kind_of_answer(kind: PageName, words: str, shown: Shown) -> None:
     said = shown(Late(server="my tools", kind=kind)).said()
     assert "Ask it to continue: nothing is lost" in said
     assert words in said
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_strangers_names_leave_the_buttons_and_our_words(
+def test_hostile_names_do_not_change_buttons_or_own_text(
     text: str, start: StartAccount, use: UseAccount, shown: Shown
 ) -> None:
     named: dict[str, Any] = {"server": text, "tool": text, "provider": text}
@@ -310,7 +304,7 @@ def test_a_strangers_names_leave_the_buttons_and_our_words(
         assert page.text("button").endswith("Decline")
 
 
-def test_the_words_of_a_button_are_one_element(pages: Renderer) -> None:
+def test_text_of_button_is_single_element(pages: Renderer) -> None:
     """Several elements in a button would be laid out without the spaces between them."""
     for view in (DoneAccount, UseAccount, StartAccount):
         html = pages.render(usual(view))
@@ -319,16 +313,14 @@ def test_the_words_of_a_button_are_one_element(pages: Renderer) -> None:
             assert "<" not in parts, words
 
 
-def test_each_account_says_all_that_whoever_is_given_it_may_do(
-    use: UseAccount, shown: Shown
-) -> None:
+def test_each_offered_account_lists_all_its_permissions(use: UseAccount, shown: Shown) -> None:
     other = _choice(use, scopes=(Scope(words="Delete repositories", raw="delete_repo"),))
     said = shown(replace(use, choices=(*use.choices, other))).said()
     assert "Read and write your repositories repo" in said
     assert "Delete repositories delete_repo" in said
 
 
-def test_who_is_connected_is_said_also_when_it_was_late(shown: Shown) -> None:
+def test_late_page_names_connected_account(shown: Shown) -> None:
     usual = {f.name: USUAL[f.name] for f in fields(DoneAccount)}
     page = shown(DoneAccount(**{**usual, "is_late": True}))
     assert page.text("h1") == "Done. Ask your assistant to continue"
@@ -336,12 +328,12 @@ def test_who_is_connected_is_said_also_when_it_was_late(shown: Shown) -> None:
         assert words in page.said()
 
 
-def test_what_was_not_granted_is_said(shown: Shown) -> None:
+def test_done_page_names_permissions_not_granted(shown: Shown) -> None:
     usual = {f.name: USUAL[f.name] for f in fields(DoneAccount)}
     assert "Make gists gist" in shown(DoneAccount(**usual)).said()
 
 
-def test_the_account_that_is_wanted_is_named(shown: Shown) -> None:
+def test_requested_account_is_named(shown: Shown) -> None:
     usual = {f.name: USUAL[f.name] for f in fields(StartAccount)}
     page = shown(StartAccount(**{**usual, "account": "octocat"}))
     assert "octocat, and no other" in page.said()

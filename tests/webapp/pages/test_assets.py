@@ -41,13 +41,13 @@ def _luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("ink", "paper", "least"), PAIRS)
-def test_colours_stand_apart(scheme: str, ink: str, paper: str, least: float) -> None:
+def test_colors_have_sufficient_contrast(scheme: str, ink: str, paper: str, least: float) -> None:
     colours = _colours(scheme)
     darker, lighter = sorted([_luminance(colours[ink]), _luminance(colours[paper])])
     assert (lighter + 0.05) / (darker + 0.05) >= least
 
 
-def test_colours_are_named_once() -> None:
+def test_colors_are_defined_once() -> None:
     rules = SHEET[SHEET.index("*, ::before") :]
     assert not re.search(r"#[0-9a-f]{3,8}\b|rgb\(", rules)
 

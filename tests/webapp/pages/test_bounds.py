@@ -62,7 +62,7 @@ def steps(work: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_page_is_no_large_multiple_of_what_came_in(pages: Renderer, shape: str) -> None:
+def test_page_size_and_work_are_bounded_by_input(pages: Renderer, shape: str) -> None:
     # finding: XS4
     arguments, view = SHAPES[shape], usual(StartConfirm)
     must_be_shown(arguments)
@@ -78,7 +78,7 @@ def test_a_page_is_no_large_multiple_of_what_came_in(pages: Renderer, shape: str
 
 
 @pytest.mark.parametrize("deep", [300, 900, 100_000])
-def test_what_is_refused_is_refused_at_little_cost(deep: int) -> None:
+def test_refused_arguments_are_refused_with_little_work(deep: int) -> None:
     # finding: XS4
     hostile = nested(deep, [0] * 40_000)
 
@@ -89,7 +89,7 @@ def test_what_is_refused_is_refused_at_little_cost(deep: int) -> None:
     assert steps(refused) < 1_000
 
 
-def test_the_inbox_shows_a_message_whole_and_of_arguments_all_or_none(pages: Renderer) -> None:
+def test_inbox_shows_complete_message_and_all_or_no_arguments(pages: Renderer) -> None:
     # finding: XS3
     view = usual(InboxPage)
     (listed, *_) = view.lists

@@ -41,7 +41,7 @@ async def screen(browser: Browser) -> AsyncIterator[tuple[Page, Site]]:
         yield page, site
 
 
-async def test_a_page_fits_and_can_be_pressed(
+async def test_page_fits_viewport_and_has_large_targets(
     usual_view: View, pages: Renderer, screen: tuple[Page, Site]
 ) -> None:
     page, site = screen
@@ -60,7 +60,7 @@ async def test_a_page_fits_and_can_be_pressed(
 
 
 @pytest.mark.parametrize("words", HOSTILE)
-async def test_strangers_words_do_not_break_out_of_a_phone(
+async def test_hostile_text_does_not_overflow_phone_screen(
     words: str, pages: Renderer, browser: Browser
 ) -> None:
     site = Site(html="")
@@ -84,7 +84,7 @@ async def test_strangers_words_do_not_break_out_of_a_phone(
     ],
     ids=["url", "account", "payment"],
 )
-async def test_the_usual_request_shows_its_buttons_on_a_phone_without_scrolling(
+async def test_usual_request_shows_buttons_on_phone_without_scrolling(
     view: View, pages: Renderer, browser: Browser
 ) -> None:
     site = Site(html=pages.render(view))
@@ -94,7 +94,7 @@ async def test_the_usual_request_shows_its_buttons_on_a_phone_without_scrolling(
 
 
 @pytest.mark.parametrize("name", ["Continue to example.org", "Decline"])
-async def test_the_buttons_work_without_javascript(
+async def test_buttons_work_without_javascript(
     name: str, pages: Renderer, browser: Browser
 ) -> None:
     site = Site(html=pages.render(usual(StartUrl)))
@@ -106,7 +106,7 @@ async def test_the_buttons_work_without_javascript(
     assert site.requests[1:] == [("POST", where, "csrf=c5f1")]
 
 
-async def test_a_second_press_sends_nothing_more(pages: Renderer, browser: Browser) -> None:
+async def test_second_press_sends_no_second_request(pages: Renderer, browser: Browser) -> None:
     site = Site(html=pages.render(usual(StartUrl)))
     async with visit(browser, site) as page:
         await page.clock.install()
@@ -124,9 +124,7 @@ async def test_a_second_press_sends_nothing_more(pages: Renderer, browser: Brows
     assert [method for method, _, _ in site.requests] == ["GET", "POST", "POST"]
 
 
-async def test_the_time_left_counts_down_and_the_page_looks_again_once(
-    pages: Renderer, browser: Browser
-) -> None:
+async def test_timer_counts_down_and_page_reloads_once(pages: Renderer, browser: Browser) -> None:
     site = Site(html=pages.render(usual(StartUrl)))
     over = pages.render(usual(StartUrl, expires_at=USUAL["now"]))
     async with visit(browser, site) as page:
@@ -147,9 +145,7 @@ async def test_the_time_left_counts_down_and_the_page_looks_again_once(
     assert len(site.requests) == 2
 
 
-async def test_the_waiting_page_moves_on_when_the_status_changes(
-    pages: Renderer, browser: Browser
-) -> None:
+async def test_waiting_page_advances_when_status_changes(pages: Renderer, browser: Browser) -> None:
     site = Site(html=pages.render(usual(Waiting)), events="data: opened\n\ndata: accepted\n\n")
     async with visit(browser, site) as page:
         async with page.expect_event(
@@ -161,7 +157,7 @@ async def test_the_waiting_page_moves_on_when_the_status_changes(
     assert [path for _, path, _ in site.requests] == ["/e/abc/returned", "/e/abc/live", "/e/abc"]
 
 
-async def test_the_waiting_page_stays_while_nothing_has_changed(
+async def test_waiting_page_stays_while_status_is_unchanged(
     pages: Renderer, browser: Browser
 ) -> None:
     site = Site(html=pages.render(usual(Waiting)), events="retry: 60000\ndata: opened\n\n")
@@ -173,7 +169,7 @@ async def test_the_waiting_page_stays_while_nothing_has_changed(
     assert [path for _, path, _ in site.requests] == ["/e/abc", "/e/abc/live"]
 
 
-async def test_the_waiting_page_can_be_asked_by_hand(pages: Renderer, browser: Browser) -> None:
+async def test_waiting_page_can_be_checked_manually(pages: Renderer, browser: Browser) -> None:
     site = Site(html=pages.render(usual(Waiting)))
     async with visit(browser, site, java_script_enabled=False) as page:
         await page.goto(f"{ORIGIN}/e/abc/returned")
@@ -194,7 +190,9 @@ async def test_settings_can_be_copied(pages: Renderer, browser: Browser) -> None
         assert await page.evaluate("navigator.clipboard.readText()") == home.vscode_settings
 
 
-async def test_without_javascript_nothing_offers_to_copy(pages: Renderer, browser: Browser) -> None:
+async def test_copy_buttons_are_hidden_without_javascript(
+    pages: Renderer, browser: Browser
+) -> None:
     site = Site(html=pages.render(usual(Home)))
     async with visit(browser, site, java_script_enabled=False) as page:
         await page.goto(ORIGIN)

@@ -42,7 +42,7 @@ def _with(
     return replace(overview, groups=(AccountGroup(name=name, connected=connected),))
 
 
-def test_it_says_who_looks_what_each_may_do_and_who_used_it(
+def test_connections_page_shows_viewer_permissions_and_last_use(
     overview: ConnectionsPage, shown: Shown
 ) -> None:
     page = shown(overview)
@@ -74,17 +74,13 @@ def test_a_person_is_the_first_letter_of_their_name(
     assert Page(html).named("img") == []
 
 
-def test_every_button_says_by_itself_what_it_is_about(
-    overview: ConnectionsPage, shown: Shown
-) -> None:
+def test_every_button_names_its_subject(overview: ConnectionsPage, shown: Shown) -> None:
     button = shown(overview).text("button")
     assert "Stop sharing with count_stars" in button
     assert "Disconnect octocat at GitHub" in button
 
 
-def test_whoever_uses_this_computer_has_nothing_to_sign_out_of(
-    overview: ConnectionsPage, shown: Shown
-) -> None:
+def test_local_user_has_no_sign_out_button(overview: ConnectionsPage, shown: Shown) -> None:
     here = replace(overview, viewer="you, on this computer", sign_out_csrf=None)
     page = shown(here)
     assert "Shown to you, on this computer." in page.said()
@@ -93,7 +89,7 @@ def test_whoever_uses_this_computer_has_nothing_to_sign_out_of(
     assert "/signin" not in shown(replace(here, sign_in=None)).html
 
 
-def test_the_one_in_use_is_marked_in_words_and_another_can_take_its_place(
+def test_active_account_is_marked_and_another_can_be_activated(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     used = replace(one, is_in_use=True)
@@ -114,7 +110,7 @@ def test_the_one_in_use_is_marked_in_words_and_another_can_take_its_place(
     assert "in use" not in shown(overview).said().lower()
 
 
-def test_one_that_works_no_more_leaves_nothing_to_do(
+def test_lapsed_account_needs_no_action(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     over = shown(_with(overview, replace(one, standing="over"))).said()
@@ -124,7 +120,7 @@ def test_one_that_works_no_more_leaves_nothing_to_do(
     assert "No tool can use it." in unused
 
 
-def test_it_can_be_connected_again_where_we_are_known(
+def test_account_can_be_reconnected_if_provider_is_configured(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     action = "/connections/x1/reconnect"
@@ -137,14 +133,14 @@ def test_it_can_be_connected_again_where_we_are_known(
     assert "Reconnect it here, or do nothing: the next time a tool needs it, you are asked" in said
 
 
-def test_the_only_one_that_is_not_in_use_is_said_to_be_asked_about(
+def test_single_inactive_account_says_tools_will_ask(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     said = shown(_with(overview, replace(one, is_in_use=False))).said()
     assert "Not in use, and neither is another account: a tool that needs one asks you" in said
 
 
-def test_practice_is_marked(overview: ConnectionsPage, one: Connected, shown: Shown) -> None:
+def test_sandbox_account_is_marked(overview: ConnectionsPage, one: Connected, shown: Shown) -> None:
     page = shown(_with(overview, replace(one, is_sandbox=True)))
     assert page.text("h2") == "GitHub Sandbox"
 
@@ -157,7 +153,7 @@ def test_practice_is_marked(overview: ConnectionsPage, one: Connected, shown: Sh
         ((Scope(words="x:y", raw="x:y"),), "What it may do x:y Tools"),
     ],
 )
-def test_what_it_may_do_is_said_also_where_there_are_no_words_for_it(
+def test_permissions_without_description_are_shown(
     scopes: tuple[Scope, ...] | None,
     words: str,
     overview: ConnectionsPage,
@@ -168,14 +164,14 @@ def test_what_it_may_do_is_said_also_where_there_are_no_words_for_it(
     assert words in page.said()
 
 
-def test_an_account_that_is_shared_with_no_tool_says_what_comes_next(
+def test_account_shared_with_no_tool_says_next_tool_will_ask(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     page = shown(_with(overview, replace(one, shared=())))
     assert "None at the moment. The next tool that needs it asks you." in page.said()
 
 
-def test_servers_are_named_where_it_is_not_this_one_alone(
+def test_servers_are_named_if_page_shows_other_servers(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     assert "For " not in shown(overview).text("h2")
@@ -185,7 +181,7 @@ def test_servers_are_named_where_it_is_not_this_one_alone(
     assert shown(both).text("h2") == "For my toolsFor other tools"
 
 
-def test_each_part_of_the_page_has_its_own_name(
+def test_each_section_of_page_has_unique_name(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     page = shown(_with(overview, one, replace(one, id="x2"), replace(one, id="x3")))
@@ -196,7 +192,7 @@ def test_each_part_of_the_page_has_its_own_name(
     assert len(named) == 12
 
 
-def test_where_to_remove_it_by_hand_is_a_whole_address_and_the_only_way_out(
+def test_manual_removal_address_is_complete_and_only_external_link(
     overview: ConnectionsPage, one: Connected, gone: Disconnected, shown: Shown
 ) -> None:
     for view in (
@@ -210,7 +206,7 @@ def test_where_to_remove_it_by_hand_is_a_whole_address_and_the_only_way_out(
         assert page.named("img") == []
 
 
-def test_with_nothing_connected_it_says_how_that_comes(
+def test_empty_connections_page_says_how_to_connect(
     overview: ConnectionsPage, shown: Shown
 ) -> None:
     page = shown(replace(overview, groups=()))
@@ -226,7 +222,7 @@ def test_with_nothing_connected_it_says_how_that_comes(
         (None, "GitHub offers no way to revoke access from here."),
     ],
 )
-def test_a_disconnected_account_is_wiped_here_whatever_the_provider_says(
+def test_disconnected_page_says_data_is_wiped_whatever_provider_responded(
     revoked: bool | None, words: str, gone: Disconnected, shown: Shown
 ) -> None:
     page = shown(replace(gone, revoked=revoked, manage=None))
@@ -239,7 +235,7 @@ def test_a_disconnected_account_is_wiped_here_whatever_the_provider_says(
     assert page.named("form") == []
 
 
-def test_whoever_is_not_known_is_told_how_to_be_and_nothing_else(shown: Shown) -> None:
+def test_closed_page_shows_anonymous_visitor_only_how_to_sign_in(shown: Shown) -> None:
     told = {field.name for field in fields(Closed)}
     assert told == {"server", "for_user", "came_late", "of", "why", "sign_in", "by_code"}
     asked = Closed(server="my tools", of="connections", why="", sign_in=SIGN_IN)
@@ -254,19 +250,19 @@ def test_whoever_is_not_known_is_told_how_to_be_and_nothing_else(shown: Shown) -
     assert "letters" not in here.said()
 
 
-def test_what_was_connected_by_letters_is_said_to_be_listed_nowhere(shown: Shown) -> None:
+def test_closed_page_says_accounts_connected_by_code_are_not_listed(shown: Shown) -> None:
     view = Closed(server="my tools", of="connections", why="", by_code=True)
     said = shown(view).said()
     assert "It isn't listed here" in said
     assert "To disconnect it, remove the connection at the site where the account is." in said
 
 
-def test_time_is_told_from_when_the_page_was_made(overview: ConnectionsPage, shown: Shown) -> None:
+def test_relative_times_use_time_of_page(overview: ConnectionsPage, shown: Shown) -> None:
     page = shown(replace(overview, now=NOW.replace(year=NOW.year + 1)))
     assert "Connected 368 days ago" in page.said()
 
 
-def test_it_says_that_an_account_is_for_every_assistant_or_for_which(
+def test_connections_page_names_assistants_which_can_use_account(
     overview: ConnectionsPage, one: Connected, shown: Shown
 ) -> None:
     # finding: S11

@@ -15,7 +15,7 @@ def view() -> StartConfirm:
     return usual(StartConfirm)
 
 
-def test_it_says_that_nothing_has_run_and_how_long_a_yes_holds(
+def test_approval_page_says_nothing_has_run_and_how_long_approval_lasts(
     shown: Shown, view: StartConfirm
 ) -> None:
     # parity: T1
@@ -25,7 +25,7 @@ def test_it_says_that_nothing_has_run_and_how_long_a_yes_holds(
     assert "<bdi>guests</bdi></dt><dd><bdi>4</bdi>" in shown(view).html
 
 
-def test_it_widens_nothing_unless_it_is_ticked(shown: Shown, view: StartConfirm) -> None:
+def test_approval_checkboxes_are_unchecked(shown: Shown, view: StartConfirm) -> None:
     html = shown(view).html
     assert html.count('type="checkbox"') == 2
     assert "checked" not in html
@@ -35,7 +35,7 @@ def test_it_widens_nothing_unless_it_is_ticked(shown: Shown, view: StartConfirm)
     assert "with any values" in words
 
 
-def test_it_names_the_assistant_that_a_yes_is_for_and_says_how_that_is_known(
+def test_approval_page_names_assistant_and_its_verification(
     shown: Shown, view: StartConfirm
 ) -> None:
     # finding: S11
@@ -50,7 +50,9 @@ def test_it_names_the_assistant_that_a_yes_is_for_and_says_how_that_is_known(
     assert "Which assistant" not in shown(replace(view, can_be_kept=False)).said()
 
 
-def test_where_nothing_is_kept_there_is_nothing_to_tick(shown: Shown, view: StartConfirm) -> None:
+def test_approval_which_cannot_be_stored_has_no_checkboxes(
+    shown: Shown, view: StartConfirm
+) -> None:
     once = replace(view, can_be_kept=False)
     for asked in (once, replace(once, is_gate=False)):
         assert "checkbox" not in shown(asked).html
@@ -61,14 +63,14 @@ def test_where_nothing_is_kept_there_is_nothing_to_tick(shown: Shown, view: Star
     "text",
     ["ls" + " " * 420 + "; rm -rf ~", "x" * 20_000 + "end", "a\n\n\n\n\n\n\n\n\n\n\n\n\n\n\nb"],
 )
-def test_a_value_stands_whole_on_the_page(pages: Renderer, view: StartConfirm, text: str) -> None:
+def test_argument_value_is_shown_completely(pages: Renderer, view: StartConfirm, text: str) -> None:
     # finding: S8
     # parity: T2
     html = pages.render(replace(view, arguments=arguments_of({"command": text})))
     assert f"<dt><bdi>command</bdi></dt><dd><bdi>{text}</bdi></dd>" in html
 
 
-def test_every_argument_is_on_the_page(pages: Renderer, view: StartConfirm) -> None:
+def test_every_argument_is_shown(pages: Renderer, view: StartConfirm) -> None:
     # finding: S8
     given = {f"name{number}": number for number in range(120)}
     shown = arguments_of(given)
@@ -97,7 +99,7 @@ def test_every_argument_is_on_the_page(pages: Renderer, view: StartConfirm) -> N
         ("alice\ufe00\U000e0101", '"alice\\ufe00\\udb40\\udd01"'),
     ],
 )
-def test_what_differs_never_looks_alike(value: object, words: str) -> None:
+def test_different_values_never_look_alike(value: object, words: str) -> None:
     # finding: S8
     (shown,) = arguments_of({"a": value})
     assert shown.value == words

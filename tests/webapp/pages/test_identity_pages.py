@@ -53,7 +53,9 @@ def _actions(page: Page) -> list[tuple[str, str]]:
     return [(form["method"], form["action"]) for form in page.named("form")]
 
 
-def test_signing_in_says_who_asks_why_and_where_next(before: BeforeOpener, shown: Shown) -> None:
+def test_sign_in_page_names_asker_reason_and_destination(
+    before: BeforeOpener, shown: Shown
+) -> None:
     page = shown(replace(before, sign_in=SIGN_IN))
     said = page.said()
     assert page.text("h1") == "Sign in to see it"
@@ -67,9 +69,7 @@ def test_signing_in_says_who_asks_why_and_where_next(before: BeforeOpener, shown
     assert "If somebody sent you this link, don't continue." in said
 
 
-def test_asking_for_letters_changes_something_so_it_is_a_post_with_its_warning_beside(
-    before: BeforeOpener, shown: Shown
-) -> None:
+def test_requesting_user_code_is_post_with_warning(before: BeforeOpener, shown: Shown) -> None:
     page = shown(replace(before, code=CODE))
     said = page.said()
     assert page.text("h1") == "my tools asks you for something"
@@ -81,7 +81,7 @@ def test_asking_for_letters_changes_something_so_it_is_a_post_with_its_warning_b
     assert page.named("a") == []
 
 
-def test_without_a_way_on_the_page_says_why_and_has_nothing_to_press(
+def test_page_without_sign_in_or_code_explains_and_has_no_buttons(
     before: BeforeOpener, shown: Shown
 ) -> None:
     page = shown(before)
@@ -90,7 +90,7 @@ def test_without_a_way_on_the_page_says_why_and_has_nothing_to_press(
 
 
 @pytest.mark.parametrize("kind", get_args(PageName))
-def test_every_kind_of_request_is_said_in_words(
+def test_every_kind_of_request_is_described(
     kind: PageName, before: BeforeOpener, code: CodePage, shown: Shown
 ) -> None:
     words = {"url": "open a page on another site", "secret": "enter something secret"}
@@ -100,7 +100,7 @@ def test_every_kind_of_request_is_said_in_words(
         assert "wants you to ." not in said
 
 
-def test_the_letters_are_large_selectable_and_spelled_for_a_listener(
+def test_user_code_is_large_selectable_and_spelled_for_screen_readers(
     code: CodePage, shown: Shown
 ) -> None:
     page = shown(code)
@@ -112,14 +112,14 @@ def test_the_letters_are_large_selectable_and_spelled_for_a_listener(
     assert [button["data-copy"] for button in page.named("button")] == ["letters"]
 
 
-def test_the_letters_come_with_the_honest_words(code: CodePage, shown: Shown) -> None:
+def test_user_code_page_warns_against_sharing_code(code: CodePage, shown: Shown) -> None:
     said = shown(code).said()
     assert PAGE_WORDS in said
     assert "Only type it into a chat that you started." in said
     assert "Never give it to anyone who sent you this link." in said
 
 
-def test_the_code_page_moves_on_by_itself_and_by_hand(code: CodePage, shown: Shown) -> None:
+def test_user_code_page_advances_automatically_and_manually(code: CodePage, shown: Shown) -> None:
     page = shown(code)
     (live,) = [field for field in page.named("p") if "data-live" in field]
     assert (live["role"], live["aria-live"]) == ("status", "polite")
@@ -133,7 +133,7 @@ def test_the_code_page_moves_on_by_itself_and_by_hand(code: CodePage, shown: Sho
     assert page.named("form") == []
 
 
-def test_somebody_else_is_told_as_whom_and_can_switch(shown: Shown) -> None:
+def test_other_person_sees_signed_in_name_and_can_switch(shown: Shown) -> None:
     view = SomeoneElse(
         server="my tools",
         other="person",
@@ -151,13 +151,13 @@ def test_somebody_else_is_told_as_whom_and_can_switch(shown: Shown) -> None:
     assert "on the computer where you asked" not in said
 
 
-def test_somebody_else_is_not_pushed_to_go_on(shown: Shown) -> None:
+def test_page_for_other_person_has_no_primary_button(shown: Shown) -> None:
     view = SomeoneElse(server="my tools", other="person", sign_in=SIGN_IN)
     classes = [button["class"].split() for button in shown(view).named("button")]
     assert classes == [["button"]]
 
 
-def test_where_nobody_signs_in_somebody_else_has_nothing_to_press(shown: Shown) -> None:
+def test_page_for_other_person_without_sign_in_has_no_buttons(shown: Shown) -> None:
     page = shown(SomeoneElse(server="my tools", other="person"))
     assert "signed in" not in page.said()
     assert "on the computer where you asked" in page.said()
@@ -172,7 +172,7 @@ def test_where_nobody_signs_in_somebody_else_has_nothing_to_press(shown: Shown) 
         ("mixed", "doesn't belong to a sign-in in this browser"),
     ],
 )
-def test_a_failed_sign_in_says_what_happened_and_that_nothing_did(
+def test_failed_sign_in_page_shows_reason_and_says_nothing_was_shared(
     why: Why, words: str, shown: Shown
 ) -> None:
     page = shown(replace(FAILED, why=why))
@@ -184,20 +184,20 @@ def test_a_failed_sign_in_says_what_happened_and_that_nothing_did(
     assert "7f3a-91c2" in page.text("code")
 
 
-def test_an_answer_of_another_browser_warns_of_who_sent_it(shown: Shown) -> None:
+def test_callback_in_other_browser_warns_about_sender(shown: Shown) -> None:
     mixed = shown(replace(FAILED, why="mixed")).said()
     refused = shown(replace(FAILED, why="refused")).said()
     assert "If somebody sent you this address, don't continue" in mixed
     assert "sent you" not in refused
 
 
-def test_a_failed_sign_in_without_a_way_on_leads_back_to_the_chat(shown: Shown) -> None:
+def test_failed_sign_in_without_retry_refers_to_chat(shown: Shown) -> None:
     page = shown(replace(FAILED, sign_in=None, error_id=None))
     assert page.named("form") == page.named("code") == []
     assert "open the link in your chat once more" in page.said()
 
 
-def test_signed_out_says_where_one_is_still_signed_in(shown: Shown) -> None:
+def test_signed_out_page_says_issuer_session_can_remain(shown: Shown) -> None:
     page = shown(SignedOut(server="my tools", issuer="login.example.com"))
     assert page.text("h1") == "You are signed out"
     assert "You may still be signed in at login.example.com" in page.said()
@@ -207,7 +207,7 @@ def test_signed_out_says_where_one_is_still_signed_in(shown: Shown) -> None:
     assert "still be signed in" not in paired.said()
 
 
-def test_pairing_says_what_it_gives_and_who_must_not_press(shown: Shown) -> None:
+def test_pairing_page_explains_effect_and_warns(shown: Shown) -> None:
     page = shown(Pair(server="my tools", action="/pair/abc", csrf="c5f1"))
     said = page.said()
     assert page.text("h1") == "Use this browser for my tools?"
@@ -219,13 +219,13 @@ def test_pairing_says_what_it_gives_and_who_must_not_press(shown: Shown) -> None
     assert page.text("button") == "Use this browser"
 
 
-def test_a_pairing_that_is_done_says_how_long_it_lasts(shown: Shown) -> None:
+def test_paired_page_says_pairing_lasts_until_sign_out(shown: Shown) -> None:
     page = shown(Paired(server="my tools"))
     assert "until you sign out" in page.said()
     assert page.named("form") == []
 
 
-def test_a_used_pairing_address_names_the_command_for_another(shown: Shown) -> None:
+def test_used_pairing_address_names_command(shown: Shown) -> None:
     page = shown(PairUsed(server="my tools"))
     assert page.text("h1") == "This address does not work any more"
     assert page.text("pre") == "elicit pair"
@@ -249,7 +249,7 @@ def _named(text: str) -> list[View]:
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_names_of_others_stay_short_and_apart_and_leave_our_words(text: str, shown: Shown) -> None:
+def test_hostile_names_are_shortened_and_isolated(text: str, shown: Shown) -> None:
     for view in _named(text):
         page = shown(view)
         assert page.named("img") == page.named("b") == []
@@ -261,7 +261,7 @@ def test_names_of_others_stay_short_and_apart_and_leave_our_words(text: str, sho
         assert not {"\u202e", "\u2066", "\u200f"} & set(page.html)
 
 
-def test_a_name_that_reverses_stands_apart_from_the_sentence(shown: Shown) -> None:
+def test_right_to_left_override_in_name_is_isolated(shown: Shown) -> None:
     view = SomeoneElse(server="my tools", other="person", signed_in_as="\u202emoc.evil")
     page = shown(view)
     assert "\ufffdmoc.evil" in page.text("strong")
@@ -269,7 +269,7 @@ def test_a_name_that_reverses_stands_apart_from_the_sentence(shown: Shown) -> No
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_signing_in_works_without_javascript_and_its_label_reads_as_one(
+async def test_sign_in_works_without_javascript_and_label_is_readable(
     before: BeforeOpener, pages: Renderer, browser: Browser
 ) -> None:
     site = Site(html=pages.render(replace(before, sign_in=replace(SIGN_IN, back="/e/a?b=1&c"))))
@@ -285,7 +285,7 @@ async def test_signing_in_works_without_javascript_and_its_label_reads_as_one(
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_the_code_page_moves_on_when_the_letters_have_arrived(
+async def test_user_code_page_advances_when_code_is_confirmed(
     code: CodePage, pages: Renderer, browser: Browser
 ) -> None:
     events = "data: opened\n\ndata: confirmed\n\n"
@@ -301,7 +301,7 @@ async def test_the_code_page_moves_on_when_the_letters_have_arrived(
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_the_letters_fit_on_one_line_and_can_be_copied(
+async def test_user_code_fits_on_single_line_and_can_be_copied(
     code: CodePage, pages: Renderer, browser: Browser
 ) -> None:
     site = Site(html=pages.render(code), events="retry: 60000\ndata: opened\n\n")
@@ -322,7 +322,7 @@ async def test_the_letters_fit_on_one_line_and_can_be_copied(
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_the_letters_can_be_given_without_javascript(
+async def test_user_code_page_works_without_javascript(
     code: CodePage, pages: Renderer, browser: Browser
 ) -> None:
     site = Site(html=pages.render(code))

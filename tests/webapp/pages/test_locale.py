@@ -49,9 +49,7 @@ def shown(accepted: str, price: Money = NINE) -> str:
         ("en", Money("1234.5678", "CLF"), "CLF\u00a01,234.5678"),
     ],
 )
-def test_a_price_is_written_as_the_person_writes_one(
-    accepted: str, price: Money, words: str
-) -> None:
+def test_price_is_formatted_for_locale_of_person(accepted: str, price: Money, words: str) -> None:
     assert shown(accepted, price) == words
 
 
@@ -60,7 +58,7 @@ def test_a_price_is_written_as_the_person_writes_one(
     currency=st.sampled_from(CURRENCIES),
     minor_units=st.integers(min_value=0, max_value=10**12 - 1),
 )
-def test_every_locale_shows_every_currency_to_the_last_minor_unit(
+def test_every_locale_shows_every_currency_with_all_minor_units(
     locale: str, currency: str, minor_units: int
 ) -> None:
     price, found = Money.from_minor_units(minor_units, currency), Locale.parse(locale)
@@ -77,7 +75,7 @@ def separators(locale: Locale) -> str:
 
 
 @pytest.mark.parametrize("currency", ["CLF", "EUR", "INR", "JPY", "KWD", "USD"])
-def test_in_no_locale_is_a_price_ambiguous_turned_or_parted(currency: str) -> None:
+def test_price_is_unambiguous_left_to_right_and_unbroken_in_every_locale(currency: str) -> None:
     price = Money.from_minor_units(123456789, currency)
     for name in LOCALES:
         words = price_in(Locale.parse(name), price)
@@ -87,7 +85,7 @@ def test_in_no_locale_is_a_price_ambiguous_turned_or_parted(currency: str) -> No
         assert " " not in words, name
 
 
-def test_a_sign_is_one_currencys_in_every_locale() -> None:
+def test_currency_sign_is_unique_in_every_locale() -> None:
     means: dict[str, set[str]] = {}
     for name in LOCALES:
         locale = Locale.parse(name)
@@ -99,7 +97,7 @@ def test_a_sign_is_one_currencys_in_every_locale() -> None:
     assert all(len(currencies) == 1 for currencies in means.values()), means
 
 
-def test_a_rounding_context_of_the_caller_rounds_nothing() -> None:
+def test_decimal_context_of_caller_does_not_round_price() -> None:
     with decimal.localcontext(decimal.Context(prec=3)):
         assert shown("en", Money("123456789.99", "EUR")) == "€123,456,789.99"
 
@@ -126,7 +124,7 @@ def test_a_rounding_context_of_the_caller_rounds_nothing() -> None:
         ("", None),
     ],
 )
-def test_the_header_is_read_as_the_standard_says(accepted: str, found: str | None) -> None:
+def test_accept_language_is_parsed_according_to_standard(accepted: str, found: str | None) -> None:
     locale = Locales().best(accepted)
     assert (locale and str(locale)) == found
     assert price_in(None, NINE) == NINE.shown == "9.00\u00a0€"
@@ -140,23 +138,23 @@ def test_the_header_is_read_as_the_standard_says(accepted: str, found: str | Non
     ],
     ids=range(7),
 )
-def test_a_megabyte_is_cut_before_it_is_read(accepted: str) -> None:
+def test_very_long_header_is_cut_before_parsing(accepted: str) -> None:
     assert Locales().best(accepted) is None
     assert str(Locales().best("sv," + accepted)) == "sv"
 
 
-def test_half_a_range_does_not_count() -> None:
+def test_range_cut_in_middle_is_ignored() -> None:
     accepted = "x" * (MOST_CHARACTERS - 6) + ",sv-SE;q=0"
     assert accepted[:MOST_CHARACTERS].endswith(",sv-SE")
     assert Locales().best(accepted) is None
 
 
 @given(accepted=LIKELY | st.text(max_size=200))
-def test_whatever_is_asked_for_there_is_a_price(accepted: str) -> None:
+def test_price_is_shown_for_any_header(accepted: str) -> None:
     assert "".join(each for each in shown(accepted) if each.isdigit()) == "900"
 
 
-def test_who_asks_for_one_locale_after_another_loads_only_some() -> None:
+def test_number_of_loaded_locales_is_limited() -> None:
     locales = Locales()
     found = [locales.best(name.replace("_", "-")) for name in LOCALES]
     assert len({str(locale) for locale in found if locale}) == MOST_LOCALES
@@ -164,5 +162,5 @@ def test_who_asks_for_one_locale_after_another_loads_only_some() -> None:
     assert locales.best(LOCALES[-1].replace("_", "-")) is None
 
 
-def test_every_currency_of_the_tests_has_its_digits() -> None:
+def test_test_currencies_cover_all_numbers_of_digits() -> None:
     assert {digits_of(currency) for currency in CURRENCIES} == {0, 2, 3, 4}

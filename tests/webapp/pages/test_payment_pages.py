@@ -31,7 +31,7 @@ def start() -> StartPayment:
     return usual(StartPayment, place="https://checkout.stripe.com")
 
 
-def test_paying_says_how_much_what_for_to_whom_where_next_and_no(
+def test_payment_page_names_price_purpose_recipient_and_decline(
     start: StartPayment, shown: Shown
 ) -> None:
     page = shown(start)
@@ -48,9 +48,7 @@ def test_paying_says_how_much_what_for_to_whom_where_next_and_no(
 
 
 @pytest.mark.parametrize("view", TESTABLE)
-def test_a_test_is_said_loudly_and_real_money_is_not_called_a_test(
-    view: type[Any], shown: Shown
-) -> None:
+def test_test_mode_is_marked_and_real_payment_is_not(view: type[Any], shown: Shown) -> None:
     testing = usual(view)
     page = shown(testing)
     assert "Test mode: no real money move" in page.text("strong")
@@ -59,7 +57,7 @@ def test_a_test_is_said_loudly_and_real_money_is_not_called_a_test(
     assert "test" not in real.text().lower()
 
 
-def test_paid_says_how_much_for_what_and_names_the_receipt(shown: Shown) -> None:
+def test_paid_page_names_price_purpose_and_receipt(shown: Shown) -> None:
     page = shown(usual(DonePayment))
     assert page.text("h1") == "Paid 9.00 €"
     assert page.text("blockquote") == USUAL["what"]
@@ -67,7 +65,7 @@ def test_paid_says_how_much_for_what_and_names_the_receipt(shown: Shown) -> None
     assert "Go back to your assistant; you can close this page." in page.said()
 
 
-def test_a_slow_payment_asks_for_nothing_more(shown: Shown) -> None:
+def test_pending_payment_page_asks_for_no_further_action(shown: Shown) -> None:
     page = shown(usual(PaymentPending))
     said = page.said()
     assert page.text("h1") == "Your payment is on its way"
@@ -84,7 +82,7 @@ def test_a_slow_payment_asks_for_nothing_more(shown: Shown) -> None:
         (True, "The payment page has closed", "Stripe has closed its page, and 9.00 € was not"),
     ],
 )
-def test_back_without_paying_it_says_what_happened_and_how_to_try_again(
+def test_unpaid_return_page_explains_and_offers_retry(
     is_closed: bool, heading: str, words: str, shown: Shown
 ) -> None:
     view = usual(NotPaid, is_closed=is_closed)
@@ -100,7 +98,7 @@ def test_back_without_paying_it_says_what_happened_and_how_to_try_again(
 
 
 @pytest.mark.parametrize("is_test", [True, False])
-def test_paid_late_says_how_much_and_whether_it_was_real_money(is_test: bool, shown: Shown) -> None:
+def test_late_payment_page_names_price_and_test_mode(is_test: bool, shown: Shown) -> None:
     view = Late(server="my tools", kind="payment", price="9.00 €", is_test=is_test)
     page = shown(view)
     assert "Your 9.00 € arrived, but your assistant had stopped waiting." in page.said()
@@ -116,7 +114,7 @@ def test_paid_late_says_how_much_and_whether_it_was_real_money(is_test: bool, sh
     ],
     ids=["in time", "late"],
 )
-def test_a_part_that_was_given_back_is_said_and_the_rest_counts(view: View, shown: Shown) -> None:
+def test_partial_refund_is_shown_and_rest_still_counts(view: View, shown: Shown) -> None:
     said = shown(view).said()
     assert "3.00 € of it was refunded;" in said
     assert "The rest still counts." in said
@@ -134,13 +132,13 @@ def test_a_part_that_was_given_back_is_said_and_the_rest_counts(view: View, show
         ("dispute_appealed", "trouble"),
     ],
 )
-def test_only_what_is_well_has_the_sign_that_says_so(became: str, sign: str, shown: Shown) -> None:
+def test_success_sign_is_shown_only_for_good_outcome(became: str, sign: str, shown: Shown) -> None:
     view = usual(PaymentOver, became=became)
     signs = [each["class"] for each in shown(view).named("svg")]
     assert signs == ["mark", f"sign {sign}"]
 
 
-def test_a_provider_that_said_no_is_not_said_to_be_silent(shown: Shown) -> None:
+def test_refused_and_unconfigured_provider_are_not_called_silent(shown: Shown) -> None:
     view = usual(ProviderTrouble, provider="Mollie", trouble="refused", is_payment=True)
     page = shown(view)
     assert "nothing was charged" in page.said()
@@ -161,7 +159,7 @@ def test_a_provider_that_said_no_is_not_said_to_be_silent(shown: Shown) -> None:
     assert "did not answer" not in unasked.text()
 
 
-def test_payments_of_whoever_is_not_known_are_not_shown(shown: Shown) -> None:
+def test_payments_page_shows_anonymous_visitor_no_payments(shown: Shown) -> None:
     view = Closed(server="my tools", of="payments", why="Open it over there.", by_code=True)
     page = shown(view)
     assert page.text("h1") == "Your payments"
@@ -175,26 +173,26 @@ def test_payments_of_whoever_is_not_known_are_not_shown(shown: Shown) -> None:
 
 
 @pytest.mark.parametrize("ending", get_args(Ending))
-def test_an_unpaid_end_says_that_nothing_was_charged(ending: Ending, shown: Shown) -> None:
+def test_unpaid_end_says_nothing_was_charged(ending: Ending, shown: Shown) -> None:
     said = shown(Ended(server="my tools", ending=ending, kind="payment")).said()
     assert "nothing was charged" in said
     assert "Nothing was shared with your assistant" in said
 
 
 @pytest.mark.parametrize("ending", ["declined", "cancelled", "expired"])
-def test_money_that_was_sent_at_the_last_moment_counts(ending: Ending, shown: Shown) -> None:
+def test_end_page_says_to_continue_before_paying_again(ending: Ending, shown: Shown) -> None:
     said = shown(Ended(server="my tools", ending=ending, kind="payment")).said()
     assert "ask your assistant to continue before you pay again" in said
 
 
-def test_a_failed_payment_does_not_promise_what_only_the_bank_knows(shown: Shown) -> None:
+def test_failed_payment_does_not_promise_nothing_was_charged(shown: Shown) -> None:
     said = shown(Ended(server="my tools", ending="failed", kind="payment")).said()
     assert "as far as we know nothing was charged" in said
     assert "Tell the operator of this server before you pay again." in said
 
 
 @pytest.mark.parametrize(("kept", "words"), [(True, "doesn't ask again"), (False, "it is deleted")])
-def test_a_saved_secret_says_how_long_it_is_kept(
+def test_saved_secret_page_says_how_long_secret_is_stored(
     kept: bool,
     words: str,
     shown: Shown,
@@ -206,7 +204,7 @@ def test_a_saved_secret_says_how_long_it_is_kept(
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_strangers_words_leave_the_price_and_the_buttons(
+def test_hostile_text_does_not_change_price_or_buttons(
     text: str, start: StartPayment, shown: Shown
 ) -> None:
     page = shown(replace(start, server=text, tool=text, what=text, seller=text))
@@ -216,13 +214,13 @@ def test_a_strangers_words_leave_the_price_and_the_buttons(
     assert page.text("button") == "Continue to paymentDecline"
 
 
-def test_home_says_that_the_sandbox_is_on_only_when_it_is(shown: Shown) -> None:
+def test_home_mentions_sandbox_only_if_enabled(shown: Shown) -> None:
     home = usual(Home)
     assert "http://127.0.0.1:8766" in shown(home).text("code")
     assert "sandbox" not in shown(replace(home, sandbox_url=None)).text().lower()
 
 
-def test_home_gives_a_desktop_client_a_command_of_its_own(shown: Shown) -> None:
+def test_home_shows_command_for_desktop_client(shown: Shown) -> None:
     home = usual(Home)
     assert home.desktop_settings in shown(home).text("pre")
     assert '"command": "elicit"' in home.desktop_settings
@@ -232,9 +230,7 @@ def test_home_gives_a_desktop_client_a_command_of_its_own(shown: Shown) -> None:
 @pytest.mark.parametrize(
     "view", [StartPayment, DonePayment, NotPaid, PaymentPending, PaymentOver, PaymentsPage]
 )
-def test_a_price_stands_apart_from_the_sentence_and_no_machine_translates_it(
-    view: type[Any], shown: Shown
-) -> None:
+def test_price_is_isolated_and_not_translated(view: type[Any], shown: Shown) -> None:
     page = shown(usual(view))
     prices = [each for each in page.named("bdi") if each.get("class") == "price"]
     assert prices != []
@@ -242,9 +238,7 @@ def test_a_price_stands_apart_from_the_sentence_and_no_machine_translates_it(
 
 
 @pytest.mark.parametrize(("is_test", "other"), [(True, "with real money"), (False, "as a test")])
-def test_what_was_paid_otherwise_is_not_called_free_of_money(
-    is_test: bool, other: str, shown: Shown
-) -> None:
+def test_unexpected_payment_is_not_called_free(is_test: bool, other: str, shown: Shown) -> None:
     view = usual(PaymentPending, is_otherwise=True, is_test=is_test, price="9.00 €")
     page = shown(view)
     said = page.said()
@@ -256,7 +250,9 @@ def test_what_was_paid_otherwise_is_not_called_free_of_money(
 
 
 @pytest.mark.parametrize("because", get_args(Stays))
-def test_whoever_is_to_name_the_receipt_reads_it_there(because: Stays, shown: Shown) -> None:
+def test_unrefunded_page_shows_receipt_if_person_has_to_name_receipt(
+    because: Stays, shown: Shown
+) -> None:
     view = NotGivenBack(server="my tools", because=because, receipt="rcp_4Qm2ZkT9")
     page = shown(view)
     assert ("rcp_4Qm2ZkT9" in page.text("code")) == ("name the receipt" in page.said())

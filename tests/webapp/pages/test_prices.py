@@ -29,7 +29,7 @@ async def shop() -> AsyncIterator[Shop]:
     ],
     ids=range(6),
 )
-async def test_every_page_of_a_payment_says_the_price_as_the_person_writes_it(
+async def test_every_payment_page_shows_price_in_language_of_person(
     shop: Shop, accepted: str, price: str
 ) -> None:
     async with buying(shop) as buy:
@@ -46,7 +46,7 @@ async def test_every_page_of_a_payment_says_the_price_as_the_person_writes_it(
         assert listed.headers["cache-control"] == "no-store"
 
 
-async def test_two_people_at_one_link_are_told_the_same_amount(shop: Shop) -> None:
+async def test_two_people_at_same_link_see_same_amount(shop: Shop) -> None:
     async with buying(shop) as buy:
         for accepted, price in (("de", "123.456,78 €"), ("en", "€123,456.78")):
             page = await buy.person.browser.get(buy.link, headers={"accept-language": accepted})
@@ -54,14 +54,14 @@ async def test_two_people_at_one_link_are_told_the_same_amount(shop: Shop) -> No
             assert page.headers["cache-control"] == "no-store"
 
 
-async def test_several_lines_of_the_header_are_one_list(shop: Shop) -> None:
+async def test_several_accept_language_lines_are_combined(shop: Shop) -> None:
     async with buying(shop) as buy:
         lines = [("accept-language", "tlh"), ("accept-language", "de;q=0.1, en;q=0.2")]
         page = await buy.person.browser.get(buy.link, headers=httpx.Headers(lines))
         assert "€123,456.78" in page.text
 
 
-async def test_what_came_back_is_said_the_same_way(shop: Shop) -> None:
+async def test_refunds_are_shown_in_locale_of_person(shop: Shop) -> None:
     async with buying(shop) as buy:
         buy.person.browser.headers["accept-language"] = "de"
         await give_up(shop, buy)

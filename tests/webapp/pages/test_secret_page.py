@@ -103,7 +103,7 @@ def posted(site: Site) -> list[tuple[str, dict[str, list[str]]]]:
     ]
 
 
-async def test_every_control_has_its_name_its_help_and_its_fault(
+async def test_every_control_has_label_description_and_error(
     pages: Renderer, browser: Browser
 ) -> None:
     site = own_site(pages.render(view(schema_for(Acme), WRONG)))
@@ -126,7 +126,7 @@ async def test_every_control_has_its_name_its_help_and_its_fault(
     await page.close()
 
 
-async def test_faults_are_told_first_and_lead_to_their_fields(
+async def test_errors_are_announced_first_and_link_to_fields(
     pages: Renderer, browser: Browser
 ) -> None:
     site = own_site(pages.render(view(schema_for(Acme), WRONG)))
@@ -144,7 +144,7 @@ async def test_faults_are_told_first_and_lead_to_their_fields(
         await context.close()
 
 
-async def test_a_secret_is_never_sent_back(pages: Renderer) -> None:
+async def test_submitted_secret_is_never_sent_back(pages: Renderer) -> None:
     html = pages.render(view(schema_for(Acme), WRONG))
     assert "sesame" not in html
     # finding: XP2
@@ -154,7 +154,7 @@ async def test_a_secret_is_never_sent_back(pages: Renderer) -> None:
     assert "sesame" not in repr(again)
 
 
-async def test_a_form_without_a_fault_shows_no_summary(pages: Renderer, browser: Browser) -> None:
+async def test_form_without_error_shows_no_summary(pages: Renderer, browser: Browser) -> None:
     site = own_site(pages.render(view(schema_for(Acme))))
     page = await opened(site, browser)
     await expect(page.get_by_role("alert")).to_have_count(0)
@@ -164,7 +164,7 @@ async def test_a_form_without_a_fault_shows_no_summary(pages: Renderer, browser:
     await page.close()
 
 
-async def test_only_a_secret_is_hidden_and_the_rest_has_its_default(
+async def test_secrets_are_hidden_and_other_fields_have_defaults(
     pages: Renderer, browser: Browser
 ) -> None:
     # finding: XP2
@@ -184,7 +184,7 @@ async def test_only_a_secret_is_hidden_and_the_rest_has_its_default(
     await page.close()
 
 
-async def test_a_screen_reader_is_given_no_letter_of_a_secret(
+async def test_screen_reader_receives_no_character_of_secret(
     pages: Renderer, browser: Browser
 ) -> None:
     # finding: XP1
@@ -204,7 +204,7 @@ async def test_a_screen_reader_is_given_no_letter_of_a_secret(
     await page.close()
 
 
-async def test_pasted_lines_arrive_as_they_were_until_something_else_is_typed(
+async def test_pasted_lines_are_submitted_unchanged_until_edited(
     pages: Renderer, browser: Browser
 ) -> None:
     # finding: XP1
@@ -220,7 +220,7 @@ async def test_pasted_lines_arrive_as_they_were_until_something_else_is_typed(
         await page.close()
 
 
-async def test_a_secret_of_several_lines_is_seen_and_the_page_says_so(
+async def test_multiline_secret_is_visible_and_page_says_so(
     pages: Renderer, browser: Browser
 ) -> None:
     # finding: XP1
@@ -245,7 +245,7 @@ async def test_a_secret_of_several_lines_is_seen_and_the_page_says_so(
 
 
 @pytest.mark.parametrize("with_script", [True, False])
-async def test_what_is_filled_in_arrives_as_it_was_meant(
+async def test_filled_form_is_submitted_as_intended(
     with_script: bool, pages: Renderer, browser: Browser
 ) -> None:
     schema = schema_for(Acme)
@@ -278,7 +278,7 @@ async def test_what_is_filled_in_arrives_as_it_was_meant(
     await context.close()
 
 
-async def test_no_is_said_without_filling_anything_in(pages: Renderer, browser: Browser) -> None:
+async def test_decline_needs_no_input(pages: Renderer, browser: Browser) -> None:
     site = own_site(pages.render(view(schema_for())))
     page = await opened(site, browser)
     async with page.expect_request(lambda request: request.method == "POST"):
@@ -287,7 +287,7 @@ async def test_no_is_said_without_filling_anything_in(pages: Renderer, browser: 
     await page.close()
 
 
-async def test_a_secret_can_be_shown_and_is_hidden_again_when_it_goes(
+async def test_secret_can_be_revealed_and_is_hidden_on_submit(
     pages: Renderer, browser: Browser
 ) -> None:
     site = own_site(pages.render(view(schema_for())))
@@ -309,7 +309,9 @@ async def test_a_secret_can_be_shown_and_is_hidden_again_when_it_goes(
     await page.close()
 
 
-async def test_without_script_nothing_offers_to_show(pages: Renderer, browser: Browser) -> None:
+async def test_reveal_button_is_hidden_without_javascript(
+    pages: Renderer, browser: Browser
+) -> None:
     site = own_site(pages.render(view(schema_for())))
     context = await browser.new_context(java_script_enabled=False)
     page = await context.new_page()
@@ -320,7 +322,7 @@ async def test_without_script_nothing_offers_to_show(pages: Renderer, browser: B
     await context.close()
 
 
-async def test_no_browser_fills_in_a_password_of_its_own(pages: Renderer, browser: Browser) -> None:
+async def test_browser_does_not_autofill_password(pages: Renderer, browser: Browser) -> None:
     site = own_site(pages.render(view(schema_for(Acme))))
     page = await opened(site, browser)
     key = page.get_by_role("textbox", name="API key")
@@ -347,7 +349,7 @@ def hostile_schema(text: str) -> Schema[Any]:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_strangers_words_stay_words_on_a_small_phone(
+async def test_hostile_text_stays_text_on_small_phone(
     name: str, pages: Renderer, browser: Browser
 ) -> None:
     # A schema cannot contain a lone surrogate, and limits the length of a text.
@@ -364,7 +366,7 @@ async def test_strangers_words_stay_words_on_a_small_phone(
     await page.close()
 
 
-async def test_the_page_fits_and_can_be_pressed_in_both_schemes(
+async def test_page_fits_and_has_large_targets_in_both_schemes(
     pages: Renderer, browser: Browser
 ) -> None:
     for sent in (None, WRONG):

@@ -37,7 +37,7 @@ AS_FOR_USERS = {
 
 @pytest.mark.parametrize("view", [view for view in VIEWS if view not in OTHERS])
 @pytest.mark.parametrize("changes", [{}, {"is_late": True}, {"code": None, "form": None}])
-def test_no_page_for_a_user_speaks_of_an_assistant(
+def test_page_for_user_does_not_mention_assistant(
     view: type[View], changes: dict[str, object], shown: Shown
 ) -> None:
     if "form" in changes and "Start" in view.__name__:
@@ -46,13 +46,13 @@ def test_no_page_for_a_user_speaks_of_an_assistant(
     assert not re.search(r"\bassistants?\b|\bchat\b|\bmodel\b", words)
 
 
-def test_who_asks_is_the_application(shown: Shown) -> None:
+def test_page_for_user_names_application_as_asker(shown: Shown) -> None:
     words = shown(usual(StartUrl, for_user=True)).text()
     assert "asks for this because you started something there" in words
     assert "book_a_table" not in words
 
 
-def test_the_way_on_is_where_the_application_has_people_sign_in(shown: Shown) -> None:
+def test_page_for_user_links_to_sign_in_of_application(shown: Shown) -> None:
     for page in (
         shown(usual(BeforeOpener, for_user=True, sign_in=None, code=None)),
         shown(usual(SomeoneElse, for_user=True, sign_in=None)),

@@ -23,7 +23,7 @@ def start() -> StartUrl:
     return usual(StartUrl)
 
 
-def test_every_page_is_whole_and_can_be_sent(any_view: View, pages: Renderer) -> None:
+def test_every_page_is_complete_and_encodable(any_view: View, pages: Renderer) -> None:
     html = pages.render(any_view)
     page = Page(html)
     assert html.encode().startswith(b"<!doctype html>")
@@ -40,7 +40,7 @@ def test_headings_are_in_order(any_view: View, shown: Shown) -> None:
     assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
 
 
-def test_nothing_is_inline_and_nothing_comes_from_elsewhere(any_view: View, shown: Shown) -> None:
+def test_page_has_no_inline_code_and_no_external_resources(any_view: View, shown: Shown) -> None:
     page = shown(any_view)
     assert page.named("style") == []
     assert page.named("script") == [{"src": "/static/elicit.js", "defer": ""}]
@@ -55,7 +55,7 @@ def test_nothing_is_inline_and_nothing_comes_from_elsewhere(any_view: View, show
             assert re.match(r"/(?!/)", attributes.get(name, "/"))
 
 
-def test_strangers_words_become_neither_elements_nor_order(
+def test_hostile_text_creates_no_elements_and_no_reordering(
     hostile_view: View, pages: Renderer
 ) -> None:
     html, tame = pages.render(hostile_view), pages.render(usual(type(hostile_view)))
@@ -64,15 +64,13 @@ def test_strangers_words_become_neither_elements_nor_order(
     assert not re.search(r"[\u2066-\u2069\ufeff\ud800-\udfff\U000e0000-\U000e007f]", html)
 
 
-def test_words_of_our_trade_are_not_shown(usual_view: View, shown: Shown) -> None:
+def test_technical_terms_are_not_shown(usual_view: View, shown: Shown) -> None:
     words = shown(usual_view).text().lower()
     for word in ("elicitation", "oauth", "token", "callback"):
         assert word not in words
 
 
-def test_everything_that_changes_something_is_a_post_with_the_mark(
-    usual_view: View, shown: Shown
-) -> None:
+def test_every_form_is_post_with_csrf_token(usual_view: View, shown: Shown) -> None:
     page = shown(usual_view)
     forms = page.named("form")
     assert all(form["method"] == "post" for form in forms)
@@ -82,19 +80,19 @@ def test_everything_that_changes_something_is_a_post_with_the_mark(
     assert len(submits) == len(forms)
 
 
-def test_there_is_one_primary_button_at_most(usual_view: View, shown: Shown) -> None:
+def test_page_has_single_primary_button_at_most(usual_view: View, shown: Shown) -> None:
     classes = [attributes.get("class", "") for _, attributes in shown(usual_view).elements]
     assert sum("primary" in names.split() for names in classes) <= 1
 
 
-def test_every_field_that_is_seen_has_a_label(usual_view: View, shown: Shown) -> None:
+def test_every_visible_field_has_label(usual_view: View, shown: Shown) -> None:
     page = shown(usual_view)
     labelled = {label["for"] for label in page.named("label")}
     seen = [field for field in page.named("input") if field["type"] != "hidden"]
     assert all(field["id"] in labelled for field in seen)
 
 
-def test_the_start_page_says_who_why_where_next_what_how_long_and_no(
+def test_start_page_names_asker_reason_destination_time_and_decline(
     start: StartUrl, shown: Shown
 ) -> None:
     page = shown(start)
@@ -110,16 +108,14 @@ def test_the_start_page_says_who_why_where_next_what_how_long_and_no(
     assert "Decline" in body
 
 
-def test_the_tools_message_is_a_quotation_with_its_lines(start: StartUrl, shown: Shown) -> None:
+def test_message_of_tool_is_quoted_with_its_lines(start: StartUrl, shown: Shown) -> None:
     page = shown(start)
     assert page.text("blockquote") == start.message
     assert "blockquote" not in {tag for tag, _ in shown(replace(start, message=" \n")).elements}
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_quotation_has_a_bound_and_is_never_a_link(
-    text: str, start: StartUrl, shown: Shown
-) -> None:
+def test_quoted_message_is_limited_and_never_link(text: str, start: StartUrl, shown: Shown) -> None:
     page = shown(replace(start, message=text))
     quotation = page.text("blockquote")
     assert len(quotation) <= MESSAGE_AT_MOST
@@ -127,12 +123,12 @@ def test_a_quotation_has_a_bound_and_is_never_a_link(
     assert page.named("a") == []
 
 
-def test_a_direction_trick_leaves_a_trace(start: StartUrl, shown: Shown) -> None:
+def test_bidi_override_is_replaced_with_visible_character(start: StartUrl, shown: Shown) -> None:
     page = shown(replace(start, message="pay \u202e001 EUR"))
     assert page.text("blockquote") == "pay \ufffd001 EUR"
 
 
-def test_marks_piled_on_a_letter_do_not_cover_the_line_above(start: StartUrl, shown: Shown) -> None:
+def test_stacked_combining_marks_are_limited(start: StartUrl, shown: Shown) -> None:
     page = shown(replace(start, message="a" + "\u0301" * 400))
     assert page.text("blockquote") == "a" + "\u0301" * 3
 
@@ -152,7 +148,7 @@ def test_marks_piled_on_a_letter_do_not_cover_the_line_above(start: StartUrl, sh
         ("https://[bad", "https://[bad"),
     ],
 )
-def test_the_next_address_is_what_the_browser_will_open(
+def test_next_address_is_shown_as_browser_will_open_address(
     origin: str, named: str | None, start: StartUrl, shown: Shown
 ) -> None:
     page = shown(replace(start, origins=(origin,)))
@@ -162,9 +158,7 @@ def test_the_next_address_is_what_the_browser_will_open(
         assert section.split()[1] == named
 
 
-def test_a_long_address_is_shown_whole_below_but_not_on_the_button(
-    start: StartUrl, shown: Shown
-) -> None:
+def test_long_address_is_shown_completely_but_not_on_button(start: StartUrl, shown: Shown) -> None:
     host = ".".join(["accounts-google-com"] * 8 + ["evil", "example"])
     page = shown(replace(start, origins=(f"https://{host}",)))
     assert f"https://{host}" in page.text("section")
@@ -191,14 +185,14 @@ def test_several_addresses_are_all_shown(start: StartUrl, shown: Shown) -> None:
         (86400 * 3, "3 days ago"),
     ],
 )
-def test_past_time_is_told_in_words(passed: int, words: str, start: StartUrl, shown: Shown) -> None:
+def test_elapsed_time_is_shown_in_words(
+    passed: int, words: str, start: StartUrl, shown: Shown
+) -> None:
     view = replace(start, asked_at=NOW - timedelta(seconds=passed))
     assert f", {words}." in shown(view).text("p")
 
 
-def test_time_that_has_run_out_is_zero_and_another_day_is_named(
-    start: StartUrl, shown: Shown
-) -> None:
+def test_expired_time_is_zero_and_other_day_is_named(start: StartUrl, shown: Shown) -> None:
     late = shown(replace(start, expires_at=NOW - timedelta(seconds=3)))
     assert [e["data-left"] for e in late.named("span") if "data-left" in e] == ["0"]
     assert "0 seconds" in late.text("dd")
@@ -206,7 +200,7 @@ def test_time_that_has_run_out_is_zero_and_another_day_is_named(
     assert "3 days, until 2025-11-24 21:30 UTC" in long.text("dd")
 
 
-def test_the_waiting_page_announces_and_works_by_hand(pages: Renderer) -> None:
+def test_waiting_page_announces_status_and_works_without_javascript(pages: Renderer) -> None:
     page = Page(pages.render(usual(Waiting)))
     assert page.text("h1") == "Waiting for example.org…"
     (live,) = [element for element in page.named("p") if "data-live" in element]
@@ -220,26 +214,26 @@ def test_the_waiting_page_announces_and_works_by_hand(pages: Renderer) -> None:
 
 
 @pytest.mark.parametrize("ending", get_args(Ending))
-def test_an_ending_says_that_nothing_was_shared_or_charged(ending: Ending, shown: Shown) -> None:
+def test_ended_page_says_nothing_was_shared_or_charged(ending: Ending, shown: Shown) -> None:
     text = shown(Ended(server="my tools", ending=ending)).text("main")
     assert "Nothing was shared" in text
     assert "nothing was charged" in text
 
 
-def test_a_late_success_is_not_asked_for_twice(shown: Shown) -> None:
+def test_late_page_says_nothing_will_be_asked_twice(shown: Shown) -> None:
     text = shown(Late(server="my tools")).text("main")
     assert "Done. Ask your assistant to continue" in text
     assert "nothing is lost, and you will not be asked or charged again" in text
 
 
-def test_another_person_and_another_browser_are_told_apart(shown: Shown) -> None:
+def test_pages_distinguish_other_person_from_other_browser(shown: Shown) -> None:
     person = shown(SomeoneElse(server="my tools", other="person")).text("h1")
     browser = shown(SomeoneElse(server="my tools", other="browser")).text("h1")
     assert person == "This link belongs to someone else"
     assert browser == "This link was opened in another browser"
 
 
-def test_before_the_opener_is_known_no_detail_can_be_given() -> None:
+def test_views_before_identification_cannot_contain_details() -> None:
     told = {
         field.name for view in (BeforeOpener, SignInButton, CodeButton) for field in fields(view)
     }
@@ -248,7 +242,7 @@ def test_before_the_opener_is_known_no_detail_can_be_given() -> None:
     }
 
 
-def test_home_gives_settings_that_programs_can_read(shown: Shown) -> None:
+def test_home_shows_settings_which_programs_can_parse(shown: Shown) -> None:
     home = Home(server="O'Brien & <Söhne>", mcp_url="http://127.0.0.1:8765/mcp?a=1&b='2'", tools=())
     text = shown(home).text("pre")
     assert home.vscode_settings in text
@@ -256,7 +250,7 @@ def test_home_gives_settings_that_programs_can_read(shown: Shown) -> None:
     assert "claude mcp add --transport http o-brien-s-hne 'http://127.0.0.1:8765/mcp?a=1" in text
 
 
-def test_an_operators_folder_replaces_single_pages(tmp_path, start: StartUrl) -> None:
+def test_folder_of_operator_replaces_single_templates(tmp_path, start: StartUrl) -> None:
     # parity: L12
     (tmp_path / "done.html").write_text(
         '{% extends "notice.html" %}{% block title %}All set, {{ view.server }}{% endblock %}'
@@ -274,7 +268,7 @@ def test_every_template_is_used() -> None:
     assert [path.name for path in templates if f'"{path.name}"' not in words] == []
 
 
-def test_an_inbox_with_older_requests_does_not_say_that_nothing_waits(shown: Shown) -> None:
+def test_inbox_with_older_requests_does_not_say_nothing_is_waiting(shown: Shown) -> None:
     inbox = usual(InboxPage)
     (full,) = inbox.lists
     latest = shown(replace(inbox, lists=(replace(full, waiting=()),))).text("main")

@@ -53,7 +53,7 @@ async def kept_there(shop: Shop, buy: Buying) -> str:
 
 
 @pytest.mark.parametrize("heard", [0, 1, 2, 3])
-async def test_dispute_is_where_the_provider_says_it_is_whichever_event_arrives(
+async def test_dispute_takes_the_providers_current_state_whichever_event_arrives(
     shop: Shop, heard: int
 ) -> None:
     # finding: XM3
@@ -67,7 +67,7 @@ async def test_dispute_is_where_the_provider_says_it_is_whichever_event_arrives(
         assert await buy.again() == "paid 9.00 EUR"
 
 
-async def test_lost_dispute_that_is_appealed_and_won_in_events_alone_counts_as_won(
+async def test_lost_dispute_with_a_won_appeal_counts_as_won(
     shop: Shop,
 ) -> None:
     # finding: XM3
@@ -82,7 +82,7 @@ async def test_lost_dispute_that_is_appealed_and_won_in_events_alone_counts_as_w
             assert await shop.ledger() == ["open" if status == "won" else "disputed"]
 
 
-async def test_inquiry_takes_nothing_and_a_call_gets_the_receipt(shop: Shop) -> None:
+async def test_bank_inquiry_leaves_the_payment_usable(shop: Shop) -> None:
     # finding: XM4
     async with buying(shop) as buy:
         there = await kept_there(shop, buy)
@@ -102,7 +102,7 @@ async def test_inquiry_takes_nothing_and_a_call_gets_the_receipt(shop: Shop) -> 
         assert not (await listed(shop)).is_open
 
 
-async def test_dispute_of_a_part_takes_that_part(shop: Shop) -> None:
+async def test_partial_dispute_withdraws_only_the_disputed_amount(shop: Shop) -> None:
     # finding: XM4
     async with buying(shop) as buy:
         there = await kept_there(shop, buy)
@@ -125,7 +125,7 @@ async def test_dispute_of_a_part_takes_that_part(shop: Shop) -> None:
         assert "Your bank has taken back" in page.text
 
 
-async def test_dispute_of_what_is_left_after_a_part_refund_is_of_all(shop: Shop) -> None:
+async def test_dispute_of_the_rest_after_a_partial_refund_disputes_the_payment(shop: Shop) -> None:
     # finding: XM4
     async with buying(shop) as buy:
         there = await kept_there(shop, buy)
@@ -141,7 +141,7 @@ async def test_dispute_of_what_is_left_after_a_part_refund_is_of_all(shop: Shop)
 
 @pytest.mark.parametrize("is_told", [True, False])
 @pytest.mark.parametrize("amount", [None, "3.00"])
-async def test_refund_that_fails_later_is_owed_and_can_be_made_again(
+async def test_refund_that_fails_later_is_listed_as_owed_and_can_be_repeated(
     shop: Shop, amount: str | None, *, is_told: bool
 ) -> None:
     # finding: XM6
@@ -168,7 +168,7 @@ async def test_refund_that_fails_later_is_owed_and_can_be_made_again(
         assert len(set(shop.line.keys[-2:])) == 2
 
 
-async def test_refund_that_failed_is_found_by_the_command_that_refunds(shop: Shop) -> None:
+async def test_refund_command_detects_a_failed_refund_and_refunds_again(shop: Shop) -> None:
     # finding: XM6
     async with buying(shop) as buy:
         there = await kept_there(shop, buy)
@@ -180,7 +180,7 @@ async def test_refund_that_failed_is_found_by_the_command_that_refunds(shop: Sho
         assert "was refunded on" in await given_back(shop)
 
 
-async def test_refund_that_is_pending_is_said_to_be(shop: Shop) -> None:
+async def test_pending_refund_is_shown_as_pending_until_its_arrival(shop: Shop) -> None:
     # finding: XM6
     async with buying(shop) as buy:
         there = await kept_there(shop, buy)
@@ -196,7 +196,7 @@ async def test_refund_that_is_pending_is_said_to_be(shop: Shop) -> None:
         assert (await listed(shop)).standing == "refunded"
 
 
-async def test_operator_ends_what_a_failed_refund_owes(shop: Shop) -> None:
+async def test_operator_can_close_a_failed_refund_as_done(shop: Shop) -> None:
     # finding: XM6
     async with buying(shop) as buy:
         there = await kept_there(shop, buy)
@@ -212,7 +212,7 @@ async def test_operator_ends_what_a_failed_refund_owes(shop: Shop) -> None:
         assert await shop.ledger() == ["refunded"]
 
 
-async def test_refund_that_failed_before_it_counted_takes_nothing_from_a_later_one(
+async def test_failure_event_of_an_earlier_refund_does_not_undo_a_later_refund(
     shop: Shop,
 ) -> None:
     # finding: XM6
@@ -245,7 +245,7 @@ ORDINARY = {
 
 
 @pytest.mark.parametrize("kind", list(ORDINARY))
-async def test_our_own_ordinary_events_are_not_foreign(
+async def test_routine_events_of_our_own_sales_are_accepted_without_warnings(
     shop: Shop, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     # finding: XM7
@@ -272,7 +272,7 @@ async def test_our_own_ordinary_events_are_not_foreign(
 # A different amount was paid, or the provider sends an unknown status.
 
 
-async def test_model_hears_at_once_that_another_amount_was_paid(shop: Shop) -> None:
+async def test_model_sees_at_once_that_a_different_amount_was_paid(shop: Shop) -> None:
     # finding: XM8
     async with buying(shop) as buy:
         await buy.person.pay(buy.link)
@@ -288,7 +288,7 @@ async def test_model_hears_at_once_that_another_amount_was_paid(shop: Shop) -> N
         assert not buy.caller.has_links_left
 
 
-async def test_unknown_word_about_what_is_not_ours_is_ignored(shop: Shop) -> None:
+async def test_unknown_status_in_an_event_of_another_product_is_accepted(shop: Shop) -> None:
     # finding: XM10
     other = await shop.make_session(client_reference_id="another-product")
     for number, words in enumerate(({"payment_status": "escrowed"}, {"status": "parked"})):
@@ -296,7 +296,7 @@ async def test_unknown_word_about_what_is_not_ours_is_ignored(shop: Shop) -> Non
         assert answer.status_code == 200
 
 
-async def test_unknown_word_about_ours_is_asked_about_and_said(
+async def test_unknown_status_of_our_payment_is_logged_and_checked_at_the_provider(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     # finding: XM10

@@ -154,7 +154,9 @@ async def booked(shop: Shop) -> AsyncIterator[Books]:
             yield books
 
 
-async def test_books_tell_the_truth_at_each_step_after_the_sale(shop: Shop) -> None:
+async def test_payment_reports_match_the_documented_table_at_each_step_after_the_sale(
+    shop: Shop,
+) -> None:
     # finding: XM3, XM4, XM6
     async with booked(shop) as books:
         await books.write("the person pays, and the tool fails")

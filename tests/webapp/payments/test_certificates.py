@@ -102,7 +102,7 @@ def host() -> Host:
     return Host()
 
 
-async def test_whoever_names_certificates_that_are_not_there_holds_back_nobody_else(
+async def test_sender_of_invented_certificate_names_is_limited_and_others_are_not(
     host: Host,
 ) -> None:
     certificates = await host.process()
@@ -116,7 +116,7 @@ async def test_whoever_names_certificates_that_are_not_there_holds_back_nobody_e
     assert await host.invented(certificates, "Y2") == "too often"
 
 
-async def test_a_certificate_that_was_good_is_there_after_a_restart(host: Host) -> None:
+async def test_verified_certificate_is_still_stored_after_a_restart(host: Host) -> None:
     await host.genuine(await host.process())
     restarted = await host.process()
     for number in range(FETCHES_AT_ONCE):  # each from another address, up to the common limit
@@ -127,7 +127,7 @@ async def test_a_certificate_that_was_good_is_there_after_a_restart(host: Host) 
     assert host.fetched.count("GENUINE") == 1
 
 
-async def test_what_only_a_stranger_signed_with_is_not_kept(host: Host) -> None:
+async def test_certificate_signed_by_an_unknown_authority_is_not_stored(host: Host) -> None:
     host.signer = issued("Thief", by=issued("Thieves", is_authority=True), key=rsa_key())
     certificates = await host.process()
     with pytest.raises(Unverified):
@@ -135,14 +135,18 @@ async def test_what_only_a_stranger_signed_with_is_not_kept(host: Host) -> None:
     assert await host.store.list(KIND) == []
 
 
-async def test_a_good_certificate_is_kept_though_the_delivery_is_not_for_us(host: Host) -> None:
+async def test_valid_certificate_is_stored_even_if_the_delivery_is_for_another_webhook(
+    host: Host,
+) -> None:
     with pytest.raises(Unverified):
         await host.genuine(await host.process(), webhook_id="another")
     host.is_gone = True
     assert (await host.genuine(await host.process())).body == BODY
 
 
-async def test_one_that_has_run_out_is_fetched_anew_whoever_else_names_others(host: Host) -> None:
+async def test_expired_certificate_is_fetched_again_even_if_the_fetch_limit_is_used_up(
+    host: Host,
+) -> None:
     until = host.clock() + timedelta(days=1)
     host.signer = issued(PAYPAL_SANDBOX.certificate_name, by=root(), key=rsa_key(), until=until)
     await host.genuine(await host.process())
@@ -156,7 +160,7 @@ async def test_one_that_has_run_out_is_fetched_anew_whoever_else_names_others(ho
     assert (await host.genuine(await host.process())).body == BODY, "the new one is kept"
 
 
-async def test_what_was_changed_in_the_store_is_fetched_anew(host: Host) -> None:
+async def test_certificate_changed_in_the_store_is_fetched_again(host: Host) -> None:
     await host.genuine(await host.process())
     (record,) = await host.store.list(KIND)
     changed = bytes([record.sealed[0] ^ 1]) + record.sealed[1:]
@@ -165,7 +169,7 @@ async def test_what_was_changed_in_the_store_is_fetched_anew(host: Host) -> None
     assert host.fetched.count("GENUINE") == 2
 
 
-async def test_it_is_sealed_and_erased_in_the_end(host: Host) -> None:
+async def test_stored_certificate_is_encrypted_and_has_an_erase_date(host: Host) -> None:
     await host.genuine(await host.process())
     (record,) = await host.store.list(KIND)
     assert record.owner == SERVICE

@@ -250,7 +250,7 @@ TestDeclaredBesideModel.settings = settings(
 )
 
 
-def test_what_generated_tests_find_in_one_run_is_not_in_the_next() -> None:
+def test_hypothesis_example_database_is_disabled() -> None:
     # finding: T3
     assert settings.default is not None
     assert settings.default.database is None

@@ -58,7 +58,7 @@ async def asked_about(payment_env: PaymentEnv, asked: Elicitation) -> list[Recei
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-async def test_an_older_notice_does_not_end_a_claim(
+async def test_older_notice_does_not_end_a_dispute(
     payment_env: PaymentEnv, acme: Acme, order: tuple[int, ...]
 ) -> None:
     await begun(payment_env)
@@ -75,7 +75,7 @@ async def test_an_older_notice_does_not_end_a_claim(
 @pytest.mark.parametrize(
     ("gone", "status"), [({"refunded": 900}, REFUNDED), ({"charged_back": 900}, DISPUTED)]
 )
-async def test_what_is_gone_again_has_its_row_whichever_is_told_first(
+async def test_refund_or_chargeback_gets_the_same_ledger_status_in_any_event_order(
     payment_env: PaymentEnv,
     acme: Acme,
     gone: dict[str, Any],
@@ -98,7 +98,7 @@ async def test_what_is_gone_again_has_its_row_whichever_is_told_first(
 
 @pytest.mark.parametrize("is_asked", [False, True])
 @pytest.mark.parametrize("gone", [{"refunded": 300}, {"refunded": 900}, {"charged_back": 100}])
-async def test_what_is_gone_when_the_payment_is_told_is_in_the_first_row_that_is_written(
+async def test_refund_or_chargeback_known_at_payment_is_in_the_first_ledger_row(
     payment_env: PaymentEnv, acme: Acme, gone: dict[str, Any], *, is_asked: bool
 ) -> None:
     # finding: M1
@@ -131,7 +131,7 @@ async def test_an_older_event_that_is_replayed_changes_nothing(
     assert await ledger(payment_env) == [DISPUTED]
 
 
-async def test_a_claim_that_the_news_opened_is_ended_by_none_but_them(
+async def test_dispute_opened_by_an_event_is_ended_only_by_an_event(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
@@ -145,7 +145,7 @@ async def test_a_claim_that_the_news_opened_is_ended_by_none_but_them(
     assert await ledger(payment_env) == [OPEN]
 
 
-async def test_a_claim_that_comes_just_when_a_refund_is_begun_stops_it(
+async def test_dispute_arriving_as_a_refund_starts_stops_the_refund(
     acme: Acme, tmp_path: Path
 ) -> None:
     store = Interrupted()
@@ -207,7 +207,7 @@ async def rows_of(told: list[dict[str, Any]], *, folder: Path) -> list[Payment]:
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(told=st.lists(st.sampled_from(KINDS), max_size=4), data=st.data())
-async def test_notices_in_any_order_and_again_lead_to_the_same_row(
+async def test_repeated_notices_in_any_order_lead_to_the_same_ledger_row(
     tmp_path: Path, told: list[dict[str, Any]], data: st.DataObject
 ) -> None:
     straight = [KINDS[0], *told]
@@ -220,7 +220,7 @@ async def test_notices_in_any_order_and_again_lead_to_the_same_row(
 
 
 @pytest.mark.parametrize("kind", ["claim.opened", "claim.lost"])
-async def test_a_provider_that_tells_of_no_claims_ends_none_when_it_is_asked(
+async def test_provider_reply_without_dispute_data_does_not_end_a_dispute(
     other: PaymentEnv, orchard: Orchard, kind: str
 ) -> None:
     asked = await other.begun()
@@ -233,7 +233,7 @@ async def test_a_provider_that_tells_of_no_claims_ends_none_when_it_is_asked(
 
 
 @pytest.mark.parametrize("kinds", [("claim.lost", "claim.won"), ("claim.won", "claim.lost")])
-async def test_claim_that_was_won_is_over_in_either_order(
+async def test_won_dispute_is_closed_in_either_event_order(
     payment_env: PaymentEnv, acme: Acme, kinds: tuple[str, str]
 ) -> None:
     await begun(payment_env)
@@ -244,7 +244,9 @@ async def test_claim_that_was_won_is_over_in_either_order(
     assert await ledger(payment_env) == [OPEN]
 
 
-async def test_money_that_is_gone_is_not_refunded(payment_env: PaymentEnv, acme: Acme) -> None:
+async def test_payment_withdrawn_by_a_dispute_event_is_not_refunded(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
     asked = await begun(payment_env)
     await tell(payment_env, acme.pay())
     gone = acme.event().replace(b"checkout.updated", b"claim.gone")

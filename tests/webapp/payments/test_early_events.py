@@ -63,7 +63,7 @@ async def received(answer: httpx.Response) -> str:
 
 
 @pytest.mark.parametrize(("ends", "stands"), [("won", "open"), ("lost", "disputed")])
-async def test_a_claim_ends_though_its_evidence_is_longer_than_what_is_kept(
+async def test_dispute_ends_even_if_its_evidence_is_longer_than_the_stored_body(
     shop: Shop, ends: str, stands: str
 ) -> None:
     async with buying(shop) as buy:
@@ -77,7 +77,7 @@ async def test_a_claim_ends_though_its_evidence_is_longer_than_what_is_kept(
         assert await shop.ledger() == [stands]
 
 
-async def test_a_long_claim_that_was_about_nothing_known_is_replayed_by_what_it_said(
+async def test_replayed_long_dispute_of_an_unknown_payment_stays_unknown(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -90,7 +90,7 @@ async def test_a_long_claim_that_was_about_nothing_known_is_replayed_by_what_it_
         assert await shop.ledger() == ["open"]
 
 
-async def test_a_long_event_that_overtakes_the_reply_waits_for_it(
+async def test_long_event_that_arrives_before_the_checkout_reply_waits_for_the_reply(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     async def overtake(checkout: dict[str, Any]) -> None:
@@ -109,7 +109,7 @@ async def test_a_long_event_that_overtakes_the_reply_waits_for_it(
     assert hook.said.session.url is None
 
 
-async def test_an_event_that_waits_for_its_session_asks_the_provider_less_and_less_often(
+async def test_event_waiting_for_its_session_polls_the_provider_with_backoff(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await payment_env.asked()
@@ -146,7 +146,7 @@ def lost(acme: Acme) -> bytes:
     return event.replace(b"checkout.updated", b"claim.lost")
 
 
-async def test_a_claim_that_comes_before_its_payment_waits_for_it_and_counts(
+async def test_dispute_that_arrives_before_its_payment_is_applied_to_the_payment(
     claims_env: PaymentEnv, acme: Acme
 ) -> None:
     await begun(claims_env)
@@ -161,7 +161,7 @@ async def test_a_claim_that_comes_before_its_payment_waits_for_it_and_counts(
     assert acme.refunds == {}
 
 
-async def test_so_it_does_when_another_process_was_told_of_the_claim(
+async def test_early_dispute_received_by_another_process_is_applied_to_the_payment(
     claims_env: PaymentEnv, acme: Acme
 ) -> None:
     await begun(claims_env)
@@ -178,7 +178,7 @@ async def test_so_it_does_when_another_process_was_told_of_the_claim(
     assert await ledger(claims_env) == [ReceiptStatus.DISPUTED]
 
 
-async def test_a_payment_that_comes_days_after_the_claim_is_claimed_at_once(
+async def test_payment_arriving_days_after_its_dispute_is_disputed_at_once(
     claims_env: PaymentEnv, acme: Acme
 ) -> None:
     await begun(claims_env)
@@ -192,7 +192,7 @@ async def test_a_payment_that_comes_days_after_the_claim_is_claimed_at_once(
     assert await ledger(claims_env) == [ReceiptStatus.DISPUTED]
 
 
-async def test_news_that_wait_ask_the_provider_less_and_less_often_and_not_for_ever(
+async def test_waiting_dispute_event_polls_with_backoff_and_is_finally_erased(
     claims_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(claims_env)
@@ -218,7 +218,7 @@ async def used(payment_env: PaymentEnv, acme: Acme) -> Elicitation:
     return asked
 
 
-async def test_what_a_bank_takes_when_the_question_is_erased_is_heard(
+async def test_dispute_after_the_question_was_erased_is_applied(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     await erased(payment_env, await used(payment_env, acme))
@@ -231,14 +231,16 @@ async def test_what_a_bank_takes_when_the_question_is_erased_is_heard(
     assert await ledger(payment_env) == [ReceiptStatus.DISPUTED]
 
 
-async def test_so_is_what_the_provider_gave_back(payment_env: PaymentEnv, acme: Acme) -> None:
+async def test_refund_after_the_question_was_erased_is_applied(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
     await erased(payment_env, await used(payment_env, acme))
     assert await received(await tell(payment_env, acme.event(refunded=300), id="msg_2")) == "spent"
     [payment] = await payment_env.service.kinds.payments.ledger.all()
     assert payment.refunded == 300
 
 
-async def test_what_was_bought_for_good_is_not_handed_out_when_a_bank_has_taken_it(
+async def test_disputed_permanent_purchase_is_not_reusable_after_its_question_was_erased(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     async def buy() -> Receipt:
@@ -269,7 +271,7 @@ async def test_what_was_bought_for_good_is_not_handed_out_when_a_bank_has_taken_
     "says",
     [{"charged_back": 900}, {"refunded": 100}, {"state": "failed"}, {"state": "closed"}, {}],
 )
-async def test_a_question_that_is_only_remembered_is_erased_and_its_event_is_kept(
+async def test_event_after_the_question_was_erased_is_stored_and_the_refund_stays(
     payment_env: PaymentEnv, acme: Acme, says: dict[str, Any]
 ) -> None:
     asked = await paid(payment_env, acme)
@@ -285,7 +287,7 @@ async def test_a_question_that_is_only_remembered_is_erased_and_its_event_is_kep
     ("says", "why"),
     [({"amount": 90}, "amount"), ({"currency": "USD"}, "currency"), ({"live": True}, "mode")],
 )
-async def test_what_contradicts_the_payment_of_an_erased_question_is_refused(
+async def test_event_that_contradicts_the_payment_of_an_erased_question_is_refused(
     payment_env: PaymentEnv, acme: Acme, says: dict[str, Any], why: str
 ) -> None:
     await erased(payment_env, await used(payment_env, acme))
@@ -295,7 +297,7 @@ async def test_what_contradicts_the_payment_of_an_erased_question_is_refused(
     assert await ledger(payment_env) == [ReceiptStatus.SPENT]
 
 
-async def test_what_is_paid_for_a_question_that_is_erased_is_a_line_for_the_operator(
+async def test_payment_for_an_erased_question_is_listed_for_the_operator(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
@@ -315,7 +317,7 @@ async def test_what_is_paid_for_a_question_that_is_erased_is_a_line_for_the_oper
     assert paid.what == "a payment whose question is erased"
 
 
-async def test_what_a_signed_event_says_was_paid_otherwise_is_such_a_line_too(
+async def test_signed_event_with_a_different_amount_is_listed_for_the_operator(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     await begun(payment_env)
@@ -324,7 +326,7 @@ async def test_what_a_signed_event_says_was_paid_otherwise_is_such_a_line_too(
     assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(payment_env)
 
 
-async def test_of_money_that_is_gone_again_nobody_has_to_be_told(
+async def test_refunded_or_failed_payment_for_an_erased_question_is_not_listed(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
@@ -338,7 +340,7 @@ async def test_of_money_that_is_gone_again_nobody_has_to_be_told(
 
 @pytest.mark.parametrize("days", [0, 29, 69])
 @pytest.mark.parametrize("is_known", [True, False])
-async def test_what_is_paid_for_a_question_that_this_store_never_had_is_such_a_line_too(
+async def test_payment_for_a_question_missing_from_the_store_is_listed_for_the_operator(
     payment_env: PaymentEnv, acme: Acme, *, is_known: bool, days: int
 ) -> None:
     """The store was restored from a backup that is older than the question or its owner."""
@@ -362,7 +364,7 @@ async def test_what_is_paid_for_a_question_that_this_store_never_had_is_such_a_l
     assert "check co-1 there" not in str(await still_open(payment_env))
 
 
-async def test_what_is_paid_for_something_else_at_our_account_is_unknown(
+async def test_payment_for_another_product_in_our_account_is_unknown(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
@@ -374,7 +376,7 @@ async def test_what_is_paid_for_something_else_at_our_account_is_unknown(
 # Mollie, whose hint names the payment and its owner.
 
 
-async def test_what_a_bank_takes_at_mollie_is_heard_when_the_question_is_erased() -> None:
+async def test_mollie_chargeback_after_the_question_was_erased_is_applied() -> None:
     provider = Mollie()
     seller = mollie("test_x", webhook_url="https://shop.example/webhooks/mollie")
     async with selling(seller, provider) as payment_env:

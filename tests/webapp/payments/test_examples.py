@@ -119,7 +119,7 @@ async def test_example_sells_and_refunds_as_its_file_says(tmp_path: Path, case: 
 
         refund = payment_env.service.kinds.payments.refunds.refund
         if case.refund is None:
-            with pytest.raises(NoRefunds, match="by hand at https://"):
+            with pytest.raises(NoRefunds, match="Refund it there: https://"):
                 await refund(payment.owner, payment.id, reason=None)
             return
         assert str((await refund(payment.owner, payment.id, reason=None)).price) == "9.00 EUR"

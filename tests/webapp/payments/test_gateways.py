@@ -55,7 +55,7 @@ async def test_pressing_continue_twice_leads_to_one_order(
     assert list(at_paypal.orders) == ["O1"]
 
 
-async def test_what_a_person_approved_at_paypal_is_taken_once_whatever_is_hinted(
+async def test_approved_paypal_order_is_captured_once_despite_repeated_webhooks(
     paypal_env: PaymentEnv, at_paypal: PayPal
 ) -> None:
     asked = await paypal_env.begun()
@@ -74,7 +74,7 @@ async def test_what_a_person_approved_at_paypal_is_taken_once_whatever_is_hinted
     assert await paypal_env.counts() == {}
 
 
-async def test_the_way_back_takes_what_was_approved_and_needs_no_webhook(
+async def test_approved_paypal_order_is_captured_on_return_without_a_webhook(
     paypal_env: PaymentEnv, at_paypal: PayPal
 ) -> None:
     asked = await paypal_env.begun()
@@ -85,7 +85,7 @@ async def test_the_way_back_takes_what_was_approved_and_needs_no_webhook(
     assert at_paypal.captured == 1
 
 
-async def test_what_was_approved_is_not_taken_for_a_question_that_is_over(
+async def test_approved_paypal_order_of_an_ended_question_is_not_captured(
     paypal_env: PaymentEnv, at_paypal: PayPal
 ) -> None:
     asked = await paypal_env.begun()
@@ -99,7 +99,7 @@ async def test_what_was_approved_is_not_taken_for_a_question_that_is_over(
     assert await paypal_env.paid(asked) is None
 
 
-async def test_an_order_that_says_another_amount_is_not_taken(
+async def test_paypal_order_with_a_different_amount_is_not_captured(
     paypal_env: PaymentEnv, at_paypal: PayPal
 ) -> None:
     asked = await paypal_env.begun()
@@ -111,7 +111,7 @@ async def test_an_order_that_says_another_amount_is_not_taken(
     assert not (await paypal_env.now(asked)).status.is_final
 
 
-async def test_what_was_given_back_in_paypals_own_pages_is_heard_by_the_next_hint(
+async def test_refund_made_at_paypal_is_applied_at_the_next_webhook(
     paypal_env: PaymentEnv, at_paypal: PayPal
 ) -> None:
     asked = await paypal_env.begun()
@@ -165,7 +165,7 @@ class Telling(PayPal):
         ("PAYMENT.CAPTURE.REVERSED", "REVERSED", ReceiptStatus.DISPUTED),
     ],
 )
-async def test_a_refund_by_hand_or_a_lost_dispute_is_heard_though_only_a_link_says_of_what(
+async def test_paypal_refund_or_reversal_event_with_only_a_capture_link_is_applied(
     kind: str, status: str, becomes: ReceiptStatus
 ) -> None:
     provider = Telling()
@@ -180,7 +180,7 @@ async def test_a_refund_by_hand_or_a_lost_dispute_is_heard_though_only_a_link_sa
         assert await payment_env.counts() == {}
 
 
-async def test_a_bank_that_takes_months_is_heard_when_the_question_is_long_erased() -> None:
+async def test_paypal_reversal_after_the_question_was_erased_is_applied() -> None:
     provider = Telling()
     async with selling(PAYPAL_SELLER, provider) as payment_env:
         asked = await payment_env.begun()
@@ -204,7 +204,7 @@ async def test_a_bank_that_takes_months_is_heard_when_the_question_is_long_erase
         assert await standing() is ReceiptStatus.DISPUTED
 
 
-async def test_a_refund_of_what_is_not_ours_is_looked_up_and_no_more() -> None:
+async def test_paypal_refund_of_another_sale_is_looked_up_and_counted_as_unknown() -> None:
     provider = Telling()
     async with selling(PAYPAL_SELLER, provider) as payment_env:
         await payment_env.begun()
@@ -220,7 +220,7 @@ async def test_a_refund_of_what_is_not_ours_is_looked_up_and_no_more() -> None:
         assert await payment_env.counts() == {"unknown": 2}
 
 
-async def test_what_is_said_of_payments_that_nobody_knows_is_looked_up_at_a_rate() -> None:
+async def test_lookups_of_unknown_paypal_captures_are_rate_limited() -> None:
     provider = Telling()
     async with selling(PAYPAL_SELLER, provider) as payment_env:
         for number in range(TRACES_AT_ONCE):
@@ -235,7 +235,7 @@ async def test_what_is_said_of_payments_that_nobody_knows_is_looked_up_at_a_rate
         assert (await payment_env.post(hint)).status_code == 200
 
 
-async def test_a_provider_that_is_down_is_asked_again_about_a_refund_by_hand() -> None:
+async def test_refund_event_is_answered_with_503_while_paypal_is_down() -> None:
     provider = Telling()
     async with selling(PAYPAL_SELLER, provider) as payment_env:
         provider.is_down = True
@@ -243,7 +243,7 @@ async def test_a_provider_that_is_down_is_asked_again_about_a_refund_by_hand() -
         assert (await payment_env.post(hint)).status_code == 503
 
 
-async def test_an_order_that_lapsed_keeps_no_other_from_being_heard() -> None:
+async def test_missing_paypal_order_does_not_block_other_orders_of_the_question() -> None:
     """A hint lets the server ask about all orders of a question, one of which no longer exists."""
     provider = Telling()
     async with selling(PAYPAL_SELLER, provider) as payment_env:
@@ -265,7 +265,7 @@ async def test_an_order_that_lapsed_keeps_no_other_from_being_heard() -> None:
         assert back.status is ReceiptStatus.REFUNDED
 
 
-async def test_a_payment_at_paypal_is_given_back(paypal_env: PaymentEnv, at_paypal: PayPal) -> None:
+async def test_paypal_payment_is_refunded(paypal_env: PaymentEnv, at_paypal: PayPal) -> None:
     asked = await paypal_env.begun()
     at_paypal.approve("O1")
     await paypal_env.post(approved(asked, "O1"))
@@ -280,7 +280,7 @@ async def test_a_payment_at_paypal_is_given_back(paypal_env: PaymentEnv, at_payp
 # Mollie
 
 
-async def test_a_payment_at_mollie_is_what_mollie_answers_and_not_what_is_hinted(
+async def test_mollie_payment_status_comes_from_the_api_and_not_from_the_webhook(
     mollie_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
     asked = await mollie_env.begun()
@@ -294,7 +294,7 @@ async def test_a_payment_at_mollie_is_what_mollie_answers_and_not_what_is_hinted
     assert (payment.payment_intent, payment.status) == ("tr_1", ReceiptStatus.OPEN)
 
 
-async def test_a_payment_whose_making_was_not_answered_is_found_by_its_hint(
+async def test_mollie_payment_whose_creation_reply_was_lost_is_found_by_its_webhook(
     mollie_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
     asked = await mollie_env.asked()
@@ -308,7 +308,7 @@ async def test_a_payment_whose_making_was_not_answered_is_found_by_its_hint(
     assert list(at_mollie.payments) == ["tr_1"]
 
 
-async def test_a_page_that_mollie_has_closed_makes_way_for_another(
+async def test_canceled_mollie_payment_is_replaced_by_a_new_checkout(
     mollie_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
     asked = await mollie_env.asked()
@@ -323,7 +323,7 @@ async def test_a_page_that_mollie_has_closed_makes_way_for_another(
     assert payment.payment_intent == "tr_2"
 
 
-async def test_what_a_bank_took_back_from_mollie_is_not_handed_out(
+async def test_mollie_chargeback_disputes_the_payment_until_the_reversal(
     mollie_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
     asked = await mollie_env.begun()
@@ -340,9 +340,7 @@ async def test_what_a_bank_took_back_from_mollie_is_not_handed_out(
     assert won.status is ReceiptStatus.OPEN
 
 
-async def test_a_payment_at_mollie_is_given_back_once(
-    mollie_env: PaymentEnv, at_mollie: Mollie
-) -> None:
+async def test_mollie_payment_is_refunded_once(mollie_env: PaymentEnv, at_mollie: Mollie) -> None:
     asked = await mollie_env.begun()
     at_mollie.payments["tr_1"]["status"] = "paid"
     await mollie_env.post(b"id=tr_1", query=at_mollie.query("tr_1"))
@@ -360,7 +358,7 @@ async def test_a_payment_at_mollie_is_given_back_once(
 @pytest.mark.parametrize(
     "price", [Money("9.00", "AED"), Money("1.234", "KWD"), Money("90.50", "HUF")]
 )
-async def test_a_price_that_paypal_does_not_take_is_refused_before_there_is_a_link(
+async def test_price_that_paypal_does_not_support_is_refused_before_a_link_exists(
     paypal_env: PaymentEnv, at_paypal: PayPal, price: Money
 ) -> None:
     call = call_of(paypal_env.service)
@@ -379,7 +377,7 @@ async def test_a_price_that_paypal_does_not_take_is_refused_before_there_is_a_li
         ("acme", {"[sellers.acme] in elicit.toml", "ELICIT_ACME_KEY"}),
     ],
 )
-async def test_a_provider_that_is_not_set_up_is_named_by_its_settings(
+async def test_error_for_an_unconfigured_provider_names_the_missing_settings(
     mollie_env: PaymentEnv, provider: str, names: set[str]
 ) -> None:
     call = call_of(mollie_env.service)

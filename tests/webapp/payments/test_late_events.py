@@ -50,7 +50,7 @@ async def refunded_first(shop: Shop, buy: Buying, **about: str) -> tuple[bytes, 
         ("mollie", "paid", ["part", "part"], "refunded"),
     ],
 )
-async def test_what_is_gone_when_the_person_comes_back_is_not_handed_out(
+async def test_refunded_or_disputed_payment_found_on_return_is_not_given_to_the_tool(
     shop: Shop, provider: str, pays: str, then: list[str], becomes: str
 ) -> None:
     # finding: M2
@@ -67,7 +67,7 @@ async def test_what_is_gone_when_the_person_comes_back_is_not_handed_out(
         await buy.is_asked_again()
 
 
-async def test_what_was_given_back_there_is_found_when_the_person_comes_back(shop: Shop) -> None:
+async def test_provider_refund_found_on_return_asks_for_payment_again(shop: Shop) -> None:
     # finding: M2
     async with buying(shop) as buy:
         back = await buy.person.pay(buy.link)
@@ -80,7 +80,7 @@ async def test_what_was_given_back_there_is_found_when_the_person_comes_back(sho
         await buy.is_asked_again()
 
 
-async def test_a_claim_that_asking_found_ends_with_the_event_that_says_so(shop: Shop) -> None:
+async def test_dispute_found_by_polling_ends_with_the_won_event(shop: Shop) -> None:
     # finding: M2
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
@@ -100,7 +100,7 @@ async def test_a_claim_that_asking_found_ends_with_the_event_that_says_so(shop: 
 # Refunds made at the provider.
 
 
-async def test_what_was_given_back_there_is_not_handed_out(shop: Shop) -> None:
+async def test_payment_refunded_at_the_provider_is_not_given_to_a_tool(shop: Shop) -> None:
     async with buying(shop) as buy:
         await kept(shop, buy)
         await shop.refund_by_hand()
@@ -112,7 +112,7 @@ async def test_what_was_given_back_there_is_not_handed_out(shop: Shop) -> None:
         assert shop.bodies == 0
 
 
-async def test_what_was_used_and_given_back_there_is_given_back_in_the_ledger(shop: Shop) -> None:
+async def test_used_payment_refunded_at_the_provider_is_refunded_in_the_ledger(shop: Shop) -> None:
     async with buying(shop) as buy:
         await bought(shop, buy)
         await shop.refund_by_hand()
@@ -122,7 +122,7 @@ async def test_what_was_used_and_given_back_there_is_given_back_in_the_ledger(sh
         assert payment.spent_at is not None
 
 
-async def test_what_was_bought_for_good_and_given_back_there_is_to_be_paid_again(
+async def test_permanent_purchase_refunded_at_the_provider_has_to_be_paid_again(
     shop: Shop,
 ) -> None:
     shop.is_for_good = True
@@ -134,7 +134,7 @@ async def test_what_was_bought_for_good_and_given_back_there_is_to_be_paid_again
         await buy.is_asked_again()
 
 
-async def test_a_part_given_back_there_leaves_the_rest_of_it_good(shop: Shop) -> None:
+async def test_partial_refund_at_the_provider_leaves_the_payment_usable(shop: Shop) -> None:
     async with buying(shop) as buy:
         await kept(shop, buy)
         await shop.refund_by_hand(amount="300")
@@ -144,7 +144,7 @@ async def test_a_part_given_back_there_leaves_the_rest_of_it_good(shop: Shop) ->
         assert await buy.again() == "paid 9.00 EUR"
 
 
-async def test_what_is_left_of_a_part_is_given_back_by_itself(shop: Shop) -> None:
+async def test_rest_of_a_partly_refunded_payment_is_refunded_automatically(shop: Shop) -> None:
     async with buying(shop) as buy:
         await kept(shop, buy)
         await shop.refund_by_hand(amount="300")
@@ -155,7 +155,7 @@ async def test_what_is_left_of_a_part_is_given_back_by_itself(shop: Shop) -> Non
         assert sorted(refund["amount"] for refund in await shop.refunds()) == [300, 600]
 
 
-async def test_parts_that_come_in_any_order_are_all_of_it_in_the_end(shop: Shop) -> None:
+async def test_partial_refund_events_in_any_order_add_up_to_a_full_refund(shop: Shop) -> None:
     async with buying(shop) as buy:
         await kept(shop, buy)
         for amount in ("100", "300", "500"):
@@ -167,7 +167,7 @@ async def test_parts_that_come_in_any_order_are_all_of_it_in_the_end(shop: Shop)
         assert (payment.status, payment.refunded) == ("refunded", 900)
 
 
-async def test_a_refund_told_before_its_payment_waits_for_it(shop: Shop) -> None:
+async def test_refund_event_before_its_payment_waits_and_is_applied(shop: Shop) -> None:
     async with buying(shop) as buy:
         await give_up(shop, buy)
         refunded, paid, _ = await refunded_first(shop, buy)
@@ -181,7 +181,7 @@ async def test_a_refund_told_before_its_payment_waits_for_it(shop: Shop) -> None
 
 
 @pytest.mark.parametrize("by_another_process", [False, True])
-async def test_a_refund_told_before_its_payment_reaches_no_tool_that_waits(
+async def test_payment_whose_refund_event_came_first_is_not_given_to_a_waiting_tool(
     shop: Shop, *, by_another_process: bool
 ) -> None:
     # finding: M1
@@ -200,7 +200,7 @@ async def test_a_refund_told_before_its_payment_reaches_no_tool_that_waits(
     await other.ended()
 
 
-async def test_parts_told_before_their_payment_are_off_the_receipt_that_is_handed_out(
+async def test_partial_refunds_received_before_the_payment_are_stored_when_the_tool_runs(
     shop: Shop,
 ) -> None:
     # finding: M1
@@ -219,7 +219,7 @@ async def test_parts_told_before_their_payment_are_off_the_receipt_that_is_hande
         assert (await buy.result(), seen) == ("done", [300])
 
 
-async def test_our_own_refund_told_back_to_us_changes_nothing(shop: Shop) -> None:
+async def test_event_about_our_own_refund_changes_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
         payment = await kept(shop, buy)
         shop.clock.tick(days=7)
@@ -231,7 +231,9 @@ async def test_our_own_refund_told_back_to_us_changes_nothing(shop: Shop) -> Non
         assert payment.id == after.id
 
 
-async def test_a_refund_of_another_tab_leaves_the_one_that_is_used_alone(shop: Shop) -> None:
+async def test_refund_of_one_tabs_payment_does_not_change_the_other_tabs_payment(
+    shop: Shop,
+) -> None:
     async with buying(shop) as buy:
         first, second = await two_tabs(shop, buy)
         await buy.person.press_there(first, "card")
@@ -252,7 +254,7 @@ async def test_a_refund_of_another_tab_leaves_the_one_that_is_used_alone(shop: S
         ({"currency": "usd"}, "currency"),
     ],
 )
-async def test_news_that_contradict_the_payment_are_kept_and_change_nothing(
+async def test_event_that_contradicts_the_payment_is_stored_as_refused(
     shop: Shop, changes: dict[str, Any], why: str
 ) -> None:
     async with buying(shop) as buy:
@@ -268,7 +270,7 @@ async def test_news_that_contradict_the_payment_are_kept_and_change_nothing(
         assert [hook.why for hook in await shop.webhooks() if hook.status == "refused"] == [why]
 
 
-async def test_a_refund_of_somebody_elses_sale_is_ignored(shop: Shop) -> None:
+async def test_refund_of_another_sale_changes_nothing_and_is_not_looked_up(shop: Shop) -> None:
     charge = {
         "id": "ch_9",
         "object": "charge",
@@ -289,7 +291,7 @@ async def test_a_refund_of_somebody_elses_sale_is_ignored(shop: Shop) -> None:
 # Banks' claims.
 
 
-async def test_a_claim_is_not_lost_where_the_payment_is_told_again_before_it_is_looked_into(
+async def test_repeated_payment_event_does_not_drop_a_waiting_dispute(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -306,7 +308,7 @@ async def test_a_claim_is_not_lost_where_the_payment_is_told_again_before_it_is_
         assert await shop.ledger() == ["disputed"]
 
 
-async def test_what_a_bank_claims_back_is_not_handed_out(shop: Shop) -> None:
+async def test_disputed_payment_is_neither_given_to_a_tool_nor_refunded(shop: Shop) -> None:
     async with buying(shop) as buy:
         payment = await kept(shop, buy)
         assert await claimed(shop, payment) == "disputed"
@@ -319,7 +321,9 @@ async def test_what_a_bank_claims_back_is_not_handed_out(shop: Shop) -> None:
         assert (await shop.ledger(), await shop.refunds()) == (["disputed"], [])
 
 
-async def test_a_claim_told_before_its_payment_reaches_no_tool_that_waits(shop: Shop) -> None:
+async def test_payment_whose_dispute_event_came_first_is_not_given_to_a_waiting_tool(
+    shop: Shop,
+) -> None:
     # finding: M1
     async with buying(shop) as buy:
         _, paid, intent = await refunded_first(shop, buy, amount="100")
@@ -330,7 +334,7 @@ async def test_a_claim_told_before_its_payment_reaches_no_tool_that_waits(shop: 
         assert (shop.bodies, await shop.ledger()) == (0, ["disputed"])
 
 
-async def test_a_claim_that_is_won_gives_the_receipt_back(shop: Shop) -> None:
+async def test_won_dispute_makes_the_payment_usable_again(shop: Shop) -> None:
     async with buying(shop) as buy:
         payment = await kept(shop, buy)
         await claimed(shop, payment)
@@ -338,7 +342,7 @@ async def test_a_claim_that_is_won_gives_the_receipt_back(shop: Shop) -> None:
         assert await buy.again() == "paid 9.00 EUR"
 
 
-async def test_a_claim_that_is_lost_stays_a_loss(shop: Shop) -> None:
+async def test_lost_dispute_leaves_the_payment_disputed(shop: Shop) -> None:
     async with buying(shop) as buy:
         payment = await bought(shop, buy)
         await claimed(shop, payment)
@@ -348,7 +352,7 @@ async def test_a_claim_that_is_lost_stays_a_loss(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(("ends", "stands"), [("won", "spent"), ("lost", "disputed")])
-async def test_a_claim_whose_end_is_told_first_ends_the_same(
+async def test_dispute_whose_closing_event_arrives_first_ends_the_same(
     shop: Shop, ends: str, stands: str
 ) -> None:
     async with buying(shop) as buy:
@@ -357,7 +361,7 @@ async def test_a_claim_whose_end_is_told_first_ends_the_same(
         assert await claimed(shop, payment) == stands
 
 
-async def test_what_is_bought_for_good_is_not_there_while_a_bank_claims_it(shop: Shop) -> None:
+async def test_permanent_purchase_has_to_be_paid_again_while_disputed(shop: Shop) -> None:
     shop.is_for_good = True
     async with buying(shop) as buy:
         payment = await bought(shop, buy)
@@ -371,7 +375,7 @@ async def test_what_is_bought_for_good_is_not_there_while_a_bank_claims_it(shop:
         assert await buy.again() == "paid 9.00 EUR"
 
 
-async def test_a_claim_about_another_sale_is_noted_and_takes_nothing(shop: Shop) -> None:
+async def test_dispute_of_another_sale_is_stored_as_unknown_and_changes_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
         payment = await kept(shop, buy)
         foreign = claim(payment, payment_intent="pi_of_another_sale")
@@ -381,7 +385,7 @@ async def test_a_claim_about_another_sale_is_noted_and_takes_nothing(shop: Shop)
         assert "unknown" in {hook.status for hook in await shop.webhooks()}
 
 
-async def test_a_claim_is_looked_into_when_the_provider_is_there_again(shop: Shop) -> None:
+async def test_dispute_is_applied_when_the_provider_is_reachable_again(shop: Shop) -> None:
     async with buying(shop) as buy:
         payment = await kept(shop, buy)
         shop.line.is_down = True
@@ -392,7 +396,7 @@ async def test_a_claim_is_looked_into_when_the_provider_is_there_again(shop: Sho
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-async def test_a_refund_and_a_claim_come_in_any_order_to_the_same_end(
+async def test_refund_and_dispute_events_in_any_order_end_the_same(
     shop: Shop, order: tuple[int, ...]
 ) -> None:
     async with buying(shop) as buy:

@@ -91,7 +91,7 @@ async def delivered_in_what_is_lost(shop: Shop, buy: Buying) -> None:
 
 @losing
 @FOR_GOOD
-async def test_payment_that_was_used_in_what_is_lost_is_never_refunded_by_the_clock(
+async def test_payment_whose_use_the_store_lost_is_never_refunded_automatically(
     shop: Shop, lose: Callable[..., object], is_for_good: bool
 ) -> None:
     shop.is_for_good = is_for_good
@@ -106,7 +106,7 @@ async def test_payment_that_was_used_in_what_is_lost_is_never_refunded_by_the_cl
 
 
 @losing
-async def test_payment_made_and_used_in_what_is_lost_is_never_refunded_by_the_clock(
+async def test_payment_made_and_used_in_lost_store_data_is_never_refunded_automatically(
     shop: Shop, lose: Callable[..., object]
 ) -> None:
     async with buying(shop) as buy:
@@ -123,7 +123,7 @@ async def test_payment_made_and_used_in_what_is_lost_is_never_refunded_by_the_cl
 
 
 @pytest.mark.parametrize("lose", [a_backup_is_restored])
-async def test_payment_that_is_overdue_in_a_backup_is_not_refunded_before_it_is_marked(
+async def test_overdue_payment_in_a_restored_backup_is_not_refunded_automatically(
     shop: Shop, lose: Callable[..., object]
 ) -> None:
     async with buying(shop) as buy:
@@ -140,7 +140,9 @@ async def test_payment_that_is_overdue_in_a_backup_is_not_refunded_before_it_is_
     await is_left_to_the_operator(shop)
 
 
-async def test_same_call_gets_the_receipt_again_and_uses_the_payment(shop: Shop) -> None:
+async def test_same_call_after_a_lost_delivery_gets_the_receipt_and_uses_the_payment(
+    shop: Shop,
+) -> None:
     async with buying(shop) as buy:
         await delivered_in_what_is_lost(shop, buy)
         await shop.sweep()
@@ -152,7 +154,7 @@ async def test_same_call_gets_the_receipt_again_and_uses_the_payment(shop: Shop)
     assert (await shop.ledger(), await listed(shop)) == (["spent"], [])
 
 
-async def test_operator_ends_it_or_refunds_it(shop: Shop) -> None:
+async def test_operator_can_close_or_refund_a_payment_whose_delivery_was_lost(shop: Shop) -> None:
     async with buying(shop) as buy:
         await delivered_in_what_is_lost(shop, buy)
         row = await is_left_to_the_operator(shop)
@@ -167,7 +169,7 @@ async def test_operator_ends_it_or_refunds_it(shop: Shop) -> None:
     assert "is refunded" in said[0]
 
 
-async def test_payment_page_that_is_opened_after_the_loss_is_refunded_by_the_clock(
+async def test_unused_payment_made_after_the_store_loss_is_refunded_automatically(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:

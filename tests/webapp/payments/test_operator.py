@@ -58,7 +58,7 @@ def taken(words: list[str]) -> str:
     return id
 
 
-async def test_every_id_that_a_list_shows_is_one_that_a_command_takes(shop: Shop) -> None:
+async def test_every_listed_id_is_accepted_by_the_commands(shop: Shop) -> None:
     async with buying(shop) as buy:
         shown = await paid_in_vain(shop, buy)
         (payment,) = await shop.payments()
@@ -78,7 +78,7 @@ async def test_every_id_that_a_list_shows_is_one_that_a_command_takes(shop: Shop
         assert (await show_hook(shop.service, id[:10])).id == id
 
 
-async def test_what_was_paid_is_listed_with_who_what_and_when(shop: Shop) -> None:
+async def test_listed_payment_shows_price_product_tool_owner_and_date(shop: Shop) -> None:
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
         (payment,) = await shop.payments()
@@ -96,7 +96,7 @@ async def test_what_was_paid_is_listed_with_who_what_and_when(shop: Shop) -> Non
             assert payment.owner not in str(row)
 
 
-async def test_the_open_ones_are_what_nobody_used_or_has_back(shop: Shop) -> None:
+async def test_open_list_contains_only_unused_and_unrefunded_payments(shop: Shop) -> None:
     assert await listed(shop) == []
     async with buying(shop) as buy:
         for tab in await two_tabs(shop, buy):
@@ -112,7 +112,7 @@ async def test_the_open_ones_are_what_nobody_used_or_has_back(shop: Shop) -> Non
         assert await listed(shop, only_open=True) == []
 
 
-async def test_what_a_tool_called_its_goods_commands_no_terminal(shop: Shop) -> None:
+async def test_control_characters_in_a_product_name_are_not_printed(shop: Shop) -> None:
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
         (payment,) = await shop.payments()
@@ -125,7 +125,7 @@ async def test_what_a_tool_called_its_goods_commands_no_terminal(shop: Shop) -> 
         assert all(line.isprintable() and len(line) <= 100 for line in lines)
 
 
-async def test_it_is_given_back_once_and_told_again(shop: Shop) -> None:
+async def test_repeated_refund_command_refunds_once(shop: Shop) -> None:
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
         assert (await refund(shop, id, reason="sorry")).startswith("9.00 EUR is refunded (re_")
@@ -137,7 +137,7 @@ async def test_it_is_given_back_once_and_told_again(shop: Shop) -> None:
         await buy.is_asked_again()
 
 
-async def test_what_a_call_used_is_given_back_only_if_that_is_said(shop: Shop) -> None:
+async def test_used_payment_is_refunded_only_with_the_spent_option(shop: Shop) -> None:
     async with buying(shop) as buy:
         await buy.pay()
         await buy.result()
@@ -151,7 +151,9 @@ async def test_what_a_call_used_is_given_back_only_if_that_is_said(shop: Shop) -
 
 
 @pytest.mark.parametrize("also_spent", [False, True])
-async def test_what_a_call_has_in_hand_is_not_taken_from_it(shop: Shop, also_spent: bool) -> None:
+async def test_payment_that_a_call_is_using_cannot_be_refunded(
+    shop: Shop, also_spent: bool
+) -> None:
     gate = asyncio.Event()
 
     async def slowly(receipt: Receipt) -> str:
@@ -171,7 +173,7 @@ async def test_what_a_call_has_in_hand_is_not_taken_from_it(shop: Shop, also_spe
         assert [row.standing for row in await listed(shop)] == ["spent"]
 
 
-async def test_it_is_shown_by_the_id_of_its_question_too(shop: Shop) -> None:
+async def test_payment_is_shown_by_payment_id_or_question_id(shop: Shop) -> None:
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
     (row,) = await listed(shop)
@@ -181,7 +183,7 @@ async def test_it_is_shown_by_the_id_of_its_question_too(shop: Shop) -> None:
         await show_payment(shop.service, "nothing")
 
 
-async def test_an_operator_and_the_sweeper_at_once_give_it_back_once(shop: Shop) -> None:
+async def test_concurrent_refunds_by_operator_and_sweeper_refund_once(shop: Shop) -> None:
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
         shop.clock.tick(days=7)
@@ -189,7 +191,9 @@ async def test_an_operator_and_the_sweeper_at_once_give_it_back_once(shop: Shop)
         assert (await shop.ledger(), len(await shop.refunds())) == (["refunded"], 1)
 
 
-async def test_a_provider_that_is_down_is_said_and_asked_again(shop: Shop) -> None:
+async def test_refund_command_is_retried_automatically_when_the_provider_was_down(
+    shop: Shop,
+) -> None:
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
         shop.line.is_down = True
@@ -203,7 +207,7 @@ async def test_a_provider_that_is_down_is_said_and_asked_again(shop: Shop) -> No
         assert await shop.ledger() == ["refunded"]
 
 
-async def test_what_a_bank_has_is_not_given_back_besides(shop: Shop) -> None:
+async def test_refund_command_refuses_a_disputed_payment(shop: Shop) -> None:
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
         await claimed(shop, (await shop.payments())[0])
@@ -212,7 +216,9 @@ async def test_what_a_bank_has_is_not_given_back_besides(shop: Shop) -> None:
         assert shop.line.count(REFUND) == 0
 
 
-async def test_a_part_is_given_back_once_and_the_rest_can_be_used(shop: Shop) -> None:
+async def test_repeated_partial_refund_is_made_once_and_the_payment_stays_usable(
+    shop: Shop,
+) -> None:
     # finding: M8
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
@@ -233,7 +239,7 @@ async def test_a_part_is_given_back_once_and_the_rest_can_be_used(shop: Shop) ->
     assert await shop.ledger() == ["refunded"]
 
 
-async def test_a_part_that_could_not_be_given_back_says_how_to_go_on(shop: Shop) -> None:
+async def test_failed_partial_refund_says_that_repeating_does_not_refund_twice(shop: Shop) -> None:
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
     shop.line.is_down = True
@@ -242,7 +248,7 @@ async def test_a_part_that_could_not_be_given_back_says_how_to_go_on(shop: Shop)
     assert await shop.ledger() == ["open"]
 
 
-async def test_a_part_whose_reply_was_lost_is_given_back_once(shop: Shop) -> None:
+async def test_partial_refund_whose_reply_was_lost_is_made_once(shop: Shop) -> None:
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
     shop.line.lost.append(REFUND)
@@ -254,7 +260,7 @@ async def test_a_part_whose_reply_was_lost_is_given_back_once(shop: Shop) -> Non
 
 
 @pytest.mark.parametrize("amount", ["9.01", "3.005", "-1.00", "three", "3 EUR"])
-async def test_a_part_that_is_none_gives_nothing_back(shop: Shop, amount: str) -> None:
+async def test_invalid_refund_amount_is_rejected(shop: Shop, amount: str) -> None:
     async with buying(shop) as buy:
         id = await paid_in_vain(shop, buy)
     with pytest.raises(CommandRefused, match="--amount"):
@@ -262,7 +268,9 @@ async def test_a_part_that_is_none_gives_nothing_back(shop: Shop, amount: str) -
     assert shop.line.count(REFUND) == 0
 
 
-async def test_a_part_is_shown_beside_what_it_is_a_part_of(shop: Shop) -> None:
+async def test_partial_refund_made_at_the_provider_is_shown_in_the_payments_note(
+    shop: Shop,
+) -> None:
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
         await shop.refund_by_hand(amount="300")
@@ -271,7 +279,7 @@ async def test_a_part_is_shown_beside_what_it_is_a_part_of(shop: Shop) -> None:
         assert str(row.note).endswith(", 3.00 EUR of it refunded there")
 
 
-async def test_an_id_that_is_none_and_somebody_elses_store_are_said_plainly(shop: Shop) -> None:
+async def test_refund_of_an_unknown_id_says_that_no_payment_exists(shop: Shop) -> None:
     with pytest.raises(CommandRefused, match="There is no payment"):
         await refund(shop, "x" * 24)
 
@@ -290,12 +298,12 @@ def command(home: Path, **settings: str) -> tuple[int, list[Table[PaymentRow]]]:
     return 0, shown
 
 
-def test_a_store_with_nothing_in_it_has_nothing_open(tmp_path: Path) -> None:
+def test_empty_store_lists_no_open_payments(tmp_path: Path) -> None:
     status, (table,) = command(tmp_path)
     assert (status, table.rows, table.nothing) == (0, [], "Nothing is open.")
 
 
-def test_what_cannot_be_opened_is_said_and_is_no_accident(
+def test_unusable_store_or_invalid_setting_is_reported_with_exit_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(tmp_path)[0] == 0
@@ -319,7 +327,7 @@ def test_what_cannot_be_opened_is_said_and_is_no_accident(
         ["webhooks", "forget", "a" * 24],
     ],
 )
-def test_what_is_asked_for_wrongly_ends_with_two(words: list[str]) -> None:
+def test_invalid_command_line_exits_with_status_2(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
@@ -336,7 +344,7 @@ def test_what_is_asked_for_wrongly_ends_with_two(words: list[str]) -> None:
         ["webhooks", "replay", "-" + "a" * 23],
     ],
 )
-def test_an_id_of_nothing_ends_with_one_also_where_it_begins_as_an_option(
+def test_unknown_id_exits_with_status_1_even_if_it_starts_with_a_dash(
     words: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -350,7 +358,7 @@ def test_an_id_of_nothing_ends_with_one_also_where_it_begins_as_an_option(
     assert said.out == ""
 
 
-async def test_each_is_told_as_json_and_one_is_shown_with_all_that_is_known(
+async def test_payments_are_listed_as_json_and_shown_with_all_details(
     shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # finding: M8
@@ -375,7 +383,7 @@ async def test_each_is_told_as_json_and_one_is_shown_with_all_that_is_known(
         await show_payment(shop.service, "x" * 24)
 
 
-async def test_what_a_bank_has_claimed_is_among_the_open_ones(shop: Shop) -> None:
+async def test_disputed_payment_is_listed_as_open(shop: Shop) -> None:
     # finding: M8
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
@@ -386,7 +394,7 @@ async def test_what_a_bank_has_claimed_is_among_the_open_ones(shop: Shop) -> Non
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_a_transfer_on_its_way_is_told_to_the_model_and_the_operator(
+async def test_pending_bank_transfer_is_shown_to_the_model_and_the_operator(
     shop: Shop, revision: str
 ) -> None:
     # finding: M5
@@ -408,7 +416,7 @@ async def test_a_transfer_on_its_way_is_told_to_the_model_and_the_operator(
         assert await show_payment(shop.service, row.id) == row
 
 
-async def test_a_call_that_is_held_when_the_transfer_begins_tells_of_it_too(shop: Shop) -> None:
+async def test_waiting_call_reports_a_bank_transfer_that_starts_during_the_wait(shop: Shop) -> None:
     async with shop.env.caller(LEGACY) as caller:
         call = caller.call("report")
         link = await caller.link()
@@ -422,7 +430,7 @@ async def test_a_call_that_is_held_when_the_transfer_begins_tells_of_it_too(shop
         assert link not in told
 
 
-def test_one_record_that_cannot_be_read_hides_no_other(
+def test_unreadable_record_does_not_hide_the_other_payments(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # finding: R19

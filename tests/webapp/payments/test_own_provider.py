@@ -35,7 +35,7 @@ from webapp.sweeper import fall_due
 # Payment.
 
 
-async def test_a_tool_gets_its_receipt_and_gives_the_money_back(
+async def test_tool_receives_a_receipt_and_refunds_the_payment(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     call = call_of(payment_env.service, presenter=Holding())
@@ -63,7 +63,7 @@ async def test_a_tool_gets_its_receipt_and_gives_the_money_back(
     assert refund == {"id": "re-1", "amount": 900, "currency": "EUR", "reason": "no seats"}
 
 
-async def test_what_is_asked_for_is_what_the_contract_says(
+async def test_checkout_request_has_the_contracts_amount_currency_and_reference(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     made: list[Body] = []
@@ -78,7 +78,7 @@ async def test_what_is_asked_for_is_what_the_contract_says(
     assert made[0]["reference"] == asked.id
 
 
-async def test_a_signed_event_settles_and_nobody_is_asked(
+async def test_signed_event_settles_the_payment_without_polling_the_provider(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await paid(payment_env, acme)
@@ -89,7 +89,7 @@ async def test_a_signed_event_settles_and_nobody_is_asked(
     assert acme.calls == ["POST /checkouts"]
 
 
-async def test_a_webhook_that_is_lost_is_made_up_for_by_asking(
+async def test_payment_whose_webhook_was_lost_is_found_by_polling(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
@@ -100,7 +100,7 @@ async def test_a_webhook_that_is_lost_is_made_up_for_by_asking(
     assert await payment_env.webhooks() == []
 
 
-async def test_so_it_is_when_nobody_comes_back_until_the_time_is_over(
+async def test_payment_whose_webhook_was_lost_is_found_by_polling_at_expiry(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
@@ -112,9 +112,7 @@ async def test_so_it_is_when_nobody_comes_back_until_the_time_is_over(
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
-async def test_the_same_event_twice_and_the_same_news_again_change_nothing(
-    payment_env: PaymentEnv, acme: Acme
-) -> None:
+async def test_repeated_events_change_nothing(payment_env: PaymentEnv, acme: Acme) -> None:
     asked = await paid(payment_env, acme)
     before = await payment_env.paid(asked)
     for event, id in ((acme.event(), "msg_1"), (acme.event(), "msg_2"), (acme.pay(n=1), "msg_3")):
@@ -135,7 +133,7 @@ async def test_pressing_continue_twice_makes_one_checkout(
 # Events that arrive before the server knows the payment.
 
 
-async def test_an_event_that_overtakes_the_reply_waits_for_it(
+async def test_event_that_arrives_before_the_checkout_reply_waits_for_the_reply(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     async def overtake(checkout: Body) -> None:
@@ -153,7 +151,7 @@ async def test_an_event_that_overtakes_the_reply_waits_for_it(
     assert [*acme.checkouts] == ["co-1"]
 
 
-async def test_a_reply_that_is_lost_is_asked_for_again_under_its_key(
+async def test_checkout_whose_reply_was_lost_is_requested_again_and_not_duplicated(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await payment_env.asked()
@@ -180,7 +178,7 @@ async def test_a_reply_that_is_lost_is_asked_for_again_under_its_key(
         (-6, SIGNS, "too_new"),
     ],
 )
-async def test_a_webhook_that_is_forged_or_not_from_now_is_refused(
+async def test_webhook_with_a_bad_signature_or_timestamp_is_refused(
     payment_env: PaymentEnv, acme: Acme, minutes_ago: int, secret: str, reason: str
 ) -> None:
     asked = await begun(payment_env)
@@ -190,7 +188,7 @@ async def test_a_webhook_that_is_forged_or_not_from_now_is_refused(
     assert (await payment_env.webhooks(), await payment_env.counts()) == ([], {reason: 1})
 
 
-async def test_so_is_one_without_a_signature_or_with_that_of_another(
+async def test_webhook_without_a_signature_or_with_another_messages_signature_is_refused(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
@@ -208,7 +206,7 @@ async def test_so_is_one_without_a_signature_or_with_that_of_another(
 
 
 @pytest.mark.parametrize("body", ["{}", "[]", "7", "null", "\xff", "[" * 9000, '{"type": true, '])
-async def test_what_is_signed_and_cannot_be_read_is_refused_and_counted(
+async def test_signed_webhook_with_an_unreadable_body_is_refused_and_counted(
     payment_env: PaymentEnv, body: str
 ) -> None:
     await begun(payment_env)
@@ -226,7 +224,7 @@ async def test_what_is_signed_and_cannot_be_read_is_refused_and_counted(
         ({"live": True}, "mode"),
     ],
 )
-async def test_an_event_that_contradicts_what_was_asked_is_kept_with_its_reason(
+async def test_event_that_contradicts_the_question_is_stored_as_refused_with_its_reason(
     payment_env: PaymentEnv, acme: Acme, says: Body, why: str
 ) -> None:
     asked = await begun(payment_env)
@@ -236,7 +234,7 @@ async def test_an_event_that_contradicts_what_was_asked_is_kept_with_its_reason(
     assert await ledger(payment_env) == []
 
 
-async def test_a_checkout_of_another_question_settles_neither(
+async def test_checkout_event_that_names_another_question_settles_neither_question(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
@@ -251,7 +249,7 @@ async def test_a_checkout_of_another_question_settles_neither(
 
 
 @pytest.mark.parametrize("reference", ["nobody", None, "", "../x", "x" * 300])
-async def test_a_checkout_of_nobodys_is_kept_and_leads_to_nothing(
+async def test_checkout_event_with_an_unknown_reference_is_stored_and_settles_nothing(
     payment_env: PaymentEnv, acme: Acme, reference: str | None
 ) -> None:
     asked = await begun(payment_env)
@@ -260,7 +258,7 @@ async def test_a_checkout_of_nobodys_is_kept_and_leads_to_nothing(
     assert not (await payment_env.now(asked)).status.is_final
 
 
-async def test_an_event_of_another_kind_is_kept_and_ignored(
+async def test_event_of_another_type_is_stored_and_ignored(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
@@ -288,7 +286,7 @@ async def test_an_event_of_another_kind_is_kept_and_ignored(
         {"closes_at": "tomorrow"},
     ],
 )
-async def test_nobody_is_sent_to_a_page_for_something_else_or_elsewhere(
+async def test_invalid_or_mismatched_checkout_reply_opens_no_page(
     payment_env: PaymentEnv, acme: Acme, says: Body
 ) -> None:
     asked = await payment_env.asked()
@@ -300,7 +298,7 @@ async def test_nobody_is_sent_to_a_page_for_something_else_or_elsewhere(
 
 
 @pytest.mark.parametrize("says", [{"id": "co-2"}, {"state": "mystery"}, {"amount": "9.00"}])
-async def test_an_answer_about_something_else_settles_nothing(
+async def test_invalid_or_mismatched_status_reply_settles_nothing(
     payment_env: PaymentEnv, acme: Acme, says: Body
 ) -> None:
     asked = await begun(payment_env)
@@ -313,7 +311,7 @@ async def test_an_answer_about_something_else_settles_nothing(
     assert not (await payment_env.now(asked)).status.is_final
 
 
-async def test_a_price_that_is_nothing_is_refused_before_there_is_a_link(
+async def test_zero_price_is_refused_before_a_checkout_is_created(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     call = call_of(payment_env.service)
@@ -326,7 +324,7 @@ async def test_a_price_that_is_nothing_is_refused_before_there_is_a_link(
 # Ways to end a question.
 
 
-async def test_a_no_closes_the_checkout(payment_env: PaymentEnv, acme: Acme) -> None:
+async def test_declining_closes_the_checkout(payment_env: PaymentEnv, acme: Acme) -> None:
     asked = await begun(payment_env)
     checkouts = payment_env.service.kinds.payments.checkouts
     await checkouts.leave(await payment_env.now(asked), number=1)
@@ -335,7 +333,7 @@ async def test_a_no_closes_the_checkout(payment_env: PaymentEnv, acme: Acme) -> 
     assert acme.calls.count("POST /checkouts/co-1/close") == 1
 
 
-async def test_what_was_paid_a_moment_before_the_no_is_kept(
+async def test_payment_made_just_before_the_decline_is_stored(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
@@ -346,7 +344,7 @@ async def test_what_was_paid_a_moment_before_the_no_is_kept(
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
-async def test_the_end_of_its_time_closes_the_checkout(payment_env: PaymentEnv, acme: Acme) -> None:
+async def test_question_expiry_closes_the_checkout(payment_env: PaymentEnv, acme: Acme) -> None:
     asked = await begun(payment_env)
     payment_env.clock.tick(minutes=31)
     await fall_due(payment_env.service)
@@ -356,7 +354,7 @@ async def test_the_end_of_its_time_closes_the_checkout(payment_env: PaymentEnv, 
     assert acme.checkouts["co-1"]["state"] == "closed"
 
 
-async def test_a_checkout_that_its_provider_closed_makes_way_for_another(
+async def test_checkout_closed_by_the_provider_is_replaced_by_a_new_checkout(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
@@ -371,7 +369,9 @@ async def test_a_checkout_that_its_provider_closed_makes_way_for_another(
 # Payments that take time.
 
 
-async def test_what_is_on_its_way_arrives(payment_env: PaymentEnv, acme: Acme) -> None:
+async def test_pending_payment_that_arrives_is_accepted(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
     asked = await begun(payment_env)
     await tell(payment_env, acme.pay(state="pending"))
     now = await payment_env.now(asked)
@@ -382,7 +382,9 @@ async def test_what_is_on_its_way_arrives(payment_env: PaymentEnv, acme: Acme) -
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
-async def test_what_is_on_its_way_does_not_arrive(payment_env: PaymentEnv, acme: Acme) -> None:
+async def test_pending_payment_that_fails_ends_the_question_as_failed(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
     asked = await begun(payment_env)
     await tell(payment_env, acme.pay(state="pending"))
     await tell(payment_env, acme.pay(state="failed"), id="msg_2")
@@ -391,7 +393,9 @@ async def test_what_is_on_its_way_does_not_arrive(payment_env: PaymentEnv, acme:
     assert await ledger(payment_env) == []
 
 
-async def test_old_news_after_new_changes_nothing(payment_env: PaymentEnv, acme: Acme) -> None:
+async def test_older_event_after_a_newer_event_changes_nothing(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
     asked = await begun(payment_env)
     before = acme.event(state="pending")
     await tell(payment_env, acme.pay(), id="msg_2")
@@ -403,7 +407,7 @@ async def test_old_news_after_new_changes_nothing(payment_env: PaymentEnv, acme:
 # Refunds and disputes.
 
 
-async def test_an_operator_sees_it_and_gives_it_back_once(
+async def test_repeated_refund_by_the_operator_refunds_once(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     await paid(payment_env, acme)
@@ -421,7 +425,7 @@ async def test_an_operator_sees_it_and_gives_it_back_once(
     assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]
 
 
-async def test_two_parts_of_one_size_are_two_and_each_is_given_once(
+async def test_partial_refund_amount_is_a_total_and_each_part_is_refunded_once(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     # finding: M8
@@ -434,7 +438,7 @@ async def test_two_parts_of_one_size_are_two_and_each_is_given_once(
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
-async def test_a_refund_whose_reply_was_lost_is_no_second_one(
+async def test_refund_whose_reply_was_lost_is_not_made_twice(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await paid(payment_env, acme)
@@ -451,7 +455,7 @@ async def test_a_refund_whose_reply_was_lost_is_no_second_one(
     assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]
 
 
-async def test_who_gives_nothing_back_is_not_asked_and_the_receipt_stays(
+async def test_provider_without_refunds_is_not_asked_and_the_payment_stays_open(
     acme: Acme, tmp_path: Path
 ) -> None:
     text = DECLARED.replace("[sellers.acme]", "[sellers.acme]\nrefund = false")
@@ -468,7 +472,7 @@ async def test_who_gives_nothing_back_is_not_asked_and_the_receipt_stays(
         assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
-async def test_what_nobody_used_is_given_back_by_itself(
+async def test_unused_payment_is_refunded_automatically(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     await paid(payment_env, acme)
@@ -478,7 +482,7 @@ async def test_what_nobody_used_is_given_back_by_itself(
     assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]
 
 
-async def test_what_was_given_back_there_is_heard_when_it_is_asked_about(
+async def test_refund_made_at_the_provider_is_found_by_polling(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await paid(payment_env, acme)
@@ -492,7 +496,9 @@ async def test_what_was_given_back_there_is_heard_when_it_is_asked_about(
     assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]
 
 
-async def test_only_the_rest_of_a_part_is_given_back(payment_env: PaymentEnv, acme: Acme) -> None:
+async def test_refund_after_a_partial_refund_refunds_only_the_rest(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
     asked = await paid(payment_env, acme)
     acme.checkouts["co-1"]["refunded"] = 400
     payment = await payment_env.receipt(asked)
@@ -502,7 +508,7 @@ async def test_only_the_rest_of_a_part_is_given_back(payment_env: PaymentEnv, ac
     assert acme.checkouts["co-1"]["refunded"] == 900
 
 
-async def test_a_provider_that_is_down_is_asked_again_later(
+async def test_automatic_refund_is_retried_when_the_provider_was_down(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     await paid(payment_env, acme)
@@ -517,7 +523,7 @@ async def test_a_provider_that_is_down_is_asked_again_later(
     assert len(acme.refunds) == 1
 
 
-async def test_what_was_given_back_there_is_heard_by_a_signed_event(
+async def test_refund_made_at_the_provider_is_applied_by_a_signed_event(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await paid(payment_env, acme)
@@ -530,7 +536,7 @@ async def test_what_was_given_back_there_is_heard_by_a_signed_event(
     assert await ledger(payment_env) == [ReceiptStatus.REFUNDED]
 
 
-async def test_what_a_bank_has_taken_is_back_when_it_is_asked_about(
+async def test_dispute_ends_when_polling_finds_no_chargeback(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await paid(payment_env, acme)
@@ -542,9 +548,7 @@ async def test_what_a_bank_has_taken_is_back_when_it_is_asked_about(
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
-async def test_news_of_a_kind_of_its_own_is_heard_where_it_is_declared(
-    acme: Acme, tmp_path: Path
-) -> None:
+async def test_declared_event_types_of_a_provider_are_applied(acme: Acme, tmp_path: Path) -> None:
     news = (
         '[sellers.acme.news]\n"claim.opened" = "open"\n"claim.won" = "won"\n"back" = "returned"\n'
     )
@@ -563,7 +567,7 @@ async def test_news_of_a_kind_of_its_own_is_heard_where_it_is_declared(
             assert await ledger(payment_env) == [status]
 
 
-async def test_what_is_gone_again_before_it_was_told_as_paid_is_not_handed_out(
+async def test_payment_refunded_before_its_first_event_fails_the_question(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
@@ -575,7 +579,9 @@ async def test_what_is_gone_again_before_it_was_told_as_paid_is_not_handed_out(
 # Another API, as the documentation declares it.
 
 
-async def test_another_api_is_sold_by_and_gives_back(other: PaymentEnv, orchard: Orchard) -> None:
+async def test_declared_provider_with_another_api_sells_and_refunds(
+    other: PaymentEnv, orchard: Orchard
+) -> None:
     asked = await other.asked()
     assert await other.go_on(asked) == "https://pay.sandbox.orchard.example/or/1"
     assert orchard.order["price"] == {"value": "9.00", "unit": "EUR"}
@@ -594,7 +600,7 @@ async def test_another_api_is_sold_by_and_gives_back(other: PaymentEnv, orchard:
     assert await ledger(other) == [ReceiptStatus.REFUNDED]
 
 
-async def test_another_api_is_asked_and_its_page_is_closed(
+async def test_declared_provider_with_another_api_is_polled_and_its_checkout_closed(
     other: PaymentEnv, orchard: Orchard
 ) -> None:
     asked = await other.begun()

@@ -83,7 +83,7 @@ async def test_part_refund_is_refused_while_another_process_makes_a_whole_refund
     assert await amounts(shop) == [900]
 
 
-async def test_two_part_refunds_in_one_process_add_up_to_the_larger(
+async def test_two_concurrent_part_refunds_refund_only_the_larger_total(
     shop: Shop, payment: Payment
 ) -> None:
     both = (give(shop.service, payment, up_to) for up_to in (300, 600))
@@ -140,7 +140,7 @@ async def test_part_refund_of_a_dead_process_is_finished_by_the_sweeper(
     assert found.due_at == found.paid_at + timedelta(days=7)
 
 
-async def test_later_part_refund_finishes_the_one_of_a_dead_process_first(
+async def test_later_part_refund_first_finishes_the_refund_of_a_dead_process(
     shop: Shop, other: Process, payment: Payment
 ) -> None:
     shop.line.held[REFUND] = asyncio.Event()
@@ -156,7 +156,7 @@ async def test_later_part_refund_finishes_the_one_of_a_dead_process_first(
     assert sorted(await amounts(shop)) == [100, 600]
 
 
-async def test_part_refund_without_an_answer_is_tried_again_by_itself(
+async def test_unanswered_part_refund_is_retried_automatically(
     shop: Shop, payment: Payment
 ) -> None:
     shop.line.is_down = True
@@ -170,7 +170,9 @@ async def test_part_refund_without_an_answer_is_tried_again_by_itself(
     assert await amounts(shop) == [600]
 
 
-async def test_part_refund_that_the_provider_refuses_is_over(shop: Shop, payment: Payment) -> None:
+async def test_part_refund_refused_by_the_provider_does_not_block_another_refund(
+    shop: Shop, payment: Payment
+) -> None:
     shop.line.refused[REFUND] = (400, "charge_disputed")
     with pytest.raises(Failed, match="charge_disputed"):
         await give(shop.service, payment, 600)
@@ -179,9 +181,7 @@ async def test_part_refund_that_the_provider_refuses_is_over(shop: Shop, payment
     assert await amounts(shop) == [300]
 
 
-async def test_whole_refund_takes_the_place_of_a_part_refund_that_came_to_nothing(
-    shop: Shop, payment: Payment
-) -> None:
+async def test_full_refund_replaces_an_unanswered_part_refund(shop: Shop, payment: Payment) -> None:
     shop.line.is_down = True
     with pytest.raises(Failed):
         await give(shop.service, payment, 600)

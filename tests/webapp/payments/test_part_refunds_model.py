@@ -271,7 +271,7 @@ TestPartRefundsBesideModel.settings = settings(
 )
 
 
-def test_refused_list_does_not_mean_that_a_refund_whose_answer_was_lost_was_refused() -> None:
+def test_refused_refund_list_does_not_mark_an_unanswered_refund_as_refused() -> None:
     machine = PartRefundsBesideModel()
     machine.open(is_spent=False)
     machine.refund(which=0, up_to=100)

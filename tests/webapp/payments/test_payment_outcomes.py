@@ -14,7 +14,7 @@ LINES = [
 ]
 
 
-def test_each_line_of_the_tables_has_a_test_that_is_there() -> None:
+def test_each_row_of_the_outcome_tables_names_an_existing_test() -> None:
     sources = "".join(path.read_text("utf-8") for path in (HOUSE / "tests").rglob("test_*.py"))
     assert len(LINES) > 20
     for line in LINES:
@@ -23,5 +23,5 @@ def test_each_line_of_the_tables_has_a_test_that_is_there() -> None:
         assert all(f"def {name}(" in sources for name in names), line
 
 
-def test_each_line_has_all_of_its_columns() -> None:
+def test_each_row_of_the_outcome_tables_has_all_columns() -> None:
     assert {line.count("|") for line in LINES} == {6}

@@ -33,7 +33,7 @@ async def bodies_are_over(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_the_line_returns_with_what_the_webhook_says_is_paid(
+async def test_tool_continues_when_the_webhook_reports_the_payment(
     shop: Shop, revision: str
 ) -> None:
     # defect: paymcp no webhooks
@@ -48,7 +48,7 @@ async def test_the_line_returns_with_what_the_webhook_says_is_paid(
         assert await shop.ledger() == ["spent"]
 
 
-async def test_the_way_back_asks_the_provider_and_needs_no_webhook(shop: Shop) -> None:
+async def test_return_from_checkout_polls_the_provider_and_needs_no_webhook(shop: Shop) -> None:
     async with buying(shop) as buy:
         page = await buy.person.come_back(await buy.person.pay(buy.link))
         assert page.heading == "Paid 9.00 €"
@@ -57,7 +57,9 @@ async def test_the_way_back_asks_the_provider_and_needs_no_webhook(shop: Shop) -
         assert len(await shop.payments()) == 1
 
 
-async def test_the_way_back_with_the_provider_down_waits_for_the_webhook(shop: Shop) -> None:
+async def test_return_from_checkout_with_the_provider_down_waits_for_the_webhook(
+    shop: Shop,
+) -> None:
     async with buying(shop) as buy:
         back = await buy.person.pay(buy.link)
         shop.line.is_down = True
@@ -69,7 +71,7 @@ async def test_the_way_back_with_the_provider_down_waits_for_the_webhook(shop: S
         assert (await buy.person.come_back(back)).heading == "Paid 9.00 €"
 
 
-async def test_an_unpaid_way_back_pays_nothing(shop: Shop) -> None:
+async def test_return_from_an_unpaid_checkout_settles_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
         session = await shop.session(there.rsplit("/", 1)[1])
@@ -79,7 +81,7 @@ async def test_an_unpaid_way_back_pays_nothing(shop: Shop) -> None:
         assert not buy.call.done()
 
 
-async def test_a_declined_card_leaves_the_question_open_for_another_one(shop: Shop) -> None:
+async def test_declined_card_leaves_the_question_open_for_another_card(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
         assert await buy.person.press_there(there, "declined") == there
@@ -90,7 +92,7 @@ async def test_a_declined_card_leaves_the_question_open_for_another_one(shop: Sh
         assert len(await shop.payments()) == 1
 
 
-async def test_a_lost_reply_of_the_checkout_charges_nothing_and_another_press_goes_on(
+async def test_lost_checkout_reply_charges_nothing_and_pressing_again_reuses_the_checkout(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -108,7 +110,7 @@ async def test_a_lost_reply_of_the_checkout_charges_nothing_and_another_press_go
 # Declined and cancelled payments.
 
 
-async def test_the_checkouts_cancel_is_told_to_the_tool_at_once(shop: Shop) -> None:
+async def test_canceling_the_checkout_ends_the_tools_wait_at_once(shop: Shop) -> None:
     # defect: lynq cancelled payment releases nobody
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
@@ -119,7 +121,7 @@ async def test_the_checkouts_cancel_is_told_to_the_tool_at_once(shop: Shop) -> N
         assert (await shop.session(there.rsplit("/", 1)[1]))["status"] == "expired"
 
 
-async def test_the_checkouts_cancel_after_the_payment_is_a_yes(shop: Shop) -> None:
+async def test_canceling_the_checkout_after_paying_counts_as_paid(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
         away = (await shop.session(there.rsplit("/", 1)[1]))["cancel_url"]
@@ -130,7 +132,9 @@ async def test_the_checkouts_cancel_after_the_payment_is_a_yes(shop: Shop) -> No
         assert (await shop.statuses(), len(await shop.payments())) == (["accepted"], 1)
 
 
-async def test_the_checkouts_cancel_is_no_no_while_a_transfer_is_on_its_way(shop: Shop) -> None:
+async def test_canceling_the_checkout_during_a_pending_transfer_does_not_decline(
+    shop: Shop,
+) -> None:
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
         away = (await shop.session(there.rsplit("/", 1)[1]))["cancel_url"]
@@ -143,7 +147,7 @@ async def test_the_checkouts_cancel_is_no_no_while_a_transfer_is_on_its_way(shop
         assert await shop.statuses() == ["accepted"]
 
 
-async def test_the_cancel_of_an_earlier_tab_says_nothing_of_the_one_that_is_open(
+async def test_canceling_an_earlier_tab_leaves_the_latest_tab_open(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -155,7 +159,7 @@ async def test_the_cancel_of_an_earlier_tab_says_nothing_of_the_one_that_is_open
         assert await buy.result() == "paid 9.00 EUR"
 
 
-async def test_money_after_the_checkouts_cancel_is_there_for_the_same_question(
+async def test_payment_after_the_checkouts_cancel_is_used_by_the_next_same_call(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -170,7 +174,7 @@ async def test_money_after_the_checkouts_cancel_is_there_for_the_same_question(
         assert not buy.caller.has_links_left
 
 
-async def test_a_decline_on_our_page_closes_the_checkout_as_well(shop: Shop) -> None:
+async def test_declining_on_our_page_closes_the_checkout(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
         await buy.person.decline(buy.link)
@@ -182,7 +186,7 @@ async def test_a_decline_on_our_page_closes_the_checkout_as_well(shop: Shop) -> 
         assert len(shop.line.calls) == calls, "and asks no more"
 
 
-async def test_expiry_closes_the_checkout_also_after_the_provider_was_down(shop: Shop) -> None:
+async def test_question_expiry_closes_the_checkout_after_the_provider_was_down(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
         id = there.rsplit("/", 1)[1]
@@ -200,7 +204,7 @@ async def test_expiry_closes_the_checkout_also_after_the_provider_was_down(shop:
         assert (await shop.session(id))["status"] == "expired"
 
 
-async def test_each_of_two_tabs_is_closed_though_the_first_cannot_be(shop: Shop) -> None:
+async def test_checkouts_of_both_tabs_are_closed_even_if_the_first_close_fails(shop: Shop) -> None:
     async with buying(shop) as buy:
         first, latest = (tab.rsplit("/", 1)[1] for tab in await two_tabs(shop, buy))
         await buy.person.decline(buy.link)
@@ -214,7 +218,7 @@ async def test_each_of_two_tabs_is_closed_though_the_first_cannot_be(shop: Shop)
         assert (await shop.session(latest))["status"] == "expired"
 
 
-async def test_a_question_declined_while_its_checkout_is_made_leads_nobody_there(
+async def test_question_declined_during_checkout_creation_redirects_to_no_checkout(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -228,7 +232,7 @@ async def test_a_question_declined_while_its_checkout_is_made_leads_nobody_there
         assert page.location is None or page.location.startswith(shop.url)
 
 
-async def test_a_checkout_that_is_made_while_its_question_ends_is_closed_in_the_end(
+async def test_checkout_created_while_its_question_ends_is_closed(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -253,7 +257,7 @@ async def test_a_checkout_that_is_made_while_its_question_ends_is_closed_in_the_
 # Late payments.
 
 
-async def test_a_payment_that_nobody_waits_for_is_kept_for_the_same_call(shop: Shop) -> None:
+async def test_payment_of_an_abandoned_call_is_stored_for_the_next_same_call(shop: Shop) -> None:
     async with buying(shop) as buy:
         await give_up(shop, buy)
         back = await buy.person.pay(buy.link)
@@ -266,7 +270,7 @@ async def test_a_payment_that_nobody_waits_for_is_kept_for_the_same_call(shop: S
         assert (await shop.ledger(), shop.bodies) == (["spent"], 1)
 
 
-async def test_a_payment_after_its_time_is_kept_and_its_page_says_so(shop: Shop) -> None:
+async def test_payment_after_expiry_is_stored_and_the_page_says_so(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
         shop.clock.tick(minutes=30)
@@ -281,7 +285,9 @@ async def test_a_payment_after_its_time_is_kept_and_its_page_says_so(shop: Shop)
         assert len(await shop.payments()) == 1
 
 
-async def test_at_the_instant_of_the_timeout_the_webhook_may_come_first(shop: Shop) -> None:
+async def test_webhook_before_the_sweeper_at_the_timeout_delivers_the_payment_once(
+    shop: Shop,
+) -> None:
     async with buying(shop) as buy:
         await buy.person.pay(buy.link)
         shop.clock.tick(minutes=30)
@@ -294,7 +300,9 @@ async def test_at_the_instant_of_the_timeout_the_webhook_may_come_first(shop: Sh
         assert (len(await shop.payments()), shop.bodies) == (1, 1)
 
 
-async def test_at_the_instant_of_the_timeout_the_sweeper_may_come_first(shop: Shop) -> None:
+async def test_sweeper_before_the_webhook_at_the_timeout_delivers_the_payment_once(
+    shop: Shop,
+) -> None:
     async with buying(shop) as buy:
         await buy.person.pay(buy.link)
         shop.clock.tick(minutes=30)
@@ -307,7 +315,7 @@ async def test_at_the_instant_of_the_timeout_the_sweeper_may_come_first(shop: Sh
         assert (len(await shop.payments()), shop.bodies) == (1, 1)
 
 
-async def test_a_payment_one_microsecond_before_the_timeout_is_in_time(shop: Shop) -> None:
+async def test_payment_one_microsecond_before_the_timeout_is_accepted(shop: Shop) -> None:
     async with buying(shop) as buy:
         await buy.person.pay(buy.link)
         shop.clock.tick(minutes=30, microseconds=-1)
@@ -315,7 +323,7 @@ async def test_a_payment_one_microsecond_before_the_timeout_is_in_time(shop: Sho
         assert await buy.result() == "paid 9.00 EUR"
 
 
-async def test_a_webhook_that_never_comes_is_made_up_for_when_the_time_is_over(
+async def test_payment_whose_webhook_was_lost_is_found_when_the_question_expires(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -328,7 +336,7 @@ async def test_a_webhook_that_never_comes_is_made_up_for_when_the_time_is_over(
         assert await buy.again() == "paid 9.00 EUR"
 
 
-async def test_paid_after_the_decline_is_kept_for_a_later_call(shop: Shop) -> None:
+async def test_payment_after_the_decline_is_stored_for_a_later_call(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
         await buy.person.decline(buy.link)
@@ -341,7 +349,7 @@ async def test_paid_after_the_decline_is_kept_for_a_later_call(shop: Shop) -> No
         assert not buy.caller.has_links_left
 
 
-async def test_a_late_payment_serves_whoever_asks_the_same_and_closes_their_checkout(
+async def test_late_payment_answers_a_newer_same_call_and_closes_its_checkout(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -365,7 +373,9 @@ async def test_a_late_payment_serves_whoever_asks_the_same_and_closes_their_chec
 # Delayed payment methods.
 
 
-async def test_a_transfer_shows_that_it_is_awaited_and_arrives_in_time(shop: Shop) -> None:
+async def test_pending_bank_transfer_is_shown_on_the_page_and_accepted_on_arrival(
+    shop: Shop,
+) -> None:
     async with buying(shop) as buy:
         there = await buy.press("bank")
         await shop.tell_all()
@@ -382,7 +392,7 @@ async def test_a_transfer_shows_that_it_is_awaited_and_arrives_in_time(shop: Sho
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_a_tool_need_not_wait_for_a_transfer_and_gets_it_by_the_same_call_later(
+async def test_tool_can_return_during_a_pending_transfer_and_resume_with_the_same_call(
     shop: Shop, revision: str
 ) -> None:
     # finding: M5
@@ -401,7 +411,7 @@ async def test_a_tool_need_not_wait_for_a_transfer_and_gets_it_by_the_same_call_
         assert (await buy.again(), shop.bodies) == ("paid 9.00 EUR", 1)
 
 
-async def test_a_transfer_that_arrives_days_late_is_kept(shop: Shop) -> None:
+async def test_bank_transfer_that_arrives_days_late_is_stored(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.press("bank")
         await shop.tell_all()
@@ -416,7 +426,7 @@ async def test_a_transfer_that_arrives_days_late_is_kept(shop: Shop) -> None:
         assert await buy.again() == "paid 9.00 EUR"
 
 
-async def test_a_transfer_that_fails_later_is_told_to_the_tool(shop: Shop) -> None:
+async def test_failed_bank_transfer_fails_the_waiting_tool(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.press("bank")
         await buy.person.press_there(there, "fail")
@@ -426,7 +436,7 @@ async def test_a_transfer_that_fails_later_is_told_to_the_tool(shop: Shop) -> No
 
 
 @pytest.mark.parametrize("asks", ["the way back", "the sweeper"])
-async def test_a_transfer_that_failed_and_whose_event_is_lost_may_be_paid_again(
+async def test_failed_transfer_whose_event_was_lost_can_be_paid_again(
     shop: Shop, asks: str
 ) -> None:
     async with buying(shop) as buy:
@@ -447,7 +457,9 @@ async def test_a_transfer_that_failed_and_whose_event_is_lost_may_be_paid_again(
 
 
 @pytest.mark.parametrize("asks", ["the next call", "the sweeper"])
-async def test_so_may_one_that_failed_after_its_question_was_over(shop: Shop, asks: str) -> None:
+async def test_transfer_that_failed_after_its_question_expired_can_be_paid_again(
+    shop: Shop, asks: str
+) -> None:
     async with buying(shop) as buy:
         there = await buy.press("bank")
         await shop.tell_all()
@@ -472,7 +484,7 @@ async def test_so_may_one_that_failed_after_its_question_was_over(shop: Shop, as
         assert await shop.ledger() == ["spent"]
 
 
-async def test_a_transfer_whose_events_come_in_the_wrong_order_is_paid(shop: Shop) -> None:
+async def test_transfer_whose_events_arrive_in_the_wrong_order_is_accepted(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.press("bank")
         await buy.person.press_there(there, "arrive")
@@ -482,7 +494,9 @@ async def test_a_transfer_whose_events_come_in_the_wrong_order_is_paid(shop: Sho
         assert (await shop.statuses(), len(await shop.payments())) == (["accepted"], 1)
 
 
-async def test_a_transfer_of_an_earlier_tab_is_not_said_of_the_latest_one(shop: Shop) -> None:
+async def test_pending_transfer_of_an_earlier_tab_is_not_shown_for_the_latest_tab(
+    shop: Shop,
+) -> None:
     # finding: T4
     async with buying(shop) as buy:
         earlier, latest = await two_tabs(shop, buy)
@@ -495,7 +509,7 @@ async def test_a_transfer_of_an_earlier_tab_is_not_said_of_the_latest_one(shop: 
         assert "on its way" in (await buy.person.visit(buy.link)).text
 
 
-async def test_a_failed_transfer_of_an_earlier_tab_leaves_the_latest_one_alone(
+async def test_failed_transfer_of_an_earlier_tab_leaves_the_latest_tab_payable(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -511,7 +525,7 @@ async def test_a_failed_transfer_of_an_earlier_tab_leaves_the_latest_one_alone(
 
 @pytest.mark.parametrize("is_waited_for", [True, False])
 @pytest.mark.parametrize("is_failure_first", [True, False])
-async def test_a_transfer_that_fails_in_one_tab_and_a_card_in_the_other_end_the_same(
+async def test_failed_transfer_and_card_payment_in_two_tabs_end_the_same_in_any_order(
     shop: Shop, *, is_failure_first: bool, is_waited_for: bool
 ) -> None:
     async with buying(shop) as buy:
@@ -541,7 +555,7 @@ async def test_a_transfer_that_fails_in_one_tab_and_a_card_in_the_other_end_the_
         assert await shop.ledger() == ["spent"]
 
 
-async def test_whoever_was_not_told_of_the_failed_transfer_yet_gets_what_was_paid_beside_it(
+async def test_card_payment_right_after_a_failed_transfer_answers_the_waiting_call(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -559,7 +573,7 @@ async def test_whoever_was_not_told_of_the_failed_transfer_yet_gets_what_was_pai
         assert await shop.statuses() == ["accepted"]
 
 
-async def test_a_question_that_a_failed_transfer_ended_makes_way_again_for_what_is_paid(
+async def test_payment_of_a_question_ended_by_a_failed_transfer_answers_a_newer_call(
     shop: Shop,
 ) -> None:
     """After the failed transfer, a newer call asks again and gets the payment of the older page."""
@@ -580,7 +594,7 @@ async def test_a_question_that_a_failed_transfer_ended_makes_way_again_for_what_
 # Double payments.
 
 
-async def test_paid_in_two_tabs_the_second_payment_is_open_and_never_lost(shop: Shop) -> None:
+async def test_second_payment_from_another_tab_stays_open_in_the_ledger(shop: Shop) -> None:
     async with buying(shop) as buy:
         for tab in await two_tabs(shop, buy):
             await buy.person.press_there(tab, "card")
@@ -592,7 +606,7 @@ async def test_paid_in_two_tabs_the_second_payment_is_open_and_never_lost(shop: 
         assert len({payment.elicitation_id for payment in await shop.payments()}) == 1
 
 
-async def test_a_second_press_leads_to_the_checkout_that_is_open(shop: Shop) -> None:
+async def test_pressing_continue_again_leads_to_the_open_checkout(shop: Shop) -> None:
     async with buying(shop) as buy:
         first = await buy.person.go_on(buy.link)
         assert await buy.person.go_on(buy.link) == first
@@ -617,7 +631,7 @@ async def test_a_double_click_on_continue_makes_no_second_payment(shop: Shop) ->
         assert len(await shop.payments()) == 1
 
 
-async def test_two_identical_calls_at_once_pay_once(shop: Shop) -> None:
+async def test_two_identical_concurrent_calls_pay_once(shop: Shop) -> None:
     async with buying(shop) as buy:
         second = buy.caller.call("report")
         assert "Another call is waiting" in await buy.result()
@@ -627,7 +641,7 @@ async def test_two_identical_calls_at_once_pay_once(shop: Shop) -> None:
         assert (len(await shop.payments()), shop.bodies) == (1, 1)
 
 
-async def test_a_price_that_changed_between_two_calls_is_asked_again(shop: Shop) -> None:
+async def test_changed_price_between_two_calls_asks_for_payment_again(shop: Shop) -> None:
     async with buying(shop) as buy:
         await give_up(shop, buy)
         await buy.pay()
@@ -640,9 +654,7 @@ async def test_a_price_that_changed_between_two_calls_is_asked_again(shop: Shop)
 
 
 @pytest.mark.parametrize("price", [Money("9.00", "USD"), Money("8.99", "EUR")])
-async def test_another_currency_or_a_cent_less_is_another_question(
-    shop: Shop, price: Money
-) -> None:
+async def test_different_currency_or_amount_is_another_question(shop: Shop, price: Money) -> None:
     async with buying(shop) as buy:
         await give_up(shop, buy)
         await buy.pay()
@@ -651,7 +663,7 @@ async def test_another_currency_or_a_cent_less_is_another_question(
         assert (len(await shop.asked()), shop.bodies) == (2, 0)
 
 
-async def test_what_is_bought_for_good_is_asked_for_once(shop: Shop) -> None:
+async def test_permanent_purchase_is_asked_for_once(shop: Shop) -> None:
     shop.is_for_good = True
     async with buying(shop) as buy:
         assert await buy.paid() == "paid 9.00 EUR"
@@ -664,7 +676,7 @@ async def test_what_is_bought_for_good_is_asked_for_once(shop: Shop) -> None:
         assert shop.given[0].id == shop.given[2].id
 
 
-async def test_what_is_not_bought_for_good_is_asked_for_at_the_next_call(shop: Shop) -> None:
+async def test_single_use_payment_is_asked_for_again_at_the_next_call(shop: Shop) -> None:
     async with buying(shop) as buy:
         await buy.pay()
         await buy.result()
@@ -677,7 +689,7 @@ async def test_what_is_not_bought_for_good_is_asked_for_at_the_next_call(shop: S
 
 
 @pytest.mark.parametrize(("revision", "starts"), [(LEGACY, 2), (MODERN, 1)])
-async def test_a_call_that_is_given_up_after_the_payment_delivers_it_once(
+async def test_call_abandoned_after_the_payment_uses_the_payment_once(
     shop: Shop, revision: str, starts: int
 ) -> None:
     # finding: R14
@@ -706,7 +718,7 @@ async def test_a_call_that_is_given_up_after_the_payment_delivers_it_once(
         await buy.is_asked_again()
 
 
-async def test_a_receipt_is_spent_once_and_again_by_the_body_that_runs_again(
+async def test_spending_a_receipt_twice_in_the_same_run_succeeds(
     shop: Shop,
 ) -> None:
     async def spend(receipt: Receipt) -> str:
@@ -723,7 +735,7 @@ async def test_a_receipt_is_spent_once_and_again_by_the_body_that_runs_again(
         assert (payment.status, payment.spent_at) == ("spent", shop.clock())
 
 
-async def test_a_leg_that_another_one_has_overtaken_spends_nothing(shop: Shop) -> None:
+async def test_superseded_request_cannot_spend_the_payment(shop: Shop) -> None:
     # finding: S19
     gate = asyncio.Event()
 
@@ -751,7 +763,7 @@ async def test_a_leg_that_another_one_has_overtaken_spends_nothing(shop: Shop) -
         assert spent.status == "spent"
 
 
-async def test_a_body_that_dies_after_it_spent_is_run_again_with_the_same_receipt(
+async def test_tool_that_dies_after_spending_runs_again_with_the_same_receipt(
     shop: Shop,
 ) -> None:
     stuck = asyncio.Event()
@@ -777,7 +789,9 @@ async def test_a_body_that_dies_after_it_spent_is_run_again_with_the_same_receip
         assert shop.given[0].id == shop.given[1].id
 
 
-async def test_a_refund_is_made_once_under_the_receipts_own_key(shop: Shop) -> None:
+async def test_refund_called_twice_is_made_once_with_the_receipts_idempotency_key(
+    shop: Shop,
+) -> None:
     async def refund(receipt: Receipt) -> str:
         first = await receipt.refund(reason="out of paper")
         again = await receipt.refund(reason="as I said")
@@ -811,7 +825,7 @@ async def test_a_refund_whose_reply_was_lost_is_not_made_twice(shop: Shop) -> No
         assert len(refunds) == 1
 
 
-async def test_what_is_spent_is_not_given_back(shop: Shop) -> None:
+async def test_spent_receipt_cannot_be_refunded(shop: Shop) -> None:
     async def both(receipt: Receipt) -> str:
         await receipt.spend()
         with pytest.raises(NotPossible):
@@ -825,7 +839,7 @@ async def test_what_is_spent_is_not_given_back(shop: Shop) -> None:
         assert await shop.ledger() == ["spent"]
 
 
-async def test_what_was_given_back_is_not_spent(shop: Shop) -> None:
+async def test_refunded_receipt_cannot_be_spent(shop: Shop) -> None:
     async def both(receipt: Receipt) -> str:
         await receipt.refund()
         with pytest.raises(NotPossible):
@@ -838,7 +852,7 @@ async def test_what_was_given_back_is_not_spent(shop: Shop) -> None:
         assert await shop.ledger() == ["refunded"]
 
 
-async def test_a_receipt_that_was_given_back_before_a_crash_does_not_block_its_question(
+async def test_receipt_refunded_before_a_crash_does_not_block_a_new_payment(
     shop: Shop,
 ) -> None:
     stuck = asyncio.Event()
@@ -869,7 +883,9 @@ async def test_a_receipt_that_was_given_back_before_a_crash_does_not_block_its_q
 # Processes and settings.
 
 
-async def test_a_crash_between_the_checkout_and_its_record_is_reconciled(shop: Shop) -> None:
+async def test_crash_before_the_checkout_was_stored_is_reconciled_with_the_same_key(
+    shop: Shop,
+) -> None:
     async with buying(shop) as buy:
         await give_up(shop, buy)
         (asked,) = await shop.asked()
@@ -895,7 +911,7 @@ async def test_a_crash_between_the_checkout_and_its_record_is_reconciled(shop: S
         assert not caller.has_links_left
 
 
-async def test_a_restart_in_the_middle_of_a_payment_loses_nothing(shop: Shop) -> None:
+async def test_payment_made_during_a_restart_is_used_by_the_same_call(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
         await shop.restart()
@@ -909,7 +925,7 @@ async def test_a_restart_in_the_middle_of_a_payment_loses_nothing(shop: Shop) ->
         assert not caller.has_links_left
 
 
-async def test_a_missing_key_is_named_where_the_tool_awaits(shop: Shop) -> None:
+async def test_missing_provider_settings_are_named_in_the_tool_error(shop: Shop) -> None:
     await shop.restart(sellers={})
     async with shop.env.caller(LEGACY) as caller:
         text = text_of(await soon(caller.call("report")))
@@ -919,7 +935,7 @@ async def test_a_missing_key_is_named_where_the_tool_awaits(shop: Shop) -> None:
         assert await shop.asked() == []
 
 
-async def test_a_seller_that_is_gone_does_not_stop_the_sweeper_for_the_others(
+async def test_removed_provider_does_not_stop_the_sweeper_for_other_questions(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -940,7 +956,7 @@ async def test_a_seller_that_is_gone_does_not_stop_the_sweeper_for_the_others(
     assert shop.line.count(EXPIRE) == 1, "what was open is closed when the seller is back"
 
 
-async def test_the_way_back_to_a_seller_that_is_gone_is_no_accident(shop: Shop) -> None:
+async def test_return_page_of_a_removed_provider_does_not_answer_500(shop: Shop) -> None:
     async with buying(shop) as buy:
         back = await buy.person.pay(buy.link)
         await give_up(shop, buy)
@@ -953,14 +969,14 @@ async def test_the_way_back_to_a_seller_that_is_gone_is_no_accident(shop: Shop) 
     assert await shop.ledger() == ["open"]
 
 
-async def test_trusted_code_cannot_say_that_something_was_paid(shop: Shop) -> None:
+async def test_trusted_code_cannot_complete_a_payment_question(shop: Shop) -> None:
     async with buying(shop) as buy:
         await buy.person.go_on(buy.link)
         assert await shop.env.complete(buy.link, {"payment": "p"}) == "unknown"
         assert (await shop.statuses(), await shop.ledger()) == (["opened"], [])
 
 
-async def test_a_failure_that_is_told_twice_as_the_line_was_cut_leaves_the_receipt_open(
+async def test_tool_failure_repeated_after_a_disconnect_leaves_the_payment_usable(
     shop: Shop,
 ) -> None:
     # finding: M10
@@ -993,7 +1009,7 @@ async def test_a_failure_that_is_told_twice_as_the_line_was_cut_leaves_the_recei
         assert not caller.has_links_left
 
 
-async def test_a_tool_that_fails_after_the_payment_can_be_called_again_without_paying(
+async def test_tool_that_fails_after_the_payment_can_be_called_again_without_paying(
     shop: Shop,
 ) -> None:
     async def fail_once(receipt: Receipt) -> str:

@@ -52,7 +52,7 @@ from webapp.sweeper import fall_due
 # The provider cannot be reached.
 
 
-async def test_what_was_paid_is_found_after_an_outage_longer_than_the_checkouts_life(
+async def test_payment_is_found_after_an_outage_longer_than_the_checkouts_lifetime(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
@@ -71,7 +71,9 @@ async def test_what_was_paid_is_found_after_an_outage_longer_than_the_checkouts_
     assert len(acme.calls) == calls
 
 
-async def test_so_it_is_at_stripe(shop: Shop) -> None:
+async def test_stripe_payment_is_found_after_an_outage_longer_than_the_checkouts_lifetime(
+    shop: Shop,
+) -> None:
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
         shop.clock.tick(minutes=29)
@@ -90,7 +92,7 @@ async def test_so_it_is_at_stripe(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("becomes", ["closed", "paid"])
-async def test_a_checkout_whose_reply_was_lost_is_asked_for_until_its_provider_answers(
+async def test_checkout_whose_reply_was_lost_is_polled_until_the_provider_answers(
     payment_env: PaymentEnv, acme: Acme, becomes: str
 ) -> None:
     # finding: M11
@@ -117,7 +119,7 @@ async def test_a_checkout_whose_reply_was_lost_is_asked_for_until_its_provider_a
     assert len(acme.calls) == calls
 
 
-async def test_one_that_its_provider_would_not_make_is_closed_at_once(
+async def test_checkout_refused_by_the_provider_is_not_polled_after_expiry(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     # finding: M11
@@ -132,7 +134,7 @@ async def test_one_that_its_provider_would_not_make_is_closed_at_once(
     assert len(acme.calls) == calls
 
 
-async def test_a_page_that_nobody_paid_at_is_left_after_one_answer(
+async def test_unpaid_checkout_is_not_polled_again_after_the_providers_answer(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
@@ -147,7 +149,7 @@ async def test_a_page_that_nobody_paid_at_is_left_after_one_answer(
     assert (await ledger(payment_env), await still_open(payment_env)) == ([], [])
 
 
-async def test_whoever_never_answers_is_asked_for_a_month_and_then_somebody_has_to_look(
+async def test_unanswered_checkout_is_polled_for_a_month_and_then_listed_for_the_operator(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     await begun(payment_env)
@@ -172,7 +174,7 @@ async def test_whoever_never_answers_is_asked_for_a_month_and_then_somebody_has_
         await end_payment(payment_env.service, first.id)
 
 
-def test_the_last_question_is_asked_while_there_is_something_to_ask_with() -> None:
+def test_last_poll_of_an_unresolved_payment_is_at_its_deadline() -> None:
     now = Clock()()
     until = now + timedelta(minutes=15)
     loose = UnresolvedPayment(
@@ -200,7 +202,7 @@ def test_the_last_question_is_asked_while_there_is_something_to_ask_with() -> No
 # The provider sends no event.
 
 
-async def test_a_transfer_whose_event_is_lost_is_asked_about_until_it_arrives(
+async def test_pending_transfer_whose_event_was_lost_is_polled_until_arrival(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await left_by(payment_env, acme, state="pending")
@@ -212,7 +214,7 @@ async def test_a_transfer_whose_event_is_lost_is_asked_about_until_it_arrives(
     assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
-async def test_the_pauses_between_two_questions_grow_to_a_day(
+async def test_polling_interval_of_a_pending_payment_doubles_up_to_a_day(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     await left_by(payment_env, acme, state="pending")
@@ -229,7 +231,7 @@ async def test_the_pauses_between_two_questions_grow_to_a_day(
 
 
 @pytest.mark.parametrize("end", ["paid", "failed"])
-async def test_once_the_provider_has_said_it_is_asked_no_more(
+async def test_settled_payment_is_not_polled_again(
     payment_env: PaymentEnv, acme: Acme, end: str
 ) -> None:
     await left_by(payment_env, acme, state="pending")
@@ -241,7 +243,7 @@ async def test_once_the_provider_has_said_it_is_asked_no_more(
     assert (await ledger(payment_env) == []) is (end == "failed")
 
 
-async def test_asking_often_neither_delays_its_turns_nor_breaks_them(
+async def test_extra_polls_do_not_change_the_polling_schedule(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await left_by(payment_env, acme, state="pending")
@@ -267,9 +269,7 @@ class Full(MemoryStore):
         return await super().write(*records)
 
 
-async def test_money_whose_row_could_not_be_written_is_asked_about_again(
-    acme: Acme, tmp_path: Path
-) -> None:
+async def test_payment_that_could_not_be_stored_is_polled_again(acme: Acme, tmp_path: Path) -> None:
     store = Full()
     async with selling(declared(DECLARED, folder=tmp_path), acme, store=store) as payment_env:
         asked = await left_by(payment_env, acme, state="pending")
@@ -283,7 +283,7 @@ async def test_money_whose_row_could_not_be_written_is_asked_about_again(
         assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
-async def test_two_processes_ask_once(shop: Shop) -> None:
+async def test_two_processes_poll_a_pending_payment_once(shop: Shop) -> None:
     async with buying(shop) as buy:
         await buy.press("bank")
         await shop.tell_all()
@@ -297,7 +297,7 @@ async def test_two_processes_ask_once(shop: Shop) -> None:
         await other.ended()
 
 
-async def test_a_transfer_at_mollie_arrives_where_no_webhook_reaches_us() -> None:
+async def test_pending_mollie_payment_is_found_by_polling_without_webhooks() -> None:
     provider = Mollie()
     async with selling(mollie("test_abc"), provider) as payment_env:
         await payment_env.begun()
@@ -309,7 +309,7 @@ async def test_a_transfer_at_mollie_arrives_where_no_webhook_reaches_us() -> Non
         assert await ledger(payment_env) == [ReceiptStatus.OPEN]
 
 
-async def test_a_transfer_at_stripe_arrives_without_its_event(shop: Shop) -> None:
+async def test_stripe_transfer_whose_event_was_lost_is_found_by_polling(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.press("bank")
         await shop.tell_all()
@@ -323,7 +323,7 @@ async def test_a_transfer_at_stripe_arrives_without_its_event(shop: Shop) -> Non
         assert await shop.ledger() == ["open"]
 
 
-async def test_a_late_event_ends_the_asking(payment_env: PaymentEnv, acme: Acme) -> None:
+async def test_late_event_ends_the_polling(payment_env: PaymentEnv, acme: Acme) -> None:
     await left_by(payment_env, acme, state="pending")
     assert (await tell(payment_env, acme.pay())).json() == {"received": "late"}
     calls = len(acme.calls)
@@ -347,7 +347,7 @@ async def captured(
     return asked, await payment_env.post(approved(asked, "O1"))
 
 
-async def test_what_was_paid_in_part_has_an_owner_and_settles_nothing() -> None:
+async def test_underpaid_order_is_listed_for_the_operator_and_settles_nothing() -> None:
     provider = PayPal()
     async with selling(paypal("cid", "cs", is_live=False), provider) as payment_env:
         asked, _ = await captured(payment_env, provider, "4.00")
@@ -366,7 +366,7 @@ async def test_what_was_paid_in_part_has_an_owner_and_settles_nothing() -> None:
         assert await still_open(payment_env) == []
 
 
-async def test_so_has_what_was_paid_in_another_currency_and_found_by_asking(
+async def test_payment_in_another_currency_found_by_polling_is_listed_for_the_operator(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await begun(payment_env)
@@ -379,7 +379,9 @@ async def test_so_has_what_was_paid_in_another_currency_and_found_by_asking(
     assert await ledger(payment_env) == []
 
 
-async def test_or_in_another_mode(payment_env: PaymentEnv, acme: Acme) -> None:
+async def test_payment_in_another_mode_found_by_polling_is_listed_for_the_operator(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
     await begun(payment_env)
     acme.pay()
     acme.checkouts["co-1"]["live"] = True
@@ -388,7 +390,9 @@ async def test_or_in_another_mode(payment_env: PaymentEnv, acme: Acme) -> None:
     assert await ledger(payment_env) == []
 
 
-async def test_what_is_signed_is_listed_at_once(payment_env: PaymentEnv, acme: Acme) -> None:
+async def test_event_with_a_different_amount_is_listed_until_the_right_amount_arrives(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
     asked = await begun(payment_env)
     for id, became in (("msg_1", "refused"), ("msg_1", "duplicate")):
         assert (await tell(payment_env, acme.pay(amount=400), id=id)).json() == {"received": became}
@@ -400,7 +404,7 @@ async def test_what_is_signed_is_listed_at_once(payment_env: PaymentEnv, acme: A
     assert "requested 9.00" not in await noted(payment_env)
 
 
-async def test_the_line_ends_by_the_command_that_the_operator_has(
+async def test_done_command_removes_a_mismatched_payment_from_the_list(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     await begun(payment_env)
@@ -416,7 +420,9 @@ async def test_the_line_ends_by_the_command_that_the_operator_has(
     assert "paid 5.00 EUR" in await noted(payment_env)
 
 
-async def test_what_was_given_back_there_needs_nobody(payment_env: PaymentEnv, acme: Acme) -> None:
+async def test_mismatched_payment_refunded_at_the_provider_is_no_longer_listed(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
     asked = await begun(payment_env)
     acme.pay()
     acme.checkouts["co-1"]["amount"] = 400
@@ -429,14 +435,16 @@ async def test_what_was_given_back_there_needs_nobody(payment_env: PaymentEnv, a
     assert await still_open(payment_env) == []
 
 
-async def test_what_was_not_paid_needs_nobody_either(payment_env: PaymentEnv, acme: Acme) -> None:
+async def test_failed_payment_with_a_different_amount_is_not_listed(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
     await begun(payment_env)
     acme.checkouts["co-1"] |= {"state": "failed", "amount": 400}
     await payment_env.sweep(minutes=31)
     assert await still_open(payment_env) == []
 
 
-async def test_the_page_and_the_tool_say_paid_otherwise_than_asked(shop: Shop) -> None:
+async def test_page_and_tool_say_that_a_different_amount_was_paid(shop: Shop) -> None:
     async with buying(shop) as buy:
         back = await buy.person.pay(buy.link)
         shop.post.clear()
@@ -454,7 +462,7 @@ async def test_the_page_and_the_tool_say_paid_otherwise_than_asked(shop: Shop) -
 
 
 @pytest.mark.parametrize("first", [0, 1])
-async def test_of_two_pages_for_one_request_both_are_known_whichever_answer_comes_first(
+async def test_both_checkouts_of_a_repeated_request_are_stored_in_either_reply_order(
     tmp_path: Path, first: int
 ) -> None:
     acme = Forgetful()
@@ -495,7 +503,7 @@ async def lemon() -> AsyncIterator[tuple[PaymentEnv, LemonSqueezy]]:
 
 
 @pytest.mark.parametrize("orders", [("111", "222"), ("222", "111"), ("111", "222", "111", "222")])
-async def test_a_second_payment_on_one_page_has_a_row_of_its_own_and_is_given_back(
+async def test_second_payment_on_the_same_page_gets_its_own_row_and_is_refunded(
     lemon: tuple[PaymentEnv, LemonSqueezy], orders: tuple[str, ...]
 ) -> None:
     payment_env, provider = lemon
@@ -511,7 +519,7 @@ async def test_a_second_payment_on_one_page_has_a_row_of_its_own_and_is_given_ba
     assert provider.orders_given_back == [orders[1]]
 
 
-async def test_two_payments_on_one_page_told_at_once_have_two_rows(
+async def test_two_concurrent_payment_events_for_the_same_page_create_two_rows(
     lemon: tuple[PaymentEnv, LemonSqueezy],
 ) -> None:
     payment_env, _ = lemon
@@ -521,7 +529,7 @@ async def test_two_payments_on_one_page_told_at_once_have_two_rows(
     assert sorted(str(row.payment_intent) for row in rows) == ["111", "222"]
 
 
-async def test_a_page_nobody_can_be_asked_about_leaves_no_line(
+async def test_checkout_of_a_provider_that_cannot_be_polled_is_not_listed(
     lemon: tuple[PaymentEnv, LemonSqueezy],
 ) -> None:
     payment_env, _ = lemon

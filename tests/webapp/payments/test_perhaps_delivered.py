@@ -72,7 +72,7 @@ async def listed(shop: Shop) -> list[PaymentRow]:
 
 
 @pytest.mark.parametrize("body", BODIES)
-async def test_delivery_is_noted_once_the_store_is_back(
+async def test_delivery_is_stored_when_the_store_is_available_again(
     shop: Shop, body: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop.body = BODIES[body] or shop.body
@@ -95,7 +95,7 @@ async def test_delivery_is_noted_once_the_store_is_back(
 
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("unused", [timedelta(minutes=1), timedelta(days=7)])
-async def test_payment_of_a_result_that_may_have_arrived_is_never_refunded_by_the_clock(
+async def test_payment_of_a_possibly_delivered_result_is_never_refunded_automatically(
     shop: Shop, body: str, unused: timedelta
 ) -> None:
     await shop.restart(refund_unused=unused)
@@ -119,7 +119,7 @@ async def died(shop: Shop) -> None:
     shop.clock.tick(minutes=1)
 
 
-async def test_operator_refunds_it_or_ends_it(shop: Shop) -> None:
+async def test_operator_can_close_a_payment_whose_delivery_is_unconfirmed(shop: Shop) -> None:
     async with buying(shop) as buy:
         await delivered(shop, buy)
     await died(shop)
@@ -130,7 +130,9 @@ async def test_operator_refunds_it_or_ends_it(shop: Shop) -> None:
     assert (await shop.ledger(), await listed(shop)) == (["spent"], [])
 
 
-async def test_operator_refunds_what_did_not_arrive(shop: Shop) -> None:
+async def test_operator_can_refund_an_unconfirmed_delivery_after_the_process_died(
+    shop: Shop,
+) -> None:
     async with buying(shop) as buy:
         await delivered(shop, buy)
         (row,) = await listed(shop)
@@ -145,7 +147,7 @@ async def test_operator_refunds_what_did_not_arrive(shop: Shop) -> None:
     assert await shop.ledger() == ["refunded"]
 
 
-async def test_person_sees_that_it_is_perhaps_used_and_cannot_refund_it(shop: Shop) -> None:
+async def test_payments_page_says_perhaps_used_and_offers_no_refund(shop: Shop) -> None:
     async with buying(shop) as buy:
         await delivered(shop, buy)
         await died(shop)
@@ -154,7 +156,9 @@ async def test_person_sees_that_it_is_perhaps_used_and_cannot_refund_it(shop: Sh
         assert "/refund" not in page.text
 
 
-async def test_same_call_gets_the_result_that_was_kept_and_uses_the_payment(shop: Shop) -> None:
+async def test_same_call_after_a_crash_gets_the_stored_result_and_uses_the_payment(
+    shop: Shop,
+) -> None:
     async with buying(shop) as buy:
         await delivered(shop, buy)
         await died(shop)
@@ -190,7 +194,7 @@ async def made(shop: Shop) -> Call:
     return call
 
 
-async def test_payment_of_a_result_that_certainly_did_not_arrive_is_refunded_by_the_clock(
+async def test_payment_of_an_undelivered_result_is_refunded_automatically(
     shop: Shop,
 ) -> None:
     call, connection = await made(shop), StreamConnection()
@@ -204,7 +208,7 @@ async def test_payment_of_a_result_that_certainly_did_not_arrive_is_refunded_by_
     assert await shop.ledger() == ["refunded"]
 
 
-async def test_result_that_is_given_again_may_be_delivered_from_then_on(shop: Shop) -> None:
+async def test_repeated_result_marks_the_payment_as_possibly_delivered(shop: Shop) -> None:
     call, connection = await made(shop), StreamConnection()
     shop.service.running_tools.deliver(call, connection)
     connection.end(is_delivered=False)
@@ -217,7 +221,7 @@ async def test_result_that_is_given_again_may_be_delivered_from_then_on(shop: Sh
     assert payment.due_at is None
 
 
-async def test_lease_is_renewed_while_a_result_goes_out(shop: Shop) -> None:
+async def test_lease_is_renewed_while_a_result_is_being_sent(shop: Shop) -> None:
     call, connection = await made(shop), StreamConnection()
     shop.service.running_tools.deliver(call, connection)
     for _ in range(3):
@@ -230,7 +234,7 @@ async def test_lease_is_renewed_while_a_result_goes_out(shop: Shop) -> None:
     assert await shop.ledger() == ["spent"]
 
 
-async def test_work_of_once_without_a_result_is_never_refunded_by_the_clock(shop: Shop) -> None:
+async def test_payment_with_completed_once_work_is_never_refunded_automatically(shop: Shop) -> None:
     comes_back(shop)
     done = asyncio.Event()
 
@@ -255,7 +259,7 @@ async def test_work_of_once_without_a_result_is_never_refunded_by_the_clock(shop
         assert "Not used yet" in page.text
 
 
-async def test_what_nobody_used_is_refunded_by_the_clock_as_before(shop: Shop) -> None:
+async def test_unused_and_undelivered_payment_is_refunded_automatically(shop: Shop) -> None:
     comes_back(shop)
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)

@@ -25,7 +25,7 @@ async def open_there(shop: Shop, pages: set[str]) -> list[str]:
     return [page for page in pages if (await shop.session(session_in(page)))["status"] == "open"]
 
 
-async def test_ten_browsers_that_press_at_once_leave_one_page_that_can_be_paid_at(
+async def test_ten_browsers_pressing_continue_at_once_leave_a_single_open_checkout(
     shop: Shop,
 ) -> None:
     # finding: M4
@@ -42,7 +42,7 @@ async def test_ten_browsers_that_press_at_once_leave_one_page_that_can_be_paid_a
         assert len(await shop.payments()) == 1
 
 
-async def test_a_second_press_waits_until_the_first_page_stands_and_closes_it(shop: Shop) -> None:
+async def test_second_press_waits_for_the_first_checkout_and_closes_the_first(shop: Shop) -> None:
     # finding: M4
     async with buying(shop) as buy:
         (asked,) = await shop.asked()
@@ -65,7 +65,7 @@ async def test_a_second_press_waits_until_the_first_page_stands_and_closes_it(sh
         assert not buy.call.done()
 
 
-async def test_what_was_paid_before_another_browser_pressed_counts(shop: Shop) -> None:
+async def test_payment_made_before_another_browser_presses_continue_is_accepted(shop: Shop) -> None:
     # finding: M4
     async with buying(shop) as buy:
         other = await shop.person()
@@ -79,7 +79,9 @@ async def test_what_was_paid_before_another_browser_pressed_counts(shop: Shop) -
         assert (shop.line.calls.count(CREATE), len(await shop.payments())) == (1, 1)
 
 
-async def test_a_transfer_that_was_begun_in_another_browser_is_on_its_way(shop: Shop) -> None:
+async def test_transfer_started_in_another_browser_is_shown_instead_of_a_new_checkout(
+    shop: Shop,
+) -> None:
     # finding: M4
     async with buying(shop) as buy:
         other = await shop.person()
@@ -89,7 +91,7 @@ async def test_a_transfer_that_was_begun_in_another_browser_is_on_its_way(shop: 
         assert shop.line.calls.count(CREATE) == 1
 
 
-async def test_a_page_that_cannot_be_closed_now_leads_nobody_to_another(shop: Shop) -> None:
+async def test_checkout_that_cannot_be_closed_blocks_a_new_checkout(shop: Shop) -> None:
     # finding: M4
     async with buying(shop) as buy:
         there = await (await shop.person()).go_on(buy.link)
@@ -100,7 +102,7 @@ async def test_a_page_that_cannot_be_closed_now_leads_nobody_to_another(shop: Sh
         assert await open_there(shop, {there, again}) == [again]
 
 
-async def test_a_press_at_another_process_learns_of_the_page_that_is_made_and_closes_it(
+async def test_press_in_another_process_closes_the_checkout_being_created(
     shop: Shop,
 ) -> None:
     # finding: M4

@@ -50,7 +50,7 @@ async def paid(payment_env: PaymentEnv) -> Elicitation:
     return asked
 
 
-async def test_payment_of_gone_provider_is_listed_and_shown_and_says_why_it_cannot_be_refunded(
+async def test_payment_of_a_removed_provider_is_listed_and_its_refund_is_refused(
     payment_env: PaymentEnv, without: Service
 ) -> None:
     payment = await payment_env.receipt(await paid(payment_env))
@@ -68,11 +68,11 @@ async def test_payment_of_gone_provider_is_listed_and_shown_and_says_why_it_cann
     assert len((await list_payments(without, only_open=True)).rows) == 1
 
 
-async def test_open_question_of_gone_provider_is_not_polled_and_expires(
+async def test_open_question_of_a_removed_provider_is_not_polled_and_expires(
     payment_env: PaymentEnv, without: Service
 ) -> None:
     asked, fresh = await payment_env.begun(), await payment_env.asked(join="another question")
-    with pytest.raises(Failed, match="The payment provider is not set up here any more"):
+    with pytest.raises(Failed, match="The payment provider is not configured any more"):
         await without.kinds.payments.checkouts.ask_provider(await payment_env.now(asked))
     with pytest.raises(NotConfigured, match="the payment provider 'lemon_squeezy'"):
         await depart(without, await payment_env.now(fresh), cookie="a browser")
@@ -84,7 +84,7 @@ async def test_open_question_of_gone_provider_is_not_polled_and_expires(
     assert (await payment_env.now(fresh)).status is Status.EXPIRED
 
 
-async def test_webhook_of_gone_provider_is_listed_and_says_why_it_cannot_be_replayed(
+async def test_webhook_of_a_removed_provider_is_listed_and_its_replay_is_refused(
     payment_env: PaymentEnv, without: Service
 ) -> None:
     await paid(payment_env)

@@ -76,7 +76,9 @@ async def ends_in(shop: Shop, statuses: list[str]) -> None:
 # A refused creation.
 
 
-async def test_page_that_was_paid_in_what_the_store_lost_is_found_and_settles(shop: Shop) -> None:
+async def test_paid_checkout_that_the_store_lost_is_found_and_settles_the_question(
+    shop: Shop,
+) -> None:
     # finding: XV2
     async with buying(shop) as buy:
         await lost(shop, buy)
@@ -91,7 +93,7 @@ async def test_page_that_was_paid_in_what_the_store_lost_is_found_and_settles(sh
         assert len(await _sessions(shop)) == 1
 
 
-async def test_page_that_was_open_in_what_the_store_lost_is_closed_before_another_is_made(
+async def test_open_checkout_that_the_store_lost_is_closed_before_a_new_checkout(
     shop: Shop,
 ) -> None:
     # finding: XV2
@@ -107,7 +109,9 @@ async def test_page_that_was_open_in_what_the_store_lost_is_closed_before_anothe
         await ends_in(shop, ["spent"])
 
 
-async def test_transfer_of_a_lost_page_is_waited_for_and_nobody_pays_again(shop: Shop) -> None:
+async def test_pending_transfer_of_a_lost_checkout_is_awaited_and_not_paid_again(
+    shop: Shop,
+) -> None:
     # finding: XV2
     async with buying(shop) as buy:
         there = await lost(shop, buy, button="bank")
@@ -121,7 +125,7 @@ async def test_transfer_of_a_lost_page_is_waited_for_and_nobody_pays_again(shop:
             assert text_of(await soon(call)) == "paid 9.00 EUR"
 
 
-async def test_several_lost_pages_are_all_found(shop: Shop) -> None:
+async def test_several_lost_checkouts_are_all_found(shop: Shop) -> None:
     # finding: XV2
     async with buying(shop) as buy:
         before = records_of(shop)
@@ -137,7 +141,7 @@ async def test_several_lost_pages_are_all_found(shop: Shop) -> None:
         assert len(sessions_of(asked)) == 3
 
 
-async def test_page_is_made_only_once_the_provider_has_said_what_became_of_the_lost_one(
+async def test_no_new_checkout_is_created_until_the_lost_checkout_is_looked_up(
     shop: Shop,
 ) -> None:
     # finding: XV2
@@ -155,14 +159,18 @@ async def test_page_is_made_only_once_the_provider_has_said_what_became_of_the_l
             assert text_of(await soon(call)) == "paid 9.00 EUR"
 
 
-async def test_key_that_was_used_for_what_cannot_be_found_leads_to_another_page(shop: Shop) -> None:
+async def test_used_idempotency_key_without_a_known_checkout_creates_a_new_checkout(
+    shop: Shop,
+) -> None:
     async with buying(shop) as buy:
         shop.line.refused_once[CREATE] = (400, "idempotency_error")
         assert "/pay/" in await buy.person.go_on(buy.link)
         assert shop.line.keys[-2:] == [f"{shop.env.id_of(buy.link)}:{n}" for n in (1, 2)]
 
 
-async def test_lost_reply_whose_key_is_forgotten_is_looked_up_in_the_list(shop: Shop) -> None:
+async def test_lost_reply_whose_idempotency_key_expired_is_found_in_the_provider_list(
+    shop: Shop,
+) -> None:
     # finding: XV2
     async with buying(shop) as buy:
         shop.line.lost.append(CREATE)
@@ -177,7 +185,7 @@ async def test_lost_reply_whose_key_is_forgotten_is_looked_up_in_the_list(shop: 
         assert await buy.again() == "paid 9.00 EUR"
 
 
-async def test_session_of_a_payment_link_in_the_list_is_not_taken_for_a_lost_page(
+async def test_payment_link_session_in_the_provider_list_is_not_adopted(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -192,7 +200,7 @@ async def test_session_of_a_payment_link_in_the_list_is_not_taken_for_a_lost_pag
 # A provider that cannot list its payments.
 
 
-async def test_lost_page_at_a_provider_without_a_list_is_left_to_the_operator() -> None:
+async def test_lost_checkout_at_a_provider_without_a_list_is_listed_for_the_operator() -> None:
     # finding: XV2
     provider = PayPal()
 
@@ -221,7 +229,7 @@ async def test_lost_page_at_a_provider_without_a_list_is_left_to_the_operator() 
 # Comparison since a given time.
 
 
-async def test_payment_of_a_lost_question_is_on_the_operators_list(shop: Shop) -> None:
+async def test_payment_of_a_lost_question_is_listed_for_the_operator(shop: Shop) -> None:
     # finding: XV2
     before = records_of(shop)
     since = shop.clock()
@@ -238,7 +246,9 @@ async def test_payment_of_a_lost_question_is_on_the_operators_list(shop: Shop) -
     assert await shop.ledger() == []
 
 
-async def test_payment_of_a_question_that_is_there_is_settled(shop: Shop) -> None:
+async def test_lost_payment_of_an_existing_question_is_settled_by_reconciliation(
+    shop: Shop,
+) -> None:
     # finding: XV2
     since = shop.clock()
     async with buying(shop) as buy:
@@ -249,7 +259,7 @@ async def test_payment_of_a_question_that_is_there_is_settled(shop: Shop) -> Non
         assert await buy_again(shop) == "paid 9.00 EUR"
 
 
-async def test_open_page_of_an_ended_question_is_closed(shop: Shop) -> None:
+async def test_open_checkout_of_an_ended_question_is_closed_by_reconciliation(shop: Shop) -> None:
     since = shop.clock()
     async with buying(shop) as buy:
         there = await lost(shop, buy, button=None)
@@ -260,7 +270,7 @@ async def test_open_page_of_an_ended_question_is_closed(shop: Shop) -> None:
         assert (await shop.session(_id(there)))["status"] == "expired"
 
 
-async def test_refund_in_what_the_store_lost_is_found(shop: Shop) -> None:
+async def test_refund_that_the_store_lost_is_found_by_reconciliation(shop: Shop) -> None:
     # finding: XV2
     async with buying(shop) as buy:
         buy.call.cancel()
@@ -293,7 +303,7 @@ async def test_payment_by_a_payment_link_with_our_reference_is_listed_and_settle
         assert await shop.ledger() == []
 
 
-async def test_comparing_twice_and_in_two_processes_changes_nothing_more(shop: Shop) -> None:
+async def test_repeated_and_concurrent_reconciliation_changes_nothing(shop: Shop) -> None:
     # finding: XV2
     before, since = records_of(shop), shop.clock()
     async with buying(shop) as buy:
@@ -313,7 +323,9 @@ async def test_comparing_twice_and_in_two_processes_changes_nothing_more(shop: S
     await other.ended()
 
 
-async def test_what_somebody_has_looked_at_is_not_listed_by_another_comparison(shop: Shop) -> None:
+async def test_payment_closed_by_the_operator_is_not_listed_again_by_reconciliation(
+    shop: Shop,
+) -> None:
     before, since = records_of(shop), shop.clock()
     async with buying(shop) as buy:
         await buy.pay()
@@ -326,7 +338,7 @@ async def test_what_somebody_has_looked_at_is_not_listed_by_another_comparison(s
     assert await noted(shop) == []
 
 
-async def test_provider_that_does_not_answer_is_asked_again_from_where_it_stopped(
+async def test_reconciliation_is_retried_until_the_provider_answers(
     shop: Shop,
 ) -> None:
     # finding: XV2
@@ -350,12 +362,14 @@ async def test_provider_that_does_not_answer_is_asked_again_from_where_it_stoppe
     assert len(await noted(shop)) == 1
 
 
-async def test_comparison_without_a_provider_says_that_nothing_was_compared(here: Service) -> None:
+async def test_reconciliation_without_a_provider_says_that_nothing_was_compared(
+    here: Service,
+) -> None:
     with pytest.raises(CommandRefused, match="nothing was compared"):
         await reconcile_payments(here, since=here.clock())
 
 
-async def test_comparison_goes_through_every_page_of_the_list(shop: Shop) -> None:
+async def test_reconciliation_reads_every_page_of_the_provider_list(shop: Shop) -> None:
     since = shop.clock()
     for number in range(250):
         await shop.make_session(client_reference_id=f"another-{number}")
@@ -373,7 +387,7 @@ async def test_comparison_goes_through_every_page_of_the_list(shop: Shop) -> Non
     assert sum(call == LISTING for call in shop.line.calls) == 5
 
 
-async def test_payments_at_mollie_are_compared_too() -> None:
+async def test_mollie_payments_are_reconciled() -> None:
     provider = Mollie()
     async with selling(mollie("test_abc"), provider) as env:
         since = env.clock()
@@ -385,7 +399,7 @@ async def test_payments_at_mollie_are_compared_too() -> None:
             assert "1 are paid and need a check" in line
 
 
-async def test_providers_without_a_list_are_named(shop: Shop) -> None:
+async def test_reconciliation_names_providers_without_a_list(shop: Shop) -> None:
     provider = PayPal()
     async with selling(paypal("cid", "cs", is_live=False), provider) as env:
         lines = await reconcile_payments(env.service, since=timedelta(hours=1))
@@ -394,7 +408,7 @@ async def test_providers_without_a_list_are_named(shop: Shop) -> None:
         ]
 
 
-async def test_time_in_the_future_is_refused(shop: Shop) -> None:
+async def test_reconciliation_since_a_future_time_is_refused(shop: Shop) -> None:
     with pytest.raises(CommandRefused, match="in the future"):
         await reconcile_payments(shop.service, since=shop.clock() + timedelta(hours=1))
 

@@ -44,7 +44,7 @@ async def standing(process: Process) -> str:
     return row.standing
 
 
-async def test_command_in_a_fresh_process_refunds_what_a_dead_call_had(shop: Shop) -> None:
+async def test_refund_command_refunds_the_payment_of_a_dead_call_after_a_wait(shop: Shop) -> None:
     async with in_hand(shop):
         shop.clock.tick(seconds=31)  # and the lease is not renewed
         command = await shop.process()
@@ -56,7 +56,7 @@ async def test_command_in_a_fresh_process_refunds_what_a_dead_call_had(shop: Sho
         await command.ended()
 
 
-async def test_command_refuses_at_once_what_a_live_call_has(shop: Shop) -> None:
+async def test_refund_command_refuses_the_payment_of_a_live_call_at_once(shop: Shop) -> None:
     async with in_hand(shop):
         command = await shop.process()
         began = shop.clock()
@@ -81,7 +81,9 @@ class Meanwhile(Clock):
             await self.meanwhile()
 
 
-async def test_command_refuses_what_a_slow_call_renews_while_it_waits(shop: Shop) -> None:
+async def test_refund_command_refuses_if_the_call_renews_its_lease_during_the_wait(
+    shop: Shop,
+) -> None:
     async with in_hand(shop):
         clock = Meanwhile()
         clock.now = shop.clock.now
@@ -96,7 +98,7 @@ async def test_command_refuses_what_a_slow_call_renews_while_it_waits(shop: Shop
         await command.ended()
 
 
-async def test_automatic_refund_right_after_a_start_is_not_put_off(shop: Shop) -> None:
+async def test_automatic_refund_right_after_a_start_is_not_delayed(shop: Shop) -> None:
     async with in_hand(shop):
         shop.clock.tick(days=7)
         # Claim all due rows for an hour, so that the earlier process's sweeper does not refund.
@@ -108,7 +110,9 @@ async def test_automatic_refund_right_after_a_start_is_not_put_off(shop: Shop) -
         await fresh.ended()
 
 
-async def test_lease_of_before_the_clock_was_set_back_ends_in_half_a_minute(shop: Shop) -> None:
+async def test_lease_made_before_the_clock_was_set_back_expires_in_half_a_minute(
+    shop: Shop,
+) -> None:
     async with in_hand(shop):
         shop.clock.set(hours=-2)
         command = await shop.process()
@@ -120,7 +124,7 @@ async def test_lease_of_before_the_clock_was_set_back_ends_in_half_a_minute(shop
         await command.ended()
 
 
-async def test_doubt_is_over_after_its_time() -> None:
+async def test_clock_step_uncertainty_is_waited_out_only_once() -> None:
     clock = Clock()
     steps = Steps(clock)
     began = clock()

@@ -26,7 +26,7 @@ LISTED = "GET /stripe/v1/refunds"
 # Automatic refunds.
 
 
-async def test_what_nobody_used_is_given_back_by_itself_after_a_week(shop: Shop) -> None:
+async def test_unused_payment_is_refunded_automatically_after_a_week(shop: Shop) -> None:
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
         shop.clock.tick(days=7, seconds=-40)
@@ -44,14 +44,14 @@ async def test_what_nobody_used_is_given_back_by_itself_after_a_week(shop: Shop)
         assert await buy.is_asked_again() != buy.link
 
 
-async def test_the_row_says_when_so_that_nothing_has_to_look_for_it(shop: Shop) -> None:
+async def test_unused_payment_row_is_due_when_the_automatic_refund_is_due(shop: Shop) -> None:
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
         (row,) = await shop.store.list("payment")
         assert row.due_at == shop.clock() + timedelta(days=7)
 
 
-async def test_what_was_paid_after_its_time_is_given_back_as_well(shop: Shop) -> None:
+async def test_unused_payment_made_after_expiry_is_refunded_automatically(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
         shop.clock.tick(minutes=30)
@@ -80,7 +80,7 @@ async def eventually_spent(shop: Shop) -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_was_paid_twice_is_given_back_at_once_and_once(shop: Shop) -> None:
+async def test_second_payment_of_a_question_is_refunded_at_once_and_only_once(shop: Shop) -> None:
     # finding: M4
     async with buying(shop) as buy:
         await paid_twice(shop, buy)
@@ -94,7 +94,9 @@ async def test_what_was_paid_twice_is_given_back_at_once_and_once(shop: Shop) ->
     assert len(await shop.refunds()) == 1
 
 
-async def test_nothing_is_given_back_at_once_before_both_charges_are_shown(shop: Shop) -> None:
+async def test_double_payment_is_not_refunded_until_the_provider_confirms_both_charges(
+    shop: Shop,
+) -> None:
     # finding: M4
     async with buying(shop) as buy:
         await paid_twice(shop, buy)
@@ -107,7 +109,7 @@ async def test_nothing_is_given_back_at_once_before_both_charges_are_shown(shop:
     assert sorted(await shop.ledger()) == ["refunded", "spent"]
 
 
-async def test_where_the_first_charge_is_gone_the_second_is_kept_as_any_other(shop: Shop) -> None:
+async def test_second_payment_is_not_refunded_at_once_if_the_first_was_refunded(shop: Shop) -> None:
     # finding: M4
     async with buying(shop) as buy:
         await paid_twice(shop, buy)
@@ -122,7 +124,7 @@ async def test_where_the_first_charge_is_gone_the_second_is_kept_as_any_other(sh
     assert await shop.ledger() == ["refunded", "refunded"]
 
 
-async def test_it_is_kept_as_long_as_the_operator_says(shop: Shop) -> None:
+async def test_unused_payment_is_refunded_after_the_configured_time(shop: Shop) -> None:
     await shop.restart(refund_unused=timedelta(hours=12))
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
@@ -131,7 +133,9 @@ async def test_it_is_kept_as_long_as_the_operator_says(shop: Shop) -> None:
         assert await shop.ledger() == ["refunded"]
 
 
-async def test_it_is_kept_for_ever_where_the_operator_says_so(shop: Shop) -> None:
+async def test_unused_payment_is_never_refunded_if_automatic_refunds_are_disabled(
+    shop: Shop,
+) -> None:
     await shop.restart(refund_unused=None)
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
@@ -141,7 +145,7 @@ async def test_it_is_kept_for_ever_where_the_operator_says_so(shop: Shop) -> Non
         assert await buy.again() == "paid 9.00 EUR"
 
 
-async def test_what_a_call_has_in_hand_is_not_taken_away_from_it(shop: Shop) -> None:
+async def test_payment_that_a_call_is_using_is_not_refunded_automatically(shop: Shop) -> None:
     gate = asyncio.Event()
 
     async def slowly(receipt: Receipt) -> str:
@@ -164,7 +168,7 @@ async def test_what_a_call_has_in_hand_is_not_taken_away_from_it(shop: Shop) -> 
         assert (await shop.ledger(), await shop.refunds()) == (["spent"], [])
 
 
-async def test_what_a_dead_call_had_in_hand_is_given_back_after_its_lease(shop: Shop) -> None:
+async def test_payment_of_a_dead_call_is_refunded_automatically_after_its_lease(shop: Shop) -> None:
     stuck = asyncio.Event()
 
     async def never(_: Receipt) -> str:
@@ -181,7 +185,7 @@ async def test_what_a_dead_call_had_in_hand_is_given_back_after_its_lease(shop: 
     assert await shop.ledger() == ["refunded"]
 
 
-async def test_a_call_that_comes_while_it_goes_back_is_asked_and_never_given_it(
+async def test_call_during_a_running_refund_asks_for_payment_again(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -198,7 +202,9 @@ async def test_a_call_that_comes_while_it_goes_back_is_asked_and_never_given_it(
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
-async def test_two_processes_give_it_back_once(tmp_path: Path, is_on_disk: bool) -> None:
+async def test_two_processes_refund_an_unused_payment_once(
+    tmp_path: Path, is_on_disk: bool
+) -> None:
     async with open_shop(folder=tmp_path if is_on_disk else None) as shop:
         other = await shop.process()
         async with buying(shop) as buy:
@@ -210,7 +216,7 @@ async def test_two_processes_give_it_back_once(tmp_path: Path, is_on_disk: bool)
         await other.ended()
 
 
-async def test_a_provider_that_is_down_is_asked_again_with_growing_pauses(shop: Shop) -> None:
+async def test_refund_is_retried_with_growing_delays_while_the_provider_is_down(shop: Shop) -> None:
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
     shop.clock.tick(days=7)
@@ -232,7 +238,9 @@ async def test_a_provider_that_is_down_is_asked_again_with_growing_pauses(shop: 
     assert (await shop.ledger(), len(await shop.refunds())) == (["refunded"], 1)
 
 
-async def test_what_can_never_be_given_back_is_left_to_somebody_who_looks(shop: Shop) -> None:
+async def test_refund_that_always_fails_is_not_retried_after_the_maximum_of_tries(
+    shop: Shop,
+) -> None:
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
     shop.line.is_down = True
@@ -246,7 +254,7 @@ async def test_what_can_never_be_given_back_is_left_to_somebody_who_looks(shop: 
     assert await shop.ledger() == ["refunding"]
 
 
-async def test_a_reply_that_was_lost_is_no_second_refund(shop: Shop) -> None:
+async def test_automatic_refund_whose_reply_was_lost_is_not_made_twice(shop: Shop) -> None:
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
     shop.clock.tick(days=7)
@@ -261,7 +269,7 @@ async def test_a_reply_that_was_lost_is_no_second_refund(shop: Shop) -> None:
     assert (await shop.ledger(), len(await shop.refunds())) == (["refunded"], 1)
 
 
-async def test_what_was_refunded_by_hand_ends_in_refunded(shop: Shop) -> None:
+async def test_payment_already_refunded_at_the_provider_is_not_refunded_again(shop: Shop) -> None:
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
     await shop.refund_by_hand()
@@ -271,7 +279,9 @@ async def test_what_was_refunded_by_hand_ends_in_refunded(shop: Shop) -> None:
     assert (await shop.ledger(), len(await shop.refunds())) == (["refunded"], 1)
 
 
-async def test_a_seller_that_is_gone_costs_nobody_their_receipt(shop: Shop) -> None:
+async def test_payment_of_a_removed_provider_stays_open_until_the_provider_returns(
+    shop: Shop,
+) -> None:
     sellers = shop.settings.sellers
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
@@ -285,7 +295,7 @@ async def test_a_seller_that_is_gone_costs_nobody_their_receipt(shop: Shop) -> N
     assert await shop.ledger() == ["refunded"]
 
 
-async def test_where_its_provider_is_not_set_up_nothing_is_begun(shop: Shop) -> None:
+async def test_refund_without_provider_settings_is_not_started(shop: Shop) -> None:
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
     await shop.restart(sellers={})
@@ -300,7 +310,7 @@ async def test_where_its_provider_is_not_set_up_nothing_is_begun(shop: Shop) -> 
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
-async def test_what_was_paid_at_a_sandbox_is_asked_of_nobody_else(
+async def test_sandbox_payment_is_not_refunded_at_the_real_provider(
     shop: Shop, is_begun: bool
 ) -> None:
     async with buying(shop) as buy:
@@ -321,7 +331,7 @@ async def test_what_was_paid_at_a_sandbox_is_asked_of_nobody_else(
     assert len(shop.line.keys) == asked
 
 
-async def test_what_is_bought_for_good_and_used_is_not_given_back(shop: Shop) -> None:
+async def test_used_permanent_purchase_is_not_refunded_automatically(shop: Shop) -> None:
     shop.is_for_good = True
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
@@ -333,7 +343,7 @@ async def test_what_is_bought_for_good_and_used_is_not_given_back(shop: Shop) ->
         assert await buy.again() == "paid 9.00 EUR"
 
 
-async def test_what_is_bought_for_good_and_never_used_is_given_back(shop: Shop) -> None:
+async def test_unused_permanent_purchase_is_refunded_automatically(shop: Shop) -> None:
     shop.is_for_good = True
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
@@ -346,7 +356,7 @@ async def test_what_is_bought_for_good_and_never_used_is_given_back(shop: Shop) 
 # Refunds by the tool.
 
 
-async def test_a_tool_that_could_not_give_it_back_does_not_use_it_either(shop: Shop) -> None:
+async def test_failed_refund_by_a_tool_is_retried_and_the_payment_is_not_used(shop: Shop) -> None:
     async def refund(receipt: Receipt) -> str:
         await receipt.refund(reason="out of paper")
         return "never"
@@ -366,7 +376,7 @@ async def test_a_tool_that_could_not_give_it_back_does_not_use_it_either(shop: S
     assert (payment.status, payment.reason) == ("refunded", "out of paper")
 
 
-async def test_a_tool_that_gave_it_back_and_failed_is_paid_anew_by_the_next_call(
+async def test_call_after_a_tool_refunded_and_failed_asks_for_payment_again(
     shop: Shop,
 ) -> None:
     # finding: R17
@@ -404,7 +414,7 @@ async def runs_are_delivered(shop: Shop) -> None:
         ("0", None),
     ],
 )
-def test_how_long_is_set_in_days_hours_minutes_or_seconds(
+def test_refund_unused_setting_accepts_days_hours_and_minutes(
     tmp_path: Path, text: str, kept: timedelta | None
 ) -> None:
     environment = {"HOME": str(tmp_path), "ELICIT_REFUND_UNUSED": text}
@@ -412,6 +422,6 @@ def test_how_long_is_set_in_days_hours_minutes_or_seconds(
 
 
 @pytest.mark.parametrize("text", ["7", "0d", "-1d", "7 days", "P7D", "1.5h", "99999d", "\u0667d"])
-def test_what_is_no_duration_is_named(tmp_path: Path, text: str) -> None:
+def test_invalid_refund_unused_setting_is_rejected_by_name(tmp_path: Path, text: str) -> None:
     with pytest.raises(BadSettings, match="ELICIT_REFUND_UNUSED"):
         read_settings({"HOME": str(tmp_path), "ELICIT_REFUND_UNUSED": text})

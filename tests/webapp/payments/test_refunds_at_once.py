@@ -88,7 +88,7 @@ async def standing(payment_env: PaymentEnv, payment: Payment) -> ReceiptStatus:
     return found.status
 
 
-async def test_two_who_give_it_back_at_once_ask_the_provider_once(
+async def test_two_concurrent_refunds_send_a_single_provider_request(
     payment_env: PaymentEnv, there: LemonSqueezy, payment: Payment
 ) -> None:
     there.answers.clear()
@@ -105,7 +105,7 @@ async def test_two_who_give_it_back_at_once_ask_the_provider_once(
     assert await standing(payment_env, payment) is ReceiptStatus.REFUNDED
 
 
-async def test_while_one_process_asks_another_one_does_not(
+async def test_refund_is_refused_while_another_process_refunds(
     payment_env: PaymentEnv, there: LemonSqueezy, payment: Payment
 ) -> None:
     there.answers.clear()
@@ -126,7 +126,7 @@ async def test_while_one_process_asks_another_one_does_not(
     assert (there.refunds, there.refunded) == (1, 900)
 
 
-async def test_what_a_process_that_died_had_begun_is_asked_again_in_a_minute(
+async def test_refund_started_by_a_dead_process_is_retried_after_a_minute(
     payment_env: PaymentEnv, there: LemonSqueezy, payment: Payment
 ) -> None:
     there.answers.clear()
@@ -145,7 +145,7 @@ async def test_what_a_process_that_died_had_begun_is_asked_again_in_a_minute(
     assert (there.refunded, await standing(payment_env, payment)) == (900, ReceiptStatus.REFUNDED)
 
 
-async def test_one_that_fails_too_late_leaves_the_turn_of_the_next_one_as_it_is(
+async def test_late_failure_of_an_earlier_refund_does_not_release_the_next_refund(
     payment_env: PaymentEnv, there: LemonSqueezy, payment: Payment
 ) -> None:
     # finding: T4
@@ -177,7 +177,7 @@ async def test_one_that_fails_too_late_leaves_the_turn_of_the_next_one_as_it_is(
     assert (there.refunds, there.refunded) == (2, 900)
 
 
-async def test_one_that_did_not_work_is_in_nobodys_way(
+async def test_failed_refund_does_not_block_a_refund_by_another_process(
     payment_env: PaymentEnv, there: LemonSqueezy, payment: Payment
 ) -> None:
     there.is_down = True
@@ -192,7 +192,7 @@ async def test_one_that_did_not_work_is_in_nobodys_way(
     assert (there.refunded, await standing(payment_env, payment)) == (900, ReceiptStatus.REFUNDED)
 
 
-async def test_in_the_last_minute_before_it_is_tried_again_by_itself_it_is_left_to_that(
+async def test_manual_refund_is_refused_in_the_last_minute_before_the_automatic_retry(
     payment_env: PaymentEnv, there: LemonSqueezy, payment: Payment
 ) -> None:
     refund = refunds_of(payment_env.service).refund
@@ -208,7 +208,7 @@ async def test_in_the_last_minute_before_it_is_tried_again_by_itself_it_is_left_
     assert (there.refunded, await standing(payment_env, payment)) == (900, ReceiptStatus.REFUNDED)
 
 
-async def test_whoever_gives_up_leaves_the_turn_of_the_next_one_as_it_is(
+async def test_sweeper_failure_does_not_release_the_refund_of_another_process(
     payment_env: PaymentEnv, there: LemonSqueezy, payment: Payment, store: Interrupted
 ) -> None:
     async with (
@@ -241,7 +241,7 @@ async def test_whoever_gives_up_leaves_the_turn_of_the_next_one_as_it_is(
     assert (there.refunds, there.refunded) == (2, 900)
 
 
-async def test_so_does_a_process_that_cannot_ask_at_all(
+async def test_process_without_the_provider_does_not_release_a_running_refund(
     payment_env: PaymentEnv, there: LemonSqueezy, payment: Payment
 ) -> None:
     there.is_down = True
@@ -266,7 +266,7 @@ async def test_so_does_a_process_that_cannot_ask_at_all(
 
 
 @pytest.mark.parametrize("is_by_itself", [False, True])
-async def test_what_a_bank_claims_just_when_it_is_to_be_given_back_is_not_given_back(
+async def test_payment_disputed_as_its_refund_starts_is_not_refunded(
     payment_env: PaymentEnv,
     there: LemonSqueezy,
     payment: Payment,

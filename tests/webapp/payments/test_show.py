@@ -68,13 +68,13 @@ async def test_every_id_of_a_purchase_leads_to_its_timeline(shop: Shop) -> None:
         ),
     ],
 )
-async def test_id_of_nothing_is_told_where_to_look(shop: Shop, id: str, says: str) -> None:
+async def test_unknown_id_error_says_where_to_look(shop: Shop, id: str, says: str) -> None:
     # finding: XV5
     with pytest.raises(CommandRefused, match=says):
         await show(shop.service, id)
 
 
-async def test_account_is_shown_with_what_became_of_it() -> None:
+async def test_account_is_shown_with_its_status_and_timeline() -> None:
     # finding: XV5
     async with serving_accounts(Renewing(), clock=Clock()) as service:
         await connect(service, "repo")
@@ -87,7 +87,7 @@ async def test_account_is_shown_with_what_became_of_it() -> None:
         assert isinstance(account, Connection)
 
 
-async def test_what_is_shown_is_text_with_exact_times_or_one_object(
+async def test_show_prints_text_with_exact_times_or_a_json_object(
     shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # finding: XV5
@@ -104,7 +104,7 @@ async def test_what_is_shown_is_text_with_exact_times_or_one_object(
     assert told["timeline"][0]["what"] == "asked: payment"
 
 
-async def test_ended_questions_are_listed_too(shop: Shop) -> None:
+async def test_ended_questions_are_listed(shop: Shop) -> None:
     # finding: XV5
     async with buying(shop) as buy:
         await buy.person.decline(buy.link)
@@ -115,13 +115,13 @@ async def test_ended_questions_are_listed_too(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("words", [["show"], ["questions", "show"]])
-def test_command_takes_an_id_that_begins_as_an_option_does(words: list[str]) -> None:
+def test_show_command_accepts_an_id_that_starts_with_a_dash(words: list[str]) -> None:
     # finding: XV5
     given = with_ids([*words, "-ab9"])
     assert parser_for(given).parse_args(given).id in ("-ab9", "id:-ab9")
 
 
-def test_owner_that_begins_as_an_option_does_is_taken() -> None:
+def test_owner_option_accepts_a_value_that_starts_with_a_dash() -> None:
     given = with_ids(["pending", "list", "--owner", "-ab9x"])
     assert parser_for(given).parse_args(given).owner == "-ab9x"
 
@@ -144,7 +144,7 @@ def test_every_list_has_filters_and_a_limit(words: list[str]) -> None:
     assert options.since > options.until
 
 
-async def test_rows_are_chosen_by_field_time_and_number(
+async def test_rows_are_filtered_by_field_time_and_limit(
     shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # finding: XV5

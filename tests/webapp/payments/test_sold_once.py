@@ -55,7 +55,9 @@ async def test_call_of_another_client_joins_the_open_question(shop: Shop) -> Non
         assert len(await shop.payments()) == 1
 
 
-async def test_model_of_a_shared_question_is_told_to_make_its_own_call_again(shop: Shop) -> None:
+async def test_result_of_a_shared_question_tells_each_model_to_repeat_its_own_call(
+    shop: Shop,
+) -> None:
     # finding: XM1
     async with (
         shop.env.caller(LEGACY, declares=None) as caller,
@@ -71,7 +73,9 @@ async def test_model_of_a_shared_question_is_told_to_make_its_own_call_again(sho
             assert await one.text("report", topic="tea") == "paid 9.00 EUR"
 
 
-async def test_same_call_made_again_still_takes_over_the_wait(shop: Shop) -> None:
+async def test_repeated_call_on_a_shared_question_replaces_only_the_earlier_same_call(
+    shop: Shop,
+) -> None:
     # finding: XM1
     async with buying(shop) as buy:
         other = buy.caller.call("report", topic="coffee")
@@ -84,7 +88,7 @@ async def test_same_call_made_again_still_takes_over_the_wait(shop: Shop) -> Non
         assert len(await shop.payments()) == 1
 
 
-async def test_two_of_one_product_asked_together_are_one(shop: Shop) -> None:
+async def test_same_product_asked_twice_together_is_paid_once(shop: Shop) -> None:
     # finding: XM1
     async def both(_: Receipt) -> str:
         first, second = await elicit.together(_question(shop), _question(shop))
@@ -137,7 +141,7 @@ async def test_late_payment_answers_the_open_question_with_its_receipt(shop: Sho
         assert await shop.ledger() == ["spent"]
 
 
-async def test_continue_leads_nowhere_once_the_product_is_bought(shop: Shop) -> None:
+async def test_continue_opens_no_checkout_after_the_product_was_bought(shop: Shop) -> None:
     # finding: XM1
     async with buying(shop) as buy:
         _, newer = await _paid_late(shop, buy)
@@ -151,7 +155,9 @@ async def test_continue_leads_nowhere_once_the_product_is_bought(shop: Shop) -> 
 
 
 @pytest.mark.parametrize("first", ["earlier", "later"])
-async def test_second_payment_for_one_product_is_refunded_at_once(shop: Shop, first: str) -> None:
+async def test_second_payment_for_the_same_product_is_refunded_at_once(
+    shop: Shop, first: str
+) -> None:
     # finding: XM1
     async with buying(shop) as buy:
         there, newer = await _paid_late(shop, buy, is_paid=False)
@@ -168,7 +174,7 @@ async def test_second_payment_for_one_product_is_refunded_at_once(shop: Shop, fi
         assert {receipt.id for receipt in shop.given} == {kept.id}
 
 
-async def test_transfer_for_a_product_that_was_bought_meanwhile_is_refunded(shop: Shop) -> None:
+async def test_transfer_for_a_product_already_bought_by_card_is_refunded(shop: Shop) -> None:
     # finding: XM1
     async with buying(shop) as buy:
         earlier, latest = await two_tabs(shop, buy)
@@ -183,7 +189,7 @@ async def test_transfer_for_a_product_that_was_bought_meanwhile_is_refunded(shop
         assert sorted(await shop.ledger()) == ["refunded", "spent"]
 
 
-async def test_payments_that_arrive_in_two_processes_at_once_leave_one(shop: Shop) -> None:
+async def test_second_of_two_payments_arriving_in_two_processes_is_refunded(shop: Shop) -> None:
     # finding: XM1
     async with buying(shop) as buy:
         there, newer = await _paid_late(shop, buy, is_paid=False)
@@ -203,7 +209,7 @@ async def test_payments_that_arrive_in_two_processes_at_once_leave_one(shop: Sho
         assert sorted(await shop.ledger()) == ["refunded", "spent"]
 
 
-async def test_product_whose_claim_was_won_after_it_was_bought_again_is_refunded(
+async def test_won_dispute_of_a_product_bought_again_refunds_the_extra_payment(
     shop: Shop,
 ) -> None:
     # finding: XM1
@@ -224,7 +230,7 @@ async def test_product_whose_claim_was_won_after_it_was_bought_again_is_refunded
 # Unrelated cases.
 
 
-async def test_two_tools_sell_two_products(shop: Shop) -> None:
+async def test_same_product_name_in_two_tools_is_two_questions(shop: Shop) -> None:
     @shop.server.tool(structured_output=False)
     async def other() -> str:
         return str((await _question(shop)).price)
@@ -235,7 +241,7 @@ async def test_two_tools_sell_two_products(shop: Shop) -> None:
         second.cancel()
 
 
-async def test_what_is_not_bought_for_good_is_asked_by_each_call(shop: Shop) -> None:
+async def test_single_use_payment_is_asked_for_by_each_call(shop: Shop) -> None:
     shop.is_for_good = False
     async with buying(shop) as buy:
         _ = buy.caller.call("report", topic="coffee")

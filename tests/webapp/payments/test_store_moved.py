@@ -45,7 +45,7 @@ async def start_there(shop: Shop, address: str) -> None:
     await shop.restart(store=address)
 
 
-async def test_a_webhook_that_reaches_the_old_server_lands_once_in_the_new_place(
+async def test_webhook_refused_by_the_old_store_is_applied_once_in_the_new_store(
     tmp_path: Path, address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_shop(
@@ -69,7 +69,9 @@ async def test_a_webhook_that_reaches_the_old_server_lands_once_in_the_new_place
         await becomes(shop, "spent")
 
 
-async def test_a_link_that_was_opened_before_is_paid_after(tmp_path: Path, address: str) -> None:
+async def test_checkout_opened_before_the_store_moved_can_be_paid_afterwards(
+    tmp_path: Path, address: str
+) -> None:
     async with open_shop(
         clock=Clock(datetime.now(UTC)),  # the stores' servers use the real time
         folder=tmp_path,
@@ -84,7 +86,7 @@ async def test_a_link_that_was_opened_before_is_paid_after(tmp_path: Path, addre
             assert (await caller.text("report")) == "paid 9.00 EUR"
 
 
-async def test_after_a_restore_an_open_question_is_answered_and_a_receipt_is_used(
+async def test_restored_backup_answers_an_open_question_and_uses_a_receipt(
     tmp_path: Path, address: str
 ) -> None:
     async with open_shop(
@@ -118,7 +120,7 @@ async def test_after_a_restore_an_open_question_is_answered_and_a_receipt_is_use
         await becomes(shop, "spent", "spent")
 
 
-async def test_behind_a_fence_nothing_is_acknowledged_and_the_reason_is_in_the_log(
+async def test_fenced_store_answers_503_and_the_reason_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (

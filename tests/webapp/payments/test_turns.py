@@ -56,7 +56,7 @@ async def asked_at(
     return moments
 
 
-async def test_it_is_asked_more_and_more_seldom_until_its_time_is_over(
+async def test_open_checkout_is_polled_with_growing_intervals_until_the_question_expires(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     # finding: M3
@@ -75,14 +75,18 @@ async def test_it_is_asked_more_and_more_seldom_until_its_time_is_over(
     assert len(acme.calls) == calls
 
 
-async def test_no_time_goes_by_and_nobody_is_asked(payment_env: PaymentEnv, acme: Acme) -> None:
+async def test_provider_is_not_polled_before_the_first_interval_has_passed(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
     await begun(payment_env)
     for _ in range(5):
         await fall_due(payment_env.service)
     assert not any(FETCHED in call for call in acme.calls)
 
 
-async def test_a_press_of_continue_begins_anew(payment_env: PaymentEnv, acme: Acme) -> None:
+async def test_pressing_continue_restarts_the_polling_intervals(
+    payment_env: PaymentEnv, acme: Acme
+) -> None:
     asked = await begun(payment_env)
     await asked_at(payment_env, acme.calls, seconds=90, words=FETCHED)
     await payment_env.go_on(asked)
@@ -106,7 +110,7 @@ def arrive(provider: Any) -> None:
     ],
     ids=["paypal", "mollie"],
 )
-async def test_whoever_takes_the_money_is_asked(
+async def test_payment_without_webhooks_is_found_by_polling_at_each_provider(
     seller: Callable[[], MerchantAccount],
     played: Callable[[], Any],
     pay: Callable[[Any], None],
@@ -124,7 +128,7 @@ async def test_whoever_takes_the_money_is_asked(
         assert len(provider.calls) == calls
 
 
-async def test_a_tab_that_was_closed_and_no_webhook_leave_nobody_waiting() -> None:
+async def test_payment_is_found_by_polling_without_return_and_webhook() -> None:
     # finding: M3
     async with open_shop() as shop:
         await shop.restart(asks=True)
@@ -136,7 +140,7 @@ async def test_a_tab_that_was_closed_and_no_webhook_leave_nobody_waiting() -> No
             assert await buy.result() == "paid 9.00 EUR"
 
 
-async def test_of_two_processes_one_asks() -> None:
+async def test_two_processes_poll_a_checkout_once_per_interval() -> None:
     # finding: M3
     async with open_shop() as shop:
         await shop.restart(asks=True)
@@ -150,7 +154,7 @@ async def test_of_two_processes_one_asks() -> None:
             await other.ended()
 
 
-async def test_what_a_process_that_is_gone_would_have_asked_another_one_asks(
+async def test_another_process_polls_the_checkouts_of_a_dead_process(
     acme: Acme, tmp_path: Path
 ) -> None:
     # finding: M3
@@ -164,14 +168,16 @@ async def test_what_a_process_that_is_gone_would_have_asked_another_one_asks(
             assert len(await ledger(other)) == 1
 
 
-async def test_where_webhooks_reach_us_nobody_is_asked(acme: Acme, tmp_path: Path) -> None:
+async def test_provider_is_not_polled_if_webhooks_reach_the_server(
+    acme: Acme, tmp_path: Path
+) -> None:
     # finding: M3
     async with selling(declared(DECLARED, folder=tmp_path), acme) as payment_env:
         await begun(payment_env)
         assert await asked_at(payment_env, acme.calls, seconds=300, words=FETCHED) == []
 
 
-async def test_a_provider_in_trouble_is_asked_later_each_time_and_for_ever(
+async def test_unreachable_provider_is_polled_with_growing_intervals_until_reachable(
     payment_env: PaymentEnv, acme: Acme, caplog: pytest.LogCaptureFixture
 ) -> None:
     # finding: M3
@@ -189,7 +195,7 @@ async def test_a_provider_in_trouble_is_asked_later_each_time_and_for_ever(
     assert (await payment_env.now(asked)).status is Status.ACCEPTED
 
 
-async def test_an_account_that_is_asked_too_much_is_left_alone(
+async def test_polling_is_rate_limited_per_account_and_resumes_later(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     # finding: M3
@@ -204,7 +210,7 @@ async def test_an_account_that_is_asked_too_much_is_left_alone(
     assert len({call for call in acme.calls if FETCHED in call}) > FETCHES_AT_ONCE
 
 
-async def test_a_provider_has_a_pace_of_its_own(acme: Acme, tmp_path: Path) -> None:
+async def test_declared_provider_can_set_its_polling_intervals(acme: Acme, tmp_path: Path) -> None:
     # finding: M3
     slowly = f"{DECLARED}pace = [10, 60]\n"
     async with selling(declared(slowly, folder=tmp_path), acme, is_unreached=True) as payment_env:
@@ -213,14 +219,14 @@ async def test_a_provider_has_a_pace_of_its_own(acme: Acme, tmp_path: Path) -> N
         assert moments == [10, 70, 130, 190]
 
 
-def test_a_pace_of_no_time_is_refused(tmp_path: Path) -> None:
+def test_zero_or_empty_pace_setting_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="pace"):
         declared(f"{DECLARED}pace = [0]\n", folder=tmp_path)
     with pytest.raises(BadSettings, match="pace"):
         declared(f"{DECLARED}pace = []\n", folder=tmp_path)
 
 
-async def test_who_says_nothing_is_not_asked(acme: Acme, tmp_path: Path) -> None:
+async def test_provider_without_fetch_is_not_polled(acme: Acme, tmp_path: Path) -> None:
     silent = f"{DECLARED}fetch = false\n"
     async with selling(declared(silent, folder=tmp_path), acme, is_unreached=True) as payment_env:
         asked = await begun(payment_env)
@@ -230,7 +236,7 @@ async def test_who_says_nothing_is_not_asked(acme: Acme, tmp_path: Path) -> None
 # When polling is on.
 
 
-def test_on_this_machine_providers_elsewhere_are_asked(tmp_path: Path) -> None:
+def test_local_server_polls_remote_providers_unless_configured_otherwise(tmp_path: Path) -> None:
     # finding: M3
     environment = {
         "HOME": str(tmp_path),
@@ -252,7 +258,7 @@ def test_on_this_machine_providers_elsewhere_are_asked(tmp_path: Path) -> None:
     assert replace(public, asks=True).unreached == {"stripe"}
 
 
-async def test_the_sandbox_reaches_us_and_is_not_asked() -> None:
+async def test_sandbox_is_not_polled() -> None:
     async with open_shop() as shop:
         assert with_sandbox(shop.settings, shop.sandbox).unreached == set()
 
@@ -260,7 +266,7 @@ async def test_the_sandbox_reaches_us_and_is_not_asked() -> None:
 # Waking up to poll.
 
 
-async def test_a_process_wakes_for_what_it_expects(payment_env: PaymentEnv) -> None:
+async def test_poller_wakes_when_a_checkout_becomes_due(payment_env: PaymentEnv) -> None:
     # finding: M3
     asked = await payment_env.asked()
     expecting = payment_env.service.kinds.payments.checkouts.turns
@@ -275,7 +281,7 @@ async def test_a_process_wakes_for_what_it_expects(payment_env: PaymentEnv) -> N
     await asyncio.wait_for(expecting.come(within=3600), 300)
 
 
-async def test_what_is_overdue_wakes_it_once_and_takes_nothing_along(
+async def test_overdue_checkout_wakes_the_poller_once_and_later_checkouts_remain(
     payment_env: PaymentEnv,
 ) -> None:
     asked = await payment_env.asked()
@@ -291,7 +297,7 @@ async def test_what_is_overdue_wakes_it_once_and_takes_nothing_along(
     await asyncio.wait_for(expecting.come(within=3600), 300)
 
 
-async def test_continue_wakes_it_and_so_does_each_answer(
+async def test_pressing_continue_and_each_poll_schedule_the_next_poll(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     # finding: M3

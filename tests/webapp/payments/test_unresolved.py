@@ -53,7 +53,7 @@ class Damaged(MemoryStore):
 
 
 @pytest.mark.parametrize("is_readable", [False, True])
-async def test_one_bad_row_holds_up_none_of_the_others(
+async def test_unreadable_or_unwritable_row_does_not_block_other_rows(
     acme: Acme, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_readable: bool
 ) -> None:
     store = Damaged()
@@ -104,7 +104,7 @@ async def ask_the_same(
 
 
 @pytest.mark.parametrize("state", ["pending", "otherwise"])
-async def test_nobody_is_asked_to_pay_for_the_same_again_meanwhile(
+async def test_same_payment_is_not_asked_for_again_while_unresolved(
     payment_env: PaymentEnv, acme: Acme, state: str
 ) -> None:
     asked = await left_by(payment_env, acme, state="pending")
@@ -123,7 +123,7 @@ async def test_nobody_is_asked_to_pay_for_the_same_again_meanwhile(
         await ask_the_same(payment_env, asked)
 
 
-async def test_the_hundred_and_first_of_one_owner_holds_up_the_same_too(
+async def test_unresolved_payment_blocks_the_same_question_even_after_100_others(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await left_by(payment_env, acme, state="pending")
@@ -138,7 +138,7 @@ async def test_the_hundred_and_first_of_one_owner_holds_up_the_same_too(
 
 
 @pytest.mark.parametrize("what", ["elicitation", "loose end"])
-async def test_one_that_cannot_be_read_holds_up_nothing(
+async def test_unreadable_unresolved_payment_does_not_block_a_new_question(
     payment_env: PaymentEnv, acme: Acme, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
     asked = await left_by(payment_env, acme, state="pending")
@@ -152,7 +152,7 @@ async def test_one_that_cannot_be_read_holds_up_nothing(
 
 
 @pytest.mark.parametrize("end", ["paid", "expired"])
-async def test_a_page_that_stays_open_after_its_time_is_asked_about_until_it_is_not(
+async def test_checkout_open_after_expiry_is_polled_until_paid_or_expired(
     end: str,
 ) -> None:
     provider = Mollie()
@@ -207,7 +207,7 @@ async def two_pages(payment_env: PaymentEnv, acme: Forgetful, asked: Elicitation
     assert [*acme.checkouts] == ["co-1", "co-2"]
 
 
-async def test_whoever_has_paid_is_not_held_back_by_another_page_that_is_not_over(
+async def test_paid_question_is_not_blocked_by_another_pending_checkout(
     tmp_path: Path,
 ) -> None:
     acme = Forgetful()
@@ -262,7 +262,7 @@ async def nobody_is_asked_again(payment_env: PaymentEnv, acme: Acme) -> None:
     assert len(acme.calls) == calls
 
 
-async def test_a_loose_end_whose_question_is_gone_is_given_up_and_somebody_has_to_look(
+async def test_unresolved_payment_of_an_erased_question_is_listed_for_the_operator(
     payment_env: PaymentEnv, acme: Acme
 ) -> None:
     asked = await left_by(payment_env, acme, state="pending")
@@ -288,7 +288,7 @@ async def test_a_loose_end_whose_question_is_gone_is_given_up_and_somebody_has_t
         ("otherwise", "paid 4.00 EUR, requested 9.00 EUR: check co-1 there"),
     ],
 )
-async def test_so_is_one_whose_question_goes_while_its_provider_is_asked(
+async def test_unresolved_payment_whose_question_is_erased_during_a_poll_is_listed(
     tmp_path: Path, state: str, line: str
 ) -> None:
     acme = Slow()
@@ -320,7 +320,7 @@ class Emptied(MemoryStore):
 
 
 @pytest.mark.parametrize("when", ["before its provider is asked", "while it does not answer"])
-async def test_a_loose_end_that_is_erased_meanwhile_does_not_come_back(
+async def test_unresolved_payment_erased_during_a_poll_is_not_written_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, when: str
 ) -> None:
     acme, store = Slow(), Emptied()

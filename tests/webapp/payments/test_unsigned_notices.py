@@ -35,7 +35,7 @@ async def payment_env(at_mollie: Mollie) -> AsyncIterator[PaymentEnv]:
         yield payment_env
 
 
-async def test_a_hint_about_nothing_of_ours_is_answered_counted_and_asks_nobody(
+async def test_unsigned_webhook_about_an_unknown_payment_is_counted_without_polling(
     payment_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
     asked = await payment_env.begun()
@@ -52,7 +52,7 @@ async def test_a_hint_about_nothing_of_ours_is_answered_counted_and_asks_nobody(
     assert await payment_env.webhooks() == []
 
 
-async def test_a_hint_without_our_own_address_is_ignored(
+async def test_unsigned_webhook_without_our_query_parameter_is_ignored(
     payment_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
     answer = await payment_env.post(b"id=tr_1")
@@ -61,7 +61,7 @@ async def test_a_hint_without_our_own_address_is_ignored(
 
 
 @pytest.mark.parametrize("body", [b"", b"id=../x", b"id=tr_1&id=tr_2", b"\xff", b"x" * 2000])
-async def test_what_is_no_hint_is_refused_and_counted(
+async def test_malformed_unsigned_webhook_is_refused_and_counted(
     payment_env: PaymentEnv, at_mollie: Mollie, body: bytes
 ) -> None:
     assert (await payment_env.post(body)).status_code == 400
@@ -69,7 +69,7 @@ async def test_what_is_no_hint_is_refused_and_counted(
     assert at_mollie.calls == []
 
 
-async def test_a_hint_by_one_provider_about_anothers_payment_asks_nobody() -> None:
+async def test_unsigned_webhook_about_another_providers_payment_polls_no_provider() -> None:
     provider = PayPal()
     async with selling(paypal("an-id", "a-secret", is_live=False), provider) as payment_env:
         asked = await payment_env.asked()
@@ -78,7 +78,7 @@ async def test_a_hint_by_one_provider_about_anothers_payment_asks_nobody() -> No
         assert provider.calls == []
 
 
-async def test_a_provider_that_is_down_sends_its_hint_again_and_is_paid_once(
+async def test_repeated_unsigned_webhook_after_an_outage_records_the_payment_once(
     payment_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
     asked = await payment_env.begun()
@@ -109,7 +109,7 @@ class Slow(PayPal):
         return await super().__call__(request)
 
 
-async def test_two_hints_at_once_take_the_money_once() -> None:
+async def test_two_concurrent_unsigned_webhooks_capture_the_payment_once() -> None:
     provider = Slow()
     async with selling(paypal("an-id", "a-secret", is_live=False), provider) as payment_env:
         asked = await payment_env.begun()
@@ -136,7 +136,7 @@ class Taken(PayPal):
         return await super().__call__(request)
 
 
-async def test_what_another_process_has_just_taken_is_one_payment() -> None:
+async def test_order_already_captured_by_another_process_is_recorded_once() -> None:
     provider = Taken()
     async with selling(paypal("an-id", "a-secret", is_live=False), provider) as payment_env:
         asked = await payment_env.begun()
@@ -149,7 +149,7 @@ async def test_what_another_process_has_just_taken_is_one_payment() -> None:
         assert (payment.payment_intent, payment.amount) == ("CO1", 900)
 
 
-async def test_an_operator_reads_what_was_said_of_nothing_of_ours(
+async def test_rejected_unsigned_webhooks_are_listed_for_the_operator_with_reasons(
     payment_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
     await payment_env.begun()
@@ -168,7 +168,7 @@ async def test_an_operator_reads_what_was_said_of_nothing_of_ours(
     ]
 
 
-async def test_a_flood_of_hints_is_held_back_by_its_address_alone(
+async def test_unsigned_webhooks_are_rate_limited_per_sender_address(
     payment_env: PaymentEnv, at_mollie: Mollie
 ) -> None:
     asked = await payment_env.begun()
@@ -185,7 +185,7 @@ async def test_a_flood_of_hints_is_held_back_by_its_address_alone(
     assert (await payment_env.post(b"id=tr_1", query=query)).status_code == 200
 
 
-async def test_a_flood_of_hints_writes_one_row(payment_env: PaymentEnv) -> None:
+async def test_many_unknown_unsigned_webhooks_write_a_single_row(payment_env: PaymentEnv) -> None:
     for number in range(50):
         await payment_env.post(b"id=tr_1", query=f"elicitation=nobody{number}")
     assert await payment_env.counts() == {"unknown": 50}
@@ -246,7 +246,7 @@ async def certified(signed: Signed) -> AsyncIterator[PaymentEnv]:
         yield payment_env
 
 
-async def test_what_a_certificate_of_paypals_has_signed_makes_us_ask(
+async def test_paypal_webhook_with_a_valid_certificate_signature_settles_the_payment(
     certified: PaymentEnv, signed: Signed
 ) -> None:
     asked = await certified.begun()
@@ -259,7 +259,7 @@ async def test_what_a_certificate_of_paypals_has_signed_makes_us_ask(
     assert signed.fetched == [PAYPAL_SANDBOX.certificate_addresses[0] + "CERT-1"]
 
 
-async def test_what_no_certificate_has_signed_is_refused_and_nobody_is_asked(
+async def test_paypal_webhook_with_a_bad_signature_is_refused_without_polling(
     certified: PaymentEnv, signed: Signed
 ) -> None:
     asked = await certified.begun()
@@ -286,7 +286,7 @@ async def test_what_no_certificate_has_signed_is_refused_and_nobody_is_asked(
     assert len(signed.fetched) == 1  # the certificate is valid, but the signature is not
 
 
-async def test_a_certificate_that_does_not_lead_to_a_root_is_believed_nothing(
+async def test_certificate_that_does_not_chain_to_a_root_is_refused(
     certified: PaymentEnv, signed: Signed
 ) -> None:
     thief: Holder = issued("Thief", is_authority=True)
@@ -298,9 +298,7 @@ async def test_a_certificate_that_does_not_lead_to_a_root_is_believed_nothing(
     assert await certified.counts() == {"bad_certificate": 1}
 
 
-async def test_a_certificate_that_has_run_out_is_fetched_anew(
-    certified: PaymentEnv, signed: Signed
-) -> None:
+async def test_expired_certificate_is_fetched_again(certified: PaymentEnv, signed: Signed) -> None:
     asked = await certified.asked()
     body = approved(asked, "O1")
     until = certified.clock() + timedelta(days=1)
@@ -313,7 +311,7 @@ async def test_a_certificate_that_has_run_out_is_fetched_anew(
 
 
 @pytest.mark.parametrize(("status", "answered"), [(404, 400), (302, 400), (503, 503)])
-async def test_a_certificate_that_is_not_there_is_a_refusal_and_one_that_fails_a_later_try(
+async def test_missing_certificate_answers_400_and_a_failed_fetch_answers_503(
     certified: PaymentEnv, signed: Signed, status: int, answered: int
 ) -> None:
     signed.status = status
@@ -322,7 +320,7 @@ async def test_a_certificate_that_is_not_there_is_a_refusal_and_one_that_fails_a
     assert answer.status_code == answered
 
 
-async def test_certificates_are_fetched_at_a_rate_whoever_names_them(
+async def test_certificate_fetches_are_rate_limited_across_senders(
     certified: PaymentEnv, signed: Signed
 ) -> None:
     signed.status = 404
@@ -340,7 +338,7 @@ async def test_certificates_are_fetched_at_a_rate_whoever_names_them(
     ("status", "root_pem", "answered"),
     [(200, b"", 503), (200, b"<html>", 503), (404, b"", 400), (503, b"", 503)],
 )
-async def test_what_is_no_sandbox_of_ours_vouches_for_nothing(
+async def test_invalid_sandbox_root_certificate_verifies_no_webhook(
     signed: Signed, status: int, root_pem: bytes, answered: int
 ) -> None:
     """Another program may listen on the sandbox's port."""
@@ -370,5 +368,5 @@ async def test_what_is_no_sandbox_of_ours_vouches_for_nothing(
         assert signed.provider.calls == []
 
 
-def test_the_roots_that_are_trusted_here_have_those_of_the_authority() -> None:
+def test_trusted_roots_contain_the_paypal_certificate_authority() -> None:
     trusted_roots(PAYPAL_SANDBOX)  # raises if a root is missing

@@ -22,7 +22,9 @@ async def claimed_and_asked_again(shop: Shop, buy: Buying) -> tuple[Payment, str
 
 
 @pytest.mark.parametrize("is_for_good", [False, True])
-async def test_claim_that_is_won_answers_the_open_question(shop: Shop, is_for_good: bool) -> None:
+async def test_won_dispute_answers_the_open_question_with_its_payment(
+    shop: Shop, is_for_good: bool
+) -> None:
     # finding: XM5
     shop.is_for_good = is_for_good
     async with buying(shop) as buy:
@@ -37,7 +39,7 @@ async def test_claim_that_is_won_answers_the_open_question(shop: Shop, is_for_go
         assert {receipt.id for receipt in shop.given} == {payment.id}
 
 
-async def test_continue_leads_nowhere_once_the_claim_is_won(shop: Shop) -> None:
+async def test_continue_opens_no_checkout_after_the_dispute_was_won(shop: Shop) -> None:
     # finding: XM5
     async with buying(shop) as buy:
         payment, link = await claimed_and_asked_again(shop, buy)
@@ -50,7 +52,7 @@ async def test_continue_leads_nowhere_once_the_claim_is_won(shop: Shop) -> None:
 
 @pytest.mark.parametrize("button", ["card", "bank"])
 @pytest.mark.parametrize("is_for_good", [False, True])
-async def test_what_is_paid_all_the_same_is_refunded_at_once(
+async def test_payment_made_after_the_dispute_was_won_is_refunded_at_once(
     shop: Shop, is_for_good: bool, button: str
 ) -> None:
     # finding: XM5
@@ -73,7 +75,9 @@ async def test_what_is_paid_all_the_same_is_refunded_at_once(
         assert {receipt.id for receipt in shop.given} == {payment.id}
 
 
-async def test_payment_and_won_claim_in_two_processes_at_once_leave_one(shop: Shop) -> None:
+async def test_payment_and_won_dispute_in_two_processes_leave_a_single_used_payment(
+    shop: Shop,
+) -> None:
     # finding: XM5
     async with buying(shop) as buy:
         payment, link = await claimed_and_asked_again(shop, buy)
@@ -94,7 +98,7 @@ async def test_payment_and_won_claim_in_two_processes_at_once_leave_one(shop: Sh
 
 
 @pytest.mark.parametrize("ends", ["unasked", "declined", "expired"])
-async def test_claim_that_is_won_serves_the_next_call(shop: Shop, ends: str) -> None:
+async def test_next_call_uses_the_payment_of_a_won_dispute(shop: Shop, ends: str) -> None:
     # finding: XM5
     async with buying(shop) as buy:
         payment = await kept(shop, buy)
@@ -109,7 +113,7 @@ async def test_claim_that_is_won_serves_the_next_call(shop: Shop, ends: str) -> 
         await ends_in(shop, ["spent"])
 
 
-async def test_payment_that_is_won_back_is_kept_for_another_week(shop: Shop) -> None:
+async def test_payment_of_a_won_dispute_stays_usable_for_another_week(shop: Shop) -> None:
     # finding: XM5
     async with buying(shop) as buy:
         payment = await kept(shop, buy)
@@ -123,7 +127,7 @@ async def test_payment_that_is_won_back_is_kept_for_another_week(shop: Shop) -> 
         assert await buy.again() == "paid 9.00 EUR"
 
 
-async def test_payment_that_no_question_leads_to_any_more_is_refunded(shop: Shop) -> None:
+async def test_payment_of_a_won_dispute_without_a_question_is_refunded(shop: Shop) -> None:
     # finding: XM5
     async with buying(shop) as buy:
         payment = await kept(shop, buy)
@@ -135,7 +139,7 @@ async def test_payment_that_no_question_leads_to_any_more_is_refunded(shop: Shop
         assert await shop.ledger() == ["refunded"]
 
 
-async def test_erased_question_is_no_reason_to_pay_again(shop: Shop) -> None:
+async def test_won_dispute_of_an_erased_question_answers_the_new_question(shop: Shop) -> None:
     # finding: XM5
     async with buying(shop) as buy:
         payment = await kept(shop, buy)
@@ -149,7 +153,7 @@ async def test_erased_question_is_no_reason_to_pay_again(shop: Shop) -> None:
         assert (await buy.person.visit(link)).heading == "Paid 9.00 €"
 
 
-async def test_payment_won_back_after_the_same_was_paid_again_is_refunded(shop: Shop) -> None:
+async def test_payment_of_a_won_dispute_is_refunded_if_the_same_was_paid_again(shop: Shop) -> None:
     # finding: XM5
     async with buying(shop) as buy:
         payment, link = await claimed_and_asked_again(shop, buy)
@@ -165,7 +169,9 @@ async def test_payment_won_back_after_the_same_was_paid_again_is_refunded(shop: 
         assert used.id != payment.id
 
 
-async def test_next_wish_is_answered_by_the_payment_that_was_won_back(shop: Shop) -> None:
+async def test_next_call_after_a_second_payment_uses_the_payment_of_the_won_dispute(
+    shop: Shop,
+) -> None:
     # finding: XM5
     async with buying(shop) as buy:
         payment, link = await claimed_and_asked_again(shop, buy)

@@ -35,7 +35,7 @@ async def statuses(shop: Shop) -> list[str]:
 # Stored webhooks.
 
 
-async def test_an_event_that_says_what_the_way_back_told_is_kept_all_the_same(shop: Shop) -> None:
+async def test_event_with_a_state_already_known_from_the_return_is_stored(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
         away = (await shop.session(there.rsplit("/", 1)[1]))["cancel_url"]
@@ -46,7 +46,7 @@ async def test_an_event_that_says_what_the_way_back_told_is_kept_all_the_same(sh
         assert await statuses(shop) == ["applied"]
 
 
-async def test_every_delivery_is_kept_sealed_for_thirty_days(shop: Shop) -> None:
+async def test_every_webhook_is_stored_encrypted_for_thirty_days(shop: Shop) -> None:
     async with buying(shop) as buy:
         paid = await paid_event(shop, buy)
         for event in (
@@ -66,7 +66,7 @@ async def test_every_delivery_is_kept_sealed_for_thirty_days(shop: Shop) -> None
         assert await shop.webhooks() == []
 
 
-async def test_a_delivery_that_comes_again_is_kept_once(shop: Shop) -> None:
+async def test_repeated_webhook_is_stored_once(shop: Shop) -> None:
     ignored = told("invoice.paid", {"id": "in_1"})
     assert [(await shop.tell(ignored)).json()["received"] for _ in range(3)] == [
         "ignored",
@@ -76,7 +76,7 @@ async def test_a_delivery_that_comes_again_is_kept_once(shop: Shop) -> None:
     assert await statuses(shop) == ["ignored"]
 
 
-async def test_two_deliveries_of_one_transition_are_kept_and_one_is_applied(shop: Shop) -> None:
+async def test_webhooks_of_the_same_transition_are_stored_and_applied_once(shop: Shop) -> None:
     async with buying(shop) as buy:
         paid = await paid_event(shop, buy)
         for id in ("evt_a", "evt_b", "evt_c", "evt_b"):
@@ -86,7 +86,7 @@ async def test_two_deliveries_of_one_transition_are_kept_and_one_is_applied(shop
         assert len(await shop.payments()) == 1
 
 
-async def test_two_deliveries_of_one_transition_at_once_end_the_same(shop: Shop) -> None:
+async def test_concurrent_webhooks_of_the_same_transition_are_applied_once(shop: Shop) -> None:
     other = await shop.process()
     async with buying(shop) as buy:
         paid = await paid_event(shop, buy)
@@ -98,7 +98,7 @@ async def test_two_deliveries_of_one_transition_at_once_end_the_same(shop: Shop)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-async def test_the_events_of_a_transfer_in_any_order_come_to_the_same_end(
+async def test_events_of_a_transfer_in_any_order_end_the_same(
     shop: Shop, order: tuple[int, ...]
 ) -> None:
     async with buying(shop) as buy:
@@ -119,7 +119,7 @@ async def test_the_events_of_a_transfer_in_any_order_come_to_the_same_end(
 # Replays.
 
 
-async def test_what_was_applied_and_is_replayed_changes_nothing(shop: Shop) -> None:
+async def test_replaying_an_applied_webhook_changes_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
         await shop.tell(await paid_event(shop, buy))
         assert await buy.result() == "paid 9.00 EUR"
@@ -131,7 +131,7 @@ async def test_what_was_applied_and_is_replayed_changes_nothing(shop: Shop) -> N
         assert (await only(shop, "applied")).replayed_at == shop.clock()
 
 
-async def test_what_was_refused_is_refused_again_and_settles_nothing(shop: Shop) -> None:
+async def test_replaying_a_refused_webhook_is_refused_and_settles_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
         await give_up(shop, buy)
         paid = await paid_event(shop, buy)
@@ -150,7 +150,7 @@ async def test_what_was_refused_is_refused_again_and_settles_nothing(shop: Shop)
         assert await shop.ledger() == ["open"]
 
 
-async def test_a_replay_wakes_the_call_that_waits_in_another_process(shop: Shop) -> None:
+async def test_replayed_webhook_wakes_the_waiting_call_in_another_process(shop: Shop) -> None:
     async with buying(shop) as buy:
         paid = await paid_event(shop, buy)
         other = await shop.process()
@@ -172,7 +172,7 @@ async def test_a_replay_wakes_the_call_that_waits_in_another_process(shop: Shop)
         await other.ended()
 
 
-async def test_a_body_that_was_too_long_is_replayed_by_asking(shop: Shop) -> None:
+async def test_replaying_a_truncated_refused_webhook_is_refused_again(shop: Shop) -> None:
     async with buying(shop) as buy:
         await give_up(shop, buy)
         paid = await paid_event(shop, buy)
@@ -185,7 +185,7 @@ async def test_a_body_that_was_too_long_is_replayed_by_asking(shop: Shop) -> Non
         assert (await replayed(shop, refused)).endswith("  refused (session)")
 
 
-async def test_a_claim_that_is_replayed_is_one_claim(shop: Shop) -> None:
+async def test_replaying_a_dispute_event_leaves_a_single_dispute(shop: Shop) -> None:
     async with buying(shop) as buy:
         payment = await kept(shop, buy)
         answer = await shop.tell(claim(payment))
@@ -197,7 +197,7 @@ async def test_a_claim_that_is_replayed_is_one_claim(shop: Shop) -> None:
         assert await shop.ledger() == ["disputed"]
 
 
-async def test_an_operator_sees_what_came_and_what_became_of_it(shop: Shop) -> None:
+async def test_operator_can_list_and_show_webhooks_with_their_status(shop: Shop) -> None:
     assert (await list_hooks(shop.service)).rows == []
     async with buying(shop) as buy:
         await shop.tell(await paid_event(shop, buy))
@@ -224,7 +224,7 @@ async def test_an_operator_sees_what_came_and_what_became_of_it(shop: Shop) -> N
 # Webhooks that failed verification.
 
 
-async def test_what_is_not_verified_leaves_a_count_by_day_and_reason(shop: Shop) -> None:
+async def test_unverified_webhooks_are_counted_by_day_and_reason(shop: Shop) -> None:
     for _ in range(3):
         await shop.deliver(b"{}", [])
     await shop.deliver(b"{}", signed(shop, b"[]"))
@@ -246,7 +246,7 @@ async def test_what_is_not_verified_leaves_a_count_by_day_and_reason(shop: Shop)
     assert (await list_hooks(shop.service)).rows == []
 
 
-async def test_a_flood_of_rubbish_writes_a_row_and_a_line_a_minute(
+async def test_many_invalid_webhooks_write_a_row_and_a_log_line_per_minute(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     writes = 0
@@ -265,7 +265,7 @@ async def test_a_flood_of_rubbish_writes_a_row_and_a_line_a_minute(
     assert (await list_hooks(shop.service)).rows[-1].times == 100
 
 
-async def test_two_processes_add_their_counts_up(shop: Shop) -> None:
+async def test_unverified_counts_of_two_processes_are_added(shop: Shop) -> None:
     other = await shop.process()
     await shop.deliver(b"{}", [])
     await shop.deliver(b"{}", [], to=other)
@@ -276,7 +276,7 @@ async def test_two_processes_add_their_counts_up(shop: Shop) -> None:
     await other.ended()
 
 
-async def test_a_call_after_all_that_still_gets_what_was_paid(shop: Shop) -> None:
+async def test_call_after_a_replayed_payment_webhook_uses_the_payment(shop: Shop) -> None:
     async with buying(shop) as buy:
         await give_up(shop, buy)
         await shop.tell(await paid_event(shop, buy))

@@ -40,7 +40,7 @@ def done(question: Elicitation, service: Service) -> Elicitation:
     return states.deliver(replace(question, take=lease), run="r", now=service.clock())
 
 
-async def test_a_question_tells_four_times_by_what_it_was_believed_and_what_was_shown(
+async def test_audit_of_question_records_four_changes_with_proof_and_digest(
     here: Service,
 ) -> None:
     question = await asked(here)
@@ -55,13 +55,13 @@ async def test_a_question_tells_four_times_by_what_it_was_believed_and_what_was_
     assert len(await here.elicitations.store.list(AUDIT)) == 1
 
 
-async def test_what_is_only_a_lease_tells_nothing(here: Service) -> None:
+async def test_lease_is_not_recorded_in_audit(here: Service) -> None:
     question = await asked(here)
     await here.elicitations.change(question.id, lambda e: states.join(e, leg="2", run="r"))
     assert len(await told_of(here, question.owner)) == 1
 
 
-async def test_a_write_that_lost_its_race_tells_nothing_and_spoils_no_other(here: Service) -> None:
+async def test_write_which_lost_race_is_not_recorded_and_others_are(here: Service) -> None:
     first, second = await asked(here, join="1"), await asked(here, join="2")
     stale = replace(first, status=Status.DECLINED)
     await here.elicitations.settle(first.id, Status.CANCELLED)
@@ -76,7 +76,7 @@ async def test_a_write_that_lost_its_race_tells_nothing_and_spoils_no_other(here
     assert sorted(each.what for each in told) == ["asked"] * 3 + ["cancelled", "declined"]
 
 
-async def test_a_row_that_another_process_read_is_read_again_before_it_is_told_of() -> None:
+async def test_row_changed_by_other_process_is_read_again_before_audit_entry() -> None:
     store, clock = MemoryStore(), Clock()
     async with audited(store, clock) as first, audited(store.sibling(), clock) as second:
         question = await asked(first)
@@ -84,14 +84,14 @@ async def test_a_row_that_another_process_read_is_read_again_before_it_is_told_o
         assert len(await told_of(first, question.owner)) == 1
 
 
-async def test_the_chain_is_off_where_it_is_set_so() -> None:
+async def test_chain_is_off_without_setting() -> None:
     store = MemoryStore()
     async with process(store, Clock()) as service:
         await asked(service)
     assert list(await store.list(AUDIT)) == []
 
 
-async def test_a_chain_goes_on_where_its_newest_block_was_taken_away_and_says_so(
+async def test_chain_continues_after_removed_block_and_records_repair(
     here: Service,
 ) -> None:
     questions = [await asked(here, join=str(number)) for number in range(20)]
@@ -106,7 +106,7 @@ async def test_a_chain_goes_on_where_its_newest_block_was_taken_away_and_says_so
     assert [each.what for each in told[-2:]] == ["mended", "asked"]
 
 
-async def test_the_chain_is_erased_when_its_time_is_over() -> None:
+async def test_chain_is_erased_after_retention_time() -> None:
     store, clock = MemoryStore(), Clock()
     kept = PolicySettings(audit=True, keep_audit=timedelta(days=30))
     async with process(store, clock, policies=kept) as service:
@@ -151,7 +151,7 @@ async def another_block_as_the_newest(service: Service, newest: Record) -> None:
 @pytest.mark.parametrize(
     "harm", [rubbish, another_bit, a_count_past_all_bounds, another_block_as_the_newest]
 )
-async def test_a_damaged_newest_block_stops_no_question_and_is_never_made_whole(
+async def test_damaged_newest_block_stops_no_question_and_stays_detectable(
     here: Service,
     harm: Callable[[Service, Record], Awaitable[None]],
     caplog: pytest.LogCaptureFixture,
@@ -177,7 +177,7 @@ async def test_a_damaged_newest_block_stops_no_question_and_is_never_made_whole(
         assert [record.message for record in caplog.records].count("audit.repaired") == 1
 
 
-async def test_a_block_of_long_words_stays_far_below_what_a_store_takes(here: Service) -> None:
+async def test_block_of_long_texts_stays_below_size_limit_of_store(here: Service) -> None:
     words = "\N{PILE OF POO}" * 300
     fresh = [question_in_store(here, join=str(number)) for number in range(100)]
     long = [
@@ -222,7 +222,7 @@ async def test_entry_is_stored_as_long_as_the_entry_before_if_retention_was_shor
         assert len(await store.list(AUDIT)) == 1
 
 
-async def test_whoever_gives_up_a_write_leaves_the_chain_to_the_others(here: Service) -> None:
+async def test_cancelled_write_leaves_chain_usable_for_others(here: Service) -> None:
     await asked(here, join="1")
     fresh = [question_in_store(here, join=name) for name in ("given up", "2", "3")]
     first, *others = [asyncio.create_task(here.elicitations.write(each)) for each in fresh]
@@ -235,7 +235,7 @@ async def test_whoever_gives_up_a_write_leaves_the_chain_to_the_others(here: Ser
 
 
 @pytest.mark.parametrize("kind", ["memory", *STORES])
-async def test_a_hundred_settles_of_one_owner_by_two_processes_are_all_told_of(
+async def test_hundred_concurrent_changes_of_same_owner_by_two_processes_are_recorded(
     kind: str, tmp_path: Path
 ) -> None:
     async with AsyncExitStack() as stack:

@@ -40,7 +40,7 @@ def without_new(now: Any, before: Any) -> Any:
     return {field: without_new(now[field], before[field]) for field in before}
 
 
-async def test_every_kind_of_row_opens_and_keeps_what_it_said(
+async def test_every_kind_of_row_is_readable_with_its_former_values(
     earlier: MemoryStore,
 ) -> None:
     owners = await open_owners(store=earlier, ring=RING)
@@ -60,7 +60,7 @@ async def test_every_kind_of_row_opens_and_keeps_what_it_said(
             assert replace(again, sealed=b"") == replace(record, sealed=b"", version=2)
 
 
-async def test_what_is_found_by_what_it_is_about_has_the_id_that_it_had(
+async def test_derived_row_ids_are_unchanged(
     earlier: MemoryStore,
 ) -> None:
     ids = RowIds((await open_owners(store=earlier, ring=RING)).pepper)

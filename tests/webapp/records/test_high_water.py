@@ -65,7 +65,7 @@ def said(caplog, event):
 
 
 # finding: XB4
-async def test_store_without_a_mark_that_was_seen_has_stepped_back(store, clock, caplog):
+async def test_missing_mark_reveals_step_back_of_store(store, clock, caplog):
     high_water = HighWater(store, clock=clock)
     await write(high_water, store, record())
     await high_water.make_mark()
@@ -84,7 +84,7 @@ async def test_store_without_a_mark_that_was_seen_has_stepped_back(store, clock,
 
 
 # finding: XB4
-async def test_number_of_marks_does_not_hide_that_others_were_made_since(pair, clock, caplog):
+async def test_later_marks_of_other_process_do_not_hide_step_back(pair, clock, caplog):
     high_water, other = (HighWater(each, clock=clock) for each in pair)
     await with_marks(high_water, clock, number=1)
     copies = await scanned(pair[0])
@@ -97,9 +97,7 @@ async def test_number_of_marks_does_not_hide_that_others_were_made_since(pair, c
 
 # finding: XB4
 @pytest.mark.parametrize("lost", ["missing", "older"])
-async def test_record_that_was_lost_after_the_last_mark_is_noticed_on_reconnection(
-    store, clock, lost
-):
+async def test_record_lost_after_last_mark_is_noticed_on_reconnection(store, clock, lost):
     high_water = HighWater(store, clock=clock)
     first = await write(high_water, store, record())
     await high_water.make_mark()
@@ -120,7 +118,7 @@ async def test_record_that_was_lost_after_the_last_mark_is_noticed_on_reconnecti
 
 
 # finding: XB4
-async def test_record_that_another_process_wrote_and_this_one_read_is_compared(store, clock):
+async def test_record_read_from_other_process_is_compared_after_reconnection(store, clock):
     high_water = HighWater(store, clock=clock)
     await high_water.look()
     copies = await scanned(store)
@@ -131,7 +129,7 @@ async def test_record_that_another_process_wrote_and_this_one_read_is_compared(s
     assert await high_water.look()
 
 
-async def test_record_whose_time_is_over_and_one_that_was_changed_are_no_step_back(store, clock):
+async def test_expired_or_changed_record_is_no_step_back(store, clock):
     high_water = HighWater(store, clock=clock)
     await write(high_water, store, record(erase_at=clock() + timedelta(seconds=5)))
     changed = await write(high_water, store, record("a-2"))
@@ -144,7 +142,7 @@ async def test_record_whose_time_is_over_and_one_that_was_changed_are_no_step_ba
     assert await high_water.step_back() is None
 
 
-async def test_marks_are_made_while_something_is_written_and_not_by_each_process(pair, clock):
+async def test_marks_are_made_only_after_writes_and_not_by_each_process(pair, clock):
     high_water, other = (HighWater(each, clock=clock) for each in pair)
     for _ in range(3):
         clock.tick(seconds=6)
@@ -163,7 +161,7 @@ async def test_marks_are_made_while_something_is_written_and_not_by_each_process
 
 
 # finding: XB4
-async def test_two_processes_that_notice_it_note_it_once(pair, clock, caplog):
+async def test_step_back_noticed_by_two_processes_is_recorded_once(pair, clock, caplog):
     both = [HighWater(each, clock=clock) for each in pair]
     await with_marks(both[0], clock, number=1)
     copies = await scanned(pair[0])
@@ -178,9 +176,7 @@ async def test_two_processes_that_notice_it_note_it_once(pair, clock, caplog):
 
 
 # finding: XB4
-async def test_new_process_sees_by_the_copy_of_a_mark_that_the_store_is_older(
-    store, clock, tmp_path, caplog
-):
+async def test_new_process_detects_older_store_from_copy_of_mark(store, clock, tmp_path, caplog):
     folder = tmp_path / "marks"
     former = HighWater(store, clock=clock, folder=folder)
     await with_marks(former, clock, number=1)
@@ -201,14 +197,14 @@ async def test_new_process_sees_by_the_copy_of_a_mark_that_the_store_is_older(
     assert not await HighWater(store, clock=clock, folder=folder).look()
 
 
-async def test_folder_that_takes_no_copy_is_logged_and_stops_nothing(clock, tmp_path, caplog):
+async def test_failed_copy_of_mark_is_logged_and_stops_nothing(clock, tmp_path, caplog):
     (tmp_path / "file").touch()
     high_water = HighWater(MemoryStore(), clock=clock, folder=tmp_path / "file" / "marks")
     await with_marks(high_water, clock, number=1)
     assert said(caplog, "store.mark_not_copied")
 
 
-async def test_second_step_back_before_the_first_was_handled_keeps_the_earlier_time(store, clock):
+async def test_second_step_back_before_first_is_handled_retains_earlier_time(store, clock):
     high_water = HighWater(store, clock=clock)
     await with_marks(high_water, clock, number=1)
     copies = await scanned(store)
@@ -220,7 +216,7 @@ async def test_second_step_back_before_the_first_was_handled_keeps_the_earlier_t
     assert back.survived == NOON + timedelta(seconds=6)
 
 
-async def test_mark_of_another_process_is_heard(pair, clock):
+async def test_mark_of_another_process_is_received(pair, clock):
     high_water, other = (HighWater(each, clock=clock) for each in pair)
     await with_marks(high_water, clock, number=1)
     await other.look()
@@ -237,7 +233,7 @@ async def test_mark_of_another_process_is_heard(pair, clock):
 
 
 @pytest.mark.parametrize("damaged", [b"", b"no mark", msgpack.encode({"number": 1})])
-async def test_mark_that_somebody_damaged_stops_nothing_and_is_told_of(store, clock, damaged):
+async def test_damaged_mark_is_reported_and_stops_nothing(store, clock, damaged):
     high_water = HighWater(store, clock=clock)
     await with_marks(high_water, clock, number=1)
     for kind in (MARK, STEP_BACK):

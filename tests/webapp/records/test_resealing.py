@@ -69,7 +69,7 @@ async def data_keys(store: Store, *secrets: bytes) -> list[bytes]:
     return found
 
 
-async def test_the_old_secret_and_an_old_copy_open_nothing_afterwards(file, clock, openings):
+async def test_old_secret_and_old_copy_decrypt_nothing_after_recovery(file, clock, openings):
     # finding: S22
     here, _, command = openings
     async with process(here, clock, ring=file.ring()) as serving:
@@ -93,7 +93,7 @@ async def test_the_old_secret_and_an_old_copy_open_nothing_afterwards(file, cloc
         assert len(file.read()) == 2
 
 
-async def test_processes_that_serve_meanwhile_lose_nothing(file, clock, openings):
+async def test_running_processes_lose_nothing_during_recovery(file, clock, openings):
     here, there, command = openings
     async with (
         process(here, clock, ring=file.ring()) as one,
@@ -126,7 +126,7 @@ async def test_processes_that_serve_meanwhile_lose_nothing(file, clock, openings
         await asyncio.gather(*listening, return_exceptions=True)
 
 
-async def test_what_a_process_wrote_that_had_not_heard_is_sealed_anew_by_the_second_run(
+async def test_record_written_by_uninformed_process_is_encrypted_again_by_second_run(
     file, clock, openings
 ):
     deaf, _, command = openings
@@ -143,7 +143,7 @@ async def test_what_a_process_wrote_that_had_not_heard_is_sealed_anew_by_the_sec
         assert await serving.elicitations.get(unheard.id) is not None
 
 
-async def test_the_old_data_keys_stay_until_every_process_must_have_heard(file, clock):
+async def test_old_data_keys_stay_until_every_process_received_new_keys(file, clock):
     store = MemoryStore()
     async with process(store, clock, ring=file.ring()) as serving:
         await asked(serving)
@@ -167,7 +167,7 @@ async def test_the_old_data_keys_stay_until_every_process_must_have_heard(file, 
 
 
 @pytest.mark.parametrize("written", range(1, 14))
-async def test_it_may_stop_anywhere_and_be_run_again(file, clock, written):
+async def test_interrupted_recovery_can_be_run_again(file, clock, written):
     store = Interrupted()
     async with process(store, clock, ring=file.ring()) as serving:
         questions = [await asked(serving, subject=f"n{number}") for number in range(4)]
@@ -186,7 +186,7 @@ async def test_it_may_stop_anywhere_and_be_run_again(file, clock, written):
             assert await serving.elicitations.get(each.id) is not None
 
 
-async def test_with_secrets_of_the_environment_it_goes_by_the_first(clock):
+async def test_recovery_with_secrets_of_environment_uses_first_secret(clock):
     store = MemoryStore()
     ring = Ring([NEW, OLD])
     async with process(store, clock, ring=Ring([OLD])) as before:
@@ -207,7 +207,7 @@ async def test_with_secrets_of_the_environment_it_goes_by_the_first(clock):
         ]
 
 
-async def test_an_owner_who_is_erased_meanwhile_does_not_come_back(file, clock):
+async def test_owner_erased_during_recovery_is_not_restored(file, clock):
     class Erasing(MemoryStore):
         erases = False
 
@@ -226,7 +226,7 @@ async def test_an_owner_who_is_erased_meanwhile_does_not_come_back(file, clock):
         assert await records(store, *KINDS.values()) == []
 
 
-async def test_the_audit_of_before_a_leak_is_told_as_it_was(
+async def test_audit_from_before_leak_is_exported_unchanged(
     openings: Sequence[Store], file: KeyFile
 ) -> None:
     clock = Clock()

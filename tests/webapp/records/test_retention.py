@@ -22,7 +22,7 @@ from webapp.stores.memory import MemoryStore
         ("payment", 90, 90),
     ],
 )
-async def test_a_question_stays_as_long_as_is_set_and_a_payments_a_month_at_least(
+async def test_question_is_retained_as_configured_and_payment_at_least_a_month(
     kind: str, days: int, kept: int
 ) -> None:
     store, policies = MemoryStore(), PolicySettings(keep_records=timedelta(days=days))
@@ -35,7 +35,7 @@ async def test_a_question_stays_as_long_as_is_set_and_a_payments_a_month_at_leas
         assert await store.erase(before=record.erase_at, owner=question.owner) == 1
 
 
-async def test_by_itself_all_is_as_the_rules_of_each_kind_say() -> None:
+async def test_default_retention_follows_rules_of_each_kind() -> None:
     store = MemoryStore()
     async with process(store, Clock()) as service:
         question = await asked(service)
@@ -51,7 +51,7 @@ async def test_by_itself_all_is_as_the_rules_of_each_kind_say() -> None:
         ("ELICIT_KEEP_WEBHOOKS", "6d"),
     ],
 )
-def test_a_time_that_is_too_short_or_none_is_refused(tmp_path: Path, name: str, text: str) -> None:
+def test_too_short_or_invalid_retention_is_refused(tmp_path: Path, name: str, text: str) -> None:
     with pytest.raises(BadSettings, match=name):
         read_settings({"HOME": str(tmp_path), name: text})
     read_settings({"HOME": str(tmp_path), name: "90d"})

@@ -57,9 +57,7 @@ async def opens_all(store: Store, ring: Ring, tags: Sequence[str]) -> None:
         await owners.locker(tag)
 
 
-async def test_everything_is_wrapped_under_a_new_secret_and_the_old_one_still_opens(
-    store, file, clock
-):
+async def test_rotation_rewraps_every_key_and_old_secret_still_decrypts(store, file, clock):
     tags = await people(store, file.ring(), number=250)
     (old,) = file.ring().fingerprints
     said = await rotate(local(store, file), now=clock())
@@ -70,7 +68,7 @@ async def test_everything_is_wrapped_under_a_new_secret_and_the_old_one_still_op
     await opens_all(store, Ring([file.read()[0].value]), tags)
 
 
-async def test_a_process_that_runs_meanwhile_goes_on(store, file, clock):
+async def test_running_process_continues_after_rotation(store, file, clock):
     async with process(store, clock, ring=file.ring()) as before:
         elicitation = await asked(before)
         link = before.links.of(elicitation, now=clock())
@@ -90,7 +88,7 @@ async def test_a_process_that_runs_meanwhile_goes_on(store, file, clock):
     assert set(await count_wrapped(store)) == {file.ring().newest}
 
 
-async def test_owners_that_come_meanwhile_are_wrapped_anew_too(store, file, clock):
+async def test_keys_of_new_owners_are_rewrapped_during_rotation(store, file, clock):
     rings = [file.ring(), file.ring()]
     known = await people(store, rings[0], number=5)
     writers = [await open_owners(store=store, ring=ring) for ring in rings]
@@ -112,9 +110,7 @@ async def test_owners_that_come_meanwhile_are_wrapped_anew_too(store, file, cloc
         await fresh.locker(tag)
 
 
-async def test_a_key_that_was_wrapped_before_and_written_after_a_rotation_is_not_left_behind(
-    file, clock
-):
+async def test_key_wrapped_before_and_written_after_rotation_is_rewrapped(file, clock):
     class Slow(MemoryStore):
         """A store that writes the first data key only after a rotation by another process."""
 
@@ -133,7 +129,7 @@ async def test_a_key_that_was_wrapped_before_and_written_after_a_rotation_is_not
 
 
 @pytest.mark.parametrize("written", range(5))
-async def test_an_interrupted_rotation_is_finished_by_the_next(file, clock, written):
+async def test_interrupted_rotation_is_finished_by_next_rotation(file, clock, written):
     store = Interrupted()
     tags = await people(store, file.ring(), number=4)
     store.left = written
@@ -148,7 +144,7 @@ async def test_an_interrupted_rotation_is_finished_by_the_next(file, clock, writ
     await opens_all(store, Ring([file.read()[0].value]), tags)
 
 
-async def test_two_rotations_at_once_lose_nothing(store, file, clock):
+async def test_concurrent_rotations_lose_nothing(store, file, clock):
     tags = await people(store, file.ring(), number=30)
     (old,) = file.ring().fingerprints
     await asyncio.gather(*(rotate(local(store, file), now=clock()) for _ in range(4)))
@@ -158,7 +154,7 @@ async def test_two_rotations_at_once_lose_nothing(store, file, clock):
     await opens_all(store, Ring([file.read()[0].value]), tags)
 
 
-async def test_two_that_add_to_the_file_at_once_do_not_lose_each_others_secret(file, clock):
+async def test_concurrent_additions_to_file_do_not_lose_secrets(file, clock):
     def add(number: int) -> bool:
         was_added: bool = file.put_in_front(
             f"{number} is a secret of thirty-two bytes".encode(),
@@ -172,7 +168,7 @@ async def test_two_that_add_to_the_file_at_once_do_not_lose_each_others_secret(f
     assert sum(added) > 0
 
 
-async def test_an_owner_who_is_erased_meanwhile_does_not_come_back(file, clock):
+async def test_owner_erased_during_rotation_is_not_restored(file, clock):
     class Erasing(MemoryStore):
         async def write(self, *records: Record) -> tuple[Record, ...]:
             if records[0].version:
@@ -186,7 +182,7 @@ async def test_an_owner_who_is_erased_meanwhile_does_not_come_back(file, clock):
     assert await store.list("data key") == []
 
 
-async def test_a_store_of_other_secrets_changes_neither_the_store_nor_the_file(store, file, clock):
+async def test_rotation_with_other_secrets_changes_neither_store_nor_file(store, file, clock):
     await people(store, Ring([OLD]), number=2)
     before = file.path.read_bytes(), await count_wrapped(store)
     with pytest.raises(Unreadable):
@@ -194,7 +190,7 @@ async def test_a_store_of_other_secrets_changes_neither_the_store_nor_the_file(s
     assert (file.path.read_bytes(), await count_wrapped(store)) == before
 
 
-async def test_a_key_that_nothing_opens_is_counted_and_left(store, file, clock):
+async def test_undecryptable_key_is_counted_and_left_unchanged(store, file, clock):
     ring = file.ring()
     one, other = await people(store, ring, number=2)
     damaged = await store.read(one, "data key", one)
@@ -210,7 +206,7 @@ async def test_a_key_that_nothing_opens_is_counted_and_left(store, file, clock):
     assert wrapped_under(kept.sealed) == file.ring().newest
 
 
-async def test_a_secret_is_retired_only_when_nothing_needs_it(file, clock):
+async def test_secret_is_retired_only_if_unused(file, clock):
     store = Interrupted()
     await people(store, file.ring(), number=3)
     old = file.ring().newest
@@ -236,7 +232,7 @@ async def test_a_secret_is_retired_only_when_nothing_needs_it(file, clock):
         await retire(keys, fingerprint=old.hex(), now=clock())
 
 
-async def test_whoever_is_in_a_hurry_ends_the_links_of_an_old_secret(store, file, clock):
+async def test_retiring_used_secret_with_anyway_leaves_questions_readable(store, file, clock):
     await people(store, file.ring(), number=1)
     async with process(store, clock, ring=file.ring()) as running:
         elicitation = await asked(running)
@@ -249,7 +245,7 @@ async def test_whoever_is_in_a_hurry_ends_the_links_of_an_old_secret(store, file
             assert await fresh.elicitations.get(elicitation.id) == elicitation
 
 
-async def test_nothing_is_retired_by_the_count_of_a_store_that_was_never_served(store, file, clock):
+async def test_secret_is_not_retired_based_on_store_which_was_never_served(store, file, clock):
     old = file.ring().newest
     file.put_in_front(NEW, before=old, now=clock() - timedelta(days=99))
     with pytest.raises(CommandRefused, match="set ELICIT_STORE"):
@@ -257,7 +253,7 @@ async def test_nothing_is_retired_by_the_count_of_a_store_that_was_never_served(
     assert len(file.read()) == 2
 
 
-async def test_the_list_names_what_each_secret_wraps_and_what_is_missing(store, file, clock):
+async def test_list_shows_keys_wrapped_by_each_secret_and_missing_secrets(store, file, clock):
     await people(store, file.ring(), number=2)
     old = file.ring().newest
     await rotate(local(store, file), now=clock())
@@ -275,7 +271,7 @@ async def test_the_list_names_what_each_secret_wraps_and_what_is_missing(store, 
     ]
 
 
-async def test_one_secret_of_the_environment_is_answered_with_the_order_of_steps(store, clock):
+async def test_rotation_with_single_secret_in_environment_explains_steps(store, clock):
     await people(store, Ring([OLD]), number=1)
     with pytest.raises(CommandRefused, match="holds one secret") as refused:
         await rotate(deployed(store, OLD), now=clock())
@@ -283,7 +279,7 @@ async def test_one_secret_of_the_environment_is_answered_with_the_order_of_steps
     assert steps == ["old,new", "new,old", "new"]
 
 
-async def test_a_secret_that_no_process_had_yet_wraps_nothing(store, clock):
+async def test_secret_which_no_process_has_loaded_wraps_no_key(store, clock):
     tags = await people(store, Ring([OLD]), number=2)
     with pytest.raises(CommandRefused, match="No process of this store has ever loaded"):
         await rotate(deployed(store, NEW, OLD), now=clock())
@@ -292,7 +288,7 @@ async def test_a_secret_that_no_process_had_yet_wraps_nothing(store, clock):
     await opens_all(store, Ring([NEW]), tags)
 
 
-async def test_the_order_of_steps_breaks_nothing_at_any_moment(store, clock):
+async def test_documented_rotation_steps_break_nothing_at_any_moment(store, clock):
     """Processes at two successive steps of the rotation read each other's links."""
     steps = [Ring([OLD]), Ring([OLD, NEW]), Ring([NEW, OLD])]
     tags = await people(store, steps[0], number=3)
@@ -318,7 +314,7 @@ async def test_the_order_of_steps_breaks_nothing_at_any_moment(store, clock):
     assert "remove it from ELICIT_SECRET once" in said_of_old
 
 
-async def test_one_secret_leaves_no_note_and_several_leave_one_each(store):
+async def test_single_secret_writes_no_note_and_several_write_separate_notes(store):
     for _ in range(2):
         await open_owners(store=store, ring=Ring([OLD]))
         assert list(await store.list("served secret")) == []
@@ -328,7 +324,7 @@ async def test_one_secret_leaves_no_note_and_several_leave_one_each(store):
         assert notes == {(SERVICE, fingerprint_of(secret).hex()) for secret in (OLD, NEW)}
 
 
-def test_a_token_is_whole_even_if_the_secret_changes_while_it_is_made(clock: Clock) -> None:
+def test_token_is_valid_although_secret_changes_while_token_is_made(clock: Clock) -> None:
     secrets = [OLD]
 
     def restless() -> list[bytes]:
@@ -341,7 +337,7 @@ def test_a_token_is_whole_even_if_the_secret_changes_while_it_is_made(clock: Clo
     assert tokens.read(text, purpose=Purpose.LINK, now=clock()) == claims
 
 
-def test_a_living_ring_asks_again_for_what_it_does_not_know() -> None:
+def test_ring_rereads_secrets_for_unknown_fingerprint() -> None:
     news: list[list[bytes]] = []
     ring = Ring([OLD], reread=lambda: news.pop() if news else None)
     wrapped = Ring([NEWER, OLD]).wrap("o", b"k" * 32)
@@ -353,7 +349,7 @@ def test_a_living_ring_asks_again_for_what_it_does_not_know() -> None:
     assert len(set(ring.derive_all("csrf"))) == 2
 
 
-async def test_a_secret_that_still_wraps_a_key_cannot_be_left_out() -> None:
+async def test_secret_which_still_wraps_key_cannot_be_removed() -> None:
     store = MemoryStore()
     await (await open_owners(store=store, ring=Ring([OLD]))).locker("a" * 20)
     await open_owners(store=store, ring=Ring([NEW, OLD]))

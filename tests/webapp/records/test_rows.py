@@ -32,20 +32,20 @@ async def opens(here: Service, record: Record) -> Elicitation:
     return await here.elicitations.rows.open(record, Elicitation)
 
 
-async def test_what_was_written_is_read_back_whole(here: Service) -> None:
+async def test_stored_question_is_read_back_unchanged(here: Service) -> None:
     fresh = question_in_store(here, waiter="leg")
     await here.elicitations.write(fresh)
     stored = await here.elicitations.get(fresh.id)
     assert stored == replace(fresh, version=1)
 
 
-async def test_the_store_sees_nothing_of_the_question(here: Service) -> None:
+async def test_stored_bytes_reveal_nothing_of_question(here: Service) -> None:
     record = await record_of(here, await asked(here))
     for word in (b"Please", b"example.com", b"pending", b'"s"'):
         assert word not in record.sealed
 
 
-async def test_bytes_of_one_row_do_not_open_in_another(here: Service) -> None:
+async def test_sealed_bytes_of_row_do_not_open_in_another(here: Service) -> None:
     one, other = await asked(here, join="1"), await asked(here, join="2")
     moved = replace(await record_of(here, one), sealed=(await record_of(here, other)).sealed)
     with pytest.raises(Unreadable):
@@ -53,20 +53,20 @@ async def test_bytes_of_one_row_do_not_open_in_another(here: Service) -> None:
 
 
 @pytest.mark.parametrize("status", [s for s in Status if s is not Status.PENDING] + ["", "Pending"])
-async def test_a_flipped_status_is_noticed(here: Service, status: str) -> None:
+async def test_changed_status_is_detected(here: Service, status: str) -> None:
     record = await record_of(here, await asked(here))
     with pytest.raises(Unreadable):
         await opens(here, replace(record, status=str(status)))
 
 
 @pytest.mark.parametrize("key", [None, "", "another question"])
-async def test_a_flipped_key_is_noticed(here: Service, key: str | None) -> None:
+async def test_changed_key_is_detected(here: Service, key: str | None) -> None:
     record = await record_of(here, await asked(here))
     with pytest.raises(Unreadable):
         await opens(here, replace(record, key=key))
 
 
-async def test_another_version_kind_id_or_owner_does_not_open(here: Service) -> None:
+async def test_row_with_other_version_kind_id_or_owner_does_not_open(here: Service) -> None:
     one, other = await asked(here), await asked(here, subject="bob")
     record = await record_of(here, one)
     for moved in (
@@ -80,7 +80,7 @@ async def test_another_version_kind_id_or_owner_does_not_open(here: Service) -> 
             await opens(here, moved)
 
 
-async def test_an_older_version_of_a_row_does_not_open_in_its_newer_place(here: Service) -> None:
+async def test_older_version_of_row_does_not_open_in_place_of_newer(here: Service) -> None:
     elicitation = await asked(here)
     old = await record_of(here, elicitation)
     await here.elicitations.settle(elicitation.id, Status.DECLINED)
@@ -89,9 +89,7 @@ async def test_an_older_version_of_a_row_does_not_open_in_its_newer_place(here: 
         await opens(here, replace(new, sealed=old.sealed, status=old.status))
 
 
-async def test_a_changed_row_is_refused_wherever_it_is_read(
-    here: Service, store: MemoryStore
-) -> None:
+async def test_changed_row_is_refused_by_every_reader(here: Service, store: MemoryStore) -> None:
     elicitation = await asked(here)
     record = await record_of(here, elicitation)
     await store.write(replace(record, status="accepted"))
@@ -103,14 +101,14 @@ async def test_a_changed_row_is_refused_wherever_it_is_read(
         await here.completing.complete(elicitation.id, {})
 
 
-async def test_a_value_of_another_kind_is_not_read_as_one(here: Service) -> None:
+async def test_row_is_not_read_as_other_kind(here: Service) -> None:
     elicitation = await asked(here)
     record = await record_of(here, elicitation)
     with pytest.raises((Unreadable, msgspec.ValidationError)):
         await here.elicitations.rows.open(record, Run)
 
 
-async def test_a_store_made_under_other_secrets_is_refused_at_the_start(
+async def test_store_with_other_secrets_is_refused_at_startup(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
     with pytest.raises(Unreadable):
@@ -118,7 +116,7 @@ async def test_a_store_made_under_other_secrets_is_refused_at_the_start(
             pass
 
 
-async def test_a_rotated_ring_reads_what_was_there(
+async def test_rotated_ring_reads_existing_rows(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
     elicitation = await asked(here)
@@ -129,7 +127,7 @@ async def test_a_rotated_ring_reads_what_was_there(
         assert owner == elicitation.owner
 
 
-async def test_two_processes_that_begin_at_once_agree_on_the_pepper_and_on_data_keys() -> None:
+async def test_concurrently_starting_processes_agree_on_pepper_and_data_keys() -> None:
     store = MemoryStore()
     openings = [store, *(store.sibling() for _ in range(3))]
     all_owners = await asyncio.gather(*(open_owners(store=each, ring=RING) for each in openings))
@@ -144,7 +142,7 @@ async def test_two_processes_that_begin_at_once_agree_on_the_pepper_and_on_data_
         assert [one.id for one in await each.all(Alias)] == ["a0", "a1", "a2", "a3"]
 
 
-async def test_the_loser_of_the_race_for_a_key_takes_the_winners() -> None:
+async def test_process_which_lost_race_for_key_uses_winning_key() -> None:
     class Late(MemoryStore):
         """A store that finds nothing at first, as if the process had read slightly too early."""
 
@@ -164,7 +162,7 @@ async def test_the_loser_of_the_race_for_a_key_takes_the_winners() -> None:
     assert (await Rows(second).open(written, Alias)).id == "a"
 
 
-async def test_a_data_key_is_kept_for_its_owner_only(here: Service, store: MemoryStore) -> None:
+async def test_data_key_is_valid_only_for_its_owner(here: Service, store: MemoryStore) -> None:
     alice, bob = await asked(here), await asked(here, subject="bob")
     keys = {
         record.owner: record
@@ -179,6 +177,6 @@ async def test_a_data_key_is_kept_for_its_owner_only(here: Service, store: Memor
     await fresh.locker(alice.owner)
 
 
-async def test_nothing_that_is_printed_shows_a_secret(here: Service) -> None:
+async def test_repr_of_service_objects_shows_no_secret(here: Service) -> None:
     printed = repr(here.elicitations.owners) + repr(here.links) + repr(here.browser)
     assert "a secret of the tests" not in printed

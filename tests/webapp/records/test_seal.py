@@ -17,7 +17,7 @@ def row(*, owner: str = "o", kind: str = "elicitation", id: str = "o-1", version
     return Row(owner=owner, kind=kind, id=id, version=version)
 
 
-def test_what_was_sealed_opens_in_its_row() -> None:
+def test_sealed_text_opens_in_its_row() -> None:
     locker = Locker(KEY)
     assert locker.open(ROW, locker.seal(ROW, b"plain")) == b"plain"
     assert Locker(KEY).open(ROW, locker.seal(ROW, b"")) == b""
@@ -35,19 +35,19 @@ def test_what_was_sealed_opens_in_its_row() -> None:
         row(owner="", id="oo-1"),
     ],
 )
-def test_what_was_moved_to_another_row_does_not_open(other: Row) -> None:
+def test_text_moved_to_other_row_does_not_open(other: Row) -> None:
     locker = Locker(KEY)
     with pytest.raises(Unreadable):
         locker.open(other, locker.seal(ROW, b"plain"))
 
 
-def test_another_owners_key_opens_nothing() -> None:
+def test_key_of_other_owner_does_not_open_text() -> None:
     # parity: F15
     with pytest.raises(Unreadable):
         Locker(bytes(32)).open(ROW, Locker(KEY).seal(ROW, b"plain"))
 
 
-def test_every_bit_counts_and_so_does_the_length() -> None:
+def test_every_bit_and_length_is_authenticated() -> None:
     locker = Locker(KEY)
     sealed = locker.seal(ROW, b"plain")
     for bit in range(len(sealed) * 8):
@@ -62,17 +62,17 @@ def test_every_bit_counts_and_so_does_the_length() -> None:
         locker.open(ROW, sealed + b"\0")
 
 
-def test_one_plain_text_is_never_sealed_to_the_same_bytes() -> None:
+def test_same_text_is_never_sealed_to_same_bytes() -> None:
     locker = Locker(KEY)
     assert len({locker.seal(ROW, b"plain") for _ in range(2000)}) == 2000
 
 
-def test_a_nonce_has_96_bits_and_a_tag_128() -> None:
+def test_sealed_text_has_96_bit_nonce_and_128_bit_tag() -> None:
     # NIST SP 800-38D, 5.2.1.1. With other sizes, existing data could not be opened.
     assert len(Locker(KEY).seal(ROW, b"plain")) == 12 + len(b"plain") + 16
 
 
-def test_nothing_that_is_printed_shows_a_secret() -> None:
+def test_repr_of_ring_and_keys_shows_no_secret() -> None:
     ring = Ring([OLD, NEW])
     printed = "".join(map(repr, (ring, Locker(KEY), Pepper(KEY)))) + str(ring)
     for secret in (OLD, NEW, KEY):
@@ -81,7 +81,7 @@ def test_nothing_that_is_printed_shows_a_secret() -> None:
         assert secret.hex() not in printed
 
 
-def test_a_tag_depends_on_the_key_the_purpose_and_where_the_parts_end() -> None:
+def test_tag_depends_on_key_purpose_and_boundaries_of_parts() -> None:
     pepper = Pepper(KEY)
     tags = [
         pepper.tag("owner", "a", "bc"),

@@ -128,7 +128,7 @@ async def take_a_whole_owner_away(service: Service) -> None:
     await remove(service, *await blocks_of(service))
 
 
-async def test_a_thousand_questions_are_whole(here: Service) -> None:
+async def test_chains_of_thousand_questions_are_valid(here: Service) -> None:
     verified = await verify(here.elicitations.owners, now=here.clock())
     assert (verified.entries, verified.owners, verified.faults) == (QUESTIONS, PEOPLE, ())
     assert await faults_of(here, await here.heads.make()) == []
@@ -145,7 +145,7 @@ async def test_a_thousand_questions_are_whole(here: Service) -> None:
         (take_the_last_row_away, "its newest block is missing"),
     ],
 )
-async def test_the_chain_itself_shows(
+async def test_chain_reveals_manipulation(
     here: Service, harm: Callable[[Service], Awaitable[None]], says: str
 ) -> None:
     await harm(here)
@@ -161,7 +161,7 @@ async def test_the_chain_itself_shows(
         (take_a_whole_owner_away, "the whole chain is missing, which had 250 entries"),
     ],
 )
-async def test_a_head_shows_what_the_chain_cannot(
+async def test_head_reveals_manipulation_hidden_from_chain(
     here: Service, harm: Callable[[Service], Awaitable[None]], says: str
 ) -> None:
     head = await here.heads.make()
@@ -170,7 +170,7 @@ async def test_a_head_shows_what_the_chain_cannot(
     assert await faults_of(here, head) == [says]
 
 
-async def test_a_backup_of_yesterday_put_back_is_found_by_a_head_that_was_kept_elsewhere(
+async def test_restored_older_backup_is_detected_with_external_head(
     tmp_path: Path,
 ) -> None:
     store, clock = MemoryStore(), Clock()
@@ -228,7 +228,7 @@ async def remove_every_chain_and_head(service: Service) -> None:
         (take_a_whole_owner_away, "the whole chain is missing, which had 250 entries"),
     ],
 )
-async def test_heads_of_the_store_that_are_missing_or_changed_are_named(
+async def test_missing_or_changed_heads_of_store_are_named(
     here: Service, harm: Callable[[Service], Awaitable[None]], says: str
 ) -> None:
     for _ in range(3):
@@ -240,7 +240,7 @@ async def test_heads_of_the_store_that_are_missing_or_changed_are_named(
         await verify_chains(here)
 
 
-async def test_end_removed_between_two_heads_is_found_by_the_earlier_one(here: Service) -> None:
+async def test_end_removed_between_two_heads_is_detected_by_earlier_head(here: Service) -> None:
     # finding: XD5
     await here.heads.make()
     await take_the_last_hundred_away_and_hide_it(here)
@@ -260,7 +260,7 @@ async def test_head_whose_list_has_expired_verifies_nothing() -> None:
             await verify_chains(service)
 
 
-async def test_heads_that_expired_under_a_shorter_time_are_not_missed() -> None:
+async def test_heads_expired_under_shorter_retention_are_not_missed() -> None:
     # finding: XD5
     store, clock = MemoryStore(), Clock()
     async with audited(store, clock) as service:
@@ -274,7 +274,7 @@ async def test_heads_that_expired_under_a_shorter_time_are_not_missed() -> None:
         assert "Nothing is missing" in (await verify_chains(service))[-1]
 
 
-async def test_configured_folder_shows_that_heads_were_removed_and_made_again(
+async def test_configured_folder_reveals_heads_removed_and_recreated(
     tmp_path: Path,
 ) -> None:
     # finding: XD5
@@ -304,7 +304,7 @@ async def test_configured_folder_shows_that_heads_were_removed_and_made_again(
             await verify_chains(service)
 
 
-async def test_a_head_that_was_changed_or_made_up_counts_for_nothing(here: Service) -> None:
+async def test_changed_or_forged_head_is_refused(here: Service) -> None:
     document = await here.heads.make()
     here.heads.must_be_signed(document)
     shorter = replace(document, chains=document.chains[1:])
@@ -316,7 +316,7 @@ async def test_a_head_that_was_changed_or_made_up_counts_for_nothing(here: Servi
         here.heads.must_be_signed(document, key=b"k" * 32)
 
 
-async def test_head_with_members_added_is_no_head(here: Service) -> None:
+async def test_head_with_added_members_is_refused(here: Service) -> None:
     # finding: XD6
     text = written_document(await here.heads.make())
     assert read_document(text.encode()).elicit_audit_head.number == 1
@@ -327,7 +327,7 @@ async def test_head_with_members_added_is_no_head(here: Service) -> None:
             read_document(more.encode())
 
 
-async def test_a_head_is_made_each_day_once_by_whichever_process_is_first() -> None:
+async def test_head_is_made_once_per_day_by_first_process() -> None:
     store, clock = MemoryStore(), Clock()
     async with audited(store, clock) as one, audited(store.sibling(), clock) as other:
         await asked(one)
@@ -348,7 +348,7 @@ def identity_of(file: Path) -> int:
     return file.stat().st_ino
 
 
-async def test_each_day_a_head_goes_to_the_folder_once_and_shows_there_what_was_put_back(
+async def test_daily_head_is_exported_once_and_reveals_restored_backup(
     tmp_path: Path,
 ) -> None:
     policies = replaced(AUDITED, audit_heads=(tmp_path,))
@@ -384,7 +384,7 @@ async def test_each_day_a_head_goes_to_the_folder_once_and_shows_there_what_was_
             await verify_chains(service, against=last)
 
 
-async def test_a_folder_that_takes_no_head_stops_nobody_and_gets_it_an_hour_later(
+async def test_failed_export_of_head_stops_nothing_and_is_retried_after_an_hour(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "mounted later"
@@ -402,7 +402,7 @@ async def test_a_folder_that_takes_no_head_stops_nobody_and_gets_it_an_hour_late
         assert len(in_folder(folder)) == 1
 
 
-async def test_a_head_counts_after_its_secret_has_gone_by_the_key_that_was_kept_of_it(
+async def test_head_is_verifiable_with_saved_key_after_secret_was_removed(
     tmp_path: Path,
 ) -> None:
     store, clock = MemoryStore(), Clock()
@@ -425,7 +425,7 @@ async def test_a_head_counts_after_its_secret_has_gone_by_the_key_that_was_kept_
         assert await faults_of(service) == []
 
 
-async def test_what_time_has_erased_is_not_missed() -> None:
+async def test_expired_entries_are_not_reported_as_missing() -> None:
     store, clock = MemoryStore(), Clock()
     async with audited(store, clock) as service:
         for number in range(PER_BLOCK + 1):
@@ -442,7 +442,7 @@ async def test_what_time_has_erased_is_not_missed() -> None:
         assert await faults_of(service, head) == []
 
 
-async def test_who_was_erased_leaves_a_chain_that_verifies_and_tells_nothing() -> None:
+async def test_chain_of_erased_owner_verifies_and_reveals_nothing() -> None:
     store, clock = MemoryStore(), Clock()
     async with audited(store, clock) as service:
         question = await asked(service)
@@ -456,7 +456,7 @@ async def test_who_was_erased_leaves_a_chain_that_verifies_and_tells_nothing() -
         assert (row.number, row.what, row.about) == (1, None, None)
 
 
-async def test_an_owners_chain_is_told_in_order() -> None:
+async def test_chain_of_owner_is_exported_in_order() -> None:
     async with audited(MemoryStore(), Clock()) as service:
         question = await asked(service)
         await service.elicitations.settle(question.id, Status.CANCELLED, why="by whoever asked")

@@ -110,7 +110,7 @@ async def switch_to_octocat(at: Shop) -> None:
     await at.put_in_use("octocat")
 
 
-async def test_a_call_that_has_begun_goes_on_with_the_account_that_it_got() -> None:
+async def test_started_call_continues_with_its_account() -> None:
     async with shop(switch_to_hubot) as at:
         call = at.caller.call("clean")
         await at.approve(await at.go_on())
@@ -122,7 +122,7 @@ async def test_a_call_that_has_begun_goes_on_with_the_account_that_it_got() -> N
         assert text_of(await soon(call)) == "deleted at hubot"
 
 
-async def test_one_that_was_put_in_use_before_the_call_got_any_stays_with_it_too() -> None:
+async def test_account_activated_before_call_received_any_is_used_throughout() -> None:
     async with shop(switch_to_octocat) as at:
         call = at.caller.call("clean")
         at_provider = await at.go_on()
@@ -143,7 +143,7 @@ async def test_one_that_was_put_in_use_before_the_call_got_any_stays_with_it_too
         ("/disconnect", "was disconnected meanwhile"),
     ],
 )
-async def test_what_the_person_takes_away_is_taken_from_a_call_that_has_begun(
+async def test_account_removed_by_person_is_removed_from_started_call(
     button: str, why: str
 ) -> None:
     async def said(at: Shop) -> None:
@@ -162,7 +162,7 @@ async def test_what_the_person_takes_away_is_taken_from_a_call_that_has_begun(
 class TestAnAccountThatNobodyWasAskedFor:
     """The account existed before the call: the person's later changes affect only the next call."""
 
-    async def test_it_stays_the_call_s_when_the_person_puts_another_in_use(self) -> None:
+    async def test_started_call_retains_account_when_person_activates_another(self) -> None:
         async with shop(nothing, nothing, switch_to_hubot) as at:
             await a_first_call(at)
             call = at.caller.call("clean")
@@ -173,7 +173,7 @@ class TestAnAccountThatNobodyWasAskedFor:
             await at.sign()
             assert text_of(await soon(call)) == "deleted at hubot"
 
-    async def test_equal_calls_are_wishes_of_their_own_each_with_its_account(self) -> None:
+    async def test_equal_calls_are_separate_and_each_retains_its_account(self) -> None:
         async with octocat_in_use(*asks_for_a_size()) as at:
             one = asked_in(await at.caller.leg("clean"))
             await at.put_in_use("hubot")
@@ -182,7 +182,7 @@ class TestAnAccountThatNobodyWasAskedFor:
             answered_in(await at.caller.leg("clean", after=one))
             assert at.got == ["octocat", "hubot", "hubot", "octocat"]
 
-    async def test_one_that_lapsed_meanwhile_gives_way_only_to_the_next_call(self) -> None:
+    async def test_lapsed_account_fails_started_call_and_next_call_uses_another(self) -> None:
         async def said(at: Shop) -> None:
             await at.put_in_use("hubot")
             await at.lapse("octocat")
@@ -199,7 +199,7 @@ class TestAnAccountThatNobodyWasAskedFor:
 
     @pytest.mark.parametrize("person", ["octocat", "hubot"])
     @pytest.mark.parametrize("is_at_hand", [True, False])
-    async def test_a_body_that_asks_again_for_one_that_lapsed_asks_once_more(
+    async def test_tool_asking_again_for_lapsed_account_asks_person_once_more(
         self, *, is_at_hand: bool, person: str
     ) -> None:
         # finding: R16
@@ -233,7 +233,7 @@ class TestAnAccountThatNobodyWasAskedFor:
             ("/disconnect", "was disconnected meanwhile"),
         ],
     )
-    async def test_what_is_taken_away_is_gone_and_no_other_takes_its_place(
+    async def test_removed_account_fails_started_call_without_replacement(
         self, button: str, why: str
     ) -> None:
         async def said(at: Shop) -> None:
@@ -251,7 +251,7 @@ class TestAnAccountThatNobodyWasAskedFor:
             # The refused call did not use the signature, so the next call needs no new one.
             assert text_of(await soon(at.caller.call("clean"))) == "deleted at hubot"
 
-    async def test_it_stays_so_when_the_tool_asks_on_by_the_protocol_s_own_means(self) -> None:
+    async def test_account_is_retained_when_tool_asks_with_protocol_elicitation(self) -> None:
         async with octocat_in_use(*asks_for_a_size()) as at:
             sizing = asked_in(await at.caller.leg("clean"))
             await at.put_in_use("hubot")
@@ -296,7 +296,9 @@ class TestAnOldRequestState:
     """A request state that is sent again after its run ended does not bring back an account."""
 
     @pytest.mark.parametrize("minutes", [0, 11])
-    async def test_of_a_call_that_was_signed(self, minutes: int) -> None:
+    async def test_repeated_signed_call_returns_result_or_asks_again_after_timeout(
+        self, minutes: int
+    ) -> None:
         # finding: S23
         async with shop(nothing, nothing) as at:
             await a_first_call(at)
@@ -315,7 +317,7 @@ class TestAnOldRequestState:
                 assert text_of(answered_in(again)) == "deleted at octocat"
                 assert len(at.got) == got
 
-    async def test_of_a_call_that_asked_by_the_protocol_s_own_means(self) -> None:
+    async def test_repeated_protocol_elicitation_call_uses_active_account(self) -> None:
         # finding: S23
         async with octocat_in_use(*asks_for_a_size()) as at:
             old = asked_in(await at.caller.leg("clean"))

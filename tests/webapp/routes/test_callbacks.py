@@ -47,7 +47,7 @@ from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
 
 
-async def test_an_account_is_connected_and_the_line_returns() -> None:
+async def test_account_is_connected_and_await_returns() -> None:
     async with oauth_env() as here:
         asked = here.ask("repo")
         link = await asked.link()
@@ -63,7 +63,7 @@ async def test_an_account_is_connected_and_the_line_returns() -> None:
         assert here.gate.exchanges == 1
 
 
-async def test_the_page_of_the_callback_loaded_again_shows_that_it_is_done() -> None:
+async def test_reloaded_callback_page_shows_done_page() -> None:
     async with oauth_env() as here:
         asked, person, _, callback = await decided(here, "repo")
         for _ in range(3):
@@ -75,7 +75,7 @@ async def test_the_page_of_the_callback_loaded_again_shows_that_it_is_done() -> 
         assert here.gate.exchanges == 1
 
 
-async def test_a_double_click_makes_one_exchange() -> None:
+async def test_concurrent_callbacks_make_single_exchange() -> None:
     # defect: lynq replayed state
     # defect: mcp-authkit two callbacks two exchanges
     async with oauth_env() as here:
@@ -95,7 +95,7 @@ async def exchanging(here: OAuthEnv, person: Person, callback: str) -> "asyncio.
     return held
 
 
-async def test_the_page_waits_while_the_provider_takes_its_time() -> None:
+async def test_page_waits_while_provider_is_slow() -> None:
     async with oauth_env() as here:
         asked, person, link, callback = await decided(here, "repo")
         first = await exchanging(here, person, callback)
@@ -108,7 +108,7 @@ async def test_the_page_waits_while_the_provider_takes_its_time() -> None:
         assert here.gate.exchanges == 1
 
 
-async def test_a_browser_that_goes_away_during_the_exchange_loses_nothing() -> None:
+async def test_browser_disconnect_during_exchange_loses_nothing() -> None:
     async with oauth_env() as here:
         asked, person, link, callback = await decided(here, "repo")
         gone = await exchanging(here, person, callback)
@@ -120,7 +120,7 @@ async def test_a_browser_that_goes_away_during_the_exchange_loses_nothing() -> N
         assert (await person.visit(link)).heading == "GitHub is connected"
 
 
-async def test_a_no_at_the_provider_is_told_at_once() -> None:
+async def test_decline_at_provider_is_reported_immediately() -> None:
     # defect: lynq access_denied releases nobody
     async with oauth_env() as here:
         asked, person, link, callback = await decided(here, "repo", decision="deny")
@@ -136,7 +136,7 @@ async def test_a_no_at_the_provider_is_told_at_once() -> None:
 @pytest.mark.parametrize(
     "error", ["server_error", "temporarily_unavailable", "invalid_scope", "x" * 500, "<b>&'\"", ""]
 )
-async def test_another_error_of_the_provider_ends_it(error: str) -> None:
+async def test_other_error_of_provider_fails_question(error: str) -> None:
     async with oauth_env() as here:
         asked, person, _, callback = await decided(here, "repo", decision="deny")
         callback = changed(callback, error=error, error_description="<script>alert(1)</script>")
@@ -149,7 +149,7 @@ async def test_another_error_of_the_provider_ends_it(error: str) -> None:
         assert here.gate.exchanges == 0
 
 
-async def test_the_log_has_the_providers_error_code_and_nothing_else_of_its_words(
+async def test_log_contains_error_code_of_provider_without_description(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with oauth_env() as here:
@@ -169,7 +169,7 @@ async def test_the_log_has_the_providers_error_code_and_nothing_else_of_its_word
         assert not any(words in str(record) for record in ours)
 
 
-async def test_a_scope_that_only_the_real_provider_has_is_practised_in_the_sandbox() -> None:
+async def test_scope_of_real_provider_works_in_sandbox() -> None:
     calendar = "https://www.googleapis.com/auth/calendar.readonly"
     async with oauth_env() as here:
         account = await here.connect(calendar, provider=google)
@@ -204,7 +204,7 @@ REPLIES: dict[str, Response] = {
 
 
 @pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES)
-async def test_a_bad_answer_of_the_provider_ends_it_in_words(reply: Response) -> None:
+async def test_bad_token_response_fails_question_with_message(reply: Response) -> None:
     async with oauth_env() as here:
         asked, person, _, callback = await decided(here, "repo")
         here.gate.answers.append(reply)
@@ -221,7 +221,7 @@ async def test_a_bad_answer_of_the_provider_ends_it_in_words(reply: Response) ->
 
 
 @pytest.mark.parametrize("fault", ["500", "html", "200-with-error", "no-token", "huge-token"])
-async def test_after_a_bad_day_of_the_provider_the_same_call_starts_afresh(fault: str) -> None:
+async def test_same_call_after_provider_fault_starts_again(fault: str) -> None:
     async with oauth_env() as here:
         asked, person, _, callback = await decided(here, "repo")
         await here.plan(fault)
@@ -232,7 +232,7 @@ async def test_after_a_bad_day_of_the_provider_the_same_call_starts_afresh(fault
         assert (await here.connect("repo", person=person)).label == "octocat"
 
 
-async def test_a_provider_that_hangs_up_has_not_answered() -> None:
+async def test_provider_which_disconnects_fails_question() -> None:
     async def hang_up(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{", "more_body": True})
@@ -248,7 +248,7 @@ async def test_a_provider_that_hangs_up_has_not_answered() -> None:
 
 
 @pytest.mark.parametrize("fault", ["drop-iss", "wrong-iss"])
-async def test_an_answer_of_another_issuer_does_nothing_and_the_right_one_still_counts(
+async def test_callback_of_other_issuer_is_ignored_and_right_callback_is_accepted(
     fault: str,
 ) -> None:
     async with oauth_env() as here:
@@ -265,7 +265,7 @@ async def test_an_answer_of_another_issuer_does_nothing_and_the_right_one_still_
         await asked.account()
 
 
-async def test_a_no_in_the_name_of_another_issuer_is_no_no() -> None:
+async def test_decline_in_name_of_other_issuer_is_ignored() -> None:
     async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
@@ -276,7 +276,7 @@ async def test_a_no_in_the_name_of_another_issuer_is_no_no() -> None:
         assert (await here.row(link)).status is Status.OPENED
 
 
-async def test_an_issuer_that_says_so_in_its_metadata_must_name_itself() -> None:
+async def test_issuer_which_announces_iss_parameter_must_send_iss() -> None:
     async with oauth_env() as here:
         metadata = f"{here.sandbox.url}/oidc/.well-known/openid-configuration"
         async with new_browser() as browser:
@@ -293,7 +293,7 @@ async def test_an_issuer_that_says_so_in_its_metadata_must_name_itself() -> None
         assert (await asked.account()).label == "octocat@sandbox.example"
 
 
-async def test_a_yes_that_is_too_old_for_the_provider_too_leaves_it_expired() -> None:
+async def test_acceptance_too_late_for_provider_leaves_question_expired() -> None:
     async with oauth_env() as here:
         asked, person, link, callback = await decided(here, "repo")
         here.clock.tick(minutes=5, seconds=10)
@@ -316,7 +316,7 @@ async def late_yes(here: OAuthEnv, **about: Any) -> tuple[Any, Any, str, str]:
     return asked, person, link, callback
 
 
-async def test_a_late_yes_is_kept_and_the_next_call_asks_nothing() -> None:
+async def test_late_acceptance_is_stored_and_next_call_asks_nothing() -> None:
     # defect: mcp-authkit callback after the timeout
     async with oauth_env() as here:
         asked, person, link, callback = await late_yes(here)
@@ -332,7 +332,7 @@ async def test_a_late_yes_is_kept_and_the_next_call_asks_nothing() -> None:
         assert here.gate.exchanges == 1
 
 
-async def test_a_late_yes_before_the_sweeper_came_is_as_late() -> None:
+async def test_acceptance_after_expiry_is_late_before_sweeper_ran() -> None:
     async with oauth_env() as here:
         asked, person, _, callback = await late_yes(here)
         page = await ends(person, await person.visit(callback))
@@ -343,7 +343,7 @@ async def test_a_late_yes_before_the_sweeper_came_is_as_late() -> None:
         assert not asked.has_asked or asked.task.done()
 
 
-async def test_a_late_yes_goes_to_whoever_asks_the_same_now() -> None:
+async def test_late_acceptance_answers_current_caller_with_same_question() -> None:
     async with oauth_env() as here:
         asked, person, _, callback = await late_yes(here)
         await fall_due(here.service)
@@ -357,7 +357,7 @@ async def test_a_late_yes_goes_to_whoever_asks_the_same_now() -> None:
         assert (await person.visit(link)).heading == "A newer link replaces this one"
 
 
-async def test_a_late_no_is_no_answer_to_anybody() -> None:
+async def test_late_decline_is_ignored() -> None:
     async with oauth_env() as here:
         asked, person, _, callback = await decided(here, "repo", decision="deny")
         here.clock.tick(minutes=6)
@@ -368,7 +368,7 @@ async def test_a_late_no_is_no_answer_to_anybody() -> None:
         assert page.heading == "This link has expired"
 
 
-async def test_a_day_after_its_time_the_state_is_too_old() -> None:
+async def test_callback_a_day_after_expiry_is_refused() -> None:
     # defect: lynq state without expiry
     async with oauth_env() as here:
         _, person, _, callback = await late_yes(here)
@@ -378,7 +378,7 @@ async def test_a_day_after_its_time_the_state_is_too_old() -> None:
         assert here.gate.exchanges == 0
 
 
-async def test_a_yes_after_a_no_on_our_page_is_kept_and_tells_the_tool_nothing() -> None:
+async def test_acceptance_after_decline_on_our_page_is_stored_and_tool_is_not_notified() -> None:
     async with oauth_env() as here:
         asked, person, link, callback = await decided(here, "repo")
         assert (await person.decline(link)).heading == "You declined"
@@ -392,7 +392,7 @@ async def test_a_yes_after_a_no_on_our_page_is_kept_and_tells_the_tool_nothing()
 
 
 @pytest.mark.parametrize("status", [Status.CANCELLED, Status.SUPERSEDED, Status.DECLINED])
-async def test_a_yes_after_its_end_from_our_side_is_kept(status: Status) -> None:
+async def test_acceptance_after_question_was_ended_by_server_is_stored(status: Status) -> None:
     async with oauth_env() as here:
         asked, person, link, callback = await decided(here, "repo")
         await here.service.elicitations.settle((await here.row(link)).id, status)
@@ -404,7 +404,7 @@ async def test_a_yes_after_its_end_from_our_side_is_kept(status: Status) -> None
 
 
 @pytest.mark.parametrize("status", [Status.FAILED, Status.DENIED])
-async def test_a_yes_after_it_failed_changes_nothing(status: Status) -> None:
+async def test_acceptance_after_failure_or_denial_changes_nothing(status: Status) -> None:
     async with oauth_env() as here:
         asked, person, link, callback = await decided(here, "repo")
         await here.service.elicitations.settle((await here.row(link)).id, status)
@@ -428,7 +428,7 @@ async def interrupted(here: OAuthEnv) -> tuple[Any, Any, str, "asyncio.Task[Any]
     return asked, person, link, held
 
 
-async def test_an_exchange_that_was_cut_off_fails_after_a_minute() -> None:
+async def test_interrupted_exchange_fails_after_a_minute() -> None:
     async with oauth_env() as here:
         asked, person, link, held = await interrupted(here)
         with pytest.raises(Failed, match="interrupted"):
@@ -440,7 +440,7 @@ async def test_an_exchange_that_was_cut_off_fails_after_a_minute() -> None:
         await soon(held)
 
 
-async def test_an_answer_after_it_was_given_up_is_kept_for_the_next_call() -> None:
+async def test_response_after_interrupted_exchange_is_stored_for_next_call() -> None:
     async with oauth_env() as here:
         asked, person, link, held = await interrupted(here)
         with pytest.raises(Failed):
@@ -454,7 +454,7 @@ async def test_an_answer_after_it_was_given_up_is_kept_for_the_next_call() -> No
         assert not again.has_asked
 
 
-async def test_the_page_of_an_exchange_that_was_cut_off_says_what_to_do() -> None:
+async def test_page_of_interrupted_exchange_explains_next_steps() -> None:
     async with oauth_env() as here:
         _, person, link, held = await interrupted(here)
         page = await person.visit(link)
@@ -487,7 +487,7 @@ async def two_processes(
         yield here, await stack.enter_async_context(other)
 
 
-async def test_the_callback_may_come_to_another_process(tmp_path: Path) -> None:
+async def test_callback_can_arrive_at_another_process(tmp_path: Path) -> None:
     async with two_processes(tmp_path) as (here, there):
         asked = here.ask("repo")
         person = await here.person(host=here.url.removeprefix("http://"))
@@ -502,7 +502,9 @@ async def test_the_callback_may_come_to_another_process(tmp_path: Path) -> None:
         assert not again.has_asked
 
 
-async def test_a_provider_that_is_not_configured_any_more_is_no_crash(tmp_path: Path) -> None:
+async def test_unconfigured_process_returns_503_and_configured_process_accepts_callback(
+    tmp_path: Path,
+) -> None:
     async with two_processes(tmp_path, played=False) as (here, there):
         asked, person, _, callback = await decided(here, "repo")
         person.browser.headers["host"] = here.url.removeprefix("http://")
@@ -522,7 +524,7 @@ def acme_of(here: OAuthEnv) -> Provider:
     return openid("acme", "http://127.0.0.1:1", label="Acme")
 
 
-async def test_a_provider_that_cannot_be_reached_is_no_end() -> None:
+async def test_unreachable_provider_does_not_end_question() -> None:
     async with oauth_env() as here:
         asked, person = here.ask(provider=acme_of(here)), await here.person()
         link = await asked.link()
@@ -532,7 +534,7 @@ async def test_a_provider_that_cannot_be_reached_is_no_end() -> None:
         assert not asked.task.done()
 
 
-async def test_the_person_may_press_continue_ten_times() -> None:
+async def test_person_can_press_continue_ten_times() -> None:
     async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
@@ -545,7 +547,7 @@ async def test_the_person_may_press_continue_ten_times() -> None:
         await asked.account()
 
 
-async def test_an_exchange_that_began_in_time_may_end_a_little_later() -> None:
+async def test_exchange_started_in_time_can_end_slightly_later() -> None:
     async with oauth_env() as here:
         asked, person = here.ask("repo"), await here.person()
         link = await asked.link()
@@ -561,7 +563,7 @@ async def test_an_exchange_that_began_in_time_may_end_a_little_later() -> None:
         assert (await asked.account()).label == "octocat"
 
 
-async def test_the_page_tells_of_the_exchange_until_the_minute_is_over() -> None:
+async def test_page_shows_remaining_time_of_exchange() -> None:
     clock = Clock()
     async with oauth_env(clock=clock) as here:
         asked, person, link, callback = await decided(here, "repo")
@@ -576,7 +578,7 @@ async def test_the_page_tells_of_the_exchange_until_the_minute_is_over() -> None
         await asked.account()
 
 
-async def test_the_state_is_in_no_page_and_the_code_in_no_record() -> None:
+async def test_page_contains_no_state_and_record_no_code() -> None:
     async with oauth_env() as here:
         asked, person, link, callback = await decided(here, "repo")
         page = await ends(person, await person.visit(callback))
@@ -608,7 +610,7 @@ async def test_another_tool_asks_once_on_our_page_and_is_allowed() -> None:
         assert here.gate.exchanges == 1
 
 
-async def test_allow_pressed_twice_is_allowed_once() -> None:
+async def test_repeated_allow_shares_account_once() -> None:
     async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
@@ -622,7 +624,7 @@ async def test_allow_pressed_twice_is_allowed_once() -> None:
         assert connection.tools == ("list", "export_all")
 
 
-async def test_another_tool_may_be_given_another_account() -> None:
+async def test_another_tool_can_use_another_account() -> None:
     async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
@@ -636,7 +638,7 @@ async def test_another_tool_may_be_given_another_account() -> None:
         assert (await asked.account()).label == "hubot"
 
 
-async def test_another_tool_may_be_declined() -> None:
+async def test_another_tool_can_be_declined() -> None:
     async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", tool="export_all"), await here.person()
@@ -648,7 +650,7 @@ async def test_another_tool_may_be_declined() -> None:
         assert (await first.account()).label == "octocat"
 
 
-async def test_another_served_server_is_not_even_told_that_there_is_an_account() -> None:
+async def test_other_served_server_does_not_reveal_account() -> None:
     async with oauth_env() as here:
         await here.connect("repo")
         asked, person = here.ask("repo", server="another shop"), await here.person()
@@ -674,7 +676,7 @@ def served_by(here: OAuthEnv) -> ServerEnv:
     )
 
 
-async def test_the_model_is_told_what_the_server_lacks() -> None:
+async def test_model_receives_names_of_missing_settings() -> None:
     async with oauth_env(server=shop(), played=False) as here:
         env = served_by(here)
         for revision in (LEGACY, MODERN):
@@ -696,7 +698,7 @@ class CountedStore(MemoryStore):
         return await super().read(owner, kind, id)
 
 
-async def test_a_call_whose_time_ends_during_the_exchange_waits_quietly() -> None:
+async def test_call_expiring_during_exchange_waits_without_polling() -> None:
     store, limits = CountedStore(), CallLimits(call=timedelta(hours=1))
     async with (
         oauth_env(server=shop(), store=store, limits=limits) as here,
@@ -718,7 +720,7 @@ async def test_a_call_whose_time_ends_during_the_exchange_waits_quietly() -> Non
         assert reads < 10
 
 
-async def test_a_provider_that_this_process_has_no_settings_for_is_not_said_to_be_silent() -> None:
+async def test_provider_without_settings_in_process_is_not_called_silent() -> None:
     async with oauth_env() as here:
         asked, person = here.ask(provider=acme_of(here)), await here.person()
         link = await asked.link()
@@ -731,7 +733,7 @@ async def test_a_provider_that_this_process_has_no_settings_for_is_not_said_to_b
         assert not asked.task.done()
 
 
-async def test_a_real_issuer_on_this_machine_is_not_said_to_be_practice() -> None:
+async def test_real_issuer_on_loopback_is_not_marked_as_sandbox() -> None:
     # finding: S14
     async with oauth_env() as here:
         for provider, is_practice in ((acme_of(here), False), (github, True)):

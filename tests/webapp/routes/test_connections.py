@@ -59,7 +59,7 @@ def field_of(here: OAuthEnv, person: Person, subject: str) -> dict[str, str]:
 # Viewing.
 
 
-async def test_a_person_sees_what_it_is_what_it_may_do_and_who_used_it_last() -> None:
+async def test_connections_page_shows_account_scopes_and_last_use() -> None:
     async with oauth_env() as here:
         await here.connect("repo", tool="list")
         here.clock.tick(minutes=3)
@@ -80,7 +80,7 @@ async def test_a_person_sees_what_it_is_what_it_may_do_and_who_used_it_last() ->
         assert "/signout" not in page.text
 
 
-async def test_the_page_carries_neither_a_key_nor_an_owner_and_is_kept_nowhere() -> None:
+async def test_connections_page_contains_no_token_or_owner_and_is_not_cached() -> None:
     async with oauth_env() as here:
         await here.connect("repo")
         kept, person = await the_one(here), await here.person()
@@ -110,14 +110,14 @@ async def test_nobody_asks_the_provider_for_a_persons_picture() -> None:
         assert "/sandbox.svg" not in paths
 
 
-async def test_with_nothing_connected_the_page_says_how_that_comes() -> None:
+async def test_empty_connections_page_says_how_to_connect() -> None:
     async with oauth_env() as here:
         page = await look(await here.person(), here)
         assert page.status == 200
         assert "Nothing is connected. When a tool needs one of your accounts" in said(page)
 
 
-async def test_looking_changes_nothing_and_only_a_press_does() -> None:
+async def test_get_requests_change_nothing() -> None:
     async with oauth_env() as here:
         await here.connect("repo")
         before, person = await here.connections(), await here.person()
@@ -129,7 +129,7 @@ async def test_looking_changes_nothing_and_only_a_press_does() -> None:
         assert await here.connections() == before
 
 
-async def test_what_other_servers_of_the_store_have_stands_under_their_names() -> None:
+async def test_accounts_of_other_servers_are_listed_under_their_names() -> None:
     async with oauth_env() as here:
         await here.connect("repo", server="shop")
         await here.connect("repo", server="bakery")
@@ -138,7 +138,7 @@ async def test_what_other_servers_of_the_store_have_stands_under_their_names() -
         assert "In use" not in words
 
 
-async def test_one_that_works_no_more_says_so_and_how_it_is_connected_again() -> None:
+async def test_lapsed_account_is_marked_and_can_be_connected_again() -> None:
     async with hub_env(lambda hub: hub) as here:
         await here.connect("repo", provider="hub")
         await revoke_at(here, await the_one(here))
@@ -170,7 +170,7 @@ async def revoke_at(here: OAuthEnv, connection: Connection) -> None:
 # Disconnecting.
 
 
-async def test_a_disconnected_account_is_void_at_the_provider_and_wiped_here() -> None:
+async def test_disconnected_account_is_revoked_at_provider_and_wiped_here() -> None:
     async with oauth_env() as here:
         account, person = await here.connect("repo"), await here.person()
         key = (await the_one(here)).access_token
@@ -187,7 +187,7 @@ async def test_a_disconnected_account_is_void_at_the_provider_and_wiped_here() -
         assert (await person.visit(await asked.link())).heading == "Connect GitHub to shop"
 
 
-async def test_disconnect_pressed_twice_says_the_same() -> None:
+async def test_repeated_disconnect_shows_same_page() -> None:
     async with oauth_env() as here:
         await here.connect("repo")
         person = await here.person()
@@ -214,7 +214,7 @@ async def test_disconnect_pressed_twice_says_the_same() -> None:
     ],
     ids=["without a way", "down"],
 )
-async def test_what_the_provider_does_not_confirm_is_removed_by_hand(
+async def test_unconfirmed_revocation_shows_link_for_manual_removal(
     revocation: Revocation | None, words: str
 ) -> None:
     async with hub_env(lambda hub: replace(hub, revoke=revocation)) as here:
@@ -233,7 +233,7 @@ async def test_what_the_provider_does_not_confirm_is_removed_by_hand(
 
 
 @pytest.mark.parametrize("hours", [0, -2])
-async def test_while_somebody_is_at_the_provider_without_end_it_can_be_tried_again(
+async def test_disconnect_blocked_by_other_process_can_be_retried(
     hours: int,
 ) -> None:
     # finding: H2
@@ -264,7 +264,7 @@ async def claimed_by(here: OAuthEnv, name: str) -> None:
 # Sharing and switching.
 
 
-async def test_a_tool_that_it_is_shared_with_no_more_asks_and_the_other_does_not() -> None:
+async def test_unshared_tool_asks_again_and_other_tool_does_not() -> None:
     strange = "count/what? a&b=c #1 é%2f+"
     async with oauth_env() as here:
         await here.connect("repo", tool="list")
@@ -289,7 +289,7 @@ async def test_a_tool_that_it_is_shared_with_no_more_asks_and_the_other_does_not
         assert not quiet.has_asked
 
 
-async def test_the_next_call_gets_the_account_that_was_switched_to() -> None:
+async def test_next_call_uses_account_switched_to() -> None:
     async with oauth_env() as here:
         await here.connect("repo", tool="list")
         hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
@@ -305,7 +305,7 @@ async def test_the_next_call_gets_the_account_that_was_switched_to() -> None:
         assert not again.has_asked
 
 
-async def test_the_only_account_that_is_not_in_use_is_not_said_to_stand_behind_another() -> None:
+async def test_single_inactive_account_is_not_described_as_behind_another() -> None:
     async with oauth_env() as here:
         await here.connect("repo", tool="list")
         hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
@@ -326,14 +326,14 @@ async def test_the_only_account_that_is_not_in_use_is_not_said_to_stand_behind_a
 # Reconnecting.
 
 
-async def test_a_provider_that_is_asked_for_by_its_name_is_called_by_its_label() -> None:
+async def test_provider_requested_by_name_is_shown_by_label() -> None:
     # finding: A10
     async with hub_env(lambda hub: hub) as here:
         link = await here.ask("repo", provider="hub", reason="to count stars").link()
         assert (await here.row(link)).asked.message == "Connect Hub: to count stars"
 
 
-async def test_one_that_works_no_more_is_connected_again_from_the_page() -> None:
+async def test_lapsed_account_is_reconnected_from_page() -> None:
     async with hub_env(lambda hub: hub) as here:
         await here.connect("repo", provider="hub", tool="list")
         await revoke_at(here, await the_one(here))
@@ -364,7 +364,7 @@ async def approved(here: OAuthEnv, person: Person, start: Page, /, **changes: st
     return await person.visit(await approve(person, sent.location, **changes))
 
 
-async def test_one_that_works_is_connected_again_and_not_offered_to_nobody() -> None:
+async def test_working_account_can_be_reconnected_with_new_token() -> None:
     async with oauth_env() as here:
         await here.connect("repo", tool="list")
         before, person = await the_one(here), await here.person()
@@ -376,7 +376,7 @@ async def test_one_that_works_is_connected_again_and_not_offered_to_nobody() -> 
         assert (after.tools, after.holds_key) == (("list",), True)
 
 
-async def test_one_that_is_not_in_use_is_not_in_use_after_it_was_connected_again() -> None:
+async def test_inactive_account_stays_inactive_after_reconnect() -> None:
     async with oauth_env() as here:
         await here.connect("repo", tool="list")
         hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
@@ -388,7 +388,7 @@ async def test_one_that_is_not_in_use_is_not_in_use_after_it_was_connected_again
         assert (kept["hubot"].holds_key, kept["octocat"].holds_key) == (False, True)
 
 
-async def test_another_account_than_the_one_that_is_reconnected_changes_nothing() -> None:
+async def test_reconnecting_with_another_account_changes_nothing() -> None:
     async with oauth_env() as here:
         await here.connect("repo", tool="list")
         before, person = await here.connections(), await here.person()
@@ -405,7 +405,7 @@ async def called_before(here: OAuthEnv, label: str) -> Connection:
     return renamed
 
 
-async def test_an_account_that_is_called_otherwise_by_now_is_connected_again() -> None:
+async def test_renamed_account_can_be_reconnected() -> None:
     async with oauth_env() as here:
         await here.connect("repo", tool="list")
         before = await called_before(here, "octopus")
@@ -420,7 +420,7 @@ async def test_an_account_that_is_called_otherwise_by_now_is_connected_again() -
         assert (after.id, after.label, after.tools) == (before.id, "octocat", ("list",))
 
 
-async def test_somebody_who_has_taken_its_name_since_is_not_the_one_that_is_reconnected() -> None:
+async def test_other_account_with_former_name_is_refused_on_reconnect() -> None:
     async with oauth_env() as here:
         await here.connect("repo", tool="list")
         before, person = await called_before(here, "hubot"), await here.person()
@@ -433,7 +433,7 @@ async def test_somebody_who_has_taken_its_name_since_is_not_the_one_that_is_reco
         assert (kept.access_token, kept.label) == (before.access_token, "hubot")
 
 
-async def test_reconnect_pressed_twice_is_one_question_and_a_new_one_when_that_is_over() -> None:
+async def test_repeated_reconnect_reuses_question_until_question_ends() -> None:
     async with oauth_env() as here:
         await here.connect("repo")
         person = await here.person()
@@ -458,7 +458,7 @@ async def test_reconnect_pressed_twice_is_one_question_and_a_new_one_when_that_i
         assert await pressed() not in (first, second)
 
 
-async def test_one_that_was_disconnected_meanwhile_is_not_connected_again() -> None:
+async def test_disconnected_account_cannot_be_reconnected_from_old_page() -> None:
     async with oauth_env() as here:
         await here.connect("repo")
         person = await here.person()
@@ -475,7 +475,7 @@ async def test_one_that_was_disconnected_meanwhile_is_not_connected_again() -> N
 # Who can press the buttons.
 
 
-async def test_a_press_needs_the_field_of_this_browser_and_this_account() -> None:
+async def test_press_needs_csrf_field_of_same_browser_and_account() -> None:
     async with oauth_env() as here:
         await here.connect("repo", tool="list")
         hubot = await connect_as(here, "hubot", tool="list", arguments="b", account="hubot")
@@ -500,7 +500,7 @@ async def test_a_press_needs_the_field_of_this_browser_and_this_account() -> Non
         assert await here.connections() == before
 
 
-async def test_a_page_of_another_site_presses_nothing() -> None:
+async def test_post_from_another_site_is_refused() -> None:
     async with oauth_env() as here:
         await here.connect("repo")
         before, person = await here.connections(), await here.person()
@@ -515,7 +515,7 @@ async def test_a_page_of_another_site_presses_nothing() -> None:
         assert await here.connections() == before
 
 
-async def test_a_stranger_is_shown_nothing_and_told_how_to_be_known() -> None:
+async def test_stranger_sees_no_accounts_and_how_to_be_identified() -> None:
     async with oauth_env() as here:
         await here.connect("repo")
         before = await here.connections()
@@ -533,7 +533,7 @@ async def test_a_stranger_is_shown_nothing_and_told_how_to_be_known() -> None:
         assert await here.connections() == before
 
 
-async def test_two_people_neither_see_nor_touch_each_others() -> None:
+async def test_people_cannot_see_or_change_accounts_of_each_other() -> None:
     async with city() as here:
         alice, bob = await here.citizen("alice"), await here.citizen("bob")
         await here.oauth_env.connect("repo", owner=here.owner("alice"), person=alice)
@@ -561,7 +561,7 @@ async def test_two_people_neither_see_nor_touch_each_others() -> None:
         assert await the_one(here.oauth_env) == hers
 
 
-async def test_each_of_two_people_ends_their_own_account_of_the_same_name() -> None:
+async def test_each_person_disconnects_only_own_account_of_same_name() -> None:
     async with city() as here:
         alice, bob = await here.citizen("alice"), await here.citizen("bob")
         for name, person in (("alice", alice), ("bob", bob)):
@@ -576,7 +576,7 @@ async def test_each_of_two_people_ends_their_own_account_of_the_same_name() -> N
         assert not quiet.has_asked
 
 
-async def test_the_log_says_who_signs_in_and_out_and_what_is_connected_and_ended(
+async def test_log_records_sign_in_sign_out_connect_and_disconnect(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     # finding: S26
@@ -597,7 +597,7 @@ async def test_the_log_says_who_signs_in_and_out_and_what_is_connected_and_ended
     assert (connected["provider"], disconnected["id"]) == ("github", hers.id)
 
 
-async def test_signing_out_on_the_page_ends_what_it_shows() -> None:
+async def test_signing_out_hides_accounts_and_invalidates_form() -> None:
     async with city() as here:
         alice = await here.citizen("alice")
         await here.oauth_env.connect("repo", owner=here.owner("alice"), person=alice)
@@ -612,7 +612,7 @@ async def test_signing_out_on_the_page_ends_what_it_shows() -> None:
         assert await the_one(here.oauth_env) == hers
 
 
-async def test_a_remote_person_signs_in_where_people_do_and_comes_back_here() -> None:
+async def test_remote_person_signs_in_and_returns_to_connections_page() -> None:
     async with city() as here:
         stranger = await here.oauth_env.person(**{"x-forwarded-for": "203.0.113.9"})
         page = await look(stranger, here.oauth_env)
@@ -624,7 +624,7 @@ async def test_a_remote_person_signs_in_where_people_do_and_comes_back_here() ->
         assert "Signed in as alice ." in said(page)
 
 
-async def test_whoever_uses_this_computer_can_sign_in_as_somebody_too() -> None:
+async def test_local_user_can_sign_in_as_another_person() -> None:
     async with city() as here:
         person = await here.oauth_env.person()
         await here.oauth_env.connect("repo", person=person)
@@ -638,7 +638,7 @@ async def test_whoever_uses_this_computer_can_sign_in_as_somebody_too() -> None:
 # Limiting an account to some clients.
 
 
-async def test_it_is_kept_to_the_ticked_clients_and_given_to_all_again() -> None:
+async def test_account_is_limited_to_selected_clients_and_shared_with_all_again() -> None:
     # finding: S11
     async with oauth_env() as here:
         await here.connect("repo", client="Claude")
@@ -666,7 +666,7 @@ async def test_it_is_kept_to_the_ticked_clients_and_given_to_all_again() -> None
         assert not last.has_asked
 
 
-async def test_it_is_kept_to_no_client_that_was_never_seen_and_to_none_if_none_is_ticked() -> None:
+async def test_limiting_account_to_unknown_client_permits_no_client() -> None:
     # finding: S11
     async with oauth_env() as here:
         await here.connect("repo")

@@ -37,9 +37,7 @@ def scope(path: str, *, query: str = "", cookie: str = "") -> Scope:
     }
 
 
-async def test_a_link_and_a_way_back_are_known_by_their_question(
-    service: Service, clock: Clock
-) -> None:
+async def test_link_and_callback_are_identified_by_question(service: Service, clock: Clock) -> None:
     # finding: XS5
     one = await asked(service)
     link = service.links.of(one, now=clock()).rpartition("/")[2]
@@ -69,7 +67,9 @@ async def test_a_link_and_a_way_back_are_known_by_their_question(
     assert credential_of(service, scope(f"/e/{link}")) is None
 
 
-async def test_a_session_is_known_until_it_ends_by_itself(service: Service, clock: Clock) -> None:
+async def test_session_cookie_is_identified_until_session_expires(
+    service: Service, clock: Clock
+) -> None:
     # finding: XS5
     person = SignedIn(issuer=LOCAL_ISSUER, subject="ann", label="Ann")
     sessions = service.sessions
@@ -85,7 +85,7 @@ async def test_a_session_is_known_until_it_ends_by_itself(service: Service, cloc
     assert credential_of(service, scope("/inbox", cookie=cookie)) is None
 
 
-async def test_a_browser_on_its_way_back_from_a_sign_in_is_known(service: Service) -> None:
+async def test_browser_returning_from_sign_in_is_identified(service: Service) -> None:
     # finding: XS5
     first, second = (
         service.sessions.leave({"n": n}, back="/inbox").partition(";")[0] for n in (1, 2)

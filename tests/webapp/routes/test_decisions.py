@@ -28,7 +28,7 @@ def addresses(page: Page, here: str) -> list[str]:
     return [urljoin(here, unescape(each)) for each in found]
 
 
-async def test_older_requests_and_decisions_stand_on_further_pages():
+async def test_older_requests_and_decisions_are_on_further_pages():
     async with approving(shop()) as here, here.asking() as caller:
         for number in range(LISTED_AT_MOST + 1):
             await caller.result("refund", order=f"o{number}")
@@ -49,7 +49,7 @@ async def test_older_requests_and_decisions_stand_on_further_pages():
         assert len(waiting) == LISTED_AT_MOST - 1
 
 
-async def test_an_empty_inbox_and_one_of_nobodys_say_so():
+async def test_empty_inbox_and_inbox_of_non_approver_say_so():
     async with approving(shop()) as here:
         frank, alice = await here.signed_in("frank"), await here.signed_in("alice")
         assert "Nothing is waiting." in (await frank.visit(here.inbox)).text
@@ -60,7 +60,7 @@ async def test_an_empty_inbox_and_one_of_nobodys_say_so():
             assert (await frank.visit(here.inbox + path)).status == 404
 
 
-async def test_what_a_person_approved_for_themselves_is_listed_and_ended():
+async def test_own_approvals_are_listed_and_can_be_revoked():
     # parity: T7
     server = new_server("mcp")
 
@@ -84,7 +84,7 @@ async def test_what_a_person_approved_for_themselves_is_listed_and_ended():
         assert len(caller.forms) == 2
 
 
-async def test_users_of_an_application_decide_for_each_other():
+async def test_users_of_application_decide_for_each_other():
     warehouse = Approver(name="warehouse", users=frozenset({"ann", "bob"}))
     async with asking_env(identity=IdentitySettings(approvers=(warehouse,))) as here:
 

@@ -18,7 +18,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 @pytest.mark.parametrize("button", ["", "/decline"])
-async def test_a_form_that_is_not_ours_is_refused_with_a_page(button: str, form: str) -> None:
+async def test_malformed_form_is_refused_with_page(button: str, form: str) -> None:
     server = new_server("mcp")
 
     @server.tool()

@@ -84,7 +84,7 @@ async def pay(at: SandboxEnv, link: str) -> object:
         ("payment", pay, "Paid 9.00 €"),
     ],
 )
-async def test_decline_after_an_answer_says_that_it_changed_nothing(
+async def test_decline_after_answer_says_nothing_was_changed(
     tool: str, act: Act, heading: str
 ) -> None:
     # finding: XP8
@@ -99,7 +99,7 @@ async def test_decline_after_an_answer_says_that_it_changed_nothing(
 
 
 @pytest.mark.parametrize("tool", ["confirm", "gate", "form", "secret", "payment", "url"])
-async def test_answer_after_decline_says_that_it_changed_nothing(tool: str) -> None:
+async def test_answer_after_decline_says_nothing_was_changed(tool: str) -> None:
     # finding: XP8
     async with caller_at_sandbox(kitchen(), MODERN, declares=URL) as (at, caller):
         link = await asked(caller, tool)
@@ -112,7 +112,7 @@ async def test_answer_after_decline_says_that_it_changed_nothing(tool: str) -> N
 
 
 @pytest.mark.parametrize("tool", ["form", "secret"])
-async def test_another_answer_after_the_first_says_that_it_changed_nothing(tool: str) -> None:
+async def test_different_second_answer_says_nothing_was_changed(tool: str) -> None:
     # finding: XP8
     async with caller_at_sandbox(kitchen(), MODERN, declares=URL) as (at, caller):
         link = await asked(caller, tool)
@@ -124,7 +124,7 @@ async def test_another_answer_after_the_first_says_that_it_changed_nothing(tool:
 
 
 @pytest.mark.parametrize("tool", ["confirm", "gate", "form", "secret", "payment", "url"])
-async def test_same_button_twice_says_nothing_of_being_late(tool: str) -> None:
+async def test_repeated_decline_is_not_called_late(tool: str) -> None:
     async with caller_at_sandbox(kitchen(), MODERN, declares=URL) as (at, caller):
         link = await asked(caller, tool)
         tab = await at.guest.person.visit(link)
@@ -132,7 +132,7 @@ async def test_same_button_twice_says_nothing_of_being_late(tool: str) -> None:
             assert (await pressed(at.guest.person, tab, f"{link}/decline")).status == 303
 
 
-async def test_answer_after_the_time_is_over_says_that_it_changed_nothing() -> None:
+async def test_answer_after_expiry_says_nothing_was_changed() -> None:
     # finding: XP8
     async with caller_at_sandbox(kitchen(), MODERN, declares=URL) as (at, caller):
         link = await asked(caller, "confirm")
@@ -143,7 +143,7 @@ async def test_answer_after_the_time_is_over_says_that_it_changed_nothing() -> N
         assert LATE in late.text
 
 
-async def test_withdrawal_after_an_approvers_decision_says_that_it_changed_nothing() -> None:
+async def test_withdrawal_after_decision_of_approver_says_nothing_was_changed() -> None:
     # finding: XP8
     async with approving(shop()) as here, here.asking() as caller:
         link = await caller.link_in_result("refund", order="o8")

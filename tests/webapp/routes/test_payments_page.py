@@ -37,7 +37,7 @@ async def field(shop: Shop, person: Payer) -> dict[str, str]:
     return {"csrf": browser.csrf(cookie, subject=(await shop.payments())[-1].id)}
 
 
-async def test_it_says_what_was_paid_for_what_and_how_it_stands(shop: Shop) -> None:
+async def test_payments_page_shows_price_purpose_and_status(shop: Shop) -> None:
     async with buying(shop) as buy:
         page = await page_of(shop, buy.person)
         assert (page.status, page.heading) == (200, "Your payments")
@@ -56,7 +56,7 @@ async def test_it_says_what_was_paid_for_what_and_how_it_stands(shop: Shop) -> N
             assert hidden not in page.text
 
 
-async def test_the_button_gives_the_money_back_once(shop: Shop) -> None:
+async def test_refund_button_refunds_payment_once(shop: Shop) -> None:
     async with buying(shop) as buy:
         to = await paid_in_vain(shop, buy)
         page = await page_of(shop, buy.person)
@@ -73,7 +73,7 @@ async def test_the_button_gives_the_money_back_once(shop: Shop) -> None:
         await buy.is_asked_again()
 
 
-async def test_a_get_gives_nothing_back(shop: Shop) -> None:
+async def test_get_request_refunds_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
         to = await paid_in_vain(shop, buy)
         await page_of(shop, buy.person)
@@ -81,7 +81,7 @@ async def test_a_get_gives_nothing_back(shop: Shop) -> None:
         assert await shop.ledger() == ["open"]
 
 
-async def test_a_form_of_another_page_gives_nothing_back(shop: Shop) -> None:
+async def test_form_without_valid_csrf_field_refunds_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
         to = await paid_in_vain(shop, buy)
         await page_of(shop, buy.person)
@@ -91,7 +91,7 @@ async def test_a_form_of_another_page_gives_nothing_back(shop: Shop) -> None:
         assert await shop.ledger() == ["open"]
 
 
-async def test_a_stranger_sees_nothing_and_gives_nothing_back(shop: Shop) -> None:
+async def test_stranger_sees_and_refunds_no_payment(shop: Shop) -> None:
     async with buying(shop) as buy:
         to = await paid_in_vain(shop, buy)
         await page_of(shop, buy.person)
@@ -107,7 +107,7 @@ async def test_a_stranger_sees_nothing_and_gives_nothing_back(shop: Shop) -> Non
         assert await shop.ledger() == ["open"]
 
 
-async def test_what_somebody_else_paid_is_not_there_at_all(shop: Shop) -> None:
+async def test_payment_of_other_person_is_hidden(shop: Shop) -> None:
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
         (mine,) = await shop.payments()
@@ -126,7 +126,7 @@ async def test_what_somebody_else_paid_is_not_there_at_all(shop: Shop) -> None:
         assert await shop.ledger() == ["open", "open"]
 
 
-async def test_what_is_in_use_or_used_is_kept_and_the_page_says_why(shop: Shop) -> None:
+async def test_claimed_or_used_payment_is_not_refunded_and_page_says_why(shop: Shop) -> None:
     gate = asyncio.Event()
 
     async def slowly(receipt: Receipt) -> str:
@@ -152,7 +152,7 @@ async def test_what_is_in_use_or_used_is_kept_and_the_page_says_why(shop: Shop) 
         assert (await shop.ledger(), shop.line.count(REFUND)) == (["spent"], 0)
 
 
-async def test_a_provider_that_does_not_answer_is_asked_again_by_itself(shop: Shop) -> None:
+async def test_refund_with_unreachable_provider_is_retried_automatically(shop: Shop) -> None:
     async with buying(shop) as buy:
         to = await paid_in_vain(shop, buy)
         await page_of(shop, buy.person)
@@ -167,7 +167,7 @@ async def test_a_provider_that_does_not_answer_is_asked_again_by_itself(shop: Sh
         assert "Refunded." in (await page_of(shop, buy.person)).text
 
 
-async def test_the_page_of_the_link_says_what_became_of_the_money(shop: Shop) -> None:
+async def test_page_of_link_shows_dispute_and_refunds(shop: Shop) -> None:
     async with buying(shop) as buy:
         await paid_in_vain(shop, buy)
         page = await buy.person.visit(buy.link)

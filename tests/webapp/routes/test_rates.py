@@ -50,14 +50,14 @@ class Door:
         await send({"type": "http.response.body", "body": b""})
 
 
-async def test_a_few_at_once_then_one_in_a_while() -> None:
+async def test_burst_of_page_requests_is_limited() -> None:
     door = Door()
     assert [(await door.ask("/e/x"))[0] for _ in range(5)] == [200, 200, 200, 429, 429]
     door.clock.tick(seconds=2)
     assert [(await door.ask("/e/x"))[0] for _ in range(2)] == [200, 429]
 
 
-async def test_it_says_how_long_to_wait() -> None:
+async def test_limited_response_has_retry_after() -> None:
     door = Door()
     for _ in range(3):
         await door.ask("/")
@@ -66,7 +66,7 @@ async def test_it_says_how_long_to_wait() -> None:
     assert headers["cache-control"] == "no-store"
 
 
-async def test_a_link_that_works_is_not_held_back_for_its_address() -> None:
+async def test_valid_link_has_own_limit_independent_of_address() -> None:
     # finding: XS5
     door = Door()
     door.credentials = {"/e/a": "link a", "/e/b": "link b"}
@@ -76,14 +76,14 @@ async def test_a_link_that_works_is_not_held_back_for_its_address() -> None:
     assert (await door.ask("/e/made-up"))[0] == 429
 
 
-async def test_one_address_does_not_hold_back_another() -> None:
+async def test_addresses_have_separate_limits() -> None:
     door = Door()
     for _ in range(4):
         await door.ask("/")
     assert (await door.ask("/", address="203.0.113.8"))[0] == 200
 
 
-async def test_programs_are_not_counted() -> None:
+async def test_paths_for_programs_are_not_limited() -> None:
     door = Door()
     for path in ("/mcp", "/webhooks/stripe", "/static/app.css"):
         assert [(await door.ask(path))[0] for _ in range(9)] == [200] * 9

@@ -16,7 +16,7 @@ def browser(url: str = LOCAL, *, key: bytes = KEY) -> Browser:
     return Browser(public_url=url, csrf_keys=lambda: [key])
 
 
-def test_over_https_the_cookie_is_bound_to_this_host() -> None:
+def test_https_cookie_is_bound_to_host() -> None:
     cookies = browser(HTTPS).set_cookies("v" * 32)
     assert cookies[0].startswith("__Host-elicit=" + "v" * 32 + "; ")
     for cookie in cookies:
@@ -25,7 +25,7 @@ def test_over_https_the_cookie_is_bound_to_this_host() -> None:
         assert not cookie.clears
 
 
-def test_on_loopback_two_servers_do_not_share_a_cookie() -> None:
+def test_servers_on_loopback_ports_have_separate_cookies() -> None:
     names = {browser(f"http://127.0.0.1:{port}").cookie_name for port in (8765, 8766, 80)}
     assert names == {"elicit_8765", "elicit_8766", "elicit_80"}
     assert browser("http://127.0.0.1").cookie_name == "elicit_80"
@@ -36,7 +36,7 @@ def test_on_loopback_two_servers_do_not_share_a_cookie() -> None:
         assert cookie.clears, "another program may have had this port before"
 
 
-def test_a_cookie_that_another_port_planted_does_not_keep_what_it_stored() -> None:
+def test_cookie_planted_from_another_port_clears_stored_data() -> None:
     # finding: S15
     ours, value = browser(), "v" * 32
     planted = {ours.cookie_name: value}
@@ -50,26 +50,26 @@ def test_a_cookie_that_another_port_planted_does_not_keep_what_it_stored() -> No
     assert not browser(HTTPS).marks(value, {}), "nobody else ever had that name"
 
 
-def test_a_fresh_cookie_is_never_the_same_and_fits_in_a_header() -> None:
+def test_fresh_cookie_is_unique_and_valid_in_header() -> None:
     fresh = {browser().fresh() for _ in range(200)}
     assert len(fresh) == 200
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{32}", value) for value in fresh)
 
 
 @pytest.mark.parametrize("value", ["", "x", "v" * 31, "v" * 33, "v" * 4096])
-def test_a_cookie_of_another_length_is_none(value: str) -> None:
+def test_cookie_of_wrong_length_is_ignored(value: str) -> None:
     mine = browser()
     assert mine.cookie_of({mine.cookie_name: value}) is None
 
 
-def test_only_the_cookie_of_this_server_is_read() -> None:
+def test_cookies_of_other_servers_are_ignored() -> None:
     mine = browser()
     assert mine.cookie_of({}) is None
     assert mine.cookie_of({"elicit_8766": "v" * 32, "__Host-elicit": "v" * 32}) is None
     assert mine.cookie_of({mine.cookie_name: "v" * 32}) == "v" * 32
 
 
-def test_a_record_keeps_a_hash_that_does_not_show_the_cookie() -> None:
+def test_stored_hash_does_not_reveal_cookie() -> None:
     mine = browser()
     hashed = mine.hash("v" * 32)
     assert "v" * 8 not in hashed
@@ -77,7 +77,7 @@ def test_a_record_keeps_a_hash_that_does_not_show_the_cookie() -> None:
     assert hashed != mine.hash("w" * 32)
 
 
-def test_a_field_is_good_for_one_cookie_and_one_subject() -> None:
+def test_csrf_field_is_valid_for_its_cookie_and_subject_only() -> None:
     mine = browser()
     field = mine.csrf("v" * 32, subject="e-1")
     assert mine.is_csrf(field, HELD, subject="e-1")
@@ -93,7 +93,7 @@ def jar(*headers: str) -> dict[str, str]:
     return dict(header.split("; ")[0].split("=", 1) for header in headers)
 
 
-def test_pages_that_a_new_browser_opened_at_once_are_of_one_browser() -> None:
+def test_pages_opened_at_once_in_new_browser_share_identity() -> None:
     # finding: R15
     mine = browser()
     values = [mine.fresh() for _ in range(10)]
@@ -106,7 +106,7 @@ def test_pages_that_a_new_browser_opened_at_once_are_of_one_browser() -> None:
     assert not mine.is_same(mine.hash(mine.fresh()), held)
 
 
-def test_what_other_ports_plant_is_read_up_to_a_number_and_only_under_its_own_name() -> None:
+def test_planted_cookies_are_read_up_to_limit_and_only_under_own_name() -> None:
     mine = browser()
     planted = jar(*(header for _ in range(3) for header in mine.set_cookies(mine.fresh())[1:]))
     assert mine.cookie_of(planted) == next(iter(planted.values()))
@@ -116,7 +116,7 @@ def test_what_other_ports_plant_is_read_up_to_a_number_and_only_under_its_own_na
 
 
 @pytest.mark.parametrize("value", ["", "x", "é", "\ud800", "\x00", "0" * 64, "a" * 1_000_000])
-def test_whatever_a_field_says_it_is_only_wrong(value: str) -> None:
+def test_invalid_csrf_field_is_refused(value: str) -> None:
     mine = browser()
     assert not mine.is_csrf(value, HELD, subject="e-1")
     field = mine.csrf("v" * 32, subject="e-1")
@@ -124,12 +124,12 @@ def test_whatever_a_field_says_it_is_only_wrong(value: str) -> None:
     assert not mine.is_csrf(field.upper(), HELD, subject="e-1")
 
 
-def test_the_border_between_cookie_and_subject_counts() -> None:
+def test_csrf_field_depends_on_boundary_between_cookie_and_subject() -> None:
     mine = browser()
     assert mine.csrf("a\nb", subject="c") != mine.csrf("a", subject="b\nc")
 
 
-def test_a_page_loads_nothing_from_elsewhere_and_stands_in_no_frame() -> None:
+def test_page_loads_no_external_resource_and_cannot_be_framed() -> None:
     headers = page_headers()
     policy = dict(
         directive.strip().split(" ", 1)
@@ -143,7 +143,7 @@ def test_a_page_loads_nothing_from_elsewhere_and_stands_in_no_frame() -> None:
     assert headers["x-frame-options"] == "DENY"
 
 
-def test_a_page_leaks_no_address_and_is_kept_nowhere() -> None:
+def test_page_sends_no_referrer_and_is_not_cached() -> None:
     headers = page_headers()
     assert headers["referrer-policy"] == "no-referrer"
     assert headers["cache-control"] == "no-store"
@@ -155,7 +155,7 @@ def test_a_page_leaks_no_address_and_is_kept_nowhere() -> None:
     assert "clipboard-write" not in headers["permissions-policy"]
 
 
-def test_a_form_that_leads_on_names_where() -> None:
+def test_content_security_policy_names_form_targets() -> None:
     headers = page_headers(form_targets=["https://a.example", "https://b.example:8443"])
     policy = headers["content-security-policy"]
     assert "form-action 'self' https://a.example https://b.example:8443;" in policy

@@ -12,7 +12,7 @@ from webapp.http.rate_limit import Rates
 from webapp.payments.checkouts import BETWEEN_FETCHES, FETCHES_AT_ONCE
 
 
-async def test_what_paypal_could_not_collect_can_be_tried_again_in_another_way(shop: Shop) -> None:
+async def test_declined_paypal_payment_can_be_tried_again_in_another_way(shop: Shop) -> None:
     shop.provider = "paypal"
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
@@ -29,7 +29,7 @@ async def test_what_paypal_could_not_collect_can_be_tried_again_in_another_way(s
         assert await buy.result() == "paid 9.00 EUR"
 
 
-async def test_a_page_of_mollies_that_lapsed_makes_way_for_another(shop: Shop) -> None:
+async def test_expired_mollie_page_is_replaced_on_retry(shop: Shop) -> None:
     shop.provider = "mollie"
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
@@ -43,7 +43,7 @@ async def test_a_page_of_mollies_that_lapsed_makes_way_for_another(shop: Shop) -
         assert len(await shop.payments()) == 1
 
 
-async def test_a_transfer_that_has_not_arrived_is_not_to_be_paid_again(shop: Shop) -> None:
+async def test_pending_transfer_page_says_not_to_pay_again(shop: Shop) -> None:
     shop.provider = "mollie"
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
@@ -54,7 +54,7 @@ async def test_a_transfer_that_has_not_arrived_is_not_to_be_paid_again(shop: Sho
         assert await buy.result() == "paid 9.00 EUR"
 
 
-async def test_what_was_paid_in_another_browser_is_found_though_its_way_back_is_refused(
+async def test_payment_from_another_browser_is_found_although_return_is_refused(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -66,7 +66,7 @@ async def test_what_was_paid_in_another_browser_is_found_though_its_way_back_is_
         assert await buy.result() == "paid 9.00 EUR"
 
 
-async def test_a_call_that_is_made_again_asks_once_in_two_seconds_and_finds_what_was_paid(
+async def test_repeated_call_polls_provider_once_in_two_seconds_and_finds_payment(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -86,7 +86,7 @@ async def test_a_call_that_is_made_again_asks_once_in_two_seconds_and_finds_what
         assert await buy.again() == "paid 9.00 EUR"
 
 
-async def test_one_account_is_asked_so_often_and_no_more(shop: Shop) -> None:
+async def test_polling_of_merchant_account_is_limited(shop: Shop) -> None:
     async with buying(shop) as buy:
         await buy.person.go_on(buy.link)
         (asked,) = await shop.asked()
@@ -101,7 +101,7 @@ async def test_one_account_is_asked_so_often_and_no_more(shop: Shop) -> None:
         assert shop.line.count(FETCH) == FETCHES_AT_ONCE
 
 
-async def test_the_way_back_of_an_earlier_press_says_nothing_of_the_latest(shop: Shop) -> None:
+async def test_return_from_earlier_checkout_shows_latest_as_waiting(shop: Shop) -> None:
     async with buying(shop) as buy:
         there = await buy.person.go_on(buy.link)
         session = await shop.session(there.rsplit("/", 1)[1])
@@ -110,7 +110,7 @@ async def test_the_way_back_of_an_earlier_press_says_nothing_of_the_latest(shop:
         assert "Waiting for" in page.heading
 
 
-async def test_a_way_back_whose_provider_does_not_answer_says_only_that_it_waits(
+async def test_return_with_unreachable_provider_shows_waiting_page(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -122,9 +122,7 @@ async def test_a_way_back_whose_provider_does_not_answer_says_only_that_it_waits
 
 
 @pytest.mark.parametrize("name", ["stripe", "paypal", "mollie"])
-async def test_a_provider_that_refused_is_said_to_have_and_nothing_is_over(
-    name: str, shop: Shop
-) -> None:
+async def test_refusing_provider_is_named_and_question_stays_open(name: str, shop: Shop) -> None:
     registered = {
         "stripe": lambda: replace(shop.seller, key="sk_test_another"),
         "paypal": lambda: replace(shop.sandbox.paypal(), client_secret="another"),
@@ -138,16 +136,14 @@ async def test_a_provider_that_refused_is_said_to_have_and_nothing_is_over(
 
 
 @pytest.mark.parametrize("troubles", ["broken", "lost"])
-async def test_a_provider_that_is_silent_is_not_said_to_have_refused(
-    troubles: str, shop: Shop
-) -> None:
+async def test_unreachable_provider_is_not_called_refusing(troubles: str, shop: Shop) -> None:
     getattr(shop.line, troubles).append(CREATE)
     async with buying(shop) as buy:
         page = await buy.person.press(buy.link)
         assert (page.status, page.heading) == (502, f"{shop.seller.label} did not answer")
 
 
-async def test_presses_that_open_nothing_cost_no_attempt(shop: Shop) -> None:
+async def test_failed_checkouts_do_not_count_as_attempts(shop: Shop) -> None:
     # finding: R11
     async with buying(shop) as buy:
         shop.line.is_down = True
@@ -159,7 +155,7 @@ async def test_presses_that_open_nothing_cost_no_attempt(shop: Shop) -> None:
         assert await buy.result() == "paid 9.00 EUR"
 
 
-async def test_presses_that_are_refused_cost_no_attempt(shop: Shop) -> None:
+async def test_refused_checkouts_do_not_count_as_attempts(shop: Shop) -> None:
     # finding: R11
     await shop.restart(sellers={"stripe": replace(shop.seller, key="sk_test_another")})
     async with buying(shop) as buy:
@@ -171,9 +167,7 @@ async def test_presses_that_are_refused_cost_no_attempt(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("trouble", "did"), [("silent", "did not answer"), ("refused", "refused the request")]
 )
-async def test_a_page_that_is_loaded_again_says_what_became_of_the_press(
-    trouble: str, did: str, shop: Shop
-) -> None:
+async def test_reloaded_page_shows_result_of_press(trouble: str, did: str, shop: Shop) -> None:
     # finding: R11
     if trouble == "refused":
         await shop.restart(sellers={"stripe": replace(shop.seller, key="sk_test_another")})
@@ -188,7 +182,7 @@ async def test_a_page_that_is_loaded_again_says_what_became_of_the_press(
         assert other.heading == "Pay 9.00 €"
 
 
-async def test_a_page_whose_reply_was_lost_is_led_to_by_the_next_press(shop: Shop) -> None:
+async def test_checkout_with_lost_response_is_opened_by_next_press(shop: Shop) -> None:
     # finding: R11
     async with buying(shop) as buy:
         shop.line.lost.append(CREATE)
@@ -200,7 +194,7 @@ async def test_a_page_whose_reply_was_lost_is_led_to_by_the_next_press(shop: Sho
 
 
 @pytest.mark.parametrize("revision", [LEGACY, MODERN])
-async def test_what_is_refused_for_good_ends_with_the_providers_reason(
+async def test_permanent_refusal_fails_question_with_reason_of_provider(
     shop: Shop, revision: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     # finding: M6
@@ -219,7 +213,7 @@ async def test_what_is_refused_for_good_ends_with_the_providers_reason(
     assert "amount_too_small" in vars(record)["why"]
 
 
-async def test_what_is_refused_for_now_ends_nothing(shop: Shop) -> None:
+async def test_temporary_refusal_ends_nothing(shop: Shop) -> None:
     # finding: M6
     async with buying(shop) as buy:
         for status, code in ((429, "rate_limit"), (409, "lock_timeout"), (403, "not_yet")):

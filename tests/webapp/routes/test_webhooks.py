@@ -42,7 +42,7 @@ def malformed(good: str) -> list[str]:
     ]
 
 
-async def test_a_payment_is_answered_with_200_and_settles(shop: Shop) -> None:
+async def test_payment_webhook_is_answered_with_200_and_settles_question(shop: Shop) -> None:
     async with buying(shop) as buy:
         answer = await shop.tell(await paid(shop, buy))
         assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
@@ -50,7 +50,7 @@ async def test_a_payment_is_answered_with_200_and_settles(shop: Shop) -> None:
         assert await buy.result() == "paid 9.00 EUR"
 
 
-async def test_a_signature_that_is_none_wrong_old_future_or_repeated_is_refused(
+async def test_missing_wrong_old_future_or_repeated_signature_is_refused(
     shop: Shop,
 ) -> None:
     async with buying(shop) as buy:
@@ -77,13 +77,13 @@ async def test_a_signature_that_is_none_wrong_old_future_or_repeated_is_refused(
         assert await buy.result() == "paid 9.00 EUR"
 
 
-async def test_a_signature_of_the_last_five_minutes_counts(shop: Shop) -> None:
+async def test_signature_is_valid_for_five_minutes(shop: Shop) -> None:
     async with buying(shop) as buy:
         body = await paid(shop, buy)
         assert (await shop.deliver(body, signed(shop, body, seconds=300))).status_code == 200
 
 
-async def test_a_malformed_signature_is_refused_and_never_an_accident(shop: Shop) -> None:
+async def test_malformed_signature_is_refused_without_server_error(shop: Shop) -> None:
     async with buying(shop) as buy:
         body = await paid(shop, buy)
         for header in malformed(signed(shop, body)[0][1]):
@@ -112,13 +112,13 @@ async def test_a_malformed_signature_is_refused_and_never_an_accident(shop: Shop
         b'{"id":"evt_1","type":"checkout.session.completed","created":' + b"9" * 5000 + b"}",
     ],
 )
-async def test_a_signed_body_that_is_no_event_is_refused(shop: Shop, body: bytes) -> None:
+async def test_signed_body_which_is_no_event_is_refused(shop: Shop, body: bytes) -> None:
     answer = await shop.tell(body)
     assert (answer.status_code, answer.headers["content-type"]) == (400, PROBLEM)
     assert await shop.webhooks() == []
 
 
-async def test_an_event_that_nobody_here_waits_for_is_acknowledged(shop: Shop) -> None:
+async def test_unrelated_event_is_acknowledged(shop: Shop) -> None:
     for number, (body, became) in enumerate(
         (
             (told("charge.refunded", {"id": "ch_1", "object": "charge"}), "ignored"),
@@ -142,7 +142,7 @@ async def test_an_event_that_nobody_here_waits_for_is_acknowledged(shop: Shop) -
     assert await shop.ledger() == []
 
 
-async def test_an_unknown_id_is_acknowledged_and_changes_nothing(shop: Shop) -> None:
+async def test_event_with_unknown_id_is_acknowledged_and_changes_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
         id = shop.env.id_of(buy.link)
         for reference in (id + "_", id[:20], "x" * 200, "-", "service" * 4):
@@ -153,7 +153,7 @@ async def test_an_unknown_id_is_acknowledged_and_changes_nothing(shop: Shop) -> 
 
 
 @pytest.mark.parametrize("has_length", [True, False])
-async def test_ten_megabytes_are_refused_before_they_are_read(shop: Shop, has_length: bool) -> None:
+async def test_ten_megabyte_body_is_refused_without_reading(shop: Shop, has_length: bool) -> None:
     read = 0
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -169,12 +169,12 @@ async def test_ten_megabytes_are_refused_before_they_are_read(shop: Shop, has_le
     assert read <= (0 if has_length else BODY_BYTES_AT_MOST + 128 * 1024)
 
 
-async def test_the_largest_body_is_read_and_one_byte_more_is_not(shop: Shop) -> None:
+async def test_largest_allowed_body_is_read_and_larger_body_is_refused(shop: Shop) -> None:
     for size, status in ((BODY_BYTES_AT_MOST, 400), (BODY_BYTES_AT_MOST + 1, 413)):
         assert (await shop.tell(b" " * size)).status_code == status
 
 
-async def test_a_large_event_of_our_own_payment_is_not_refused_for_ever(shop: Shop) -> None:
+async def test_large_event_of_own_payment_is_accepted(shop: Shop) -> None:
     async with buying(shop) as buy:
         event = json.loads(await paid(shop, buy))
         event["data"]["object"]["custom_text"] = '"\\' * 50_000
@@ -182,7 +182,7 @@ async def test_a_large_event_of_our_own_payment_is_not_refused_for_ever(shop: Sh
         assert await buy.result() == "paid 9.00 EUR"
 
 
-async def test_there_is_no_endpoint_for_a_seller_without_a_secret_or_of_another_name(
+async def test_unknown_provider_or_provider_without_secret_has_no_endpoint(
     shop: Shop,
 ) -> None:
     body = json.dumps(told(COMPLETED, await a_session(shop))).encode()
@@ -194,7 +194,7 @@ async def test_there_is_no_endpoint_for_a_seller_without_a_secret_or_of_another_
     assert (await shop.tell(body)).status_code == 404
 
 
-async def test_each_of_several_secrets_counts_while_they_are_changed(shop: Shop) -> None:
+async def test_each_of_several_secrets_is_accepted_during_rotation(shop: Shop) -> None:
     old = shop.sandbox.webhook_secret
     await shop.restart(
         sellers={"stripe": replace(shop.seller, webhook_secrets=("whsec_the_new_one", old))}
@@ -211,7 +211,7 @@ async def test_each_of_several_secrets_counts_while_they_are_changed(shop: Shop)
     assert len(await shop.payments()) == 1
 
 
-async def test_a_second_webhook_changes_nothing(shop: Shop) -> None:
+async def test_repeated_webhook_changes_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
         body = await paid(shop, buy)
         for _ in range(3):
@@ -222,7 +222,7 @@ async def test_a_second_webhook_changes_nothing(shop: Shop) -> None:
         assert (len(await shop.payments()), len(await shop.webhooks()), shop.bodies) == (1, 1, 1)
 
 
-async def test_two_events_about_one_payment_make_one_row(shop: Shop) -> None:
+async def test_two_events_about_same_payment_make_single_row(shop: Shop) -> None:
     async with buying(shop) as buy:
         event = json.loads(await paid(shop, buy))
         for id in ("evt_a", "evt_b"):
@@ -232,7 +232,7 @@ async def test_two_events_about_one_payment_make_one_row(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
-async def test_the_same_webhook_at_two_processes_at_once_pays_once(
+async def test_same_webhook_at_two_processes_concurrently_pays_once(
     tmp_path: Path, is_on_disk: bool
 ) -> None:
     async with open_shop(folder=tmp_path if is_on_disk else None) as shop:
@@ -250,7 +250,7 @@ async def test_the_same_webhook_at_two_processes_at_once_pays_once(
         await other.ended()
 
 
-async def test_a_webhook_at_another_process_wakes_the_tool_that_waits_here(shop: Shop) -> None:
+async def test_webhook_at_another_process_wakes_waiting_tool(shop: Shop) -> None:
     other = await shop.process()
     async with buying(shop) as buy:
         assert (await shop.tell(await paid(shop, buy), to=other)).status_code == 200
@@ -258,7 +258,7 @@ async def test_a_webhook_at_another_process_wakes_the_tool_that_waits_here(shop:
     await other.ended()
 
 
-async def test_what_cannot_be_stored_is_not_acknowledged_and_comes_again(
+async def test_webhook_which_cannot_be_stored_is_refused_and_accepted_when_resent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = FrailStore()
@@ -277,7 +277,7 @@ async def test_what_cannot_be_stored_is_not_acknowledged_and_comes_again(
         assert await buy.result() == "paid 9.00 EUR"
 
 
-async def test_a_provider_that_hangs_up_before_the_answer_loses_nothing(shop: Shop) -> None:
+async def test_provider_disconnecting_before_response_loses_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
         telling = asyncio.ensure_future(shop.tell(await paid(shop, buy)))
         while not await shop.ledger():  # noqa: ASYNC110
@@ -287,7 +287,7 @@ async def test_a_provider_that_hangs_up_before_the_answer_loses_nothing(shop: Sh
         assert await buy.result() == "paid 9.00 EUR"
 
 
-async def test_a_webhook_before_anybody_waits_is_there_for_whoever_comes(shop: Shop) -> None:
+async def test_webhook_without_waiting_call_is_used_by_next_call(shop: Shop) -> None:
     async with buying(shop) as buy:
         await cut(buy.call)
         await eventually(lambda: not len(shop.service.elicitations.waiters))
@@ -295,14 +295,14 @@ async def test_a_webhook_before_anybody_waits_is_there_for_whoever_comes(shop: S
         assert await buy.again() == "paid 9.00 EUR"
 
 
-async def test_nothing_but_a_post_is_answered_here(shop: Shop) -> None:
+async def test_methods_other_than_post_are_refused(shop: Shop) -> None:
     async with buying(shop) as buy:
         for method in ("GET", "PUT", "DELETE"):
             answer = await buy.person.browser.request(method, f"{shop.url}/webhooks/stripe")
             assert answer.status_code == 405
 
 
-async def test_no_log_line_and_no_answer_carries_keys_signatures_or_bodies(
+async def test_logs_and_responses_contain_no_keys_signatures_or_bodies(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")

@@ -27,7 +27,7 @@ def error_of(reply: dict[str, Any]) -> str:
     return error
 
 
-async def test_a_code_becomes_tokens_that_say_who_it_is(person: Person):
+async def test_code_is_exchanged_for_tokens_and_userinfo_names_person(person: Person):
     reply = await person.connect(scope="openid profile email")
     assert reply["token_type"] == "Bearer"
     assert reply["expires_in"] == 3600
@@ -43,7 +43,7 @@ async def test_a_code_becomes_tokens_that_say_who_it_is(person: Person):
     }
 
 
-async def test_the_id_token_is_signed_and_says_what_it_must(person: Person, clock: Clock):
+async def test_id_token_is_signed_and_has_required_claims(person: Person, clock: Clock):
     reply = await person.connect(nonce="the-nonce")
     keys = KeySet.import_key_set((await person.http.get("/oidc/jwks")).json())
     token = jwt.decode(reply["id_token"], keys, algorithms=["ES256"])
@@ -70,12 +70,12 @@ async def test_the_id_token_is_signed_and_says_what_it_must(person: Person, cloc
     assert "email" not in claims
 
 
-async def test_the_key_set_gives_no_private_key_away(person: Person):
+async def test_key_set_contains_no_private_key(person: Person):
     keys = (await person.http.get("/oidc/jwks")).json()["keys"]
     assert [set(key) & {"d", "p", "q", "k"} for key in keys] == [set()]
 
 
-async def test_the_metadata_is_the_same_in_both_places_and_valid(person: Person):
+async def test_metadata_is_equal_in_both_locations_and_valid(person: Person):
     openid = (await person.http.get("/oidc/.well-known/openid-configuration")).json()
     oauth = (await person.http.get("/.well-known/oauth-authorization-server/oidc")).json()
     assert openid == oauth
@@ -96,9 +96,7 @@ async def test_the_metadata_is_the_same_in_both_places_and_valid(person: Person)
 
 
 @ALL
-async def test_a_code_can_be_used_once_and_the_second_use_ends_what_it_gave(
-    provider, scope, person: Person
-):
+async def test_second_use_of_code_revokes_tokens_of_first(provider, scope, person: Person):
     code = (await person.approve(provider, scope=scope))["code"]
     first = (await person.exchange(code, provider)).json()
     assert first["access_token"]
@@ -108,7 +106,7 @@ async def test_a_code_can_be_used_once_and_the_second_use_ends_what_it_gave(
     assert error_of(after) in ("invalid_grant", "bad_refresh_token", "invalid_refresh_token")
 
 
-async def test_a_code_lives_for_a_minute(person: Person, clock: Clock):
+async def test_code_is_valid_for_a_minute(person: Person, clock: Clock):
     code = (await person.approve())["code"]
     clock.tick(seconds=59.9)
     assert (await person.exchange(code)).status_code == 200
@@ -128,16 +126,14 @@ async def test_a_code_lives_for_a_minute(person: Person, clock: Clock):
         {"code_verifier": None},
     ],
 )
-async def test_what_does_not_fit_the_code_is_refused_and_the_code_is_spent(changes, person: Person):
+async def test_mismatched_exchange_is_refused_and_code_is_used_up(changes, person: Person):
     code = (await person.approve())["code"]
     assert error_of((await person.exchange(code, **changes)).json()) == "invalid_grant"
     assert error_of((await person.exchange(code)).json()) == "invalid_grant"
 
 
 @ALL
-async def test_a_refresh_token_rotates_and_the_old_access_token_ends(
-    provider, scope, person: Person
-):
+async def test_refresh_token_rotates(provider, scope, person: Person):
     first = await person.connect(provider, scope=scope)
     second = (await person.refresh(first["refresh_token"], provider)).json()
     assert second["scope"] == scope
@@ -147,7 +143,7 @@ async def test_a_refresh_token_rotates_and_the_old_access_token_ends(
     assert third["access_token"]
 
 
-async def test_a_refresh_token_that_comes_twice_ends_the_family(person: Person):
+async def test_reused_refresh_token_revokes_family(person: Person):
     first = await person.connect()
     second = (await person.refresh(first["refresh_token"])).json()
     assert error_of((await person.refresh(first["refresh_token"])).json()) == "invalid_grant"
@@ -155,7 +151,7 @@ async def test_a_refresh_token_that_comes_twice_ends_the_family(person: Person):
     assert (await person.get("/oidc/userinfo", second["access_token"])).status_code == 401
 
 
-async def test_a_refresh_may_ask_for_less_and_never_for_more(person: Person):
+async def test_refresh_can_narrow_but_not_widen_scope(person: Person):
     first = await person.connect(scope="openid email")
     more = await person.token(
         grant_type="refresh_token", refresh_token=first["refresh_token"], scope="openid profile"
@@ -169,7 +165,7 @@ async def test_a_refresh_may_ask_for_less_and_never_for_more(person: Person):
     assert who.json() == {"sub": "sandbox-583231"}
 
 
-async def test_an_access_token_lives_for_an_hour(person: Person, clock: Clock):
+async def test_access_token_is_valid_for_an_hour(person: Person, clock: Clock):
     token = (await person.connect())["access_token"]
     clock.tick(minutes=59)
     assert (await person.get("/oidc/userinfo", token)).status_code == 200
@@ -179,18 +175,18 @@ async def test_an_access_token_lives_for_an_hour(person: Person, clock: Clock):
     assert 'error="invalid_token"' in late.headers["www-authenticate"]
 
 
-async def test_userinfo_wants_the_openid_scope_and_a_token(person: Person):
+async def test_userinfo_needs_openid_scope_and_token(person: Person):
     token = (await person.connect(scope="email"))["access_token"]
     assert (await person.get("/oidc/userinfo", token)).status_code == 403
     assert (await person.http.get("/oidc/userinfo")).status_code == 401
 
 
-async def test_without_openid_there_is_no_id_token(person: Person):
+async def test_response_without_openid_scope_has_no_id_token(person: Person):
     assert "id_token" not in await person.connect(scope="email")
 
 
 @pytest.mark.parametrize("kind", ["access_token", "refresh_token"])
-async def test_revoking_either_token_ends_both(kind: str, person: Person):
+async def test_revoking_either_token_revokes_both(kind: str, person: Person):
     reply = await person.connect()
     password = basic(person)
     revoked = await person.http.post("/oidc/revoke", data={"token": reply[kind]}, headers=password)
@@ -199,7 +195,7 @@ async def test_revoking_either_token_ends_both(kind: str, person: Person):
     assert error_of((await person.refresh(reply["refresh_token"])).json()) == "invalid_grant"
 
 
-async def test_revoking_an_unknown_token_is_no_error_but_an_unknown_client_is(person: Person):
+async def test_revoking_unknown_token_succeeds_and_unknown_client_is_refused(person: Person):
     password = basic(person)
     unknown = await person.http.post("/oidc/revoke", data={"token": "nothing"}, headers=password)
     assert unknown.status_code == 200
@@ -207,7 +203,7 @@ async def test_revoking_an_unknown_token_is_no_error_but_an_unknown_client_is(pe
     assert stranger.status_code == 401
 
 
-async def test_the_password_may_come_in_the_header(person: Person):
+async def test_client_secret_can_be_sent_in_header(person: Person):
     code = (await person.approve())["code"]
     data = {
         **DATA,
@@ -223,7 +219,7 @@ async def test_the_password_may_come_in_the_header(person: Person):
 @pytest.mark.parametrize(
     "changes", [{"client_secret": "wrong"}, {"client_secret": None}, {"client_id": "somebody"}]
 )
-async def test_a_wrong_password_is_refused_in_each_providers_words(changes, person: Person):
+async def test_wrong_client_secret_is_refused_in_format_of_each_provider(changes, person: Person):
     oidc = await person.token(grant_type="authorization_code", code="any", **changes)
     assert oidc.status_code == 401
     assert oidc.headers["www-authenticate"].startswith("Basic")
@@ -236,7 +232,7 @@ async def test_a_wrong_password_is_refused_in_each_providers_words(changes, pers
     assert slack.json() == {"ok": False, "error": "bad_client_secret"}
 
 
-async def test_two_passwords_at_once_are_one_too_many(person: Person):
+async def test_two_client_secrets_in_same_request_are_refused(person: Person):
     data = {**DATA, "code": "any", "client_secret": person.sandbox.client_secret}
     reply = await person.http.post("/oidc/token", data=data, headers=basic(person))
     assert error_of(reply.json()) == "invalid_request"
@@ -253,7 +249,7 @@ async def test_two_passwords_at_once_are_one_too_many(person: Person):
         ({"grant_type": "authorization_code", "code": "x"}, "invalid_grant"),
     ],
 )
-async def test_a_wrong_token_request_gets_the_standards_error(changes, error, person: Person):
+async def test_invalid_token_request_gets_standard_error(changes, error, person: Person):
     reply = await person.token(**changes)
     assert reply.status_code == 400
     assert error_of(reply.json()) == error
@@ -270,20 +266,20 @@ async def test_a_wrong_token_request_gets_the_standards_error(changes, error, pe
         (b"", ""),
     ],
 )
-async def test_what_is_no_form_is_invalid(content, media_type, person: Person):
+async def test_body_which_is_no_form_is_refused(content, media_type, person: Person):
     headers = {"content-type": media_type, **basic(person)}
     reply = await person.http.post("/oidc/token", content=content, headers=headers)
     assert reply.status_code == 400
     assert error_of(reply.json()) == "invalid_request"
 
 
-async def test_a_body_without_end_is_cut_off(person: Person):
+async def test_too_large_body_is_refused(person: Person):
     headers = {"content-type": "application/x-www-form-urlencoded"}
     reply = await person.http.post("/oidc/token", content=b"a" * 70_000, headers=headers)
     assert reply.status_code == 413
 
 
-async def test_github_answers_like_a_form_unless_asked_for_json(person: Person):
+async def test_github_answers_with_form_unless_json_is_accepted(person: Person):
     code = (await person.approve(GITHUB, scope="repo read:user"))["code"]
     data = {
         "client_id": person.sandbox.client_id,
@@ -302,13 +298,13 @@ async def test_github_answers_like_a_form_unless_asked_for_json(person: Person):
     assert parse_qs(again.text)["error"] == ["bad_verification_code"]
 
 
-async def test_github_tells_the_mismatch_of_addresses(person: Person):
+async def test_github_reports_redirect_uri_mismatch(person: Person):
     code = (await person.approve(GITHUB, scope=None))["code"]
     reply = await person.exchange(code, GITHUB, redirect_uri="http://127.0.0.1:8765/other")
     assert error_of(reply.json()) == "redirect_uri_mismatch"
 
 
-async def test_github_shows_the_person_and_private_repositories_to_repo_only(person: Person):
+async def test_github_shows_private_repositories_only_with_repo_scope(person: Person):
     token = (await person.connect(GITHUB, scope="repo"))["access_token"]
     user = await person.get("/github/api/user", token)
     assert user.json()["id"] == 583231
@@ -329,12 +325,12 @@ async def test_github_refuses_a_wrong_token(person: Person):
         assert refused.json() == {"message": "Bad credentials"}
 
 
-async def test_a_token_of_one_provider_opens_nothing_at_another(person: Person):
+async def test_token_of_provider_is_invalid_at_another(person: Person):
     token = (await person.connect())["access_token"]
     assert (await person.get("/github/api/user", token)).status_code == 401
 
 
-async def test_github_deletes_a_token_for_its_own_client_only(person: Person):
+async def test_github_deletes_token_only_for_its_client(person: Person):
     token = (await person.connect(GITHUB, scope=None))["access_token"]
     path = f"/github/api/applications/{person.sandbox.client_id}/token"
 
@@ -351,7 +347,7 @@ async def test_github_deletes_a_token_for_its_own_client_only(person: Person):
     assert await delete(path, {"access_token": token}, password) == 404
 
 
-async def test_slack_gives_the_bots_token_outside_and_the_persons_inside(person: Person):
+async def test_slack_returns_bot_token_and_separate_user_token(person: Person):
     reply = await person.connect(SLACK, scope="chat:write,channels:read", user_scope="search:read")
     assert reply["ok"] is True
     assert reply["token_type"] == "bot"
@@ -365,13 +361,13 @@ async def test_slack_gives_the_bots_token_outside_and_the_persons_inside(person:
     assert (who["ok"], who["user"], who["user_id"]) == (True, "octocat", own["id"])
 
 
-async def test_slack_gives_no_bots_token_for_the_persons_scopes_alone(person: Person):
+async def test_slack_returns_no_bot_token_for_user_scopes_alone(person: Person):
     reply = await person.connect(SLACK, scope=None, user_scope="identity.basic")
     assert "access_token" not in reply
     assert reply["authed_user"]["access_token"]
 
 
-async def test_slack_refreshes_and_revokes_each_token_alone(person: Person):
+async def test_slack_refreshes_and_revokes_each_token_separately(person: Person):
     reply = await person.connect(SLACK, scope="chat:write", user_scope="search:read")
     own = reply["authed_user"]
     fresh = (await person.refresh(own["refresh_token"], SLACK)).json()
@@ -387,7 +383,7 @@ async def test_slack_refreshes_and_revokes_each_token_alone(person: Person):
     ("fault", "status"),
     [("500", 500), ("html", 200), ("200-with-error", 200), ("no-token", 200), ("huge-token", 200)],
 )
-async def test_a_planned_fault_comes_once_and_leaves_the_code_alone(fault, status, person: Person):
+async def test_planned_fault_occurs_once_and_leaves_code_valid(fault, status, person: Person):
     planned = await person.plan(next=fault)
     assert planned.json() == {"next": [fault]}
     code = (await person.approve())["code"]
@@ -402,7 +398,7 @@ async def test_a_planned_fault_comes_once_and_leaves_the_code_alone(fault, statu
     assert (await person.exchange(code)).json()["access_token"]
 
 
-async def test_a_slow_reply_is_held_until_it_is_released(person: Person):
+async def test_slow_reply_is_held_until_released(person: Person):
     code = (await person.approve())["code"]
     await person.plan(next="slow")
     async with asyncio.TaskGroup() as group:
@@ -415,7 +411,7 @@ async def test_a_slow_reply_is_held_until_it_is_released(person: Person):
     assert reply.result().json()["access_token"]
 
 
-async def test_a_held_reply_ends_when_its_client_has_gone_or_when_released():
+async def test_held_reply_ends_on_disconnect_or_release():
     async def gone() -> Any:
         return {"type": "http.disconnect"}
 
@@ -431,20 +427,20 @@ async def test_a_held_reply_ends_when_its_client_has_gone_or_when_released():
 
 
 @pytest.mark.parametrize("wish", [{"next": "fire"}, {"next": []}, [], "x", {"next": None}])
-async def test_a_wish_that_is_none_is_told_so(wish, person: Person):
+async def test_invalid_control_request_is_refused_with_valid_faults(wish, person: Person):
     bearer = {"authorization": f"Bearer {person.sandbox.client_secret}"}
     answer = await person.http.post("/control", json=wish, headers=bearer)
     assert answer.status_code == 400
     assert "huge-token" in answer.json()["detail"]
 
 
-async def test_nobody_else_plans_faults(person: Person):
+async def test_faults_can_be_planned_only_with_secret(person: Person):
     for headers in ({}, {"authorization": "Bearer "}, {"authorization": "Bearer wrong"}):
         answer = await person.http.post("/control", json={"next": "500"}, headers=headers)
         assert answer.status_code == 401
 
 
-async def test_the_checkout_stands_on_the_same_origin(person: Person):
+async def test_stripe_checkout_is_on_same_origin(person: Person):
     refused = await person.http.post("/stripe/v1/refunds")
     assert refused.status_code == 401
     key = {"authorization": f"Bearer {person.sandbox.stripe_key}"}
@@ -452,7 +448,7 @@ async def test_the_checkout_stands_on_the_same_origin(person: Person):
     assert unknown.status_code == 404
 
 
-async def test_all_sellers_stand_on_the_same_origin(person: Person):
+async def test_all_payment_providers_are_on_same_origin(person: Person):
     for path in ("/paypal/v2/checkout/orders/NOTHING", "/mollie/v2/payments/tr_nothing"):
         assert (await person.http.get(path)).status_code == 401
     key = {"authorization": f"Bearer {person.sandbox.mollie_key}"}
@@ -463,7 +459,7 @@ async def test_all_sellers_stand_on_the_same_origin(person: Person):
         assert not seller.is_live
 
 
-async def test_no_secret_is_in_a_repr(person: Person):
+async def test_repr_of_sandbox_shows_no_secret(person: Person):
     sandbox = person.sandbox
     for secret in (
         sandbox.client_secret,

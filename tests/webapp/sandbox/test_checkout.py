@@ -42,7 +42,7 @@ async def test_a_session_is_created_and_fetched(env: ServerEnv) -> None:
     assert created.success_url == BACK
 
 
-async def test_a_session_holds_its_payment_whole_where_that_is_asked_for(env: ServerEnv) -> None:
+async def test_session_is_expanded_with_payment_intent_on_request(env: ServerEnv) -> None:
     wish: Any = {"expand": ["payment_intent"]}
     created = await env.begin(**wish)
     sessions = env.stripe.checkout.sessions
@@ -59,7 +59,7 @@ async def test_a_session_holds_its_payment_whole_where_that_is_asked_for(env: Se
     assert (ended.status, ended.payment_intent) == ("expired", None)
 
 
-async def test_what_cannot_be_held_whole_is_refused(env: ServerEnv) -> None:
+async def test_unknown_expansion_is_refused(env: ServerEnv) -> None:
     created = await env.begin()
     for names in (["amount_total"], ["payment_intent", "shop"], ["shop", "payment_intent"]):
         with pytest.raises(stripe.InvalidRequestError, match="cannot be expanded") as refused:
@@ -67,7 +67,7 @@ async def test_what_cannot_be_held_whole_is_refused(env: ServerEnv) -> None:
         assert (refused.value.http_status, refused.value.param) == (400, "expand")
 
 
-async def test_stripes_own_client_reaches_it_over_a_real_connection() -> None:
+async def test_stripe_client_reaches_sandbox_on_real_connection() -> None:
     stages: list[ServerEnv] = []
 
     def make(url: str) -> ASGIApp:
@@ -92,7 +92,7 @@ async def test_stripes_own_client_reaches_it_over_a_real_connection() -> None:
     ("currency", "amount", "shown"),
     [("EUR", 900, "9.00\u00a0€"), ("jpy", 500, "500\u00a0JPY"), ("kwd", 1230, "1.230\u00a0KWD")],
 )
-async def test_an_amount_is_shown_with_its_currencys_own_digits(
+async def test_amount_is_shown_with_digits_of_its_currency(
     currency: str, amount: int, shown: str, env: ServerEnv
 ) -> None:
     created = await env.begin(currency=currency, amount=amount)
@@ -100,13 +100,13 @@ async def test_an_amount_is_shown_with_its_currencys_own_digits(
     assert shown in (await env.browser.get(f"/pay/{created.id}")).text
 
 
-async def test_all_items_are_added_up(env: ServerEnv) -> None:
+async def test_line_items_are_added_up(env: ServerEnv) -> None:
     item = order()["line_items"][0]
     created = await env.begin(line_items=[item, {**item, "quantity": 2}])
     assert created.amount_total == 2700
 
 
-async def test_an_expired_session_takes_no_money_and_says_so_once(env: ServerEnv) -> None:
+async def test_expired_session_accepts_no_payment_and_sends_single_event(env: ServerEnv) -> None:
     created = await env.begin()
     ended = await env.stripe.checkout.sessions.expire_async(created.id)
     assert (ended.status, ended.url) == ("expired", None)
@@ -117,14 +117,14 @@ async def test_an_expired_session_takes_no_money_and_says_so_once(env: ServerEnv
     assert env.shop.types == ["checkout.session.expired"]
 
 
-async def test_time_alone_ends_a_session(env: ServerEnv) -> None:
+async def test_session_expires_after_a_day(env: ServerEnv) -> None:
     created = await env.begin()
     env.clock.tick(hours=24)
     assert (await env.session(created.id)).status == "expired"
     assert env.shop.types == ["checkout.session.expired"]
 
 
-async def test_a_payment_is_refunded_in_parts_and_then_no_more(env: ServerEnv) -> None:
+async def test_payment_is_refunded_in_parts_up_to_its_amount(env: ServerEnv) -> None:
     created = await env.begin()
     await env.press(created, "card")
     paid = await env.session(created.id)
@@ -159,7 +159,7 @@ async def test_a_payment_is_refunded_in_parts_and_then_no_more(env: ServerEnv) -
     assert {charge["payment_intent"] for charge in charges} == {intent}
 
 
-async def test_what_is_not_there_is_said_to_be_missing(env: ServerEnv) -> None:
+async def test_missing_object_is_reported_as_resource_missing(env: ServerEnv) -> None:
     for call in (
         env.session("cs_test_0"),
         env.stripe.checkout.sessions.expire_async("cs_test_0"),
@@ -196,7 +196,7 @@ async def test_what_is_not_there_is_said_to_be_missing(env: ServerEnv) -> None:
         (FORM + ITEM + PRICE + "&succes_url=x", "succes_url"),
     ],
 )
-async def test_a_wrong_parameter_is_named(content: str, param: str, env: ServerEnv) -> None:
+async def test_invalid_parameter_is_named(content: str, param: str, env: ServerEnv) -> None:
     refused = await env.post("/v1/checkout/sessions", content)
     assert refused.status_code == 400
     error = refused.json()["error"]
@@ -204,19 +204,19 @@ async def test_a_wrong_parameter_is_named(content: str, param: str, env: ServerE
 
 
 @pytest.mark.parametrize("content", ["{}", "mode=%ff", "mode=ü", "&".join(["a=1"] * 501)])
-async def test_what_is_no_form_is_refused(content: str, env: ServerEnv) -> None:
+async def test_body_which_is_no_form_is_refused(content: str, env: ServerEnv) -> None:
     refused = await env.post("/v1/checkout/sessions", content)
     assert refused.status_code == 400
     assert "x-www-form-urlencoded" in refused.json()["error"]["message"]
 
 
-async def test_a_body_without_end_is_refused(env: ServerEnv) -> None:
+async def test_too_large_body_is_refused(env: ServerEnv) -> None:
     refused = await env.post("/v1/refunds", "a" * 100_000)
     assert refused.status_code == 413
     assert refused.json()["error"]["type"] == "invalid_request_error"
 
 
-async def test_only_the_key_opens(env: ServerEnv) -> None:
+async def test_request_without_right_key_is_refused(env: ServerEnv) -> None:
     for given in ("", "Bearer ", "Bearer sk_test_other", "Bearer sk_ü", "Basic ?", "Digest x"):
         headers = {"authorization": given.encode()}
         reply = await env.browser.get("/stripe/v1/refunds/re_0", headers=headers)  # type: ignore[arg-type]
@@ -230,7 +230,7 @@ async def test_only_the_key_opens(env: ServerEnv) -> None:
     assert reply.status_code == 404
 
 
-async def test_one_idempotency_key_makes_one_session(env: ServerEnv) -> None:
+async def test_same_idempotency_key_makes_single_session(env: ServerEnv) -> None:
     sessions = env.stripe.checkout.sessions
     first, second = await asyncio.gather(
         *(sessions.create_async(order(), {"idempotency_key": "e1:1"}) for _ in range(2))
@@ -242,7 +242,7 @@ async def test_one_idempotency_key_makes_one_session(env: ServerEnv) -> None:
     assert (await sessions.create_async(order(), {"idempotency_key": "e1:2"})).id != first.id
 
 
-async def test_a_lost_reply_is_there_again_under_its_key_and_a_500_did_nothing(
+async def test_lost_reply_is_replayed_under_its_key_and_500_did_nothing(
     env: ServerEnv,
 ) -> None:
     key = {"idempotency-key": "e1:1"}
@@ -255,7 +255,7 @@ async def test_a_lost_reply_is_there_again_under_its_key_and_a_500_did_nothing(
         assert (reply.status_code, reply.headers["idempotent-replayed"]) == (200, "true")
 
 
-async def test_a_key_with_other_words_is_an_error(env: ServerEnv) -> None:
+async def test_idempotency_key_with_different_request_is_refused(env: ServerEnv) -> None:
     sessions = env.stripe.checkout.sessions
     first = await sessions.create_async(order(), {"idempotency_key": "e1:1"})
     for call in (
@@ -282,20 +282,20 @@ async def test_a_repeated_refund_refunds_once(env: ServerEnv) -> None:
     assert env.shop.types == ["checkout.session.completed", "charge.refunded"]
 
 
-async def test_a_refusal_does_not_use_up_a_key(env: ServerEnv) -> None:
+async def test_refused_request_does_not_use_up_idempotency_key(env: ServerEnv) -> None:
     sessions = env.stripe.checkout.sessions
     with pytest.raises(stripe.InvalidRequestError):
         await sessions.create_async(order(amount=0), {"idempotency_key": "e1:1"})
     assert (await sessions.create_async(order(), {"idempotency_key": "e1:1"})).status == "open"
 
 
-async def test_a_key_is_forgotten_after_a_day(env: ServerEnv) -> None:
+async def test_idempotency_key_is_forgotten_after_a_day(env: ServerEnv) -> None:
     sessions = env.stripe.checkout.sessions
     first = await sessions.create_async(order(), {"idempotency_key": "e1:1"})
     env.clock.tick(hours=24)
     assert (await sessions.create_async(order(), {"idempotency_key": "e1:1"})).id != first.id
 
 
-async def test_a_key_without_end_is_refused(env: ServerEnv) -> None:
+async def test_too_long_idempotency_key_is_refused(env: ServerEnv) -> None:
     headers = {"idempotency-key": "k" * 256}
     assert (await env.post("/v1/refunds", "a=b", headers=headers)).status_code == 400

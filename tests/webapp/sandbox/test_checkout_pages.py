@@ -12,7 +12,7 @@ from tests.support.sandbox_checkout import SHOP, ServerEnv
 EVERY_BUTTON = ("card", "declined", "bank", "cancel", "arrive", "fail", "other")
 
 
-async def test_the_page_says_what_it_costs_and_that_nothing_is_real(env: ServerEnv) -> None:
+async def test_checkout_page_shows_price_and_says_nothing_is_real(env: ServerEnv) -> None:
     created = await env.begin(name="Premium <b>report</b>")
     page = await env.browser.get(str(created.url))
     assert page.status_code == 200
@@ -28,13 +28,13 @@ async def test_the_page_says_what_it_costs_and_that_nothing_is_real(env: ServerE
     assert page.headers["cache-control"] == "no-store"
 
 
-async def test_its_style_is_served(env: ServerEnv) -> None:
+async def test_stylesheet_is_served(env: ServerEnv) -> None:
     style = await env.browser.get("/pay.css")
     assert style.status_code == 200
     assert style.headers["content-type"].startswith("text/css")
 
 
-async def test_opening_the_page_changes_nothing(env: ServerEnv) -> None:
+async def test_opening_page_changes_nothing(env: ServerEnv) -> None:
     created = await env.begin()
     for _ in range(2):
         await env.browser.get(f"/pay/{created.id}")
@@ -45,7 +45,7 @@ async def test_opening_the_page_changes_nothing(env: ServerEnv) -> None:
     assert env.shop.heard == []
 
 
-async def test_paying_tells_the_shop_and_goes_back_with_the_sessions_id(env: ServerEnv) -> None:
+async def test_paying_sends_event_and_redirects_with_session_id(env: ServerEnv) -> None:
     created = await env.begin()
     gone = await env.press(created, "card")
     assert gone.status_code == 303
@@ -57,7 +57,7 @@ async def test_paying_tells_the_shop_and_goes_back_with_the_sessions_id(env: Ser
     assert event.to_dict()["data"]["object"] == paid.to_dict()
 
 
-async def test_a_declined_card_says_so_and_the_page_stays_open(env: ServerEnv) -> None:
+async def test_declined_card_is_shown_and_page_stays_open(env: ServerEnv) -> None:
     created = await env.begin()
     assert (await env.press(created, "declined")).headers["location"] == f"/pay/{created.id}"
     page = await env.browser.get(f"/pay/{created.id}")
@@ -68,13 +68,13 @@ async def test_a_declined_card_says_so_and_the_page_stays_open(env: ServerEnv) -
     assert (await env.press(created, "card")).headers["location"].startswith(SHOP)
 
 
-async def test_cancelling_goes_back_and_leaves_the_session_open(env: ServerEnv) -> None:
+async def test_cancelling_redirects_back_and_leaves_session_open(env: ServerEnv) -> None:
     created = await env.begin()
     assert (await env.press(created, "cancel")).headers["location"] == f"{SHOP}/cancelled"
     assert (await env.session(created.id)).status == "open"
 
 
-async def test_without_an_address_to_cancel_there_is_no_button(env: ServerEnv) -> None:
+async def test_session_without_cancel_url_has_no_cancel_button(env: ServerEnv) -> None:
     created = await env.begin(cancel_url="")
     assert "/cancel" not in (await env.browser.get(f"/pay/{created.id}")).text
 
@@ -88,7 +88,7 @@ async def payment_status(env: ServerEnv, session: str) -> str:
     return whole.payment_intent.status
 
 
-async def test_a_transfer_is_promised_and_arrives_later(env: ServerEnv) -> None:
+async def test_bank_transfer_is_processing_and_arrives_later(env: ServerEnv) -> None:
     created = await env.begin()
     assert (await env.press(created, "bank")).headers["location"] == f"/pay/{created.id}"
     promised = await env.session(created.id)
@@ -113,7 +113,7 @@ async def test_a_transfer_is_promised_and_arrives_later(env: ServerEnv) -> None:
     ]
 
 
-async def test_a_transfer_that_fails_stays_unpaid(env: ServerEnv) -> None:
+async def test_failed_transfer_stays_unpaid(env: ServerEnv) -> None:
     created = await env.begin()
     await env.press(created, "bank")
     await env.press(created, "fail")
@@ -127,7 +127,7 @@ async def test_a_transfer_that_fails_stays_unpaid(env: ServerEnv) -> None:
 
 
 @pytest.mark.parametrize("ending", ["card", "expire", "arrive", "fail"])
-async def test_what_is_over_cannot_be_changed_by_any_button(ending: str, env: ServerEnv) -> None:
+async def test_ended_session_cannot_be_changed_by_any_button(ending: str, env: ServerEnv) -> None:
     created = await env.begin()
     page = await env.browser.get(f"/pay/{created.id}")
     mark = page.text.partition('name="csrf" value="')[2].partition('"')[0]
@@ -151,7 +151,7 @@ async def test_what_is_over_cannot_be_changed_by_any_button(ending: str, env: Se
     assert ways == ([f"/pay/{created.id}/{way}" for way in afterwards] if is_paid else [])
 
 
-async def test_what_may_become_of_it_afterwards_is_told_and_shown(env: ServerEnv) -> None:
+async def test_later_refunds_and_disputes_are_reported_and_shown(env: ServerEnv) -> None:
     created = await env.begin()
     await env.press(created, "card")
     for button, words in {
@@ -179,7 +179,7 @@ async def test_what_may_become_of_it_afterwards_is_told_and_shown(env: ServerEnv
     assert (await env.stripe.disputes.list_async({"payment_intent": "pi_2"})).data == []
 
 
-async def test_an_unknown_session_has_a_page(env: ServerEnv) -> None:
+async def test_unknown_session_has_error_page(env: ServerEnv) -> None:
     for reply in (
         await env.browser.get("/pay/cs_test_0"),
         await env.browser.post("/pay/cs_test_0/card"),
@@ -188,7 +188,7 @@ async def test_an_unknown_session_has_a_page(env: ServerEnv) -> None:
         assert "We do not know this checkout" in reply.text
 
 
-async def test_a_form_from_elsewhere_pays_nothing(env: ServerEnv) -> None:
+async def test_form_without_valid_csrf_field_pays_nothing(env: ServerEnv) -> None:
     created, other = await env.begin(), await env.begin()
     page = await env.browser.get(f"/pay/{other.id}")
     others_mark = page.text.partition('name="csrf" value="')[2].partition('"')[0]

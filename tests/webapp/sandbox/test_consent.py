@@ -14,7 +14,7 @@ def issuer_of(path: str) -> str | None:
     return next(issuer for prefix, issuer in ISSUERS.items() if path.startswith(prefix))
 
 
-async def test_the_page_says_that_nothing_is_real_who_asks_and_for_what(person: Person):
+async def test_consent_page_says_nothing_is_real_and_shows_client_and_scopes(person: Person):
     page = await person.open(scope="openid email")
     assert page.status_code == 200
     assert "Sandbox: nothing here is real" in page.text
@@ -25,12 +25,12 @@ async def test_the_page_says_that_nothing_is_real_who_asks_and_for_what(person: 
     assert "Hubot" in page.text
 
 
-async def test_a_request_without_scopes_says_so(person: Person):
+async def test_consent_page_without_scopes_says_so(person: Person):
     page = await person.open(GITHUB, scope=None)
     assert "Only see what is public about you" in page.text
 
 
-async def test_the_page_needs_no_script_and_nothing_from_elsewhere(person: Person):
+async def test_consent_page_needs_no_script_and_no_external_resource(person: Person):
     page = await person.open()
     assert "<script" not in page.text
     assert "style=" not in page.text
@@ -42,7 +42,7 @@ async def test_the_page_needs_no_script_and_nothing_from_elsewhere(person: Perso
 
 
 @pytest.mark.parametrize("path", ["/oidc/authorize", "/nothing"])
-async def test_every_page_carries_the_strict_headers(path: str, person: Person):
+async def test_every_page_has_strict_headers(path: str, person: Person):
     page = await person.http.get(path, headers={"accept": "text/html"})
     assert page.status_code in (400, 404)
     assert "Sandbox: nothing here is real" in page.text
@@ -53,7 +53,7 @@ async def test_every_page_carries_the_strict_headers(path: str, person: Person):
 
 
 @PROVIDERS
-async def test_approve_sends_the_browser_back_with_code_state_and_issuer(provider, person: Person):
+async def test_approve_redirects_with_code_state_and_issuer(provider, person: Person):
     got = await person.approve(provider, scope=SCOPES[provider])
     code = got.pop("code")
     expected = {"state": "the-state", "iss": issuer_of(provider.authorize)}
@@ -62,7 +62,7 @@ async def test_approve_sends_the_browser_back_with_code_state_and_issuer(provide
 
 
 @PROVIDERS
-async def test_deny_is_access_denied_with_state_and_issuer(provider, person: Person):
+async def test_deny_redirects_with_access_denied_state_and_issuer(provider, person: Person):
     page = await person.open(provider, scope=SCOPES[provider])
     got = told(await person.press(page, "deny"))
     assert got["error"] == "access_denied"
@@ -71,7 +71,7 @@ async def test_deny_is_access_denied_with_state_and_issuer(provider, person: Per
     assert "code" not in got
 
 
-async def test_the_first_person_is_chosen_and_the_other_can_be(person: Person):
+async def test_first_person_is_preselected_and_other_can_be_chosen(person: Person):
     page = await person.open(GITHUB, scope="repo")
     assert Form(page.text).fields["person"] == "octocat"
     code = told(await person.press(page, person="hubot"))["code"]
@@ -79,13 +79,13 @@ async def test_the_first_person_is_chosen_and_the_other_can_be(person: Person):
     assert (await person.get("/github/api/user", token)).json()["login"] == "hubot"
 
 
-async def test_a_redirect_address_keeps_its_own_query(person: Person):
+async def test_redirect_uri_retains_its_own_query(person: Person):
     page = await person.open(redirect_uri=f"{CALLBACK}?place=1")
     response = await person.press(page)
     assert response.headers["location"].startswith(f"{CALLBACK}?place=1&code=")
 
 
-async def test_a_form_without_its_mark_or_cookie_is_refused(person: Person):
+async def test_form_without_csrf_field_or_cookie_is_refused(person: Person):
     page = await person.open()
     assert (await person.press(page, csrf="0" * 64)).status_code == 403
     person.http.cookies.clear()
@@ -94,7 +94,7 @@ async def test_a_form_without_its_mark_or_cookie_is_refused(person: Person):
     assert "location" not in refused.headers
 
 
-async def test_a_form_for_one_request_is_not_good_for_another(person: Person):
+async def test_csrf_field_of_another_request_is_refused(person: Person):
     small = await person.open(scope="openid")
     great = await person.open(scope="openid email")
     refused = await person.press(great, csrf=Form(small.text).fields["csrf"])
@@ -102,14 +102,14 @@ async def test_a_form_for_one_request_is_not_good_for_another(person: Person):
 
 
 @pytest.mark.parametrize("changes", [{"decision": "perhaps"}, {"person": "nobody"}])
-async def test_a_form_that_is_not_complete_grants_nothing(changes, person: Person):
+async def test_incomplete_form_grants_nothing(changes, person: Person):
     page = await person.open()
     answer = await person.press(page, **{"decision": "approve", **changes})
     assert answer.status_code == 400
     assert "Choose a person" in answer.text
 
 
-async def test_a_form_that_is_no_form_is_a_page_and_no_crash(person: Person):
+async def test_malformed_form_is_refused_with_page(person: Person):
     page = await person.open()
     answer = await person.http.post(Form(page.text).action, content=b"csrf=\xff&csrf=%ff")
     assert answer.status_code == 400
@@ -126,7 +126,7 @@ async def test_a_form_that_is_no_form_is_a_page_and_no_crash(person: Person):
         ({"code_challenge": "short"}, "invalid_request"),
     ],
 )
-async def test_what_is_wrong_goes_back_to_the_client(changes, error, person: Person):
+async def test_invalid_request_is_redirected_with_error_to_client(changes, error, person: Person):
     got = told(await person.open(**changes))
     assert got["error"] == error
     assert got["state"] == "the-state"
@@ -134,7 +134,7 @@ async def test_what_is_wrong_goes_back_to_the_client(changes, error, person: Per
 
 
 @pytest.mark.parametrize("name", ["state", "scope", "code_challenge", "prompt"])
-async def test_a_repeated_parameter_is_invalid(name: str, person: Person):
+async def test_repeated_parameter_is_invalid(name: str, person: Person):
     query = httpx.QueryParams(person.query()).add(name, "again").add(name, "and again")
     got = told(await person.http.get("/oidc/authorize", params=query))
     assert got["error"] == "invalid_request"
@@ -142,7 +142,7 @@ async def test_a_repeated_parameter_is_invalid(name: str, person: Person):
 
 
 @pytest.mark.parametrize("name", ["client_id", "redirect_uri"])
-async def test_a_repeated_client_or_address_is_never_redirected(name: str, person: Person):
+async def test_repeated_client_id_or_redirect_uri_is_never_redirected(name: str, person: Person):
     given = person.query()
     query = httpx.QueryParams(given).add(name, given[name])
     page = await person.http.get("/oidc/authorize", params=query)
@@ -150,13 +150,13 @@ async def test_a_repeated_client_or_address_is_never_redirected(name: str, perso
     assert "location" not in page.headers
 
 
-async def test_an_unknown_client_is_told_here(person: Person):
+async def test_unknown_client_gets_error_page(person: Person):
     page = await person.open(client_id="somebody")
     assert page.status_code == 400
     assert "No application with this client id" in page.text
 
 
-async def test_slack_wants_a_scope_and_shows_the_persons_own_apart(person: Person):
+async def test_slack_needs_scope_and_shows_user_scopes_separately(person: Person):
     assert told(await person.open(SLACK, scope=","))["error"] == "invalid_scope"
     page = await person.open(SLACK, scope="chat:write", user_scope="search:read")
     assert "What it may do in your name" in page.text
@@ -170,16 +170,14 @@ async def test_slack_wants_a_scope_and_shows_the_persons_own_apart(person: Perso
         (SLACK, "chat:write,reminders:write"),
     ],
 )
-async def test_a_scope_that_only_the_real_one_has_is_played_too(
-    provider, scope: str, person: Person
-):
+async def test_scope_of_real_provider_is_accepted(provider, scope: str, person: Person):
     page = await person.open(provider, scope=scope)
     for each in scope.replace(",", " ").split():
         assert f'<code translate="no">{each}</code>' in page.text
     assert (await person.connect(provider, scope=scope))["scope"] == scope
 
 
-async def test_the_issuer_can_be_dropped_or_wrong_once(person: Person):
+async def test_issuer_parameter_can_be_dropped_or_wrong_once(person: Person):
     await person.plan(next="drop-iss")
     await person.plan(next="wrong-iss")
     assert "iss" not in await person.approve()

@@ -30,7 +30,7 @@ async def end(env: ServerEnv) -> str:
     return created.id
 
 
-async def test_an_event_has_stripes_shape_and_signature(env: ServerEnv) -> None:
+async def test_event_has_format_and_signature_of_stripe(env: ServerEnv) -> None:
     await pay(env)
     [request] = env.shop.heard
     assert str(request.url) == f"{SHOP}/webhooks/stripe"
@@ -45,7 +45,7 @@ async def test_an_event_has_stripes_shape_and_signature(env: ServerEnv) -> None:
     assert delivery.sent_at == NOON
 
 
-async def test_another_secret_does_not_fit(env: ServerEnv) -> None:
+async def test_event_does_not_verify_with_other_secret(env: ServerEnv) -> None:
     await pay(env)
     [request] = env.shop.heard
     with pytest.raises(stripe.SignatureVerificationError):
@@ -55,7 +55,7 @@ async def test_another_secret_does_not_fit(env: ServerEnv) -> None:
 
 
 @pytest.mark.parametrize("answer", [500, 302, httpx.ConnectError("nobody there")])
-async def test_what_is_not_taken_is_sent_again_later(answer: Any, env: ServerEnv) -> None:
+async def test_refused_event_is_sent_again_later(answer: Any, env: ServerEnv) -> None:
     env.shop.answers = [answer, answer]
     await pay(env)
     assert len(env.shop.heard) == 3
@@ -63,21 +63,21 @@ async def test_what_is_not_taken_is_sent_again_later(answer: Any, env: ServerEnv
     assert env.shop.pauses == list(RETRY_AFTER_SECONDS[:2])
 
 
-async def test_a_shop_that_never_takes_it_is_left_alone_in_the_end(env: ServerEnv) -> None:
+async def test_event_is_given_up_after_last_retry(env: ServerEnv) -> None:
     env.shop.answers = [500] * 100
     assert (await env.session(await pay(env))).payment_status == "paid"
     assert env.shop.pauses == list(RETRY_AFTER_SECONDS)
     assert len(env.shop.heard) == 1 + len(RETRY_AFTER_SECONDS)
 
 
-async def test_a_broken_way_to_the_shop_does_not_break_the_checkout(env: ServerEnv) -> None:
+async def test_exception_in_delivery_does_not_break_checkout(env: ServerEnv) -> None:
     env.shop.answers = [RuntimeError("a bug of ours")]
     await pay(env)
     await end(env)
     assert env.shop.types == [COMPLETED, ENDED]
 
 
-async def test_a_try_is_signed_when_it_is_sent(env: ServerEnv) -> None:
+async def test_held_event_is_signed_when_sent(env: ServerEnv) -> None:
     await env.control(hold=True)
     await pay(env)
     later = env.clock.tick(hours=1)
@@ -87,7 +87,7 @@ async def test_a_try_is_signed_when_it_is_sent(env: ServerEnv) -> None:
     assert env.shop.events[0].created == int(NOON.timestamp())
 
 
-async def test_duplicates_are_the_same_event(env: ServerEnv) -> None:
+async def test_duplicates_are_same_event(env: ServerEnv) -> None:
     assert await env.control(duplicates=2) == {
         "duplicates": 2,
         "reorder": False,
@@ -103,7 +103,7 @@ async def test_duplicates_are_the_same_event(env: ServerEnv) -> None:
     assert len(env.shop.heard) == 4
 
 
-async def test_reordering_sends_the_next_event_first(env: ServerEnv) -> None:
+async def test_reordering_sends_next_event_first(env: ServerEnv) -> None:
     await env.control(reorder=True)
     await pay(env)
     assert env.shop.heard == []
@@ -111,14 +111,14 @@ async def test_reordering_sends_the_next_event_first(env: ServerEnv) -> None:
     assert env.shop.types == [ENDED, COMPLETED]
 
 
-async def test_the_last_of_a_reordered_row_can_be_released(env: ServerEnv) -> None:
+async def test_last_reordered_event_can_be_released(env: ServerEnv) -> None:
     await env.control(reorder=True)
     await pay(env)
     assert (await env.control(release=True, reorder=False))["held"] == 0
     assert env.shop.types == [COMPLETED]
 
 
-async def test_what_is_held_arrives_when_it_is_released(env: ServerEnv) -> None:
+async def test_held_events_arrive_when_released(env: ServerEnv) -> None:
     await env.control(hold=True)
     await pay(env)
     await end(env)
@@ -131,7 +131,7 @@ async def test_what_is_held_arrives_when_it_is_released(env: ServerEnv) -> None:
     assert env.shop.types == [COMPLETED, ENDED, COMPLETED]
 
 
-async def test_held_and_reordered_is_released_backwards_and_as_often_as_asked(
+async def test_held_and_reordered_events_are_released_backwards_with_duplicates(
     env: ServerEnv,
 ) -> None:
     await env.control(hold=True, reorder=True, duplicates=1)
@@ -141,7 +141,7 @@ async def test_held_and_reordered_is_released_backwards_and_as_often_as_asked(
     assert env.shop.types == [ENDED, ENDED, COMPLETED, COMPLETED]
 
 
-async def test_what_is_dropped_never_arrives(env: ServerEnv) -> None:
+async def test_dropped_event_never_arrives(env: ServerEnv) -> None:
     await env.control(drop=True)
     await pay(env)
     await env.control(drop=False)
@@ -153,7 +153,7 @@ async def test_what_is_dropped_never_arrives(env: ServerEnv) -> None:
     "body",
     [b"", b"[]", b"\xff", b'{"duplicate": 1}', b'{"duplicates": -1}', b'{"hold": "yes"}'],
 )
-async def test_a_wish_that_is_none_changes_nothing(body: bytes, env: ServerEnv) -> None:
+async def test_invalid_control_request_changes_nothing(body: bytes, env: ServerEnv) -> None:
     headers = {"authorization": f"Bearer {KEY}"}
     refused = await env.browser.post("/stripe/control", content=body, headers=headers)
     assert refused.status_code == 400
@@ -167,7 +167,7 @@ async def test_a_wish_that_is_none_changes_nothing(body: bytes, env: ServerEnv) 
     }
 
 
-async def test_an_answer_does_not_wait_for_the_shop_and_a_stop_ends_the_delivery() -> None:
+async def test_response_does_not_wait_for_delivery_and_shutdown_cancels_delivery() -> None:
     stages: list[ServerEnv] = []
     told, given_up = asyncio.Event(), asyncio.Event()
 

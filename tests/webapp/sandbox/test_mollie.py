@@ -70,7 +70,7 @@ def wish(**changes: Any) -> dict[str, Any]:
         ("cancel", f"{WENT_BACK}&cancelled=1", SessionStatus.CLOSED),
     ],
 )
-async def test_a_way_ends_it_once_and_whoever_presses_late_changes_nothing(
+async def test_button_ends_payment_once_and_late_press_changes_nothing(
     button: str, leads: str, verified: SessionStatus, paying: Paying
 ) -> None:
     begun = await paying.begun()
@@ -84,7 +84,7 @@ async def test_a_way_ends_it_once_and_whoever_presses_late_changes_nothing(
     assert ("This is paid" in page.text) is (verified is SessionStatus.PAID)
 
 
-async def test_what_was_left_open_can_be_paid_days_later(paying: Paying) -> None:
+async def test_open_payment_can_be_paid_days_later(paying: Paying) -> None:
     begun = await paying.begun()
     assert await paying.press(begun, "open") == WENT_BACK
     assert await paying.judged(begun) is SessionStatus.OPEN
@@ -96,7 +96,7 @@ async def test_what_was_left_open_can_be_paid_days_later(paying: Paying) -> None
     assert times_told(paying, session_of(begun)) == 1
 
 
-async def test_time_alone_ends_what_nobody_began_to_pay(paying: Paying) -> None:
+async def test_unstarted_payment_expires(paying: Paying) -> None:
     begun = await paying.begun()
     paying.env.clock.tick(minutes=15)
     assert await paying.judged(begun) is SessionStatus.CLOSED
@@ -104,7 +104,7 @@ async def test_time_alone_ends_what_nobody_began_to_pay(paying: Paying) -> None:
     assert times_told(paying, session_of(begun)) == 1
 
 
-async def test_only_a_way_that_allows_it_can_be_cancelled_by_the_shop(paying: Paying) -> None:
+async def test_non_cancelable_payment_cannot_be_cancelled_by_merchant(paying: Paying) -> None:
     begun = await paying.begun()
     with pytest.raises(Failed, match="did not close"):
         await paying.run(paying.gateway.close(begun, session_of(begun)))
@@ -115,7 +115,7 @@ async def test_only_a_way_that_allows_it_can_be_cancelled_by_the_shop(paying: Pa
     assert times_told(paying, session_of(begun)) == 1
 
 
-async def test_two_tabs_with_a_payment_each_are_two_payments(paying: Paying) -> None:
+async def test_two_tabs_with_separate_payments_are_two_payments(paying: Paying) -> None:
     first, second = await paying.begun(number=1), await paying.begun(number=2)
     for begun in (first, second):
         await paying.press(begun, "paid")
@@ -123,14 +123,14 @@ async def test_two_tabs_with_a_payment_each_are_two_payments(paying: Paying) -> 
     assert {hint.session for hint in hints(paying)} == {session_of(first), session_of(second)}
 
 
-async def test_a_payment_is_made_anew_after_an_hour(paying: Paying) -> None:
+async def test_repeated_request_creates_new_payment_after_an_hour(paying: Paying) -> None:
     before = paying.prepared()
     session = await paying.repeated(before)
     paying.env.clock.tick(hours=1)
     assert await paying.repeated(before) != session
 
 
-async def test_what_is_on_its_way_is_not_closed(paying: Paying) -> None:
+async def test_pending_payment_is_not_closed(paying: Paying) -> None:
     begun = await paying.begun()
     await paying.press(begun, "pending")
     assert await paying.judged(begun) is SessionStatus.PENDING
@@ -138,7 +138,7 @@ async def test_what_is_on_its_way_is_not_closed(paying: Paying) -> None:
     assert times_told(paying, session_of(begun)) == 1
 
 
-async def test_giving_money_back_takes_a_day(paying: Paying) -> None:
+async def test_refund_is_pending_for_a_day(paying: Paying) -> None:
     begun, payment = await paying.paid()
     first = await paying.run(paying.gateway.refund(payment, reason="sold out"))
     assert first.status == RefundStatus.PENDING
@@ -148,7 +148,7 @@ async def test_giving_money_back_takes_a_day(paying: Paying) -> None:
     assert times_told(paying, session_of(begun)) == 2
 
 
-async def test_more_can_be_given_back_than_was_paid_by_whoever_does_not_look(
+async def test_sandbox_allows_refunds_above_paid_amount_like_mollie(
     paying: Paying,
 ) -> None:
     begun = await paying.begun()
@@ -162,7 +162,7 @@ async def test_more_can_be_given_back_than_was_paid_by_whoever_does_not_look(
     assert (refused.status_code, refused.json()["field"]) == (422, "amount")
 
 
-async def test_a_bank_takes_it_back_and_may_give_it_again(paying: Paying) -> None:
+async def test_chargeback_fails_payment_and_won_dispute_restores_payment(paying: Paying) -> None:
     begun, payment = await paying.paid()
     now = paying.env.clock()
     await paying.press(begun, "chargeback")
@@ -178,7 +178,7 @@ async def test_a_bank_takes_it_back_and_may_give_it_again(paying: Paying) -> Non
     assert times_told(paying, session_of(begun)) == 3
 
 
-async def test_who_has_another_key_is_told_nothing(paying: Paying) -> None:
+async def test_request_with_other_key_is_refused(paying: Paying) -> None:
     seller = replace(paying.env.settings.mollie(), key="test_another")
     stranger = replace(paying, gateway=MollieGateway(seller), secret="test_another")
     with pytest.raises(Failed, match="HTTP 401"):
@@ -201,7 +201,7 @@ async def test_who_has_another_key_is_told_nothing(paying: Paying) -> None:
         ({"description": ""}, None),
     ],
 )
-async def test_a_payment_that_cannot_be_is_refused(
+async def test_invalid_payment_is_refused(
     changes: dict[str, Any], field: str | None, paying: Paying
 ) -> None:
     refused = await call(paying, "payments", wish(**changes))
@@ -209,11 +209,11 @@ async def test_a_payment_that_cannot_be_is_refused(
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"id=tr_1"])
-async def test_a_body_that_is_no_json_is_refused(body: bytes, paying: Paying) -> None:
+async def test_body_which_is_no_json_is_refused(body: bytes, paying: Paying) -> None:
     assert (await call(paying, "payments", body)).status_code == 400
 
 
-async def test_what_was_not_paid_is_not_given_back(paying: Paying) -> None:
+async def test_unpaid_payment_cannot_be_refunded(paying: Paying) -> None:
     begun = await paying.begun()
     amount = {"amount": {"currency": "EUR", "value": "9.00"}}
     assert (await call(paying, f"payments/{session_of(begun)}/refunds", amount)).status_code == 422
@@ -225,7 +225,7 @@ async def test_what_was_not_paid_is_not_given_back(paying: Paying) -> None:
 
 
 @pytest.mark.parametrize("limit", ["0", "251", "many"])
-async def test_a_list_has_an_end(limit: str, paying: Paying) -> None:
+async def test_invalid_list_limit_is_refused(limit: str, paying: Paying) -> None:
     begun = await paying.begun()
     headers = {"authorization": f"Bearer {paying.secret}"}
     path = f"/mollie/v2/payments/{session_of(begun)}/refunds"
@@ -235,14 +235,14 @@ async def test_a_list_has_an_end(limit: str, paying: Paying) -> None:
     assert listed.json()["count"] == 0
 
 
-async def test_one_key_is_for_one_request(paying: Paying) -> None:
+async def test_idempotency_key_is_valid_for_single_request(paying: Paying) -> None:
     first = await call(paying, "payments", wish(), key="1")
     assert (await call(paying, "payments", wish(), key="1")).json() == first.json()
     refused = await call(paying, "payments", wish(description="Tea"), key="1")
     assert refused.status_code == 422
 
 
-async def test_a_payment_without_a_webhook_tells_nobody(paying: Paying) -> None:
+async def test_payment_without_webhook_sends_no_event(paying: Paying) -> None:
     made = (await call(paying, "payments", wish())).json()
     await paying.env.press_at(made["id"], "paid")
     assert paying.env.shop.heard == []

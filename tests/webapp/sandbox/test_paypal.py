@@ -76,7 +76,7 @@ async def call(
     return await browser.post(f"/paypal/{path}", content=content, headers=headers)
 
 
-async def test_what_the_person_approves_is_taken_once_and_by_us(paying: Paying) -> None:
+async def test_approved_order_is_captured_once_by_gateway(paying: Paying) -> None:
     begun = await paying.begun()
     back = await paying.press(begun, "balance")
     assert back.startswith(f"{WENT_BACK}&")
@@ -93,7 +93,7 @@ async def test_what_the_person_approves_is_taken_once_and_by_us(paying: Paying) 
     assert named == [(kind, ID, session_of(begun)) for kind in (APPROVED, CAPTURED)]
 
 
-async def test_a_second_tab_approves_nothing_and_a_second_capture_takes_nothing(
+async def test_second_tab_cannot_approve_and_second_capture_is_refused(
     paying: Paying,
 ) -> None:
     begun = await paying.begun()
@@ -109,7 +109,7 @@ async def test_a_second_tab_approves_nothing_and_a_second_capture_takes_nothing(
     assert await types(paying) == [APPROVED, CAPTURED]
 
 
-async def test_a_second_order_for_the_question_is_not_paid_too(paying: Paying) -> None:
+async def test_second_order_for_same_question_is_not_captured(paying: Paying) -> None:
     first, second = await paying.begun(number=1), await paying.begun(number=2)
     assert session_of(first) != session_of(second)
     for begun in (first, second):
@@ -121,7 +121,7 @@ async def test_a_second_order_for_the_question_is_not_paid_too(paying: Paying) -
         await paying.begun(number=3)
 
 
-async def test_a_repeated_request_is_told_how_the_order_stands_by_then(paying: Paying) -> None:
+async def test_repeated_request_returns_current_state_of_order(paying: Paying) -> None:
     begun = await paying.begun()
     await paying.press(begun, "balance")
     await paying.judged(begun)
@@ -130,7 +130,7 @@ async def test_a_repeated_request_is_told_how_the_order_stands_by_then(paying: P
     assert (kept.session, kept.url) == (session_of(begun), None)
 
 
-async def test_a_key_is_forgotten_after_six_hours_and_the_order_after_three(
+async def test_order_expires_after_three_hours_and_request_id_after_six(
     paying: Paying,
 ) -> None:
     begun, before = await paying.begun(), paying.prepared()
@@ -145,7 +145,7 @@ async def test_a_key_is_forgotten_after_six_hours_and_the_order_after_three(
     assert await paying.repeated(paying.prepared()) != session_of(begun)
 
 
-async def test_an_order_that_is_not_there_while_it_could_be_is_not_closed(paying: Paying) -> None:
+async def test_order_unknown_to_another_account_is_not_reported_as_closed(paying: Paying) -> None:
     begun = await paying.begun()
     async with checkout_env() as elsewhere, elsewhere.client() as client:
         settings = replace(paying.env.settings.paypal(), client_id=elsewhere.settings.client_id)
@@ -159,7 +159,7 @@ async def test_an_order_that_is_not_there_while_it_could_be_is_not_closed(paying
             await other.fetched(begun)
 
 
-async def test_a_capture_that_got_a_500_is_tried_again(paying: Paying) -> None:
+async def test_capture_which_got_500_is_retried(paying: Paying) -> None:
     begun = await paying.begun()
     await paying.press(begun, "balance")
     await paying.control(next="500")
@@ -167,7 +167,7 @@ async def test_a_capture_that_got_a_500_is_tried_again(paying: Paying) -> None:
     assert await paying.judged(begun) is SessionStatus.PAID
 
 
-async def test_money_whose_capture_was_not_answered_is_found_and_not_taken_twice(
+async def test_capture_with_lost_response_is_found_and_not_repeated(
     paying: Paying,
 ) -> None:
     begun = await paying.begun()
@@ -177,7 +177,7 @@ async def test_money_whose_capture_was_not_answered_is_found_and_not_taken_twice
     assert await types(paying) == [APPROVED, CAPTURED]
 
 
-async def test_after_a_decline_another_way_can_be_chosen(paying: Paying) -> None:
+async def test_another_payment_method_can_be_chosen_after_decline(paying: Paying) -> None:
     begun = await paying.begun()
     await paying.press(begun, "declined")
     declined = await paying.collected(begun)
@@ -190,7 +190,9 @@ async def test_after_a_decline_another_way_can_be_chosen(paying: Paying) -> None
 @pytest.mark.parametrize(
     ("button", "event"), [("arrive", CAPTURED), ("fail", "PAYMENT.CAPTURE.DENIED")]
 )
-async def test_money_that_comes_later_is_told_of(button: str, event: str, paying: Paying) -> None:
+async def test_later_result_of_pending_capture_sends_event(
+    button: str, event: str, paying: Paying
+) -> None:
     begun = await paying.begun()
     await paying.press(begun, "bank")
     await paying.collected(begun)
@@ -198,7 +200,7 @@ async def test_money_that_comes_later_is_told_of(button: str, event: str, paying
     assert await types(paying) == [APPROVED, "PAYMENT.CAPTURE.PENDING", event]
 
 
-async def test_nothing_is_taken_that_nobody_approved(paying: Paying) -> None:
+async def test_unapproved_order_cannot_be_captured(paying: Paying) -> None:
     begun = await paying.begun()
     assert await paying.press(begun, "cancel") == (
         f"{WENT_BACK}&cancelled=1&token={session_of(begun)}"
@@ -209,7 +211,7 @@ async def test_nothing_is_taken_that_nobody_approved(paying: Paying) -> None:
     assert await paying.run(paying.gateway.close(begun, session_of(begun)))
 
 
-async def test_a_refund_by_hand_names_its_capture_by_a_link_alone(paying: Paying) -> None:
+async def test_event_of_manual_refund_names_capture_only_in_link(paying: Paying) -> None:
     begun, payment = await paying.paid()
     await paying.press(begun, "part")
     await paying.run(paying.gateway.refund(payment, reason=None))
@@ -221,7 +223,7 @@ async def test_a_refund_by_hand_names_its_capture_by_a_link_alone(paying: Paying
     assert await traced(paying, by_hand) == ID
 
 
-async def test_what_was_given_back_by_hand_is_the_refund(paying: Paying) -> None:
+async def test_manual_refunds_count_as_refund(paying: Paying) -> None:
     _, payment = await paying.paid()
     for _ in range(2):
         await call(
@@ -233,7 +235,7 @@ async def test_what_was_given_back_by_hand_is_the_refund(paying: Paying) -> None
     assert (standing.price, standing.status) == (NINE, RefundStatus.SUCCEEDED)
 
 
-async def test_a_lost_dispute_takes_the_money(paying: Paying) -> None:
+async def test_lost_dispute_fails_payment(paying: Paying) -> None:
     begun, payment = await paying.paid()
     await paying.press(begun, "reverse")
     assert (await paying.fetched(begun)).charged_back == 900
@@ -250,7 +252,7 @@ async def test_a_lost_dispute_takes_the_money(paying: Paying) -> None:
         await paying.run(paying.gateway.refund(payment, reason=None))
 
 
-async def test_an_old_token_is_replaced_and_a_wrong_secret_gets_none(paying: Paying) -> None:
+async def test_expired_token_is_replaced_and_wrong_secret_is_refused(paying: Paying) -> None:
     begun = await paying.begun()
     await paying.press(begun, "balance")
     assert await paying.judged(begun) is SessionStatus.PAID
@@ -277,7 +279,7 @@ async def test_an_old_token_is_replaced_and_a_wrong_secret_gets_none(paying: Pay
         b'{"intent": "CAPTURE", "purchase_units": [], "payment_source": {}}',
     ],
 )
-async def test_an_order_that_is_none_is_refused(body: bytes, paying: Paying) -> None:
+async def test_invalid_order_is_refused(body: bytes, paying: Paying) -> None:
     refused = await call(paying, "v2/checkout/orders", body)
     assert (refused.status_code, refused.json()["name"]) == (400, "INVALID_REQUEST")
 
@@ -293,7 +295,7 @@ async def test_an_order_that_is_none_is_refused(body: bytes, paying: Paying) -> 
         ({"currency_code": "USD", "value": "1.00"}, "REFUND_CAPTURE_CURRENCY_MISMATCH"),
     ],
 )
-async def test_an_amount_that_cannot_be_is_refused(
+async def test_invalid_refund_amount_is_refused(
     amount: dict[str, str], issue: str, paying: Paying
 ) -> None:
     begun, payment = await paying.paid()
@@ -303,7 +305,7 @@ async def test_an_amount_that_cannot_be_is_refused(
     assert (await paying.fetched(begun)).refunded == 0
 
 
-async def test_nothing_is_given_back_before_it_came(paying: Paying) -> None:
+async def test_pending_or_unknown_capture_cannot_be_refunded(paying: Paying) -> None:
     begun = await paying.begun()
     await paying.press(begun, "bank")
     await paying.collected(begun)
@@ -314,7 +316,7 @@ async def test_nothing_is_given_back_before_it_came(paying: Paying) -> None:
     assert await traced(paying, nobodys) is None
 
 
-async def test_one_id_is_for_one_request(paying: Paying) -> None:
+async def test_request_id_is_valid_for_single_request(paying: Paying) -> None:
     begun = await paying.begun()
     path = f"v2/checkout/orders/{session_of(begun)}/capture"
     await paying.press(begun, "balance")
@@ -325,7 +327,7 @@ async def test_one_id_is_for_one_request(paying: Paying) -> None:
     assert (await call(paying, path, {}, key="x" * 109)).status_code == 400
 
 
-async def test_another_root_or_another_webhook_vouches_for_nothing(paying: Paying) -> None:
+async def test_event_does_not_verify_with_other_root_or_webhook_id(paying: Paying) -> None:
     begun = await paying.begun()
     await paying.press(begun, "balance")
     [heard] = paying.env.shop.heard

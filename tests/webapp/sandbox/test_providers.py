@@ -14,7 +14,7 @@ BOTH = pytest.mark.parametrize("paying", ["mollie", "paypal"], indirect=True)
 
 
 @BOTH
-async def test_the_page_is_the_sandboxs_and_says_that_nothing_is_real(paying: Paying) -> None:
+async def test_page_is_on_sandbox_and_says_nothing_is_real(paying: Paying) -> None:
     begun = await paying.begun()
     assert page_of(begun) == f"{paying.env.settings.url}/pay/{session_of(begun)}"
     page = await paying.page(begun)
@@ -38,14 +38,14 @@ async def test_the_page_is_the_sandboxs_and_says_that_nothing_is_real(paying: Pa
     ],
     indirect=["paying"],
 )
-async def test_an_amount_comes_back_as_it_was_sent(price: Money, paying: Paying) -> None:
+async def test_amount_is_returned_as_sent(price: Money, paying: Paying) -> None:
     begun = await paying.begun(paying.asked(price))
     await paying.press(begun, paying.pays)
     assert await paying.judged(begun) is SessionStatus.PAID
 
 
 @BOTH
-async def test_a_lost_reply_leaves_one_session_that_is_found_again(paying: Paying) -> None:
+async def test_lost_reply_leaves_single_session_which_is_found_again(paying: Paying) -> None:
     await paying.control(next="lost")
     with pytest.raises(Failed, match="HTTP 504"):
         await paying.begun()
@@ -57,7 +57,7 @@ async def test_a_lost_reply_leaves_one_session_that_is_found_again(paying: Payin
 
 
 @BOTH
-async def test_a_500_does_nothing_and_the_next_try_works(paying: Paying) -> None:
+async def test_failed_request_does_nothing_and_retry_works(paying: Paying) -> None:
     await paying.control(next="500")
     with pytest.raises(Failed, match="HTTP 500"):
         await paying.begun()
@@ -70,7 +70,7 @@ async def test_a_500_does_nothing_and_the_next_try_works(paying: Paying) -> None
 @pytest.mark.parametrize(
     ("button", "verified"), [("arrive", SessionStatus.PAID), ("fail", SessionStatus.FAILED)]
 )
-async def test_money_that_comes_later_is_awaited(
+async def test_pending_payment_is_reported_until_result_arrives(
     button: str, verified: SessionStatus, paying: Paying
 ) -> None:
     begun = await paying.begun()
@@ -85,7 +85,7 @@ async def test_money_that_comes_later_is_awaited(
 
 
 @BOTH
-async def test_after_a_part_by_hand_the_rest_is_given_back(paying: Paying) -> None:
+async def test_refund_after_manual_partial_refund_refunds_rest(paying: Paying) -> None:
     begun, payment = await paying.paid()
     told = len(paying.env.shop.heard)
     await paying.press(begun, "part")
@@ -97,7 +97,7 @@ async def test_after_a_part_by_hand_the_rest_is_given_back(paying: Paying) -> No
 
 
 @BOTH
-async def test_money_is_given_back_once_also_when_the_answer_is_lost(paying: Paying) -> None:
+async def test_refund_with_lost_response_is_made_once(paying: Paying) -> None:
     begun, payment = await paying.paid()
     told = len(paying.env.shop.heard)
     await paying.control(next="lost")
@@ -117,7 +117,7 @@ async def test_money_is_given_back_once_also_when_the_answer_is_lost(paying: Pay
     ],
     indirect=["paying"],
 )
-async def test_what_the_framework_refuses_is_said_as_the_provider_says_it(
+async def test_framework_errors_have_format_of_provider(
     path: str, said: str, paying: Paying
 ) -> None:
     refused = await paying.env.browser.post(f"/{path}", content=b"a" * 100_000)
@@ -126,7 +126,7 @@ async def test_what_the_framework_refuses_is_said_as_the_provider_says_it(
 
 
 @BOTH
-async def test_events_arrive_as_badly_as_a_test_asks_for(paying: Paying) -> None:
+async def test_events_are_held_duplicated_and_dropped_on_request(paying: Paying) -> None:
     await paying.control(hold=True, duplicates=2)
     begun = await paying.begun()
     await paying.press(begun, paying.pays)

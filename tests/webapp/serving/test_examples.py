@@ -15,7 +15,7 @@ REVISIONS = ("legacy", "2026-07-28")
 
 
 @pytest.mark.parametrize("server", ["low_level:server", "made:create_server"])
-async def test_it_is_served_over_http(tmp_path, server):
+async def test_example_is_served_over_http(tmp_path, server):
     async with serving(server, home=tmp_path, cwd=EXAMPLES) as served:
         for revision in REVISIONS:
             async with client_of(served.url, revision) as (client, person):
@@ -25,7 +25,7 @@ async def test_it_is_served_over_http(tmp_path, server):
 
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize("server", ["low_level:server", "made:create_server"])
-async def test_it_is_served_on_stdin_and_stdout(tmp_path, free_port, server, revision):
+async def test_example_is_served_on_stdio(tmp_path, free_port, server, revision):
     shutil.copy(EXAMPLES / f"{server.partition(':')[0]}.py", tmp_path)
     async with started_by_client(
         *elicit_stdio(server, "--port", str(free_port)), revision=revision, home=tmp_path
@@ -34,7 +34,7 @@ async def test_it_is_served_on_stdin_and_stdout(tmp_path, free_port, server, rev
     assert "No provider of accounts or payments is set up; --sandbox plays them." in said.text()
 
 
-async def test_on_stdin_and_stdout_each_process_has_a_sandbox_of_its_own(tmp_path, free_port):
+async def test_stdio_processes_have_separate_sandboxes(tmp_path, free_port):
     (tmp_path / "tools.py").write_text(
         "from mcp.server.mcpserver import MCPServer\n"
         "from flows import Money, elicit\nfrom flows.providers import github\n"

@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("attribute", "name"),
     [("plain", "plain"), ("later", "later"), ("Shop", "a class"), ("shop", "shop")],
 )
-def test_a_server_or_whatever_makes_it_without_arguments_is_served(folder, attribute, name):
+def test_server_or_factory_without_arguments_is_loaded(folder, attribute, name):
     server = load(f"factories:{attribute}", run=asyncio.run)
     assert server.name == name
     assert place_of(f"factories:{attribute}") == f"{folder / 'factories.py'}:{attribute}"
@@ -62,7 +62,7 @@ def test_a_server_or_whatever_makes_it_without_arguments_is_served(folder, attri
         ("mcp", "has no attribute 'mcp'. Perhaps factories:shop is meant."),
     ],
 )
-def test_what_makes_no_server_is_refused_in_a_sentence(folder, attribute, says):
+def test_attribute_which_makes_no_server_is_refused_with_reason(folder, attribute, says):
     with pytest.raises(CommandRefused) as refused:
         load(f"factories:{attribute}", run=asyncio.run)
     assert says.format(folder=folder) in str(refused.value)
@@ -78,7 +78,7 @@ def test_what_makes_no_server_is_refused_in_a_sentence(folder, attribute, says):
         ("def broken(:", "as in file:mcp (no"),
     ],
 )
-def test_a_path_is_answered_with_the_line_for_that_very_file(folder, text, meant):
+def test_path_is_refused_with_right_module_and_attribute(folder, text, meant):
     (folder / "file.py").write_text(f"{text}\n")
     with pytest.raises(ImportError) as wrong:
         find_server("./file.py")
@@ -86,21 +86,21 @@ def test_a_path_is_answered_with_the_line_for_that_very_file(folder, text, meant
     assert "file" not in sys.modules
 
 
-def test_who_has_no_fastmcp_is_told_how_to_install_it(folder):
+def test_missing_fastmcp_error_says_how_to_install(folder):
     (folder / "fast.py").write_text("raise ModuleNotFoundError('as without it', name='fastmcp')\n")
     with pytest.raises(ImportError) as wrong:
         find_server("fast:mcp")
     assert str(wrong.value).endswith("Install it with: pip install 'elicit-url[fastmcp]'")
 
 
-def test_a_path_elsewhere_is_answered_with_its_folder_too(folder):
+def test_path_in_other_folder_is_refused_with_folder(folder):
     (folder / "file.py").write_text("tools = MCPServer('x')\n")
     with pytest.raises(ImportError) as wrong:
         find_server(f"{folder}/file.py")
     assert str(wrong.value).endswith(f"as in file:tools (no path, no .py), in its folder {folder}.")
 
 
-async def test_elicit_serve_says_the_line_for_a_path(tmp_path):
+async def test_elicit_serve_with_path_suggests_module_and_attribute(tmp_path):
     (tmp_path / "shop.py").write_text("tools = MCPServer('x')\n")
     end = await called("serve", "shop.py", "--port", "0", home=tmp_path)
     assert (end.status, end.out) == (1, "")

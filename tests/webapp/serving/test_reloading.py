@@ -29,7 +29,7 @@ async def keep() -> str:
 """
 
 
-async def test_a_call_that_waits_while_a_file_changes_goes_on_in_the_new_code(tmp_path):
+async def test_call_waiting_while_file_changes_continues_in_new_code(tmp_path):
     tools = tmp_path / "tools.py"
     tools.write_text(TOOLS.format(answer="old code"))
     links = asyncio.Queue[str]()
@@ -55,7 +55,7 @@ async def test_a_call_that_waits_while_a_file_changes_goes_on_in_the_new_code(tm
             assert text_of(await again) == "new code"
 
 
-async def test_a_file_that_does_not_parse_is_waited_for(tmp_path):
+async def test_server_with_syntax_error_waits_for_file_change(tmp_path):
     tools = tmp_path / "tools.py"
     tools.write_text("def broken(:")
     process = await start("serve", "tools:mcp", "--reload", "--port", "0", home=tmp_path)
@@ -67,7 +67,7 @@ async def test_a_file_that_does_not_parse_is_waited_for(tmp_path):
     assert (await ended(process)).status == 0
 
 
-async def test_what_no_change_of_a_file_mends_ends_it(tmp_path):
+async def test_error_which_no_file_change_can_fix_ends_reloading_server(tmp_path):
     end = await called(
         *("serve", "--reload", "--port", "0"), home=tmp_path, extra={"ELICIT_STORE": "memory:"}
     )
@@ -75,7 +75,7 @@ async def test_what_no_change_of_a_file_mends_ends_it(tmp_path):
     assert end.err.startswith("elicit: ELICIT_STORE: with --reload, memory: loses its data")
 
 
-def test_the_authors_files_alone_are_looked_at(tmp_path):
+def test_files_of_author_are_watched_and_others_ignored(tmp_path):
     mine = {"a.py", "pages/b.html", "elicit.toml"}
     others = {"notes.txt", ".git/c.py", "venv/lib/d.py", "node_modules/e.py"}
     for name in mine | others:

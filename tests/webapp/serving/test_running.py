@@ -47,7 +47,7 @@ async def run(*arguments: str, home: Path, **extra: str) -> Ended:
 
 
 @pytest.mark.parametrize("library", ["mcp", "fastmcp"])
-async def test_over_http_a_tool_awaits_a_person_on_its_own_port(tmp_path, free_port, library):
+async def test_tool_awaits_person_on_own_port_over_http(tmp_path, free_port, library):
     async with running(*over_http(library, free_port), home=tmp_path) as program:
         assert program.url == f"http://127.0.0.1:{free_port}"
         for revision in ("legacy", "2026-07-28"):
@@ -64,9 +64,7 @@ async def test_over_http_a_tool_awaits_a_person_on_its_own_port(tmp_path, free_p
 
 @pytest.mark.parametrize("revision", ["legacy", "2026-07-28"])
 @pytest.mark.parametrize("library", ["mcp", "fastmcp"])
-async def test_over_stdio_the_pages_are_on_a_port_of_this_machine(
-    tmp_path, free_port, library, revision
-):
+async def test_pages_are_served_on_local_port_over_stdio(tmp_path, free_port, library, revision):
     url = f"http://127.0.0.1:{free_port}"
     async with started_by_client(
         *over_stdio(library), revision=revision, home=tmp_path, extra={"ELICIT_URL": url}
@@ -76,7 +74,7 @@ async def test_over_stdio_the_pages_are_on_a_port_of_this_machine(
     assert f"The pages at {url} are served by this process." in said.text()
 
 
-async def test_whatever_is_printed_while_it_runs_stays_out_of_the_protocol(tmp_path, free_port):
+async def test_printed_text_stays_out_of_stdio_protocol(tmp_path, free_port):
     (tmp_path / "prints.py").write_text(
         "import os\nfrom mcp.server.mcpserver import MCPServer\nfrom webapp import add_pages\n"
         "mcp = MCPServer('prints')\nadd_pages(mcp)\n"
@@ -95,7 +93,7 @@ async def test_whatever_is_printed_while_it_runs_stays_out_of_the_protocol(tmp_p
     assert "afterwards" not in said.text()
 
 
-async def test_it_is_the_same_server_to_a_store_as_under_elicit_serve(tmp_path, free_port):
+async def test_store_treats_own_run_like_elicit_serve(tmp_path, free_port):
     async with running(*over_http("mcp", free_port), home=tmp_path):
         pass
     async with serving("runs_itself:mcp", home=tmp_path, cwd=HOUSE / "examples") as server:
@@ -118,7 +116,7 @@ CANNOT_BE: tuple[tuple[str, dict[str, str], dict[str, str], str], ...] = (
 )
 
 
-async def test_what_cannot_be_ends_run_with_a_sentence(tmp_path):
+async def test_unsupported_configuration_ends_run_with_reason(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import os, sys, traceback\n"
         "from mcp.server.mcpserver import MCPServer\nfrom webapp import add_pages\n"
@@ -137,7 +135,7 @@ async def test_what_cannot_be_ends_run_with_a_sentence(tmp_path):
         assert says in sentence
 
 
-async def test_a_port_that_is_taken_is_said_with_where_it_was_chosen(tmp_path):
+async def test_port_in_use_error_names_setting(tmp_path):
     with bound("127.0.0.1") as holder:
         holder.listen()
         port = holder.getsockname()[1]
@@ -146,7 +144,7 @@ async def test_a_port_that_is_taken_is_said_with_where_it_was_chosen(tmp_path):
     assert end.err.rstrip().endswith("choose another with port= of run().")
 
 
-def test_what_cannot_have_pages_is_told_the_way_that_can():
+def test_unsupported_server_error_names_alternative():
     with pytest.raises(TypeError, match="elicit stdio"):
         add_pages(Server("low"))
     with pytest.raises(TypeError, match=r"webapp\.create_app"):
@@ -155,7 +153,7 @@ def test_what_cannot_have_pages_is_told_the_way_that_can():
         add_pages(MCPServer())
 
 
-async def test_it_may_run_beside_other_work_of_the_authors(tmp_path, free_port):
+async def test_server_can_run_next_to_other_tasks_of_author(tmp_path, free_port):
     (tmp_path / "beside.py").write_text(
         "import asyncio\nfrom mcp.server.mcpserver import MCPServer\nfrom webapp import add_pages\n"
         "mcp = MCPServer('beside')\nadd_pages(mcp)\n"

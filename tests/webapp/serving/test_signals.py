@@ -83,7 +83,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_each_signal_that_would_end_a_process_lets_it_end_in_its_own_time(number):
+async def test_every_termination_signal_allows_graceful_exit(number):
     process = await start(sys.executable, "-c", STOPPED, name="stopped", cwd=HOUSE)
     assert process.stdout is not None
     async with asyncio.timeout(300):
@@ -93,7 +93,7 @@ async def test_each_signal_that_would_end_a_process_lets_it_end_in_its_own_time(
     assert (end.status, end.out) == (0, "told\n")
 
 
-async def test_a_server_that_is_told_to_end_while_its_first_worker_is_started_ends(program):
+async def test_server_stopped_while_first_worker_starts_exits(program):
     async with one_worker(program) as (workers, running, _):
         await until(lambda: len(processes_of(program)) == 1)
         workers.stop()
@@ -101,7 +101,7 @@ async def test_a_server_that_is_told_to_end_while_its_first_worker_is_started_en
     assert processes_of(program) == []
 
 
-async def test_a_server_that_is_told_to_end_while_a_new_worker_is_started_ends(program):
+async def test_server_stopped_while_new_worker_starts_exits(program):
     async with one_worker(program) as (workers, running, serves):
         await serves.wait()
         workers.start_anew()
@@ -111,7 +111,7 @@ async def test_a_server_that_is_told_to_end_while_a_new_worker_is_started_ends(p
     assert processes_of(program) == []
 
 
-async def test_a_server_that_is_told_to_end_while_a_dead_worker_is_replaced_ends(program):
+async def test_server_stopped_while_dead_worker_is_replaced_exits(program):
     async with one_worker(program) as (workers, running, serves):
         await serves.wait()
         (dies,) = processes_of(program)
@@ -122,7 +122,7 @@ async def test_a_server_that_is_told_to_end_while_a_dead_worker_is_replaced_ends
     assert processes_of(program) == []
 
 
-async def test_a_new_worker_that_the_system_cannot_start_leaves_the_old_one_at_it(program, capfd):
+async def test_new_worker_which_cannot_start_leaves_old_worker_serving(program, capfd):
     async with one_worker(program) as (workers, running, serves):
         await serves.wait()
         before = processes_of(program)
@@ -134,7 +134,7 @@ async def test_a_new_worker_that_the_system_cannot_start_leaves_the_old_one_at_i
     assert running.result() == 0
 
 
-async def test_a_worker_that_the_system_cannot_start_is_started_when_it_can(program, capfd):
+async def test_worker_which_cannot_start_is_started_later(program, capfd):
     async with one_worker(program) as (workers, running, serves):
         await serves.wait()
         text = program.read_text()
@@ -151,7 +151,7 @@ async def test_a_worker_that_the_system_cannot_start_is_started_when_it_can(prog
     assert running.result() == 0
 
 
-async def test_a_server_whose_workers_cannot_be_started_ends_and_says_why(program, capfd):
+async def test_server_whose_workers_cannot_start_exits_with_reason(program, capfd):
     program.unlink()
     async with one_worker(program) as (_, running, _):
         pass

@@ -93,7 +93,7 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-async def test_every_kind_goes_through_whichever_worker_a_request_comes_to(home):
+async def test_every_kind_of_question_works_with_requests_to_any_worker(home):
     async with (
         serving("tools:mcp", "--workers", "2", "--sandbox", home=home) as server,
         httpx.AsyncClient() as browser,
@@ -126,7 +126,7 @@ async def all_are_counted_as_one(server: Server) -> None:
         assert sum(map(int, counts)) == tries, page
 
 
-async def test_workers_are_counted_as_one_and_when_they_die_the_same_call_goes_on(home):
+async def test_workers_are_counted_together_and_call_continues_after_they_die(home):
     links = asyncio.Queue[str]()
 
     async def show(_: object, params: Any) -> ElicitResult:
@@ -158,7 +158,7 @@ async def test_workers_are_counted_as_one_and_when_they_die_the_same_call_goes_o
         assert error_of(server.process).count("was killed by signal 9; another takes its") == 2
 
 
-async def test_new_code_that_starts_replaces_the_workers_one_by_one_and_broken_code_does_not(home):
+async def test_new_code_replaces_workers_one_by_one_and_broken_code_does_not(home):
     async with serving("tools:mcp", "--workers", "2", home=home) as server:
         before = await pids_of(server, are=are_two)
         (home / "tools.py").write_text("def broken(:")
@@ -184,7 +184,7 @@ async def test_new_code_that_starts_replaces_the_workers_one_by_one_and_broken_c
             assert text_of(await client.call_tool("keep", {})) == "new code kept 4 letters"
 
 
-async def test_a_worker_that_dies_at_once_again_and_again_ends_the_server(home):
+async def test_worker_which_dies_repeatedly_at_startup_ends_server(home):
     async with serving("tools:mcp", "--workers", "2", home=home) as server:
         while server.process.returncode is None:
             async with httpx.AsyncClient() as browser:
@@ -195,7 +195,7 @@ async def test_a_worker_that_dies_at_once_again_and_again_ends_the_server(home):
     assert "a worker died 5 times, each time at once, so the server ends" in end.err
 
 
-async def test_workers_whose_parent_was_killed_end_too(home):
+async def test_workers_exit_when_parent_is_killed(home):
     async with serving("tools:mcp", "--workers", "2", home=home) as server:
         workers = await pids_of(server, are=are_two)
         server.process.kill()
@@ -205,7 +205,7 @@ async def test_workers_whose_parent_was_killed_end_too(home):
                 await asyncio.sleep(0)
 
 
-async def test_what_is_wrong_from_the_start_is_said_once(home):
+async def test_startup_error_is_printed_once(home):
     (home / "tools.py").write_text("def broken(:")
     end = await run("serve", "tools:mcp", "--workers", "3", "--port", "0", home=home)
     assert end.status == 1

@@ -29,7 +29,7 @@ def problems_of(text: str) -> list[str]:
     return refused.value.problems
 
 
-def test_each_way_to_name_somebody_is_read() -> None:
+def test_every_form_of_approver_is_read() -> None:
     (finance,) = read_declarations(FINANCE, source="elicit.toml").approvers
     assert finance == Approver(
         name="finance",
@@ -42,7 +42,7 @@ def test_each_way_to_name_somebody_is_read() -> None:
 
 
 @pytest.mark.parametrize("claim", ["email", "Email", "preferred_username", "name", "upn", "scope"])
-def test_nobody_becomes_an_approver_by_what_they_can_change_themselves(claim: str) -> None:
+def test_claim_editable_by_user_cannot_define_approver(claim: str) -> None:
     (problem,) = problems_of(f'[approvers.finance]\nclaims = {{ {claim} = ["x"] }}')
     assert problem.startswith(f"approvers.finance.claims.{claim}: people can change this claim")
 
@@ -63,11 +63,11 @@ def test_nobody_becomes_an_approver_by_what_they_can_change_themselves(claim: st
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(text: str, problem: str) -> None:
+def test_mistake_is_reported_with_location(text: str, problem: str) -> None:
     assert any(each.startswith(problem) for each in problems_of(text))
 
 
-def test_people_of_an_issuer_need_one(tmp_path: Path) -> None:
+def test_approvers_of_issuer_need_issuer_setting(tmp_path: Path) -> None:
     file = tmp_path / "elicit.toml"
     file.write_text(FINANCE, "utf-8")
     environment = {**PUBLIC, "ELICIT_CONFIG": str(file)}

@@ -87,7 +87,7 @@ def problems_of(text: str) -> list[str]:
         ("rotates = truth", 4),
     ],
 )
-def test_a_mistake_is_told_with_its_line(wrong: str, line: int) -> None:
+def test_mistake_is_reported_with_line(wrong: str, line: int) -> None:
     # finding: XA11
     text = f"# {'x' * 20}\n{SMALL}{wrong if '=' in wrong or '[' in wrong else wrong + ' = 1'}\n"
     with pytest.raises(BadDeclaration) as bad:
@@ -103,12 +103,12 @@ def test_a_mistake_is_told_with_its_line(wrong: str, line: int) -> None:
         ("[approvers.finance]\nsubject = ['x']\n", "subjects"),
     ],
 )
-def test_unknown_key_is_told_the_nearest(text: str, near: str) -> None:
+def test_unknown_key_error_suggests_nearest_key(text: str, near: str) -> None:
     # finding: XA12
     assert any(f"Perhaps {near} is meant." in problem for problem in problems_of(text))
 
 
-def test_every_key_reaches_the_provider() -> None:
+def test_every_key_is_read_into_provider() -> None:
     acme = read_declarations(WHOLE, source="elicit.toml").providers["acme"]
     assert (acme.name, acme.label, acme.discovers) == ("acme", "Acme", False)
     assert acme.sends_issuer
@@ -140,14 +140,14 @@ def test_every_key_reaches_the_provider() -> None:
     assert acme.missing(("me",), granted=("all",)) == ()
 
 
-def test_an_address_alone_is_the_standard_way_to_give_a_key_back() -> None:
+def test_revoke_with_url_only_is_standard_revocation() -> None:
     text = SMALL + 'revoke = "https://login.example/revoke"\nhas_scopes = false\n'
     acme = read_declarations(text, source="elicit.toml").providers["acme"]
     assert acme.revoke == Revocation(url="https://login.example/revoke")
     assert not acme.has_scopes
 
 
-def test_every_key_of_the_declaration_is_explained() -> None:
+def test_every_key_of_declaration_is_documented() -> None:
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "providers.md").read_text("utf-8")
     page = page.partition("\n## Your own payment provider\n")[0]
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
@@ -155,7 +155,7 @@ def test_every_key_of_the_declaration_is_explained() -> None:
     assert explained == set(_KEYS)
 
 
-def test_an_issuer_alone_is_enough() -> None:
+def test_issuer_alone_is_sufficient() -> None:
     acme = read_declarations(SMALL, source="elicit.toml").providers["acme"]
     assert acme.discovers
     assert acme.label == "Acme"
@@ -169,7 +169,7 @@ def test_an_empty_file_declares_nothing(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(PROVIDERS))
-def test_a_built_in_name_is_not_taken_over(name: str) -> None:
+def test_built_in_name_is_refused(name: str) -> None:
     problems = problems_of(f'[providers.{name}]\nissuer = "https://evil.example"\n')
     assert problems == [f"providers.{name}: this name is built in; choose another one."]
 
@@ -188,7 +188,7 @@ def test_a_built_in_name_is_not_taken_over(name: str) -> None:
         "api_key",
     ],
 )
-def test_a_secret_is_sent_to_the_environment_and_not_repeated(key: str) -> None:
+def test_secret_in_file_is_refused_without_repeating_secret(key: str) -> None:
     (problem,) = problems_of(f'{SMALL}{key} = "hunter2"\n')
     assert problem == (
         f"providers.acme.{key}: a secret does not belong in this file; set "
@@ -196,21 +196,21 @@ def test_a_secret_is_sent_to_the_environment_and_not_repeated(key: str) -> None:
     )
 
 
-def test_a_secret_is_found_however_deep_it_is() -> None:
+def test_nested_secret_is_refused() -> None:
     problems = problems_of(f'{SMALL}extra = {{ client_secret = "hunter2" }}\n')
     assert any("providers.acme.extra.client_secret" in problem for problem in problems)
     assert "hunter2" not in " ".join(problems)
     assert any("secret" in problem for problem in problems_of('client_secret = "hunter2"\n'))
 
 
-def test_a_key_in_the_place_of_an_address_is_not_repeated() -> None:
+def test_key_in_place_of_address_is_not_repeated() -> None:
     text = ENDPOINTS.replace("https://acme.example/token", "ghp_hunter2")
     problems = problems_of(text)
     assert any(problem.startswith("providers.acme.token: ") for problem in problems)
     assert "hunter2" not in " ".join(problems)
 
 
-def test_our_client_id_stands_in_the_environment_too() -> None:
+def test_client_id_in_file_is_refused() -> None:
     assert problems_of(f'{SMALL}client_id = "abc"\n') == [
         "providers.acme.client_id: not allowed in this file; set ELICIT_ACME_CLIENT_ID."
     ]
@@ -276,7 +276,7 @@ def test_our_client_id_stands_in_the_environment_too() -> None:
         (f"[providers.acme.extra{'.a' * 3000}]\n", "its tables are nested too deep."),
     ],
 )
-def test_a_mistake_is_told_by_its_table_and_key(text: str, problem: str) -> None:
+def test_mistake_is_reported_with_table_and_key(text: str, problem: str) -> None:
     assert any(one.startswith(problem) for one in problems_of(text))
 
 
@@ -291,7 +291,7 @@ def test_a_mistake_is_told_by_its_table_and_key(text: str, problem: str) -> None
         ("response_mode=", "response_mode"),
     ],
 )
-def test_an_address_does_not_say_what_the_flow_itself_says(query: str, said: str | None) -> None:
+def test_authorize_address_with_parameter_of_flow_is_refused(query: str, said: str | None) -> None:
     text = WHOLE.replace("acme.example/authorize", f"acme.example/authorize?{query}")
     said = said or "code_challenge_method, redirect_uri"
     assert problems_of(text) == [
@@ -299,13 +299,13 @@ def test_an_address_does_not_say_what_the_flow_itself_says(query: str, said: str
     ]
 
 
-def test_an_address_may_say_what_is_its_own() -> None:
+def test_authorize_address_can_have_own_query() -> None:
     text = WHOLE.replace("acme.example/authorize", "acme.example/authorize?audience=a&b")
     acme = read_declarations(text, source="elicit.toml").providers["acme"]
     assert acme.authorize == "https://acme.example/authorize?audience=a&b"
 
 
-def test_an_address_that_is_none_is_told_once() -> None:
+def test_invalid_address_is_reported_once() -> None:
     text = WHOLE.replace("https://acme.example/authorize", "https://[::?state=x")
     (problem,) = problems_of(text)
     assert problem.startswith("providers.acme.authorize: ")
@@ -313,19 +313,19 @@ def test_an_address_that_is_none_is_told_once() -> None:
 
 @pytest.mark.parametrize("label", sorted({provider.label for provider in PROVIDERS.values()}))
 @pytest.mark.parametrize("written", [str, str.upper, "{} ".format, " ".join])
-def test_a_built_in_label_is_not_taken_over(label: str, written: Callable[[str], str]) -> None:
+def test_built_in_label_is_refused(label: str, written: Callable[[str], str]) -> None:
     problems = problems_of(f'{SMALL}label = "{written(label)}"\n')
     assert f"providers.acme.label: {label} is built in; choose another one." in problems
 
 
-def test_neither_is_one_that_a_name_would_give() -> None:
+def test_label_derived_from_name_which_is_built_in_is_refused() -> None:
     problems = problems_of('[providers.git_hub]\nissuer = "https://evil.example"\n')
     assert problems == ["providers.git_hub.label: GitHub is built in; choose another one."]
     text = SMALL + 'label = "GitHub at Acme"\n'
     assert read_declarations(text, source="elicit.toml").providers["acme"].label == "GitHub at Acme"
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_together() -> None:
     text = (
         '[providers.github]\nissuer = "https://x.example"\n'
         '[providers.one]\nissuer = "http://x.example"\n'
@@ -336,13 +336,13 @@ def test_all_mistakes_are_told_at_once() -> None:
         assert any(problem.startswith(f"providers.{place}") for problem in problems)
 
 
-def test_a_file_is_read_from_the_path_that_is_given(tmp_path: Path) -> None:
+def test_file_is_read_from_given_path(tmp_path: Path) -> None:
     path = tmp_path / "elicit.toml"
     path.write_text(SMALL, "utf-8")
     assert list(load_declarations(path).providers) == ["acme"]
 
 
-def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+def test_unreadable_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadDeclaration, match="it cannot be read: No such file"):
         load_declarations(tmp_path / "elicit.toml")
     path = tmp_path / "latin.toml"
@@ -351,14 +351,14 @@ def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
         load_declarations(path)
 
 
-def test_a_scope_parameter_that_is_no_text_is_told_beside_an_address_with_a_query() -> None:
+def test_non_text_scope_parameter_is_reported_with_query_in_address() -> None:
     text = WHOLE.replace("acme.example/authorize", "acme.example/authorize?x=1")
     text = text.replace('scope_parameter = "user_scope"', 'scope_parameter = ["a"]')
     assert any("scope_parameter" in problem for problem in problems_of(text))
 
 
 @pytest.mark.parametrize("text", [f"a = {'9' * 6_000}", f"a = [{{ b = -{'1' * 6_000} }}]"])
-def test_a_number_of_thousands_of_digits_is_refused_in_a_sentence(text: str) -> None:
+def test_number_with_thousands_of_digits_is_refused(text: str) -> None:
     # finding: S14
     with pytest.raises(BadDeclaration, match=r"elicit\.toml: it is not valid TOML"):
         read_declarations(text, source="elicit.toml")

@@ -128,7 +128,7 @@ def problems_of(text: str) -> list[str]:
 # The file.
 
 
-def test_an_address_and_where_its_pages_stand_are_enough() -> None:
+def test_api_and_checkout_origins_are_sufficient() -> None:
     acme = merchant_of(SMALL)
     assert acme == ProviderDeclaration(
         name="acme",
@@ -140,14 +140,14 @@ def test_an_address_and_where_its_pages_stand_are_enough() -> None:
     assert (acme.created, acme.fetched, acme.told) == (OURS_OPENED, OURS, OURS_TOLD)
 
 
-def test_a_provider_of_accounts_may_have_the_same_name() -> None:
+def test_account_provider_can_have_same_name() -> None:
     declared = read_declarations(
         SMALL + '[providers.acme]\nissuer = "https://login.acme.example"\n', source="elicit.toml"
     )
     assert [*declared.providers] == [*declared.sellers] == ["acme"]
 
 
-def test_every_key_of_the_file_reaches_the_declaration() -> None:
+def test_every_key_is_read_into_declaration() -> None:
     assert merchant_of(WHOLE, "acme_pay") == ProviderDeclaration(
         name="acme_pay",
         label="Acme Pay",
@@ -249,12 +249,12 @@ def test_a_scheme_can_be_described() -> None:
     )
 
 
-def test_what_the_file_can_say_is_all_that_a_declaration_has() -> None:
+def test_file_can_set_every_field_of_declaration() -> None:
     has = {*ProviderDeclaration.__dataclass_fields__} - {"name"}
     assert {"life" if key == "minutes" else key for key in KEYS} == has
 
 
-def test_the_whole_example_says_every_key() -> None:
+def test_complete_example_contains_every_key() -> None:
     top = {line.partition(" ")[0] for line in WHOLE.splitlines()}
     tables = {"created", "fetched", "told", "news", "holding"}
     assert {*KEYS} - tables <= top
@@ -265,21 +265,21 @@ def test_the_whole_example_says_every_key() -> None:
     "key",
     ["idempotency", "fetch", "close", "refund", "trouble", "manage", "event_id", "account"],
 )
-def test_false_says_that_there_is_none(key: str) -> None:
+def test_false_means_none(key: str) -> None:
     assert getattr(merchant_of(SMALL + f"{key} = false\n"), key) is None
 
 
 @pytest.mark.parametrize(
     "key", ["handle", "amount", "currency", "reference", "payment", "refunded", "url", "closes_at"]
 )
-def test_false_is_for_what_no_answer_has(key: str) -> None:
+def test_false_in_table_means_response_has_no_such_field(key: str) -> None:
     acme = merchant_of(SMALL + f"[sellers.acme.fetched]\n{key} = false\n")
     assert getattr(acme.fetched, key) is None
     assert acme.fetched.states == OURS.states
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
-def test_a_built_in_name_is_not_taken_over(name: str) -> None:
+def test_built_in_name_is_refused(name: str) -> None:
     assert problems_of(SMALL.replace("acme]", f"{name}]")) == [
         f"sellers.{name}: this name is built in; choose another one."
     ]
@@ -301,7 +301,7 @@ def test_a_built_in_name_is_not_taken_over(name: str) -> None:
         ),
     ],
 )
-def test_a_table_that_is_none_is_told(text: str, problem: str) -> None:
+def test_value_which_is_no_table_is_reported(text: str, problem: str) -> None:
     assert problems_of(text) == [f"sellers{problem}"]
 
 
@@ -413,18 +413,18 @@ ORIGIN = "checkout_origins: it is not an https origin."
         ('accepted = "ok"', "accepted: unknown; the keys are "),
     ],
 )
-def test_a_mistake_is_told_by_its_key_and_without_its_value(line: str, problem: str) -> None:
+def test_mistake_is_reported_with_key_and_without_value(line: str, problem: str) -> None:
     found = problems_of(SMALL + line + "\n")
     assert any(one.startswith(f"sellers.acme.{problem}") for one in found), found
     assert "hunter2" not in " ".join(found)
 
 
-def test_what_is_wrong_twice_in_one_key_is_told_once() -> None:
+def test_two_mistakes_in_same_key_are_reported_once() -> None:
     found = problems_of(SMALL + 'test_checkout_origins = ["hunter2", "http://x.example"]\n')
     assert found == [f"sellers.acme.{ORIGIN}"]
 
 
-def test_what_is_missing_is_needed() -> None:
+def test_missing_required_keys_are_reported() -> None:
     assert problems_of("[sellers.acme]\n") == [
         "sellers.acme.api: needed.",
         "sellers.acme.checkout_origins: needed.",
@@ -432,7 +432,7 @@ def test_what_is_missing_is_needed() -> None:
 
 
 @pytest.mark.parametrize("key", ["client_secret", "webhook_secret", "api_key", "password"])
-def test_a_secret_is_sent_to_the_environment_and_not_repeated(key: str) -> None:
+def test_secret_in_file_is_refused_without_repeating_secret(key: str) -> None:
     found = problems_of(f'{SMALL}{key} = "hunter2"\n')
     assert (
         f"sellers.acme.{key}: a secret does not belong in this file; set ELICIT_ACME_KEY in the "
@@ -441,12 +441,12 @@ def test_a_secret_is_sent_to_the_environment_and_not_repeated(key: str) -> None:
     assert "hunter2" not in " ".join(found)
 
 
-def test_a_header_may_be_called_a_key_where_the_key_is_not_in_it() -> None:
+def test_header_named_key_is_allowed_with_placeholder() -> None:
     acme = merchant_of(SMALL + 'headers = { X-Api-Key = "{secret}" }\n')
     assert acme.headers == (("X-Api-Key", "{secret}"),)
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_together() -> None:
     text = (
         '[sellers.stripe]\napi = "https://x.example"\n'
         '[sellers.one]\napi = 7\nlabel = 7\nminutes = 0\nscheme = "x"\ntold = { unit = "x" }\n'
@@ -463,7 +463,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("place", ["create_body", "told", "news", "headers", "x"])
-def test_what_is_nested_without_end_is_refused(place: str) -> None:
+def test_too_deeply_nested_tables_are_refused(place: str) -> None:
     for text in (f"[sellers.acme.{place}{'.a' * 3000}]", f"{place} = {'[' * 90}{']' * 90}"):
         assert problems_of(f"{SMALL}{text}\n") == ["its tables are nested too deep."]
 
@@ -502,9 +502,7 @@ TABLES: st.SearchStrategy[object] = st.dictionaries(
 
 
 @given(table=st.one_of(TABLES, VALUES), is_whole=st.booleans())
-def test_whatever_toml_can_say_is_a_declaration_or_has_its_problems(
-    table: object, is_whole: bool
-) -> None:
+def test_any_toml_value_gives_declaration_or_problems(table: object, is_whole: bool) -> None:
     needed: dict[str, object] = {"api": "https://x.example", "checkout_origins": []}
     if is_whole and isinstance(table, dict):
         table = {**cast("dict[str, object]", table), **needed}
@@ -518,7 +516,7 @@ def test_whatever_toml_can_say_is_a_declaration_or_has_its_problems(
     value=st.one_of(st.dates(), st.times(), st.datetimes(), st.integers(), st.floats()),
     key=st.sampled_from([key for key in KEYS if not key.endswith("_body")]),
 )
-def test_a_date_or_a_number_is_told_as_what_it_should_be(
+def test_value_of_wrong_type_is_reported_with_expected_type(
     value: date | time | datetime | float, key: str
 ) -> None:
     needed: dict[str, object] = {"api": "https://x.example", "checkout_origins": []}
@@ -553,7 +551,7 @@ def declare(home: dict[str, str], text: str) -> None:
 
 @pytest.mark.parametrize("is_named", [False, True])
 @pytest.mark.parametrize("what", ["folder", "device", "pipe", "dangling link", "link to itself"])
-def test_what_stands_where_the_file_should_is_not_passed_over(
+def test_folder_device_or_broken_link_in_place_of_file_is_reported(
     home: dict[str, str], file: Path, what: str, is_named: bool
 ) -> None:
     # finding: S14
@@ -581,11 +579,11 @@ def acme_in(settings: Settings) -> DeclaredAccount:
     return seller
 
 
-def test_a_declared_provider_without_its_key_is_not_set_up(home: dict[str, str]) -> None:
+def test_declared_provider_without_key_is_not_set_up(home: dict[str, str]) -> None:
     assert read_settings(home).sellers == {}
 
 
-def test_the_configuration_folder_is_read(home: dict[str, str]) -> None:
+def test_file_in_configuration_folder_is_read(home: dict[str, str]) -> None:
     settings = read_settings({**home, **LIVE})
     acme = acme_in(settings)
     assert (acme.name, acme.label, acme.is_live) == ("acme", "Acme", True)
@@ -598,7 +596,7 @@ def test_the_configuration_folder_is_read(home: dict[str, str]) -> None:
     assert SIGNS not in repr(settings)
 
 
-def test_so_is_the_file_that_is_named(home: dict[str, str], tmp_path: Path) -> None:
+def test_file_named_by_variable_is_read(home: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "other.toml"
     path.write_text(SMALL.replace("acme", "other"), "utf-8")
     other = {name.replace("ACME", "OTHER"): value for name, value in LIVE.items()}
@@ -606,7 +604,7 @@ def test_so_is_the_file_that_is_named(home: dict[str, str], tmp_path: Path) -> N
     assert list(settings.sellers) == ["other"]
 
 
-def test_the_problems_of_the_file_are_settings_problems(home: dict[str, str]) -> None:
+def test_problems_of_file_are_reported_as_settings_problems(home: dict[str, str]) -> None:
     declare(home, SMALL + 'label = 7\nheaders = { X-Key = "hunter2" }\n')
     found = problems_in({**home, "ELICIT_MOLLIE_KEY": "x"})
     assert variables_in(found) == [
@@ -616,7 +614,7 @@ def test_the_problems_of_the_file_are_settings_problems(home: dict[str, str]) ->
     ]
 
 
-def test_those_that_come_with_it_are_chosen_before_ones_own(home: dict[str, str]) -> None:
+def test_built_in_providers_come_before_declared_provider(home: dict[str, str]) -> None:
     settings = read_settings({**home, **LIVE, "ELICIT_MOLLIE_KEY": "test_x"})
     assert list(settings.sellers) == ["mollie", "acme"]
 
@@ -654,7 +652,7 @@ def test_setting_of_own_provider_with_a_removed_name_is_any_other_setting(
         ("SHOP", ["KEY", "WEBHOOK_SECRET"]),
     ],
 )
-def test_half_of_its_settings_is_named(
+def test_incomplete_settings_name_missing_variables(
     home: dict[str, str], given: str, missing: list[str]
 ) -> None:
     declare(home, SMALL + 'test_api = "https://x.example"\nneeds = ["shop"]\n')
@@ -668,7 +666,7 @@ def test_half_of_its_settings_is_named(
     ]
 
 
-def test_the_mode_alone_is_half_of_its_settings_too(home: dict[str, str]) -> None:
+def test_live_setting_alone_is_reported_as_incomplete(home: dict[str, str]) -> None:
     assert problems_in({**home, "ELICIT_ACME_LIVE": "1"}) == [
         "ELICIT_ACME_KEY: not set, and ELICIT_ACME_LIVE is.",
         "ELICIT_ACME_WEBHOOK_SECRET: not set, and ELICIT_ACME_LIVE is.",
@@ -676,23 +674,21 @@ def test_the_mode_alone_is_half_of_its_settings_too(home: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize("word", ["yes", "true", "2", "live"])
-def test_real_money_is_said_in_one_way_only(home: dict[str, str], word: str) -> None:
+def test_live_setting_accepts_only_1_and_0(home: dict[str, str], word: str) -> None:
     assert problems_in({**home, **OF_ACME, "ELICIT_ACME_LIVE": word}) == [
         "ELICIT_ACME_LIVE: it is 1 for real money, or 0 for the provider's test mode."
     ]
 
 
 @pytest.mark.parametrize("word", ["", "0"])
-def test_what_has_no_test_mode_is_not_taken_to_be_in_it(home: dict[str, str], word: str) -> None:
+def test_provider_without_test_mode_needs_live_setting(home: dict[str, str], word: str) -> None:
     assert problems_in({**home, **OF_ACME, "ELICIT_ACME_LIVE": word}) == [
         "ELICIT_ACME_LIVE: Acme has no test mode; it is 1, for real money."
     ]
 
 
 @pytest.mark.parametrize("word", ["", "0"])
-def test_it_is_in_its_test_mode_until_it_is_said_to_be_live(
-    home: dict[str, str], word: str
-) -> None:
+def test_provider_is_in_test_mode_unless_live_is_set(home: dict[str, str], word: str) -> None:
     declare(
         home,
         SMALL
@@ -706,7 +702,7 @@ def test_it_is_in_its_test_mode_until_it_is_said_to_be_live(
     assert (live.is_live, live.api) == (True, "https://api.acme.example/v1")
 
 
-def test_further_origins_come_after_the_declared_ones(home: dict[str, str]) -> None:
+def test_additional_origins_follow_declared_origins(home: dict[str, str]) -> None:
     more = {"ELICIT_ACME_CHECKOUT_ORIGINS": "https://a.example, https://b.example:8443"}
     assert acme_in(read_settings({**home, **LIVE, **more})).checkout_origins == (
         "https://pay.acme.example",
@@ -716,21 +712,21 @@ def test_further_origins_come_after_the_declared_ones(home: dict[str, str]) -> N
 
 
 @pytest.mark.parametrize("origin", ["x", "http://x.example", "https://x.example/pay", "https://[x"])
-def test_an_origin_that_is_none_is_told(home: dict[str, str], origin: str) -> None:
+def test_invalid_origin_is_reported(home: dict[str, str], origin: str) -> None:
     more = {"ELICIT_ACME_CHECKOUT_ORIGINS": origin}
     assert problems_in({**home, **LIVE, **more}) == [
         f"ELICIT_ACME_CHECKOUT_ORIGINS: {origin} is not an https origin."
     ]
 
 
-def test_without_any_origin_nobody_could_be_sent_to_pay(home: dict[str, str]) -> None:
+def test_provider_without_origins_is_refused(home: dict[str, str]) -> None:
     declare(home, SMALL.replace('["https://pay.acme.example"]', "[]"))
     assert problems_in({**home, **LIVE}) == [
         "ELICIT_ACME_CHECKOUT_ORIGINS: required: the origins of Acme's payment pages."
     ]
 
 
-def test_what_it_needs_is_named_by_its_variables(home: dict[str, str]) -> None:
+def test_needed_values_are_named_by_variables(home: dict[str, str]) -> None:
     declare(
         home,
         SMALL
@@ -746,7 +742,7 @@ def test_what_it_needs_is_named_by_its_variables(home: dict[str, str]) -> None:
     assert (acme.own, acme.account) == ({"shop": "s-1", "till": "t.2"}, "s-1")
 
 
-def test_what_is_only_in_the_address_of_the_other_mode_is_not_needed(home: dict[str, str]) -> None:
+def test_value_needed_only_in_address_of_other_mode_is_optional(home: dict[str, str]) -> None:
     declare(
         home,
         SMALL.replace("api.acme", "{region}.acme")
@@ -759,7 +755,7 @@ def test_what_is_only_in_the_address_of_the_other_mode_is_not_needed(home: dict[
     assert eu.api == "https://eu.acme.example/v1"
 
 
-def test_what_is_in_the_address_and_in_a_body_is_needed_in_both_modes(
+def test_value_needed_in_address_and_body_is_required_in_both_modes(
     home: dict[str, str],
 ) -> None:
     declare(
@@ -772,29 +768,27 @@ def test_what_is_in_the_address_and_in_a_body_is_needed_in_both_modes(
 
 
 @pytest.mark.parametrize("value", ["a/b", "..", "a b", "hunter2?"])
-def test_what_it_needs_may_stand_in_a_path(home: dict[str, str], value: str) -> None:
+def test_needed_value_must_be_valid_in_path(home: dict[str, str], value: str) -> None:
     declare(home, SMALL + 'needs = ["shop"]\n')
     (problem,) = problems_in({**home, **LIVE, "ELICIT_ACME_SHOP": value})
     assert problem.startswith("ELICIT_ACME_SHOP: ")
 
 
 @pytest.mark.parametrize("key", ["sk hunter2", "sk_hunter2\x07", "schlüssel_hunter2"])
-def test_a_key_that_can_be_none_is_refused(home: dict[str, str], key: str) -> None:
+def test_impossible_key_is_refused(home: dict[str, str], key: str) -> None:
     assert problems_in({**home, **LIVE, "ELICIT_ACME_KEY": key}) == [
         "ELICIT_ACME_KEY: this is not a key of Acme."
     ]
 
 
 @pytest.mark.parametrize("secret", ["hunter2!", "whsec_", f"{SIGNS},whsec_hunter2!", "whpk_AAAA"])
-def test_a_secret_that_verifies_nothing_is_refused_at_the_start(
-    home: dict[str, str], secret: str
-) -> None:
+def test_invalid_webhook_secret_is_refused_at_startup(home: dict[str, str], secret: str) -> None:
     assert problems_in({**home, **LIVE, "ELICIT_ACME_WEBHOOK_SECRET": secret}) == [
         "ELICIT_ACME_WEBHOOK_SECRET: this is not a signing secret of Acme."
     ]
 
 
-def test_several_secrets_are_read_while_one_replaces_another(home: dict[str, str]) -> None:
+def test_several_secrets_are_read_during_rotation(home: dict[str, str]) -> None:
     both = {"ELICIT_ACME_WEBHOOK_SECRET": f"{SIGNS}, {SIGNS[:-4]}"}
     assert acme_in(read_settings({**home, **LIVE, **both})).webhook_secrets == (SIGNS, SIGNS[:-4])
 
@@ -808,7 +802,7 @@ DECLARING = _PROVIDERS.partition("\n## Your own payment provider\n")[2]
 EXAMPLES = re.findall(r"```toml\n(.*?)```", DECLARING, re.DOTALL)
 
 
-def test_the_examples_of_the_documentation_are_declarations() -> None:
+def test_examples_in_documentation_are_valid_declarations() -> None:
     smallest, other = [read_declarations(text, source="docs").sellers for text in EXAMPLES]
     assert smallest["acme"] == replace(
         merchant_of(SMALL),
@@ -820,7 +814,7 @@ def test_the_examples_of_the_documentation_are_declarations() -> None:
     assert (orchard.label, orchard.needs, orchard.scheme) == ("Orchard Pay", ("shop",), STRIPE)
 
 
-def test_every_key_is_explained() -> None:
+def test_every_key_is_documented() -> None:
     prose = re.sub(r"```.*?```", "", DECLARING, flags=re.DOTALL)
     words = {word for quoted in re.findall(r"`([^`]+)`", prose) for word in quoted.split(" = ")}
     inner = {*Reading.__dataclass_fields__, *Holding.__dataclass_fields__}

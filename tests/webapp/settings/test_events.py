@@ -18,7 +18,7 @@ def read(environment: Mapping[str, str], home: Path) -> tuple[EventAddress, ...]
     return read_settings({"HOME": str(home), **environment}).events
 
 
-def test_without_any_there_is_none_and_with_one_it_is_told_of_all(tmp_path: Path) -> None:
+def test_no_address_is_set_by_default_and_address_wants_all_events(tmp_path: Path) -> None:
     assert read({}, tmp_path) == ()
     (crm,) = read(CRM, tmp_path)
     assert crm == EventAddress(name="crm", url=URL, secrets=(SECRET,))
@@ -26,7 +26,7 @@ def test_without_any_there_is_none_and_with_one_it_is_told_of_all(tmp_path: Path
     assert crm.wants("account.lapsed")
 
 
-def test_there_may_be_several_each_with_its_types_and_with_secrets_that_replace_others(
+def test_several_addresses_have_separate_types_and_secrets(
     tmp_path: Path,
 ) -> None:
     more = {
@@ -42,7 +42,7 @@ def test_there_may_be_several_each_with_its_types_and_with_secrets_that_replace_
     assert unknown_names({**CRM, **more}) == []
 
 
-def test_no_secret_and_no_address_is_in_what_is_printed_of_it(tmp_path: Path) -> None:
+def test_repr_of_settings_shows_no_secret_or_address(tmp_path: Path) -> None:
     told = repr(read_settings({"HOME": str(tmp_path), **CRM}))
     assert SECRET not in told
     assert "crm.example" not in told
@@ -72,13 +72,15 @@ def test_no_secret_and_no_address_is_in_what_is_printed_of_it(tmp_path: Path) ->
         ),
     ],
 )
-def test_what_is_wrong_is_named(changes: Mapping[str, str], named: str, words: str) -> None:
+def test_mistake_is_reported_with_variable_name(
+    changes: Mapping[str, str], named: str, words: str
+) -> None:
     (problem,) = problems_in({"HOME": "/nowhere", "ELICIT_STORE": "memory:", **CRM, **changes})
     assert problem.startswith(f"{named}: ")
     assert words in problem
 
 
-def test_more_than_eight_are_refused(tmp_path: Path) -> None:
+def test_more_than_eight_addresses_are_refused(tmp_path: Path) -> None:
     many = {
         f"ELICIT_EVENTS_N{number}_{what}": value
         for number in range(9)

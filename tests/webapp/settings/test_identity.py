@@ -24,13 +24,13 @@ def read(environment: Mapping[str, str]) -> tuple[IdentitySettings, list[str]]:
 
 
 @pytest.mark.parametrize("name", ["ELICIT_SECRET", "ELICIT_ISSUER", "ELICIT_STRIPE_KEY"])
-def test_what_is_not_utf_8_is_named(name: str) -> None:
+def test_value_which_is_not_utf_8_is_reported(name: str) -> None:
     # finding: S32
     broken = "a secret of more than 32 bytes \udcff\udcfe"
     assert problems_in({**PUBLIC, name: broken}) == [f"{name}: it is not UTF-8."]
 
 
-def test_without_any_of_it_nobody_signs_in() -> None:
+def test_sign_in_is_disabled_without_settings() -> None:
     found, problems = read({})
     assert problems == []
     assert (found.client, found.issuer, found.knows_people) == (None, None, False)
@@ -49,7 +49,7 @@ def test_without_any_of_it_nobody_signs_in() -> None:
         ({"ELICIT_ADVERTISED_SCOPES": "api://elicit/tools"}, ("api://elicit/tools",), ()),
     ],
 )
-def test_clients_are_always_told_of_a_scope_to_ask_for(
+def test_clients_are_always_given_scope_to_request(
     more: Mapping[str, str], asked: tuple[str, ...], needed: tuple[str, ...]
 ) -> None:
     # finding: I3
@@ -58,7 +58,7 @@ def test_clients_are_always_told_of_a_scope_to_ask_for(
     assert (found.advertised_scopes, found.scopes) == (asked, needed)
 
 
-def test_an_issuer_with_our_registration_there() -> None:
+def test_issuer_with_registration_is_read() -> None:
     found, problems = read(
         ISSUER
         | {
@@ -79,12 +79,12 @@ def test_an_issuer_with_our_registration_there() -> None:
 
 
 @pytest.mark.parametrize("missing", ["ELICIT_ISSUER_CLIENT_ID", "ELICIT_ISSUER_CLIENT_SECRET"])
-def test_half_a_registration_is_none(missing: str) -> None:
+def test_incomplete_registration_names_missing_variable(missing: str) -> None:
     _, problems = read({name: value for name, value in ISSUER.items() if name != missing})
     assert variables_in(problems) == [missing]
 
 
-def test_a_registration_without_an_issuer_is_a_mistake() -> None:
+def test_registration_without_issuer_is_reported() -> None:
     given = {name: value for name, value in ISSUER.items() if name != "ELICIT_ISSUER"}
     _, problems = read(given | {"ELICIT_SCOPES": "tools:use"})
     assert {*variables_in(problems)} == {
@@ -97,7 +97,7 @@ def test_a_registration_without_an_issuer_is_a_mistake() -> None:
 @pytest.mark.parametrize(
     "issuer", ["login.example", "http://login.example", "https://login.example/?x=1", "https://[::"]
 )
-def test_an_issuer_that_can_be_none(issuer: str) -> None:
+def test_invalid_issuer_is_reported(issuer: str) -> None:
     _, problems = read(ISSUER | {"ELICIT_ISSUER": issuer})
     assert problems
     assert all(problem.startswith("ELICIT_ISSUER:") for problem in problems)
@@ -112,7 +112,7 @@ def test_an_issuer_that_can_be_none(issuer: str) -> None:
         ("ELICIT_SCOPES", 'to"ols'),
     ],
 )
-def test_what_can_be_no_value_is_named(name: str, value: str) -> None:
+def test_invalid_value_is_reported_with_variable(name: str, value: str) -> None:
     _, problems = read(ISSUER | {name: value})
     assert variables_in(problems) == [name]
 
@@ -139,7 +139,7 @@ def test_what_can_be_no_value_is_named(name: str, value: str) -> None:
     ],
 )
 @pytest.mark.parametrize("written", ["{}", "tid, {}", "{},sub"])
-def test_nobody_is_known_by_what_somebody_can_give_themselves(name: str, written: str) -> None:
+def test_subject_claim_editable_by_user_is_refused(name: str, written: str) -> None:
     _, problems = read(ISSUER | {"ELICIT_SUBJECT_CLAIM": written.format(name)})
     (problem,) = problems
     assert problem.startswith(f"ELICIT_SUBJECT_CLAIM: {name!r} ")
@@ -148,7 +148,7 @@ def test_nobody_is_known_by_what_somebody_can_give_themselves(name: str, written
 
 
 @pytest.mark.parametrize("claim", ["tid", "iss", "iss,tid"])
-def test_what_all_people_of_a_place_have_is_nobodys_name(claim: str) -> None:
+def test_subject_claim_shared_by_several_people_is_refused(claim: str) -> None:
     _, problems = read(ISSUER | {"ELICIT_SUBJECT_CLAIM": claim})
     assert len(problems) == len(claim.split(","))
     assert all("belong to several people" in problem for problem in problems)
@@ -156,24 +156,24 @@ def test_what_all_people_of_a_place_have_is_nobodys_name(claim: str) -> None:
 
 
 @pytest.mark.parametrize("claim", ["sub", "oid,tid", "uid", "https://login.example/claims/email"])
-def test_a_claim_that_the_issuer_gives_out_is_the_operators_choice(claim: str) -> None:
+def test_custom_claim_of_issuer_is_accepted_as_subject(claim: str) -> None:
     found, problems = read(ISSUER | {"ELICIT_SUBJECT_CLAIM": claim})
     assert (found.claim, problems) == (tuple(claim.split(",")), [])
 
 
-def test_the_issuers_registration_is_no_providers() -> None:
+def test_registration_at_issuer_is_no_provider_credential() -> None:
     read = read_settings(PUBLIC | ISSUER)
     assert read.credentials == {}
     assert read.identity.issuer == ISSUER["ELICIT_ISSUER"]
 
 
 @pytest.mark.parametrize("allowed", [ISSUER, {"ELICIT_BIND": "code"}, {"ELICIT_ANONYMOUS": "code"}])
-def test_beyond_this_machine_somebody_must_be_known(allowed: dict[str, str]) -> None:
+def test_exposed_server_must_identify_people(allowed: dict[str, str]) -> None:
     assert variables_in(problems_in(PUBLIC, host="0.0.0.0")) == ["ELICIT_EXPOSE"]
     assert read_settings(PUBLIC | allowed, host="0.0.0.0").identity.knows_people
 
 
-def test_the_models_answers_are_let_in_by_a_one_and_nothing_else() -> None:
+def test_model_answers_setting_accepts_only_1_and_0() -> None:
     for value, lets in (("1", True), ("", False), ("0", False)):
         found, problems = read({"ELICIT_MODEL_ANSWERS": value})
         assert (found.rules.lets_model_answer, problems) == (lets, [])
@@ -182,7 +182,7 @@ def test_the_models_answers_are_let_in_by_a_one_and_nothing_else() -> None:
     assert problems == ["ELICIT_MODEL_ANSWERS: it is 1 or 0."]
 
 
-def test_a_yes_of_a_paired_browser_is_for_where_nobody_signs_in() -> None:
+def test_paired_browser_setting_is_refused_with_issuer() -> None:
     # finding: S20
     assert read({})[0].pairs_for_yes is False
     found, problems = read({"ELICIT_LOCAL_YES": "paired"})

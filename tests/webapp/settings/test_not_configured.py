@@ -56,7 +56,7 @@ async def refused(service: Service, question: Question[Any]) -> str:
         (lambda: elicit.confirm("Now?", approver="relase"), "'release'"),
     ],
 )
-async def test_name_that_is_nearly_one_is_told_the_nearest(question: Any, nearest: str) -> None:
+async def test_unknown_name_error_suggests_nearest_name(question: Any, nearest: str) -> None:
     # finding: XA12
     async with serving() as service:
         said = await refused(service, question())
@@ -72,9 +72,7 @@ async def test_name_that_is_nearly_one_is_told_the_nearest(question: Any, neares
         (lambda: elicit.confirm("Now?", approver="finance"), "[approvers.finance]"),
     ],
 )
-async def test_table_that_is_missing_is_told_with_the_file_and_what_to_write(
-    question: Any, table: str
-) -> None:
+async def test_missing_table_error_names_file_and_line_to_write(question: Any, table: str) -> None:
     # finding: XA11
     async with serving(config=FILE) as service:
         said = await refused(service, question())
@@ -82,7 +80,7 @@ async def test_table_that_is_missing_is_told_with_the_file_and_what_to_write(
         assert f"Write {table} in {FILE}" in said
 
 
-async def test_own_machine_is_told_the_setting_that_lets_one_person_decide() -> None:
+async def test_missing_approver_on_own_machine_names_setting_to_approve_own_requests() -> None:
     # finding: XA11
     async with serving() as service:
         said = await refused(service, elicit.confirm("Now?", approver="release"))

@@ -25,7 +25,7 @@ def read(environment: Mapping[str, str]) -> tuple[PolicySettings, list[str]]:
     return PolicySettings(**values.fields_of(PolicySettings)), values.problems
 
 
-def test_without_any_of_it_there_are_several_questions_a_session_and_pages_for_forms() -> None:
+def test_default_policies_allow_several_questions_and_use_pages_for_forms() -> None:
     assert read({}) == (PolicySettings(), [])
     assert read(dict.fromkeys(NAMES, " ")) == (PolicySettings(), [])
     found = PolicySettings()
@@ -34,7 +34,7 @@ def test_without_any_of_it_there_are_several_questions_a_session_and_pages_for_f
     assert found.timeout_at_most == TIMEOUT_AT_MOST
 
 
-def test_each_is_read() -> None:
+def test_each_policy_setting_is_read() -> None:
     given = dict(zip(NAMES, ("0", "1", "7", "5000", "90"), strict=True))
     assert read(given) == (
         PolicySettings(
@@ -59,7 +59,7 @@ def test_each_is_read() -> None:
         ("30m", timedelta(minutes=30)),
     ],
 )
-def test_the_longest_timeout_is_seconds_or_a_duration(text: str, found: timedelta) -> None:
+def test_longest_timeout_is_number_of_seconds_or_duration(text: str, found: timedelta) -> None:
     assert read({"ELICIT_TIMEOUT_AT_MOST": text})[0].timeout_at_most == found
 
 
@@ -85,38 +85,38 @@ def test_the_longest_timeout_is_seconds_or_a_duration(text: str, found: timedelt
         (NAMES[4], "9" * 5000),
     ],
 )
-def test_what_it_cannot_be_is_a_problem_that_names_it(name: str, text: str) -> None:
+def test_invalid_value_is_reported_with_variable(name: str, text: str) -> None:
     found, problems = read({name: text})
     assert found == PolicySettings()
     (problem,) = problems
     assert problem.startswith(f"{name}:")
 
 
-def test_all_problems_come_with_the_others(home: dict[str, str]) -> None:
+def test_problems_of_policies_are_reported_with_others(home: dict[str, str]) -> None:
     wrong = {**dict.fromkeys(NAMES, "x"), "ELICIT_PROXIES": "x", **home}
     assert len(problems_in(wrong)) == len(NAMES) + 1
     assert read_settings({**home, NAMES[1]: "1"}).policies.one_per_session
 
 
-def test_patient_clients_are_named_with_commas() -> None:
+def test_patient_clients_are_separated_by_commas() -> None:
     found, problems = read({"ELICIT_PATIENT_CLIENTS": "my editor, , another"})
     assert (found.patient_clients, problems) == (frozenset({"my editor", "another"}), [])
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("1", 1), ("30", 30), ("1m", 60)])
-def test_the_shortest_answer_is_seconds_and_may_be_none(text: str, seconds: int) -> None:
+def test_min_answer_is_number_of_seconds_and_can_be_zero(text: str, seconds: int) -> None:
     found, problems = read({"ELICIT_MIN_ANSWER": text})
     assert (found.min_answer, problems) == (timedelta(seconds=seconds), [])
     assert PolicySettings().min_answer == timedelta(seconds=1)
 
 
 @pytest.mark.parametrize("text", ["61", "2m", "-1", "1.5", "1w", "soon"])
-def test_the_shortest_answer_is_a_minute_at_most(text: str) -> None:
+def test_min_answer_is_at_most_a_minute(text: str) -> None:
     (problem,) = read({"ELICIT_MIN_ANSWER": text})[1]
     assert problem.startswith("ELICIT_MIN_ANSWER: it is a number of seconds")
 
 
-def test_clients_are_listed_by_name_or_by_version_too() -> None:
+def test_clients_are_listed_by_name_with_optional_version() -> None:
     text = "chat=nothing, my editor/1.2 = forms+links, a=links,b=forms, bot=answers:form+confirm"
     found, problems = read({"ELICIT_CLIENTS": text})
     assert problems == []
@@ -142,7 +142,7 @@ def test_clients_are_listed_by_name_or_by_version_too() -> None:
         ("chat=forms, chat=links", "chat occurs twice"),
     ],
 )
-def test_what_no_client_can_be_is_refused_with_what_to_write(text: str, says: str) -> None:
+def test_invalid_client_entry_is_refused_with_reason(text: str, says: str) -> None:
     found, (problem,) = read({"ELICIT_CLIENTS": text})
     assert found == PolicySettings()
     assert problem.startswith("ELICIT_CLIENTS: ")

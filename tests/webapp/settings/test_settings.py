@@ -31,7 +31,7 @@ def key_file(home: Mapping[str, str]) -> Path:
     return Path(home["HOME"]) / ".local/share/elicit-url/key"
 
 
-def test_local_use_needs_nothing(home: dict[str, str]) -> None:
+def test_local_server_needs_no_settings(home: dict[str, str]) -> None:
     settings = read_settings(home)
     assert settings.url == "http://127.0.0.1:8765"
     assert settings.is_local
@@ -39,13 +39,13 @@ def test_local_use_needs_nothing(home: dict[str, str]) -> None:
     assert (settings.origins, settings.proxies, settings.templates) == (frozenset(), (), ())
 
 
-def test_the_port_moves_the_address(home: dict[str, str]) -> None:
+def test_host_and_port_change_url(home: dict[str, str]) -> None:
     assert read_settings(home, port=9000).url == "http://127.0.0.1:9000"
     assert read_settings(home, host="::1").url == "http://[::1]:8765"
     assert read_settings(home, host="localhost").url == "http://localhost:8765"
 
 
-def test_the_key_of_a_local_server_is_made_once_for_this_user_only(home: dict[str, str]) -> None:
+def test_local_key_is_created_once_and_only_readable_by_user(home: dict[str, str]) -> None:
     first = read_settings(home)
     path = key_file(home)
     key = path.read_bytes()
@@ -58,7 +58,7 @@ def test_the_key_of_a_local_server_is_made_once_for_this_user_only(home: dict[st
     assert key.strip().decode() not in repr(first)
 
 
-def test_two_users_have_two_keys(tmp_path: Path) -> None:
+def test_two_users_have_separate_keys(tmp_path: Path) -> None:
     rings = [
         read_settings({"XDG_DATA_HOME": str(tmp_path / name)}).ring.fingerprints
         for name in ("one", "other")
@@ -68,7 +68,7 @@ def test_two_users_have_two_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o601])
-def test_a_key_file_that_others_can_read_is_refused(home: dict[str, str], mode: int) -> None:
+def test_key_file_readable_by_others_is_refused(home: dict[str, str], mode: int) -> None:
     read_settings(home)
     key_file(home).chmod(mode)
     (problem,) = problems_in(home)
@@ -77,9 +77,7 @@ def test_a_key_file_that_others_can_read_is_refused(home: dict[str, str], mode: 
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"short\n"])
-def test_a_key_file_that_was_cut_off_is_named_and_not_used(
-    home: dict[str, str], content: bytes
-) -> None:
+def test_truncated_key_file_is_reported_and_not_used(home: dict[str, str], content: bytes) -> None:
     read_settings(home)
     key_file(home).write_bytes(content)
     (problem,) = problems_in(home)
@@ -87,29 +85,27 @@ def test_a_key_file_that_was_cut_off_is_named_and_not_used(
     assert str(key_file(home)) in problem
 
 
-def test_a_data_folder_that_cannot_be_made_is_a_problem_in_words(tmp_path: Path) -> None:
+def test_uncreatable_data_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (problem,) = problems_in({"XDG_DATA_HOME": str(tmp_path / "file")})
     assert problem.startswith("ELICIT_SECRET:")
 
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
-def test_a_secret_goes_by_any_of_its_names_and_makes_no_file(
-    home: dict[str, str], name: str
-) -> None:
+def test_secret_in_any_variable_is_read_and_makes_no_file(home: dict[str, str], name: str) -> None:
     # parity: F15
     settings = read_settings({**home, name: SECRET})
     assert len(settings.ring.fingerprints) == 1
     assert not key_file(home).exists()
 
 
-def test_the_first_name_wins(home: dict[str, str]) -> None:
+def test_first_secret_variable_takes_precedence(home: dict[str, str]) -> None:
     both = {**home, SECRET_NAMES[1]: OTHER, SECRET_NAMES[0]: SECRET}
     alone = {**home, SECRET_NAMES[0]: SECRET}
     assert read_settings(both).ring.fingerprints == read_settings(alone).ring.fingerprints
 
 
-def test_a_ring_of_secrets_is_newest_first(home: dict[str, str]) -> None:
+def test_several_secrets_are_read_newest_first(home: dict[str, str]) -> None:
     ring = read_settings({**home, "ELICIT_SECRET": f"{OTHER}, {SECRET}"}).ring
     old = read_settings({**home, "ELICIT_SECRET": SECRET}).ring
     assert ring.fingerprints[1] == old.newest
@@ -117,7 +113,7 @@ def test_a_ring_of_secrets_is_newest_first(home: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("secret", ["short", "x" * 31, f"{SECRET},short", f"{SECRET},"])
-def test_a_weak_secret_is_refused_without_being_shown(home: dict[str, str], secret: str) -> None:
+def test_weak_secret_is_refused_without_repeating_secret(home: dict[str, str], secret: str) -> None:
     (problem,) = problems_in({**home, "ELICIT_SECRET": secret})
     assert problem.startswith("ELICIT_SECRET:")
     assert "elicit keys new" in problem
@@ -125,19 +121,19 @@ def test_a_weak_secret_is_refused_without_being_shown(home: dict[str, str], secr
     assert SECRET not in problem
 
 
-def test_an_empty_secret_is_none(home: dict[str, str]) -> None:
+def test_empty_secret_counts_as_unset(home: dict[str, str]) -> None:
     read_settings({**home, "ELICIT_SECRET": ""})
     assert key_file(home).exists()
 
 
-def test_nothing_printed_of_settings_shows_a_secret(home: dict[str, str]) -> None:
+def test_repr_of_settings_shows_no_secret(home: dict[str, str]) -> None:
     settings = read_settings({**home, **PUBLIC})
     assert SECRET not in repr(settings)
     assert SECRET not in str(settings)
     assert "***" in repr(settings.ring)
 
 
-def test_a_public_address_needs_a_secret_of_its_own(home: dict[str, str]) -> None:
+def test_public_url_needs_secret_from_environment(home: dict[str, str]) -> None:
     (problem,) = problems_in({**home, "ELICIT_URL": "https://elicit.example"})
     assert problem.startswith("ELICIT_SECRET:")
     assert not key_file(home).exists()
@@ -146,7 +142,7 @@ def test_a_public_address_needs_a_secret_of_its_own(home: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "elicit.example", ""])
-def test_to_serve_beyond_this_machine_is_a_choice(home: dict[str, str], host: str) -> None:
+def test_serving_beyond_loopback_needs_expose_setting(home: dict[str, str], host: str) -> None:
     environment = {**home, **PUBLIC}
     (problem,) = problems_in(environment, host=host)
     assert problem.startswith("ELICIT_EXPOSE:")
@@ -156,12 +152,12 @@ def test_to_serve_beyond_this_machine_is_a_choice(home: dict[str, str], host: st
 
 
 @pytest.mark.parametrize("value", ["", "0", "true", "yes", "2"])
-def test_the_choice_is_said_in_one_way_only(home: dict[str, str], value: str) -> None:
+def test_expose_setting_accepts_only_1(home: dict[str, str], value: str) -> None:
     environment = {**home, **PUBLIC, "ELICIT_EXPOSE": value}
     assert len(problems_in(environment, host="0.0.0.0")) == 1
 
 
-def test_a_server_for_others_must_know_its_address(home: dict[str, str]) -> None:
+def test_exposed_server_needs_public_url(home: dict[str, str]) -> None:
     environment = {**home, "ELICIT_EXPOSE": "1", "ELICIT_SECRET": SECRET}
     (problem,) = problems_in(environment, host="0.0.0.0")
     assert problem.startswith("ELICIT_URL: required")
@@ -181,22 +177,18 @@ def test_a_server_for_others_must_know_its_address(home: dict[str, str]) -> None
         "//x",
     ],
 )
-def test_a_wrong_address_is_a_problem_that_names_its_variable(
-    home: dict[str, str], url: str
-) -> None:
+def test_invalid_url_is_reported_with_variable(home: dict[str, str], url: str) -> None:
     found = problems_in({**home, "ELICIT_URL": url, "ELICIT_SECRET": SECRET})
     assert variables_in(found) == ["ELICIT_URL"]
 
 
 @pytest.mark.parametrize("url", ["https://[bad", "https://[::1", "https://a]b"])
-def test_an_address_that_cannot_even_be_split_is_a_problem_like_any_other(
-    home: dict[str, str], url: str
-) -> None:
+def test_unparsable_url_is_reported_like_other_problems(home: dict[str, str], url: str) -> None:
     found = problems_in({**home, "ELICIT_URL": url, "ELICIT_SECRET": SECRET})
     assert found[0].startswith("ELICIT_URL:")
 
 
-def test_a_slash_at_the_end_does_no_harm(home: dict[str, str]) -> None:
+def test_trailing_slash_of_url_is_removed(home: dict[str, str]) -> None:
     assert read_settings({**home, **PUBLIC, "ELICIT_URL": "https://elicit.example/"}).url == (
         "https://elicit.example"
     )
@@ -226,7 +218,7 @@ def test_every_problem_is_reported_at_once(home: dict[str, str]) -> None:
     ]
 
 
-def test_a_folder_is_named_as_it_stands_there(home: dict[str, str], tmp_path: Path) -> None:
+def test_folder_setting_is_read_literally(home: dict[str, str], tmp_path: Path) -> None:
     folder = tmp_path / "pages "
     folder.mkdir()
     assert read_settings({**home, "ELICIT_TEMPLATES": str(folder)}).templates == (folder,)
@@ -236,7 +228,7 @@ def test_a_folder_is_named_as_it_stands_there(home: dict[str, str], tmp_path: Pa
         ]
 
 
-def test_what_is_right_is_read(home: dict[str, str]) -> None:
+def test_valid_settings_are_read(home: dict[str, str]) -> None:
     settings = read_settings(
         {
             **home,
@@ -255,7 +247,7 @@ def test_what_is_right_is_read(home: dict[str, str]) -> None:
     assert settings.templates == (Path(home["HOME"]),)
 
 
-def test_the_registration_at_a_provider_is_read_by_its_name(tmp_path: Path) -> None:
+def test_provider_credentials_are_read_by_provider_name(tmp_path: Path) -> None:
     settings = read_settings(
         {
             "HOME": str(tmp_path),
@@ -281,20 +273,22 @@ def test_the_registration_at_a_provider_is_read_by_its_name(tmp_path: Path) -> N
         ("ELICIT_STRIPE_WEBHOOK_SECRET", "ELICIT_STRIPE_KEY"),
     ],
 )
-def test_half_a_registration_is_named(home: dict[str, str], given: str, missing: str) -> None:
+def test_incomplete_registration_names_missing_variable(
+    home: dict[str, str], given: str, missing: str
+) -> None:
     assert problems_in({**home, given: "sk_test_1"}) == [
         f"{missing}: not set, and {given} is: set both of them, or neither."
     ]
 
 
-def test_a_key_that_is_none_of_stripes_is_refused_without_being_repeated(
+def test_invalid_stripe_key_is_refused_without_repeating_key(
     home: dict[str, str],
 ) -> None:
     given = {"ELICIT_STRIPE_KEY": "pk_live_hunter2", "ELICIT_STRIPE_WEBHOOK_SECRET": "whsec_1"}
     assert variables_in(problems_in({**home, **given})) == ["ELICIT_STRIPE_KEY"]
 
 
-def test_several_webhook_secrets_are_read_while_one_replaces_another(home: dict[str, str]) -> None:
+def test_several_webhook_secrets_are_read_during_rotation(home: dict[str, str]) -> None:
     signs = {"ELICIT_STRIPE_WEBHOOK_SECRET": "whsec_new,whsec_old"}
     seller = read_settings({**home, "ELICIT_STRIPE_KEY": "sk_test_1", **signs}).sellers["stripe"]
     assert isinstance(seller, StripeAccount)
@@ -302,14 +296,14 @@ def test_several_webhook_secrets_are_read_while_one_replaces_another(home: dict[
     assert not seller.is_live
 
 
-def test_providers_are_declared_in_the_configuration_folder(tmp_path: Path) -> None:
+def test_providers_are_read_from_configuration_folder(tmp_path: Path) -> None:
     folder = tmp_path / ".config" / "elicit-url"
     folder.mkdir(parents=True)
     (folder / "elicit.toml").write_text('[providers.acme]\nissuer = "https://acme.example"\n')
     assert read_settings({"HOME": str(tmp_path)}).providers["acme"].label == "Acme"
 
 
-def test_a_file_in_the_working_directory_declares_nothing(
+def test_file_in_working_directory_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elicit.toml").write_text('[providers.acme]\nissuer = "https://acme.example"\n')
@@ -317,14 +311,14 @@ def test_a_file_in_the_working_directory_declares_nothing(
     assert "acme" not in read_settings({"HOME": str(tmp_path / "home")}).providers
 
 
-def test_what_is_wrong_with_the_declarations_is_named(tmp_path: Path) -> None:
+def test_problem_of_declaration_is_reported_with_location(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('[providers.github]\nissuer = "https://evil.example"\n')
     (problem,) = problems_in({"HOME": str(tmp_path), "ELICIT_CONFIG": str(file)})
     assert problem.startswith(f"ELICIT_CONFIG: {file}:1: providers.github: this name is built in")
 
 
-def test_a_configuration_that_is_not_there_is_named_only_if_it_was_asked_for(
+def test_missing_configuration_file_is_reported_only_if_named(
     tmp_path: Path,
 ) -> None:
     read_settings({"HOME": str(tmp_path)})
@@ -332,7 +326,7 @@ def test_a_configuration_that_is_not_there_is_named_only_if_it_was_asked_for(
         read_settings({"HOME": str(tmp_path), "ELICIT_CONFIG": str(tmp_path / "nowhere.toml")})
 
 
-def test_the_sandbox_plays_only_what_is_not_configured(tmp_path: Path) -> None:
+def test_sandbox_simulates_only_unconfigured_providers(tmp_path: Path) -> None:
     sandbox = new_sandbox(url="http://127.0.0.1:8766", serves="http://127.0.0.1:8765")
     own = read_settings(
         {
@@ -349,7 +343,7 @@ def test_the_sandbox_plays_only_what_is_not_configured(tmp_path: Path) -> None:
     assert settings.sellers["stripe"].api == "http://127.0.0.1:8766/stripe"
 
 
-def test_a_server_that_others_reach_has_no_sandbox(tmp_path: Path) -> None:
+def test_public_server_cannot_use_sandbox(tmp_path: Path) -> None:
     sandbox = new_sandbox(url="http://127.0.0.1:8766", serves="http://127.0.0.1:8765")
     settings = read_settings({"HOME": str(tmp_path), **PUBLIC})
     with pytest.raises(ValueError, match="on this machine only"):
@@ -366,18 +360,18 @@ def test_a_server_that_others_reach_has_no_sandbox(tmp_path: Path) -> None:
         ("destructive,rm", GatePolicy(gates_destructive=True, patterns=("rm",))),
     ],
 )
-def test_the_operator_says_which_tools_wait_for_an_approval(
+def test_gate_setting_selects_tools_which_need_approval(
     home: dict[str, str], text: str, policy: GatePolicy
 ) -> None:
     # parity: T1
     assert read_settings({**home, "ELICIT_GATE": text}).gate == policy
 
 
-def test_a_gate_is_not_off_and_on(home: dict[str, str]) -> None:
+def test_gate_cannot_be_off_and_on(home: dict[str, str]) -> None:
     assert variables_in(problems_in({**home, "ELICIT_GATE": "off,delete_*"})) == ["ELICIT_GATE"]
 
 
-def test_how_long_a_request_may_take_and_how_many_connect_are_settings() -> None:
+def test_read_timeout_and_number_of_connections_are_settings() -> None:
     # finding: R10
     given = {"ELICIT_SECRET": SECRET, "ELICIT_READ_SECONDS": "5", "ELICIT_CONNECTIONS": "50"}
     assert read_settings(given).arrivals == Arrivals(reading=timedelta(seconds=5), connections=50)
@@ -392,7 +386,7 @@ def test_how_long_a_request_may_take_and_how_many_connect_are_settings() -> None
     ("host", "port", "url"),
     [("127.0.0.1", 80, "http://127.0.0.1"), ("::1", 80, "http://[::1]")],
 )
-def test_a_server_at_the_port_that_its_scheme_has_anyway_is_named_without_it(
+def test_default_port_of_scheme_is_omitted_from_url(
     home: dict[str, str], host: str, port: int, url: str
 ) -> None:
     # finding: A2
@@ -407,7 +401,9 @@ def test_a_server_at_the_port_that_its_scheme_has_anyway_is_named_without_it(
         ("https://elicit.example:80", "https://elicit.example:80"),
     ],
 )
-def test_a_default_port_may_be_written_out(home: dict[str, str], given: str, url: str) -> None:
+def test_explicit_default_port_is_removed_from_url(
+    home: dict[str, str], given: str, url: str
+) -> None:
     # finding: A2
     named = {"ELICIT_URL": given, "ELICIT_SECRET": SECRET, "ELICIT_ORIGINS": given.rstrip("/")}
     settings = read_settings({**home, **named})
@@ -430,7 +426,7 @@ def test_a_default_port_may_be_written_out(home: dict[str, str], given: str, url
         ("ELICIT_XYZZY_QQQ_WWW", "elicit settings lists them"),
     ],
 )
-def test_a_setting_that_there_is_not_is_refused_with_the_nearest(
+def test_unknown_setting_is_refused_with_nearest_name(
     home: dict[str, str], wrong: str, right: str
 ) -> None:
     # finding: A3
@@ -438,16 +434,14 @@ def test_a_setting_that_there_is_not_is_refused_with_the_nearest(
     assert problems_in({**home, wrong: "off"}) == [f"{wrong}: no setting has this name; {right}."]
 
 
-def test_what_declared_and_an_authors_own_providers_need_is_known(
-    home: dict[str, str], tmp_path: Path
-) -> None:
+def test_credentials_of_custom_providers_are_accepted(home: dict[str, str], tmp_path: Path) -> None:
     # finding: A3
     mine = {"ELICIT_ACME_CLIENT_ID": "id", "ELICIT_ACME_CLIENT_SECRET": "secret"}
     assert read_settings({**home, **mine}).credentials == {"acme": ("id", "secret")}
     assert read_settings({**home, "ELICIT_UNHEARD_OF": " ", "OTHER": "1"}).is_local
 
 
-def test_every_setting_that_a_page_names_is_known(home: dict[str, str]) -> None:
+def test_every_documented_setting_is_known(home: dict[str, str]) -> None:
     # finding: A3
     house = Path(__file__).parents[3]
     pages = "".join(
@@ -461,7 +455,7 @@ def test_every_setting_that_a_page_names_is_known(home: dict[str, str]) -> None:
     assert [each for each in unknown if "NO_SUCH_THING" not in each] == []
 
 
-def test_browsers_come_back_by_https_alone_where_the_operator_says_for_how_long() -> None:
+def test_hsts_setting_needs_https_url() -> None:
     # finding: S26
     given = {"ELICIT_SECRET": SECRET, "ELICIT_URL": "https://elicit.example"}
     assert read_settings(given).hsts is None
@@ -474,7 +468,7 @@ def test_browsers_come_back_by_https_alone_where_the_operator_says_for_how_long(
         read_settings({"ELICIT_SECRET": SECRET, "ELICIT_HSTS": "60"})
 
 
-def test_how_the_log_is_written_is_set_and_what_is_wrong_is_named(home: dict[str, str]) -> None:
+def test_log_settings_are_read_and_mistakes_are_reported(home: dict[str, str]) -> None:
     read = read_settings({**home, "ELICIT_LOG": "json", "ELICIT_LOG_LEVEL": "INFO"}).log
     assert read == LogSettings(level=logging.INFO, is_json=True)
     assert read_settings(home).log == LogSettings()

@@ -22,7 +22,7 @@ async def access_of(url: str, home: Path) -> list[Finding]:
 
 
 # finding: XS9
-async def test_role_that_can_write_next_to_the_servers_own_is_named() -> None:
+async def test_other_role_with_write_access_to_store_is_named() -> None:
     server = shared_server()
     async with server.database() as url:
         name = url.partition("@/")[2].partition("?")[0]
@@ -46,7 +46,9 @@ async def test_role_that_can_write_next_to_the_servers_own_is_named() -> None:
         await store.aclose()
 
 
-async def test_server_that_uses_a_superuser_is_told_to_make_a_role(tmp_path: Path) -> None:
+async def test_superuser_connection_is_a_note_with_advice_to_use_separate_role(
+    tmp_path: Path,
+) -> None:
     # finding: XS9
     async with shared_server().database() as url:
         who, way = await access_of(url, tmp_path)
@@ -77,7 +79,7 @@ def test_connection_beyond_loopback_without_tls_is_a_warning(
     assert (fix is not None) == ("not encrypted" in says)
 
 
-def test_pooler_hides_whether_its_connection_is_encrypted_unless_the_address_asks_for_it() -> None:
+def test_pooled_connection_without_sslmode_in_address_is_a_warning() -> None:
     # finding: XS9
     row = {"client": "127.0.0.1", "is_encrypted": True}
     url = "postgresql://pooler/elicit"
@@ -95,14 +97,14 @@ def test_pooler_hides_whether_its_connection_is_encrypted_unless_the_address_ask
         ("valkeys://cache.example.com:6379/0", False, True),
     ],
 )
-def test_valkey_address_says_whether_its_connection_can_be_read(
+def test_valkey_address_reports_local_and_encrypted_connections(
     url: str, stays: bool, is_encrypted: bool
 ) -> None:
     address = parse_address(url)
     assert (address.is_on_this_machine, address.is_encrypted) == (stays, is_encrypted)
 
 
-async def test_valkey_that_is_used_as_the_user_default_is_a_note(tmp_path: Path) -> None:
+async def test_valkey_connection_as_default_user_is_a_note(tmp_path: Path) -> None:
     # finding: XS9
     found = await access_of(fresh_valkey().url, tmp_path)
     assert [each.standing for each in found] == ["note", "ok"]

@@ -31,7 +31,7 @@ async def rows_of(backup: BackupFile) -> list[Record]:
     return [each async for page in backup.scan() for each in page]
 
 
-async def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+async def test_backup_returns_all_written_records_and_is_private(tmp_path: Path) -> None:
     store, path = await filled(), tmp_path / "backup"
     assert await write_backup(store, path, now=NOW) == 1201
     backup = BackupFile(path)
@@ -41,7 +41,7 @@ async def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     assert names(tmp_path) == ["backup"]
 
 
-async def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+async def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "backup").write_text("mine")
     with pytest.raises(FileExistsError):
         await write_backup(await filled(), tmp_path / "backup", now=NOW)
@@ -55,13 +55,13 @@ class Failing(MemoryStore):
         raise StoreUnavailable("the disk is gone")
 
 
-async def test_what_cannot_be_read_to_its_end_leaves_no_file(tmp_path: Path) -> None:
+async def test_store_failure_during_backup_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable):
         await write_backup(Failing(), tmp_path / "backup", now=NOW)
     assert names(tmp_path) == []
 
 
-async def test_what_is_cut_off_or_changed_anywhere_is_refused(tmp_path: Path) -> None:
+async def test_truncated_or_modified_backup_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "backup"
     store = MemoryStore()
     await store.write(record("a-1", key="k"), record("a-2"))
@@ -82,14 +82,14 @@ async def test_what_is_cut_off_or_changed_anywhere_is_refused(tmp_path: Path) ->
             BackupFile(path)
 
 
-async def test_a_backup_of_a_newer_version_says_so(tmp_path: Path) -> None:
+async def test_backup_of_newer_version_is_refused_with_reason(tmp_path: Path) -> None:
     path = tmp_path / "backup"
     path.write_bytes(b'{"elicit_backup":2,"made_at":"2026-01-01T00:00:00Z"}\n{"rows":0}\n')
     with pytest.raises(BadBackup, match="of a newer version of elicit"):
         BackupFile(path)
 
 
-async def test_backup_removes_what_a_killed_one_left_and_nothing_that_is_written(
+async def test_backup_removes_file_of_killed_backup_and_leaves_file_of_running_backup(
     tmp_path: Path,
 ) -> None:
     # finding: XV8

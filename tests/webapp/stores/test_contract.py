@@ -38,7 +38,7 @@ class StoreContract:
     def other(self, pair: tuple[Store, Store]) -> Store:
         return pair[1]
 
-    async def test_what_is_written_is_read_back_with_the_next_version(self, store, other):
+    async def test_written_record_is_read_with_next_version(self, store, other):
         new = record(
             key="k", due_at=NOW, erase_at=NOW + timedelta(days=30), sealed=bytes(range(256))
         )
@@ -54,15 +54,15 @@ class StoreContract:
         found = await store.read("a", "elicitation", "a-1")
         assert (found.due_at, found.erase_at) == (early, NOW)
 
-    async def test_what_was_never_written_is_none(self, store):
+    async def test_missing_record_is_none(self, store):
         assert await store.read("a", "elicitation", "a-1") is None
         assert await store.find("a", "elicitation", "k") is None
         assert list(await store.list("elicitation")) == []
 
-    async def test_writing_nothing_does_nothing(self, store):
+    async def test_write_without_records_changes_nothing(self, store):
         assert await store.write() == ()
 
-    async def test_another_owner_or_kind_finds_nothing(self, store):
+    async def test_record_is_not_found_under_other_owner_or_kind(self, store):
         await store.write(record(key="k"))
         assert await store.read("b", "elicitation", "a-1") is None
         assert await store.read("a", "account", "a-1") is None
@@ -76,13 +76,13 @@ class StoreContract:
         assert (await store.find("b", "elicitation", "k")).owner == "b"
         assert (await store.find("a", "account", "k")).kind == "account"
 
-    async def test_a_taken_id_is_a_conflict_that_carries_its_record(self, store, other):
+    async def test_write_with_taken_id_raises_conflict_with_existing_record(self, store, other):
         (first,) = await store.write(record())
         with pytest.raises(Conflict) as conflict:
             await other.write(record(status="mine"))
         assert conflict.value.found == first
 
-    async def test_a_taken_key_is_a_conflict_that_carries_its_holder(self, store, other):
+    async def test_write_with_taken_key_raises_conflict_with_key_holder(self, store, other):
         (holder,) = await store.write(record(key="k"))
         with pytest.raises(Conflict) as conflict:
             await other.write(record("a-2", key="k"))
@@ -93,7 +93,7 @@ class StoreContract:
         assert conflict.value.found == holder
         assert await store.read("a", "elicitation", "a-2") == second
 
-    async def test_an_old_version_is_a_conflict_that_carries_the_new(self, store, other):
+    async def test_write_of_old_version_raises_conflict_with_current_record(self, store, other):
         (first,) = await store.write(record())
         (second,) = await other.write(replace(first, status="opened"))
         with pytest.raises(Conflict) as conflict:
@@ -101,21 +101,21 @@ class StoreContract:
         assert conflict.value.found == second
         assert await store.read("a", "elicitation", "a-1") == second
 
-    async def test_an_update_of_what_is_gone_is_a_conflict_with_nothing(self, store, other):
+    async def test_update_of_erased_record_raises_conflict_without_record(self, store, other):
         (first,) = await store.write(record())
         assert await other.erase(owner="a") == 1
         with pytest.raises(Conflict) as conflict:
             await store.write(first)
         assert conflict.value.found is None
 
-    async def test_a_released_key_can_be_taken_and_its_record_stays(self, store):
+    async def test_released_key_can_be_reused_and_previous_record_remains(self, store):
         (first,) = await store.write(record(key="k", due_at=NOW))
         (first,) = await store.write(replace(first, key=None, due_at=None, status="accepted"))
         (second,) = await store.write(record("a-2", key="k"))
         assert await store.find("a", "elicitation", "k") == second
         assert await store.read("a", "elicitation", "a-1") == first
 
-    async def test_each_column_changes_alone_and_together(self, store):
+    async def test_columns_can_be_updated_separately_and_together(self, store):
         (now,) = await store.write(record())
         for change in (
             {"status": "opened"},
@@ -137,7 +137,7 @@ class StoreContract:
             assert await other.read(item.owner, item.kind, item.id) == item
 
     @pytest.mark.parametrize("place", [0, 1, 2])
-    async def test_one_conflict_among_several_writes_none(self, store, place):
+    async def test_conflict_on_a_single_record_stores_no_record_of_call(self, store, place):
         (taken,) = await store.write(record("taken", key="k"))
         (kept,) = await store.write(record("kept", status="before"))
         call = [record("new"), replace(kept, status="after")]
@@ -162,7 +162,7 @@ class StoreContract:
         assert (await store.find("a", "elicitation", "k1")).id == "two"
         assert (await store.find("a", "elicitation", "k2")).id == "one"
 
-    async def test_a_failed_move_leaves_the_key_where_it_was(self, store):
+    async def test_failed_key_transfer_leaves_key_with_its_record(self, store):
         (giver,) = await store.write(record("giver", key="k"))
         with pytest.raises(Conflict):
             await store.write(
@@ -171,7 +171,7 @@ class StoreContract:
         assert await store.find("a", "elicitation", "k") == giver
         assert await store.read("a", "elicitation", "taker") is None
 
-    async def test_what_may_not_be_written_is_refused_before_anything_is(self, store):
+    async def test_invalid_record_is_refused_and_no_record_of_call_is_written(self, store):
         good = record("good")
         for bad in (
             [good, record("b-1", owner="b")],
@@ -190,7 +190,9 @@ class StoreContract:
         await store.write(record(sealed=bytes(64 * 1024)))
 
     @pytest.mark.parametrize("about", [{}, {"key": "k"}, {"due_at": NOW}], ids=list)
-    async def test_one_winner_among_many_writers_of_one_version(self, store, other, about):
+    async def test_concurrent_writes_of_same_version_have_a_single_winner(
+        self, store, other, about
+    ):
         (first,) = await store.write(record(**about))
         results = await asyncio.gather(
             *(
@@ -206,7 +208,7 @@ class StoreContract:
                 assert isinstance(loser, Conflict)
                 assert (loser.found,) == winners[0]
 
-    async def test_a_conflict_among_many_writes_undoes_no_other(self, store):
+    async def test_conflict_does_not_undo_concurrent_writes(self, store):
         await store.write(record("taken"))
         names = [f"a-{number}" for number in range(50)]
         results = await asyncio.gather(
@@ -220,7 +222,7 @@ class StoreContract:
         ] == ["a-25"]
         assert len(await store.list("elicitation")) == 50
 
-    async def test_cancelled_writers_break_nobody_and_write_all_or_nothing(self, store):
+    async def test_cancelled_write_is_atomic_and_does_not_break_other_writes(self, store):
         async def write_two(number):
             return await store.write(record(f"{number}-1"), record(f"{number}-2", kind="audit"))
 
@@ -241,7 +243,7 @@ class StoreContract:
             else:
                 assert halves == result
 
-    async def test_a_list_is_ordered_by_id_and_goes_on_after_the_last(self, store):
+    async def test_list_is_ordered_by_id_and_continues_after_given_id(self, store):
         for number in (3, 1, 4, 2):
             await store.write(record(f"a-{number}", status="odd" if number % 2 else "even"))
         await store.write(record("b-1", owner="b", status="odd"))
@@ -262,7 +264,7 @@ class StoreContract:
         with pytest.raises(ValueError):
             await ids(limit=0)
 
-    async def test_due_gives_the_oldest_first_and_nothing_of_the_future(self, store):
+    async def test_due_returns_oldest_records_first_and_no_future_record(self, store):
         for minutes in (3, 1, 2, -1):
             await store.write(record(f"a-{minutes}", due_at=NOW - timedelta(minutes=minutes)))
         await store.write(record("never"))
@@ -272,21 +274,21 @@ class StoreContract:
         with pytest.raises(ValueError):
             await store.due(NOW, hold=HOLD, limit=0)
 
-    async def test_a_claim_from_before_the_clock_was_set_back_holds_nobody_up(self, store, other):
+    async def test_claim_made_before_clock_was_set_back_is_ignored(self, store, other):
         # finding: H2
         await store.write(record(due_at=NOW - timedelta(hours=3)))
         assert len(await store.due(NOW, hold=HOLD)) == 1
         assert list(await other.due(NOW - HOLD, hold=HOLD)) == [], "clocks differ a little"
         assert len(await other.due(NOW - timedelta(hours=2), hold=HOLD)) == 1
 
-    async def test_what_is_due_is_held_for_one_caller_until_the_hold_is_over(self, store, other):
+    async def test_due_record_is_claimed_by_a_single_caller_until_claim_expires(self, store, other):
         await store.write(record(due_at=NOW))
         assert len(await store.due(NOW, hold=HOLD)) == 1
         assert list(await other.due(NOW, hold=HOLD)) == []
         assert list(await other.due(NOW + HOLD - timedelta(microseconds=1), hold=HOLD)) == []
         assert len(await other.due(NOW + HOLD, hold=HOLD)) == 1
 
-    async def test_a_claim_disturbs_no_compare_and_set_and_a_write_clears_it(self, store, other):
+    async def test_claim_does_not_conflict_with_write_and_is_cleared_by_write(self, store, other):
         (first,) = await store.write(record(due_at=NOW))
         assert await store.due(NOW, hold=HOLD) in ([first], (first,))
         (second,) = await other.write(replace(first, status="opened"))
@@ -294,7 +296,7 @@ class StoreContract:
         await store.write(replace(second, due_at=None))
         assert list(await store.due(NOW + HOLD, hold=HOLD)) == []
 
-    async def test_erasing_takes_only_what_meets_every_condition(self, store):
+    async def test_erase_removes_records_which_meet_all_conditions(self, store):
         old, new = NOW - timedelta(days=1), NOW + timedelta(days=1)
         await store.write(record("a-old", erase_at=old), record("a-now", erase_at=NOW))
         await store.write(record("a-new", erase_at=new), record("a-ever", key="k"))
@@ -306,15 +308,15 @@ class StoreContract:
         assert await store.erase(owner="a") == 0
         await store.write(record("a-again", key="k"))
 
-    async def test_erasing_stops_at_its_limit(self, store):
+    async def test_erase_stops_at_limit(self, store):
         await store.write(*(record(f"a-{number}", erase_at=NOW) for number in range(5)))
         assert [await store.erase(before=NOW, limit=2) for _ in range(4)] == [2, 2, 1, 0]
 
-    async def test_erasing_everything_is_refused(self, store):
+    async def test_erase_without_conditions_is_refused(self, store):
         with pytest.raises(ValueError):
             await store.erase()
 
-    async def test_a_watch_shows_what_others_write_and_not_our_own(self, store, other):
+    async def test_watch_shows_writes_of_other_connection_and_not_own_writes(self, store, other):
         watch = store.watch()
         await store.write(record("ours"))
         (theirs,) = await other.write(record("theirs"))
@@ -330,7 +332,7 @@ class StoreContract:
                 while await anext(watch) != second:
                     pass
 
-    async def test_a_watch_that_ended_and_began_again_sees_what_comes_then(self, store, other):
+    async def test_new_watch_after_ended_watch_sees_later_writes(self, store, other):
         watch = store.watch()
         await other.write(record("first"))
         async with asyncio.timeout(300):
@@ -342,7 +344,7 @@ class StoreContract:
             while (await anext(again)).id != "third":
                 pass
 
-    async def test_both_sides_see_each_other_in_a_long_exchange(self, store, other):
+    async def test_two_connections_see_each_others_writes_in_long_exchange(self, store, other):
         (now,) = await store.write(record("ball", status="0"))
 
         async def play(opening, watch, parity):
@@ -360,14 +362,14 @@ class StoreContract:
             await other.write(replace(now, status="0"))
         assert int((await store.read("a", "elicitation", "ball")).status) >= 19
 
-    async def test_closing_finishes_the_writes_under_way(self, store, other):
+    async def test_close_completes_pending_writes(self, store, other):
         writes = [asyncio.create_task(store.write(record(f"a-{n:02}"))) for n in range(30)]
         await asyncio.sleep(0)
         await store.aclose()
         assert len(await asyncio.gather(*writes)) == 30
         assert len(await other.list("elicitation")) == 30
 
-    async def test_erasing_while_writes_are_under_way_loses_none_of_another_owner(self, store):
+    async def test_erase_does_not_affect_concurrent_writes_of_other_owner(self, store):
         await store.write(record("a-old"))
         writes = [
             asyncio.create_task(store.write(record(f"b-{n:02}", owner="b"))) for n in range(30)
@@ -377,7 +379,7 @@ class StoreContract:
         await asyncio.gather(*writes)
         assert len(await store.list("elicitation", owner="b")) == 30
 
-    async def test_a_closed_store_says_so_and_its_watches_end(self, store, other):
+    async def test_calls_on_closed_store_raise_and_its_watches_end(self, store, other):
         watch = store.watch()
         waiting = asyncio.create_task(anext(watch, "ended"))
         await asyncio.sleep(0)
@@ -403,7 +405,7 @@ class StoreContract:
             store.watch()
         await other.write(record())
 
-    async def test_a_scan_has_every_record_of_every_owner_once(self, store, other):
+    async def test_scan_returns_every_record_of_every_owner_once(self, store, other):
         assert await scanned(store) == []
         written = []
         for owner in "abc":
@@ -413,7 +415,7 @@ class StoreContract:
         found = await scanned(store)
         assert sorted(found, key=repr) == sorted(written, key=repr)
 
-    async def test_a_scan_has_an_owner_as_of_one_moment_while_others_write(self, store, other):
+    async def test_scan_returns_consistent_snapshot_of_owner_during_writes(self, store, other):
         rows = await store.write(*(record(f"a-{number:03}") for number in range(500)))
         rows += await store.write(*(record(f"a-{number:03}") for number in range(500, 999)))
         scan = store.scan()
@@ -424,7 +426,7 @@ class StoreContract:
         assert len({each.status for each in found}) == 1
         assert ids(found) == ids(rows)
 
-    async def test_a_copy_is_put_in_place_as_it_is(self, store, other):
+    async def test_loaded_copies_are_stored_unchanged(self, store, other):
         copies = [
             record("a-1", key="k", due_at=NOW, erase_at=NOW, version=7, sealed=b"one"),
             record("b-1", owner="b", key="k", version=1),
@@ -437,7 +439,7 @@ class StoreContract:
         (next_one,) = await other.write(replace(copies[0], status="opened"))
         assert next_one.version == 8
 
-    async def test_a_copy_takes_the_place_of_what_is_there_with_its_claim(self, store):
+    async def test_loaded_copy_replaces_existing_record_and_clears_its_claim(self, store):
         await store.write(record("one", key="k1", due_at=NOW), record("two", key="k2"))
         assert len(await store.due(NOW, hold=HOLD)) == 1
         copies = [
@@ -451,7 +453,7 @@ class StoreContract:
         assert await store.find("a", "elicitation", "k2") == copies[0]
         assert ids(await store.due(NOW, hold=HOLD)) == ["one"]
 
-    async def test_a_copy_whose_key_another_holds_is_a_conflict_and_nothing_is_loaded(self, store):
+    async def test_copy_with_taken_key_raises_conflict_and_nothing_is_loaded(self, store):
         (holder,) = await store.write(record("holder", key="k"))
         await store.fence(WHY)
         copies = [record("new", version=1), record("taker", key="k", version=3)]
@@ -460,7 +462,7 @@ class StoreContract:
         assert conflict.value.found == holder
         assert await scanned(store) == [holder]
 
-    async def test_what_is_no_copy_is_refused(self, store):
+    async def test_load_of_invalid_copies_is_refused(self, store):
         good = record("good", version=1)
         for bad in (
             [good, record("a-2")],
@@ -473,7 +475,7 @@ class StoreContract:
                 await store.load(*bad, behind=WHY)
         assert await scanned(store) == []
 
-    async def test_behind_a_fence_nobody_writes_and_everybody_reads(self, store, other):
+    async def test_fenced_store_refuses_writes_and_allows_reads(self, store, other):
         (first,) = await store.write(record(key="k", due_at=NOW, erase_at=NOW))
         assert await store.fenced() is None
         await store.fence(WHY)
@@ -499,7 +501,7 @@ class StoreContract:
             assert ids(await opening.list("elicitation")) == ["a-1"]
             assert await scanned(opening) == [first]
 
-    async def test_a_fence_that_is_taken_away_lets_everybody_write(self, store, other):
+    async def test_writes_are_accepted_after_fence_is_removed(self, store, other):
         (first,) = await store.write(record(due_at=NOW))
         await store.fence(WHY)
         await other.fence(None)
@@ -510,14 +512,14 @@ class StoreContract:
         await store.write(replace(first, status="opened"))
         assert await other.erase(owner="a") == 1
 
-    async def test_another_fence_takes_the_place_of_the_first(self, store, other):
+    async def test_second_fence_replaces_first_fence(self, store, other):
         await store.fence("first")
         await other.fence("second")
         with pytest.raises(StoreUnavailable) as refusal:
             await store.write(record())
         assert refusal.value.why == "second"
 
-    async def test_copies_are_loaded_past_a_fence_and_it_stands(self, store, other):
+    async def test_copies_are_loaded_behind_fence_and_fence_remains(self, store, other):
         await store.fence(WHY)
         await store.load(record(version=3), behind=WHY)
         await store.load(record(version=4, key="k"), behind=WHY)
@@ -528,7 +530,7 @@ class StoreContract:
             with pytest.raises(StoreUnavailable):
                 await opening.write(record("a-2"))
 
-    async def test_no_copy_is_loaded_where_its_fence_stands_no_more(self, store, other):
+    async def test_load_is_refused_if_its_fence_was_removed_or_replaced(self, store, other):
         (row,) = await store.write(record(status="spent"))
         for standing in (None, "another move"):
             await other.fence(standing)
@@ -537,7 +539,9 @@ class StoreContract:
             assert refusal.value.found == standing
         assert await scanned(other) == [row]
 
-    async def test_a_fence_takes_the_place_of_those_alone_that_are_named(self, store, other):
+    async def test_fence_with_instead_of_replaces_named_fences_and_refuses_others(
+        self, store, other
+    ):
         await store.fence("first", instead_of=(None,))
         for instead_of in [(None,), ("second", None)]:
             for why in ("third", None):
@@ -550,7 +554,7 @@ class StoreContract:
         await store.fence(None, instead_of=("second", None))
         await other.write(record())
 
-    async def test_of_two_that_fence_at_once_one_does(self, store, other):
+    async def test_concurrent_fences_with_instead_of_have_a_single_winner(self, store, other):
         fences = (
             store.fence("first", instead_of=(None,)),
             other.fence("second", instead_of=(None,)),
@@ -559,7 +563,7 @@ class StoreContract:
         assert [each for each in results if isinstance(each, OtherFence)]
         assert await store.fenced() in ("first", "second")
 
-    async def test_copies_come_before_the_fence_is_taken_away_or_are_refused(self, store, other):
+    async def test_pending_load_is_stored_before_fence_removal_or_refused(self, store, other):
         await store.fence(WHY)
         loads = [
             asyncio.create_task(store.load(record(f"a-{number:02}", version=1), behind=WHY))
@@ -572,7 +576,7 @@ class StoreContract:
         assert all(each is None or isinstance(each, OtherFence) for each in results)
         assert len(there) == results.count(None)
 
-    async def test_a_write_under_way_comes_before_the_fence_or_is_refused(self, store, other):
+    async def test_pending_write_is_stored_before_fence_or_refused(self, store, other):
         async def write(number):
             opening = (store, other)[number % 2]
             return (await opening.write(record(f"a-{number:03}")))[0].id

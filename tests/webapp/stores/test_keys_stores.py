@@ -76,7 +76,7 @@ async def retired_by(
         await store.aclose()
 
 
-async def test_a_store_is_noted_once_by_the_place_where_it_is(folder: Path) -> None:
+async def test_store_is_recorded_once_by_its_resolved_path(folder: Path) -> None:
     one = settings_of(folder, "sqlite:///one.db")
     (folder / "other name.db").symlink_to(folder / "one.db")
     for address in ("sqlite:///one.db", f"sqlite:///{folder}/one.db", "sqlite:///other name.db"):
@@ -92,13 +92,13 @@ async def test_a_store_is_noted_once_by_the_place_where_it_is(folder: Path) -> N
     assert stat.S_IMODE(notes.stat().st_mode) == 0o600
 
 
-async def test_trusted_code_and_a_server_note_theirs_too(folder: Path) -> None:
+async def test_store_opened_by_connect_is_recorded(folder: Path) -> None:
     settings = settings_of(folder, "sqlite:///one.db")
     async with connect(settings):
         assert noted(settings) == [f"sqlite:///{folder}/one.db"]
 
 
-async def test_processes_that_note_at_once_do_not_lose_each_others_store(folder: Path) -> None:
+async def test_stores_opened_concurrently_are_all_recorded(folder: Path) -> None:
     all_settings = [settings_of(folder, f"sqlite:///{number}.db") for number in range(12)]
     await asyncio.gather(*(served(settings) for settings in all_settings))
     assert sorted(noted(all_settings[0])) == sorted(
@@ -107,7 +107,9 @@ async def test_processes_that_note_at_once_do_not_lose_each_others_store(folder:
     assert beside_the_key(all_settings[0]) == ["key", "key.stores"]
 
 
-async def test_what_ends_with_its_process_or_has_its_own_secret_is_not_noted(folder: Path) -> None:
+async def test_memory_store_and_store_with_environment_secret_are_not_recorded(
+    folder: Path,
+) -> None:
     local = settings_of(folder, "memory:")
     await served(local)
     of_a_variable = settings_of(folder, "sqlite:///one.db", ELICIT_SECRET="x" * 32)
@@ -121,7 +123,7 @@ async def test_what_ends_with_its_process_or_has_its_own_secret_is_not_noted(fol
     assert beside_the_key(local) == ["key"]
 
 
-async def test_a_secret_that_another_store_needs_stays_and_that_store_is_named(
+async def test_retire_is_refused_and_names_store_which_needs_secret(
     folder: Path, clock: Clock
 ) -> None:
     one, other = (settings_of(folder, f"sqlite:///{name}.db") for name in ("one", "other"))
@@ -144,7 +146,7 @@ async def test_a_secret_that_another_store_needs_stays_and_that_store_is_named(
 
 
 @pytest.mark.parametrize("damage", ["no store", "a folder", "no folder to look into"])
-async def test_a_store_that_does_not_open_may_need_it(
+async def test_retire_is_refused_if_recorded_store_cannot_be_opened(
     folder: Path, clock: Clock, damage: str
 ) -> None:
     one, other = (settings_of(folder, f"sqlite:///{name}.db") for name in ("one", "other"))
@@ -167,7 +169,7 @@ async def test_a_store_that_does_not_open_may_need_it(
     assert old in one.ring.fingerprints
 
 
-async def test_a_store_that_is_gone_is_named_and_holds_it_back_until_its_note_is_taken_out(
+async def test_retire_is_refused_for_missing_store_until_its_record_is_removed(
     folder: Path, clock: Clock
 ) -> None:
     one, other, third = (
@@ -194,7 +196,7 @@ async def test_a_store_that_is_gone_is_named_and_holds_it_back_until_its_note_is
     assert not (folder / "other.db").exists()
 
 
-async def test_a_store_that_has_moved_away_needs_it_no_more_once_the_new_place_is_known(
+async def test_retire_follows_moved_store_once_its_new_address_is_recorded(
     folder: Path, clock: Clock
 ) -> None:
     one, former, new = (
@@ -221,7 +223,7 @@ async def test_a_store_that_has_moved_away_needs_it_no_more_once_the_new_place_i
     assert "is removed from" in said
 
 
-async def test_a_store_that_wants_a_password_is_asked_by_whoever_has_it(
+async def test_retire_is_refused_and_asks_for_address_with_store_password(
     folder: Path, clock: Clock
 ) -> None:
     one = settings_of(folder, "sqlite:///one.db")
@@ -238,7 +240,7 @@ async def test_a_store_that_wants_a_password_is_asked_by_whoever_has_it(
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[7]", b'["sqlite:', b"\xff"])
-async def test_notes_that_cannot_be_read_are_never_taken_for_none(
+async def test_damaged_store_list_raises_error_and_is_not_treated_as_empty(
     folder: Path, clock: Clock, content: bytes
 ) -> None:
     one = settings_of(folder, "sqlite:///one.db")
@@ -258,7 +260,7 @@ async def test_notes_that_cannot_be_read_are_never_taken_for_none(
     assert old in one.ring.fingerprints
 
 
-async def test_a_store_behind_a_pooler_is_asked_without_an_address_to_listen_at(
+async def test_keys_of_pooled_store_are_counted_without_listen_address(
     folder: Path,
 ) -> None:
     async with fresh_database() as url, pooled(shared_server(), url) as address:

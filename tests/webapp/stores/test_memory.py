@@ -21,7 +21,7 @@ class Compared(datetime):
         return super().__le__(other)
 
 
-async def test_what_is_due_and_what_may_go_is_found_without_a_look_at_the_rest():
+async def test_due_and_erasable_records_are_found_without_reading_other_records():
     store = MemoryStore()
     later = NOW + timedelta(days=1)
     time = Compared.fromtimestamp(later.timestamp(), later.tzinfo)

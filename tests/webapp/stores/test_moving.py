@@ -69,7 +69,7 @@ def in_order(records: list[Record]) -> list[Record]:
     return sorted(records, key=lambda each: (each.owner, each.kind, each.id))
 
 
-async def test_all_is_there_as_it_was_and_only_the_new_place_takes_writes(places: Places) -> None:
+async def test_move_copies_all_records_and_fences_source(places: Places) -> None:
     source, target = places
     rows = await filled(source)
     assert (await move(source, target)).records == 1203
@@ -82,7 +82,7 @@ async def test_all_is_there_as_it_was_and_only_the_new_place_takes_writes(places
     )
 
 
-async def test_once_more_changes_nothing_also_where_the_new_place_is_served(places: Places) -> None:
+async def test_repeated_move_changes_nothing_even_if_target_is_in_use(places: Places) -> None:
     source, target = places
     await filled(source)
     await move(source, target)
@@ -92,7 +92,7 @@ async def test_once_more_changes_nothing_also_where_the_new_place_is_served(plac
     await target.check()
 
 
-async def test_cut_off_anywhere_it_is_brought_to_its_end(tmp_path: Path) -> None:
+async def test_interrupted_move_is_completed_by_repeating_command(tmp_path: Path) -> None:
     deaths, has_died = 0, True
     while has_died:
         deaths += 1
@@ -147,7 +147,7 @@ class Paused(SqliteStore):
 
 
 @pytest.mark.parametrize(("side", "change"), [(0, 1), (0, 2), (1, 1), (1, 2), (1, 3)])
-async def test_a_first_move_that_goes_on_behind_the_second_changes_nothing(
+async def test_resumed_first_move_changes_nothing_after_second_move_completed(
     tmp_path: Path, side: int, change: int
 ) -> None:
     late = [await Paused.open(tmp_path / name) for name in ("old.db", "new.db")]
@@ -168,7 +168,7 @@ async def test_a_first_move_that_goes_on_behind_the_second_changes_nothing(
         await store.aclose()
 
 
-async def test_a_move_tells_that_another_command_was_at_the_place(tmp_path: Path) -> None:
+async def test_move_fails_if_another_command_fenced_target_during_move(tmp_path: Path) -> None:
     source, late = await SqliteStore.open(tmp_path / "old.db"), await Paused.open(tmp_path / "new")
     await source.write(record())
     late.left = 2
@@ -184,7 +184,7 @@ async def test_a_move_tells_that_another_command_was_at_the_place(tmp_path: Path
         await store.aclose()
 
 
-async def test_what_is_written_while_it_begins_is_moved_or_refused(places: Places) -> None:
+async def test_write_during_start_of_move_is_moved_or_refused(places: Places) -> None:
     source, target = places
     written, has_begun = list[str](), asyncio.Event()
 
@@ -205,7 +205,7 @@ async def test_what_is_written_while_it_begins_is_moved_or_refused(places: Place
     assert sorted(each.id for each in await scanned(target)) == sorted(written)
 
 
-async def test_a_place_that_holds_something_is_left_alone(places: Places) -> None:
+async def test_move_to_non_empty_target_is_refused_and_changes_nothing(places: Places) -> None:
     source, target = places
     await filled(source)
     await target.write(record("a-own"))
@@ -224,7 +224,7 @@ class ServedMeanwhile(SqliteStore):
         await super().fence(why, instead_of=instead_of)
 
 
-async def test_a_place_that_is_served_meanwhile_goes_on_as_if_nothing_was(tmp_path: Path) -> None:
+async def test_target_written_by_other_process_during_move_stays_usable(tmp_path: Path) -> None:
     source = await SqliteStore.open(tmp_path / "old.db")
     target = await ServedMeanwhile.open(tmp_path / "new.db")
     await source.write(record("a-1"))
@@ -235,7 +235,7 @@ async def test_a_place_that_is_served_meanwhile_goes_on_as_if_nothing_was(tmp_pa
         await store.aclose()
 
 
-async def test_a_place_where_something_else_is_under_way_is_left_alone(places: Places) -> None:
+async def test_move_is_refused_if_target_or_source_has_other_fence(places: Places) -> None:
     source, target = places
     await filled(source)
     await target.fence("somebody is at work")
@@ -248,7 +248,9 @@ async def test_a_place_where_something_else_is_under_way_is_left_alone(places: P
         await move(source, source)
 
 
-async def test_half_a_copy_is_not_unfenced_and_says_what_to_do(tmp_path: Path) -> None:
+async def test_unfence_of_incomplete_copy_is_refused_and_unfence_of_source_works(
+    tmp_path: Path,
+) -> None:
     source, target = [await Dying.open(tmp_path / name) for name in ("old.db", "new.db")]
     await source.write(record("a-1"))
     Dying.left[0] = 6
@@ -264,7 +266,7 @@ async def test_half_a_copy_is_not_unfenced_and_says_what_to_do(tmp_path: Path) -
     await target.aclose()
 
 
-async def test_rows_that_the_old_place_has_no_more_are_found_out(tmp_path: Path) -> None:
+async def test_move_fails_if_target_has_records_missing_in_source(tmp_path: Path) -> None:
     source, target = [await Dying.open(tmp_path / name) for name in ("old.db", "new.db")]
     await source.write(record("a-1"), record("a-2"))
     Dying.left[0] = 6
@@ -282,6 +284,6 @@ async def test_rows_that_the_old_place_has_no_more_are_found_out(tmp_path: Path)
     await target.aclose()
 
 
-async def test_memory_goes_nowhere(places: Places) -> None:
+async def test_memory_store_cannot_be_moved(places: Places) -> None:
     with pytest.raises(NotMoved, match="ends with its process"):
         await move(await open_store("memory:"), places[1])

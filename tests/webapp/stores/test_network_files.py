@@ -42,7 +42,7 @@ def mounts(tmp_path: Path) -> Path:
         ("/mnt/bucket", "fuse.s3fs"),
     ],
 )
-def test_a_file_on_other_machines_is_refused_with_what_to_set(mounts, folder, kind):
+def test_file_on_network_mount_is_refused_with_setting_to_change(mounts, folder, kind):
     with pytest.raises(StoreUnavailable) as refused:
         must_be_of_this_machine(Path(folder, "store.db"), mounts=mounts)
     assert f"({kind}, mounted at" in refused.value.why
@@ -52,9 +52,9 @@ def test_a_file_on_other_machines_is_refused_with_what_to_set(mounts, folder, ki
 @pytest.mark.parametrize(
     "folder", ["/", "/srv", "/srv/shared/disk", "/srv/sharedish", "/srv/over", "/home/ann"]
 )
-def test_a_file_on_a_disk_of_this_machine_is_not(mounts, folder):
+def test_file_on_local_disk_is_accepted(mounts, folder):
     must_be_of_this_machine(Path(folder, "store.db"), mounts=mounts)
 
 
-def test_a_system_that_does_not_tell_refuses_nothing(tmp_path):
+def test_file_is_accepted_if_mount_table_is_missing(tmp_path):
     must_be_of_this_machine(tmp_path / "store.db", mounts=tmp_path / "no-such-table")

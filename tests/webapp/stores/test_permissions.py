@@ -65,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("change", "command"), CHANGES)
-async def test_a_store_that_others_can_open_or_replace_is_refused(
+async def test_store_with_unsafe_permissions_is_refused_with_command_to_run(
     folder: Path, change: Change, command: str
 ) -> None:
     # finding: S5
@@ -83,7 +83,7 @@ async def test_a_store_that_others_can_open_or_replace_is_refused(
 
 
 @pytest.mark.parametrize(("change", "command"), CHANGES)
-def test_a_key_that_others_can_open_or_replace_is_refused(
+def test_key_file_with_unsafe_permissions_is_refused_with_command_to_run(
     folder: Path, change: Change, command: str
 ) -> None:
     # finding: S5
@@ -94,21 +94,21 @@ def test_a_key_that_others_can_open_or_replace_is_refused(
         file.ring()
 
 
-def test_no_key_is_made_in_a_folder_that_is_open_to_all(folder: Path) -> None:
+def test_key_is_not_created_in_world_writable_folder(folder: Path) -> None:
     folder.chmod(0o777)
     with pytest.raises(Exposed, match="chmod go-w"):
         KeyFile(folder / "key").ring()
     assert list(folder.iterdir()) == []
 
 
-async def test_no_store_is_made_in_a_folder_that_is_open_to_all(folder: Path) -> None:
+async def test_store_is_not_created_in_world_writable_folder(folder: Path) -> None:
     in_a_folder_of_all(folder / "store.db")
     with pytest.raises(StoreUnavailable, match="chmod go-w"):
         await SqliteStore.open(folder / "store.db")
     assert not (folder / "store.db").exists()
 
 
-def test_the_folder_that_a_link_leads_to_counts_too(folder: Path, tmp_path: Path) -> None:
+def test_symlink_to_file_in_world_writable_folder_is_refused(folder: Path, tmp_path: Path) -> None:
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
@@ -120,7 +120,7 @@ def test_the_folder_that_a_link_leads_to_counts_too(folder: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("side", ["-wal", "-shm"])
-async def test_what_stands_beside_the_store_counts_too(folder: Path, side: str) -> None:
+async def test_store_with_readable_wal_or_shm_file_is_refused(folder: Path, side: str) -> None:
     path = folder / "store.db"
     store = await SqliteStore.open(path)
     await store.write(record("a-1"))

@@ -65,7 +65,7 @@ async def refusal(url: str) -> str:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_server_that_may_lose_what_it_acknowledged_is_refused_with_what_to_set(change, words):
+def test_unsafe_server_configuration_is_refused_with_setting_to_change(change, words):
     must_be_safe(SAFE)
     with pytest.raises(StoreUnavailable) as refused:
         must_be_safe({**SAFE, **change})
@@ -74,7 +74,7 @@ def test_a_server_that_may_lose_what_it_acknowledged_is_refused_with_what_to_set
 
 
 @pytest.mark.parametrize("whose", ["DATABASE {database}", f"ROLE {USER} IN DATABASE {{database}}"])
-async def test_a_database_or_a_user_that_waits_for_no_disk_is_refused(url, whose):
+async def test_synchronous_commit_off_for_database_or_role_is_refused(url, whose):
     database = url.partition("@/")[2].partition("?")[0]
     whose = whose.format(database=database)
     await said(url, f"ALTER {whose} SET synchronous_commit = off")
@@ -83,13 +83,13 @@ async def test_a_database_or_a_user_that_waits_for_no_disk_is_refused(url, whose
     await (await open_store(url)).aclose()
 
 
-async def test_a_database_in_another_encoding_is_refused():
+async def test_database_with_other_encoding_is_refused():
     options = "ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"
     async with fresh_database(options) as url:
         assert "SQL_ASCII" in await refusal(url)
 
 
-async def test_a_password_with_every_special_letter_opens_and_a_wrong_one_is_shown_nowhere(url):
+async def test_password_with_special_characters_works_and_wrong_password_is_not_shown(url):
     password = "a:b/c@d?e#f%g"
     database = url.partition("@/")[2]
     name = database.partition("?")[0]
@@ -138,7 +138,7 @@ async def test_a_password_with_every_special_letter_opens_and_a_wrong_one_is_sho
         ),
     ],
 )
-async def test_a_wrong_address_is_refused_with_what_to_do_and_no_password(address, words):
+async def test_wrong_address_is_refused_with_fix_and_without_password(address, words):
     server = await asyncio.to_thread(shared_server)
     why = await refusal(address.format(folder=server.folder))
     assert "ELICIT_STORE" in why
@@ -147,7 +147,7 @@ async def test_a_wrong_address_is_refused_with_what_to_do_and_no_password(addres
     assert "p4ss" not in without_password(address)
 
 
-async def test_many_processes_may_open_an_empty_database_at_once(url):
+async def test_empty_database_can_be_opened_concurrently(url):
     stores = await asyncio.gather(*(open_store(url) for _ in range(5)))
     await stores[0].write(record())
     for store in stores:
@@ -161,7 +161,7 @@ async def isolated(url: str, isolation: str) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
-async def test_the_isolation_that_a_database_has_by_default_is_nobodys_trouble(url, isolation):
+async def test_default_transaction_isolation_of_database_does_not_affect_store(url, isolation):
     await isolated(url, isolation)
     stores = await asyncio.gather(*(open_store(url) for _ in range(3)))
     await asyncio.gather(
@@ -178,14 +178,14 @@ async def test_the_isolation_that_a_database_has_by_default_is_nobodys_trouble(u
         await store.aclose()
 
 
-async def test_behind_a_pooler_the_isolation_has_to_be_right(url):
+async def test_serializable_isolation_behind_pooler_is_refused(url):
     await isolated(url, "serializable")
     async with pooled(shared_server(), url) as address:
         with pytest.raises(StoreUnavailable, match="default_transaction_isolation is serializable"):
             await open_store(address, listen=url)
 
 
-async def test_a_user_who_may_make_no_table_is_told_so(url):
+async def test_user_without_create_right_is_refused_with_reason(url):
     await said(url, "REVOKE CREATE ON SCHEMA public FROM public", "CREATE ROLE reader LOGIN")
     try:
         assert "owner of the database" in await refusal(url.replace(USER, "reader", 1))
@@ -193,12 +193,12 @@ async def test_a_user_who_may_make_no_table_is_told_so(url):
         await said(url, "DROP ROLE reader")
 
 
-async def test_another_programs_table_is_left_alone(url):
+async def test_table_of_another_program_is_refused(url):
     await said(url, "CREATE TABLE elicit_records (mine text)")
     assert "another program's" in await refusal(url)
 
 
-async def test_a_layout_that_this_code_may_not_write_is_refused(url):
+async def test_unsupported_newer_layout_is_refused(url):
     await (await open_store(url)).aclose()
     await said(url, "UPDATE elicit_store SET layout = 3, oldest_layout = 3")
     why = await refusal(url)
@@ -206,7 +206,7 @@ async def test_a_layout_that_this_code_may_not_write_is_refused(url):
     assert "update it" in why
 
 
-async def test_a_newer_layout_that_adds_to_the_tables_may_serve_beside_this_code(url, store):
+async def test_compatible_newer_layout_works_with_this_version(url, store):
     (first,) = await store.write(record(key="k", due_at=NOW))
     await said(
         url,
@@ -226,7 +226,7 @@ async def test_a_newer_layout_that_adds_to_the_tables_may_serve_beside_this_code
     await later.aclose()
 
 
-async def test_a_newer_version_that_took_the_tables_over_leaves_this_code_a_clear_error(url, store):
+async def test_missing_write_function_raises_error_with_advice_to_update(url, store):
     await store.write(record())
     await said(url, "DROP FUNCTION elicit_write_1")
     with pytest.raises(StoreUnavailable) as refused:
@@ -234,7 +234,7 @@ async def test_a_newer_version_that_took_the_tables_over_leaves_this_code_a_clea
     assert "update this one" in refused.value.why
 
 
-async def test_whether_something_is_kept_is_seen_without_making_tables(url):
+async def test_holds_something_checks_database_without_creating_tables(url):
     assert not await holds_something_at(url)
     store = await open_store(url)
     assert not await holds_something_at(url)
@@ -250,7 +250,7 @@ async def holds_something_at(url: str) -> bool:
 
 
 @pytest.mark.parametrize("text", ["zero\0byte", "half\ud800"])
-async def test_what_postgres_cannot_hold_is_refused_alone_and_never_found(store, text):
+async def test_text_invalid_in_postgres_is_refused_without_affecting_other_writes(store, text):
     results = await asyncio.gather(
         store.write(record("good")), store.write(record(text)), return_exceptions=True
     )
@@ -266,9 +266,7 @@ async def test_what_postgres_cannot_hold_is_refused_alone_and_never_found(store,
 
 
 @pytest.mark.parametrize("letter", ["x", "\u20ac"])
-async def test_a_name_or_key_of_any_length_is_kept_or_refused_before_the_server_sees_it(
-    store, letter
-):
+async def test_long_id_or_key_is_stored_or_refused_with_value_error(store, letter):
     for length in (200, 500, 800, 1200, 2400, 2490, 2700, 9000):
         for odd in (record(letter * length), record(key=letter * length)):
             try:
@@ -280,7 +278,7 @@ async def test_a_name_or_key_of_any_length_is_kept_or_refused_before_the_server_
                 await store.erase(owner="a")
 
 
-async def test_a_scan_that_is_left_gives_its_connection_back(store):
+async def test_abandoned_scan_releases_its_connection(store):
     await store.write(record())
     for _ in range(10):
         scan = store.scan()
@@ -289,9 +287,7 @@ async def test_a_scan_that_is_left_gives_its_connection_back(store):
     await store.write(record("a-2"))
 
 
-async def test_rows_are_looked_up_one_by_one_whatever_the_table_was_when_plans_were_made(
-    url, store
-):
+async def test_write_uses_index_even_if_plan_was_cached_for_empty_table(url, store):
     connection = await asyncpg.connect(url)
     asked = "SELECT FROM elicit_write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
     one = [[0], *columns_of([record(key="k")])]
@@ -311,11 +307,11 @@ async def test_rows_are_looked_up_one_by_one_whatever_the_table_was_when_plans_w
     assert 50 < pages < 50 * 60, "of more than 3,000 that a plan for an empty table would read"
 
 
-async def test_the_clock_of_the_server_is_told(store):
+async def test_clock_returns_server_time_with_time_zone(store):
     assert (await store.clock()).tzinfo is not None
 
 
-async def test_a_pooler_is_refused_until_an_address_to_listen_at_is_set(url):
+async def test_pooled_address_is_refused_without_direct_listen_address(url):
     async with pooled(shared_server(), url) as address:
         assert "set ELICIT_STORE_LISTEN" in await refusal(address)
         with pytest.raises(StoreUnavailable) as refused:

@@ -85,7 +85,7 @@ async def written_again(store, wanted):
     return now
 
 
-async def test_each_call_in_flight_says_that_the_store_is_not_there_and_later_ones_go_on(
+async def test_killed_server_fails_pending_calls_and_store_recovers_after_restart(
     server, url, store
 ):
     (first,) = await store.write(record(due_at=NOW))
@@ -114,9 +114,7 @@ async def test_each_call_in_flight_says_that_the_store_is_not_there_and_later_on
 
 
 @pytest.mark.parametrize("place", range(4))
-async def test_a_server_killed_in_any_write_of_a_lifecycle_has_lost_nothing_acknowledged(
-    server, store, place
-):
+async def test_server_killed_during_any_write_loses_no_acknowledged_write(server, store, place):
     now = record(key="k", due_at=NOW)
     for number, status in enumerate(STATUSES):
         wanted = replace(now, status=status)
@@ -142,7 +140,7 @@ async def test_a_server_killed_in_any_write_of_a_lifecycle_has_lost_nothing_ackn
     assert now.version == 4
 
 
-async def test_what_hangs_is_given_up_and_keeps_no_later_call(url):
+async def test_hanging_statement_times_out_and_does_not_block_later_calls(url):
     server = await Server.open(url, may_be_pooled=False, seconds=0.2)
     changes = PostgresChanges(server)
     await changes.listen()
@@ -162,9 +160,7 @@ async def test_what_hangs_is_given_up_and_keeps_no_later_call(url):
     await store.aclose()
 
 
-async def test_a_server_that_only_reads_is_left_when_the_address_leads_to_one_that_writes(
-    url, store
-):
+async def test_store_leaves_read_only_server_once_address_leads_to_writable_server(url, store):
     database = url.partition("@/")[2].partition("?")[0]
     operator = await asyncpg.connect(url)
     await operator.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
@@ -186,7 +182,7 @@ async def test_a_server_that_only_reads_is_left_when_the_address_leads_to_one_th
     await store.write(record())
 
 
-async def test_a_watch_hears_again_when_the_server_is_back_and_is_told_to_look(server, url, store):
+async def test_watch_receives_look_again_and_new_changes_after_server_restart(server, url, store):
     other = await open_store(url)
     watch = store.watch()
     (theirs,) = await other.write(record())
@@ -202,7 +198,7 @@ async def test_a_watch_hears_again_when_the_server_is_back_and_is_told_to_look(s
     await other.aclose()
 
 
-async def test_a_watch_whose_connection_alone_was_ended_looks_again_and_hears(url, store):
+async def test_watch_reconnects_after_its_connection_is_terminated(url, store):
     other = await open_store(url)
     watch = store.watch()
     connection = await asyncpg.connect(url)
@@ -219,7 +215,7 @@ async def test_a_watch_whose_connection_alone_was_ended_looks_again_and_hears(ur
 
 
 @pytest.mark.parametrize("payload", ["", "*", "[]", '["x",[["a"]]]', '["x","*"]', "\u20ac" * 999])
-async def test_a_notification_that_cannot_be_read_means_to_look_again(url, store, payload):
+async def test_unreadable_notification_makes_watch_look_again(url, store, payload):
     watch = store.watch()
     connection = await asyncpg.connect(url)
     await connection.execute("SELECT pg_notify('elicit', $1)", payload)
@@ -228,7 +224,7 @@ async def test_a_notification_that_cannot_be_read_means_to_look_again(url, store
     await connection.close()
 
 
-async def test_names_of_many_or_of_any_length_are_heard_or_looked_for(url, store):
+async def test_watch_reports_many_records_or_looks_again_for_long_ids(url, store):
     other = await open_store(url)
     watch = store.watch()
     names = {f"{number:04}-{'x' * 200}" for number in range(400)}
@@ -246,7 +242,7 @@ async def test_names_of_many_or_of_any_length_are_heard_or_looked_for(url, store
     await other.aclose()
 
 
-async def test_a_watch_that_chose_is_told_of_nothing_else(url, store):
+async def test_watch_with_filter_receives_matching_records_only(url, store):
     other = await open_store(url)
     watch = store.watch()
     watch.choose(lambda kind, id: kind == "account" or id == "a-2")
@@ -257,7 +253,7 @@ async def test_a_watch_that_chose_is_told_of_nothing_else(url, store):
     await other.aclose()
 
 
-async def test_a_store_closes_while_its_server_is_away(server, url):
+async def test_store_closes_while_server_is_down(server, url):
     store = await open_store(url)
     server.kill()
     async with asyncio.timeout(300):

@@ -65,7 +65,7 @@ def address(database, *cables, options="connect_timeout=1"):
 
 # finding: XB1
 @pytest.mark.parametrize("how", ["refusing", "silent", "unplugged"])
-async def test_second_host_is_reached_whatever_is_wrong_with_the_first(good, database, how):
+async def test_store_connects_to_second_host_if_first_host_fails(good, database, how):
     async with broken(how) as first:
         url = address(database, first, good)
         store = await open_store(url)
@@ -79,7 +79,7 @@ async def test_second_host_is_reached_whatever_is_wrong_with_the_first(good, dat
 
 
 # finding: XB1
-async def test_silent_first_host_has_a_share_of_the_time_without_an_option(good, database):
+async def test_silent_first_host_does_not_use_up_default_connect_timeout(good, database):
     async with broken("silent") as first:
         store = await open_store(address(database, first, good, options=""))
         await store.check()
@@ -88,7 +88,7 @@ async def test_silent_first_host_has_a_share_of_the_time_without_an_option(good,
 
 # finding: XB1
 @pytest.mark.parametrize("how", ["silent", "unplugged"])
-async def test_error_names_the_host_that_was_silent_and_how_long_it_was_waited_for(database, how):
+async def test_error_names_silent_host_and_its_timeout(database, how):
     async with broken(how) as silent, broken("refusing") as refusing:
         with pytest.raises(StoreUnavailable) as refused:
             await open_store(address(database, silent, refusing))
@@ -99,7 +99,7 @@ async def test_error_names_the_host_that_was_silent_and_how_long_it_was_waited_f
 
 
 # finding: XB1
-async def test_host_that_answered_last_is_asked_first_and_alone(good, database):
+async def test_last_usable_host_is_tried_first_without_other_hosts(good, database):
     async with broken("silent") as first:
         url = address(database, first, good)
         connector = Connector(url, name="ELICIT_STORE", servers=Servers())
@@ -138,7 +138,7 @@ async def test_hosts_of_two_database_clusters_are_refused_by_name(good, database
 
 
 # finding: XB2
-async def test_copy_on_another_database_cluster_is_refused_until_an_operator_accepts_it(url):
+async def test_database_copied_to_another_cluster_is_refused_until_operator_accepts(url):
     await (await open_store(url)).aclose()
     await said(url, "UPDATE elicit_store SET system_identifier = '1'")
     with pytest.raises(StoreUnavailable, match="elicit move --unfence") as refused:
@@ -149,14 +149,14 @@ async def test_copy_on_another_database_cluster_is_refused_until_an_operator_acc
 
 
 # finding: XB2
-async def test_server_on_an_older_timeline_than_the_stores_row_is_refused(url):
+async def test_server_on_older_timeline_than_stored_timeline_is_refused(url):
     await (await open_store(url)).aclose()
     await said(url, "UPDATE elicit_store SET timeline = 7")
     with pytest.raises(StoreUnavailable, match=r"on timeline 1, .* from timeline 7"):
         await open_store(url)
 
 
-async def test_store_of_the_first_layout_gets_the_columns_that_it_lacks(url):
+async def test_first_layout_is_upgraded_with_missing_columns(url):
     await (await open_store(url)).aclose()
     await said(
         url,
@@ -173,7 +173,7 @@ async def test_store_of_the_first_layout_gets_the_columns_that_it_lacks(url):
 
 
 # finding: XB2
-async def test_role_that_may_not_read_the_timeline_is_served_all_the_same(url):
+async def test_role_without_right_to_read_timeline_can_use_store(url):
     forbidden = ("pg_control_system()", "pg_current_wal_lsn()")
     name = url.partition("@/")[2].partition("?")[0]
     await said(
@@ -191,7 +191,7 @@ async def test_role_that_may_not_read_the_timeline_is_served_all_the_same(url):
         await said(url, "REASSIGN OWNED BY plain TO CURRENT_USER", "DROP ROLE plain")
 
 
-def test_hosts_and_patience_are_read_from_an_address():
+def test_hosts_and_connect_timeout_are_parsed_from_address():
     several = parse_address(
         "postgresql://u:p@one,two:5433,[::1]:5434/d?sslmode=require&connect_timeout=4"
         "&target_session_attrs=read-write"
@@ -215,6 +215,6 @@ def test_hosts_and_patience_are_read_from_an_address():
         "postgresql://u@one/d?connect_timeout=soon",
     ],
 )
-def test_address_that_cannot_be_read_is_refused(url):
+def test_invalid_address_is_refused_with_advice_on_escapes(url):
     with pytest.raises(StoreUnavailable, match="with %-escapes"):
         Connector(url, name="ELICIT_STORE", servers=Servers())

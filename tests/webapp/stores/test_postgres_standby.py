@@ -43,9 +43,7 @@ async def of_replication(url: str) -> list[str]:
     return [f"{says}: {fix}" if fix else says for says, fix in told]
 
 
-async def test_operator_reads_who_follows_and_whether_commits_wait_and_logs_are_archived(
-    tmp_path, caplog
-):
+async def test_replication_report_lists_standbys_synchronous_commit_and_archiving(tmp_path, caplog):
     # finding: XB6
     async with replicating() as pair:
         await pair.has_everything()
@@ -73,7 +71,7 @@ async def test_operator_reads_who_follows_and_whether_commits_wait_and_logs_are_
 
 
 # finding: XB6
-def test_operator_reads_that_writes_stand_still_without_a_standby() -> None:
+def test_replication_report_says_writes_block_without_synchronous_standby() -> None:
     row = {
         "standbys": 0,
         "synchronous_standby_names": "ANY 1 (one)",
@@ -88,7 +86,7 @@ def test_operator_reads_that_writes_stand_still_without_a_standby() -> None:
 # finding: XB1
 # finding: XB2
 @pytest.mark.parametrize("how", LOSSES)
-async def test_lost_primary_is_left_and_never_written_again(how, caplog):
+async def test_writes_move_to_new_primary_and_lost_primary_gets_no_more_writes(how, caplog):
     async with replicating() as pair:
         instances = [await open_store(pair.url) for _ in range(2)]
         await instances[0].write(record("before"))
@@ -115,7 +113,7 @@ async def test_lost_primary_is_left_and_never_written_again(how, caplog):
 
 
 # finding: XB2
-async def test_old_primary_alone_is_refused_by_whoever_has_seen_its_successor():
+async def test_old_primary_is_refused_by_store_which_saw_new_timeline():
     async with replicating() as pair:
         store = await open_store(pair.url)
         await pair.has_everything()
@@ -134,7 +132,7 @@ async def test_old_primary_alone_is_refused_by_whoever_has_seen_its_successor():
 
 
 # finding: XB2
-async def test_statement_without_an_answer_leads_to_the_successor_before_its_time_is_over():
+async def test_hanging_statement_switches_to_new_primary_before_timeout():
     async with replicating() as pair:
         store = await open_store(pair.url)
         await store.write(record())
@@ -149,7 +147,7 @@ async def test_statement_without_an_answer_leads_to_the_successor_before_its_tim
 
 
 # finding: XB2
-async def test_address_that_leads_elsewhere_leaves_no_connection_at_the_server_before():
+async def test_connections_to_old_server_are_closed_after_address_changes():
     async with replicating() as pair:
         cable = pair.cables[0]
         url = f"postgresql://{USER}@{cable.host}/elicit"
@@ -172,7 +170,7 @@ async def test_address_that_leads_elsewhere_leaves_no_connection_at_the_server_b
 
 
 # finding: XB4
-async def test_standby_that_lacks_the_last_seconds_is_noticed_by_who_wrote_and_who_read_them():
+async def test_writer_and_reader_detect_standby_without_recent_writes():
     clock = HandClock()
     async with replicating() as pair:
         stores = [await open_store(pair.url) for _ in range(2)]
@@ -206,7 +204,7 @@ async def test_standby_that_lacks_the_last_seconds_is_noticed_by_who_wrote_and_w
 
 # finding: XB3
 @pytest.mark.parametrize("how", LOSSES)
-async def test_synchronous_standby_has_all_that_was_acknowledged_to_two_instances(how):
+async def test_synchronous_standby_has_all_acknowledged_writes_of_two_instances(how):
     async with replicating(is_synchronous=True) as pair:
         stores = [await open_store(pair.url) for _ in range(2)]
         acknowledged, are_many = set[str](), asyncio.Event()
@@ -231,7 +229,7 @@ async def test_synchronous_standby_has_all_that_was_acknowledged_to_two_instance
 
 
 # finding: XB7
-async def test_only_standby_away_refuses_writes_at_once_with_the_reason_and_none_is_cancelled():
+async def test_writes_fail_fast_with_reason_while_synchronous_standby_is_away():
     async with replicating(is_synchronous=True) as pair:
         store = await open_store(pair.url)
         await store.write(record())

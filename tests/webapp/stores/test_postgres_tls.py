@@ -50,9 +50,7 @@ async def address(server):
         yield f"postgresql://{USER}@localhost:{server.port}/{name}"
 
 
-async def test_a_server_whose_certificate_is_signed_by_the_named_root_is_used(
-    address, root, tmp_path
-):
+async def test_server_with_certificate_from_named_root_is_accepted(address, root, tmp_path):
     (tmp_path / "root.pem").write_bytes(root.pem)
     store = await open_store(f"{address}?sslmode=verify-full&sslrootcert={tmp_path}/root.pem")
     other = await open_store(f"{address}?sslmode=require")
@@ -63,7 +61,7 @@ async def test_a_server_whose_certificate_is_signed_by_the_named_root_is_used(
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-async def test_a_server_that_nobody_vouches_for_is_refused_with_what_to_set(
+async def test_server_with_untrusted_certificate_is_refused_with_options_to_set(
     address, root, tmp_path, host
 ):
     vouches = authority("another root") if host == "localhost" else root
@@ -75,7 +73,7 @@ async def test_a_server_that_nobody_vouches_for_is_refused_with_what_to_set(
 
 
 # finding: XV3
-async def test_system_means_the_authorities_that_the_system_believes(
+async def test_sslrootcert_system_uses_system_certificate_authorities(
     address, root, tmp_path, monkeypatch
 ):
     (tmp_path / "root.pem").write_bytes(root.pem)
@@ -91,7 +89,9 @@ async def test_system_means_the_authorities_that_the_system_believes(
 
 
 # finding: XV3
-async def test_missing_root_certificate_is_told_with_what_to_write(address, tmp_path, monkeypatch):
+async def test_missing_root_certificate_error_suggests_sslrootcert_system(
+    address, tmp_path, monkeypatch
+):
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(StoreUnavailable) as refused:
         await open_store(f"{address}?sslmode=verify-full")

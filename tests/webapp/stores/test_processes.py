@@ -26,7 +26,7 @@ async def address(request, tmp_path) -> AsyncIterator[str]:
             yield f"sqlite:///{tmp_path / 'store.db'}"
 
 
-async def test_two_processes_race_and_each_record_has_one_winner_that_both_know(address):
+async def test_concurrent_writes_of_two_processes_have_a_single_winner_per_record(address):
     store = await open_store(address)
     names = [f"a-{number:03}" for number in range(200)]
     await store.write(*map(record, names))
@@ -54,7 +54,7 @@ async def test_two_processes_race_and_each_record_has_one_winner_that_both_know(
     await store.aclose()
 
 
-async def test_a_killed_writer_has_lost_nothing_that_it_acknowledged_and_halved_nothing(address):
+async def test_killed_writer_loses_no_acknowledged_write_and_leaves_no_partial_write(address):
     async with contender("write_until_killed", address) as process:
         assert await heard(process) == "ready"
         acknowledged = [await heard(process) for _ in range(400)]
@@ -69,7 +69,7 @@ async def test_a_killed_writer_has_lost_nothing_that_it_acknowledged_and_halved_
     assert {name.removesuffix("-twin") for name in found} <= found
 
 
-async def test_a_fence_holds_another_process_that_writes_and_acknowledges_nothing_after_it(address):
+async def test_fence_stops_writes_of_another_process(address):
     store = await open_store(address)
     async with contender("write_until_refused", address) as process:
         assert await heard(process) == "ready"

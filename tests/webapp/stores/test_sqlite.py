@@ -28,7 +28,7 @@ async def path(tmp_path):
     return tmp_path / "store.db"
 
 
-async def test_the_file_is_private_and_so_are_the_folders_that_we_make(tmp_path):
+async def test_store_files_and_created_folders_are_private(tmp_path):
     path = tmp_path / "one" / "two" / "store.db"
     store = await SqliteStore.open(path)
     await store.write(record("a-1"))
@@ -40,7 +40,7 @@ async def test_the_file_is_private_and_so_are_the_folders_that_we_make(tmp_path)
     assert [item.name for item in path.parent.iterdir()] == ["store.db"]
 
 
-async def test_what_was_wiped_is_gone_from_the_log_too(path, monkeypatch):
+async def test_overwritten_value_is_removed_from_write_ahead_log(path, monkeypatch):
     # finding: S24
     monkeypatch.setattr("webapp.stores.sqlite_writer.LOG_KEPT_SECONDS", 0.0)
     secret = b"open sesame" * 20
@@ -66,7 +66,7 @@ async def test_what_was_wiped_is_gone_from_the_log_too(path, monkeypatch):
         await store.aclose()
 
 
-async def test_what_was_written_is_there_when_the_file_is_opened_again(path):
+async def test_written_record_is_read_after_file_is_reopened(path):
     store = await SqliteStore.open(path)
     (written,) = await store.write(record("a-1"))
     await store.aclose()
@@ -75,7 +75,7 @@ async def test_what_was_written_is_there_when_the_file_is_opened_again(path):
     await store.aclose()
 
 
-async def test_many_may_open_a_new_file_at_once(tmp_path):
+async def test_new_file_can_be_opened_concurrently(tmp_path):
     for number in range(5):
         path = tmp_path / f"{number}.db"
         stores = await asyncio.gather(*(SqliteStore.open(path) for _ in range(8)))
@@ -84,7 +84,7 @@ async def test_many_may_open_a_new_file_at_once(tmp_path):
         await asyncio.gather(*(store.aclose() for store in stores))
 
 
-async def test_both_connections_are_as_durable_as_promised(path):
+async def test_both_connections_use_durable_and_secure_pragmas(path):
     store = await SqliteStore.open(path)
     for connection in (store._reader, store._writer._connection):
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -95,7 +95,7 @@ async def test_both_connections_are_as_durable_as_promised(path):
     await store.aclose()
 
 
-async def test_every_question_is_answered_by_an_index(path):
+async def test_every_query_except_erase_by_owner_uses_index(path):
     store = await SqliteStore.open(path)
     statements: list[str] = []
     for connection in (store._reader, store._writer._connection):
@@ -132,7 +132,7 @@ async def test_every_question_is_answered_by_an_index(path):
     reader.close()
 
 
-async def test_what_one_person_has_is_found_without_what_others_have(path):
+async def test_list_of_owner_does_not_read_rows_of_other_owners(path):
     store = await SqliteStore.open(path)
     for start in range(0, 3000, 500):
         several = [record(f"b-{number}", owner="b") for number in range(start, start + 500)]
@@ -160,7 +160,7 @@ def _triggered():
         yield from filter(str.strip, re.sub(r"NEW\.(\w+)", r":\1", plain).split(";"))
 
 
-def test_an_sqlite_that_takes_too_few_values_is_refused():
+def test_too_old_sqlite_version_is_refused():
     must_be_new_enough((3, 32, 0))
     with pytest.raises(
         StoreUnavailable, match=r"3\.32 or newer is needed, and this Python has 3\.26"
@@ -168,7 +168,7 @@ def test_an_sqlite_that_takes_too_few_values_is_refused():
         must_be_new_enough((3, 26, 0))
 
 
-async def test_what_is_large_is_written_job_by_job_and_stays_in_no_statement(path):
+async def test_large_writes_are_stored_without_large_cached_statement(path):
     store = await SqliteStore.open(path)
     jobs = [[record(f"a-{job}-{n}", sealed=bytes(60_000)) for n in range(10)] for job in range(10)]
     await asyncio.gather(*(store.write(*job) for job in jobs))
@@ -184,7 +184,7 @@ async def test_what_is_large_is_written_job_by_job_and_stays_in_no_statement(pat
     await store.aclose()
 
 
-async def test_a_newer_layout_is_refused_and_left_alone(path):
+async def test_newer_layout_is_refused(path):
     await (await SqliteStore.open(path)).aclose()
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 99")
@@ -193,7 +193,7 @@ async def test_a_newer_layout_is_refused_and_left_alone(path):
         await SqliteStore.open(path)
 
 
-async def test_another_program_s_file_is_refused_and_left_alone(path):
+async def test_database_of_another_program_is_refused_and_unchanged(path):
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE theirs (x)")
     connection.close()
@@ -204,7 +204,7 @@ async def test_another_program_s_file_is_refused_and_left_alone(path):
     assert path.read_bytes() == before
 
 
-async def test_a_file_of_rubbish_is_refused_and_left_alone(path):
+async def test_file_which_is_no_database_is_refused_and_unchanged(path):
     path.write_bytes(b"rubbish " * 1000)
     path.chmod(0o600)
     with pytest.raises(StoreUnavailable, match=r"store\.db is not usable: file is not a database"):
@@ -212,7 +212,7 @@ async def test_a_file_of_rubbish_is_refused_and_left_alone(path):
     assert path.read_bytes() == b"rubbish " * 1000
 
 
-async def test_a_connection_that_can_not_be_used_is_closed(path, monkeypatch):
+async def test_connection_to_unusable_file_is_closed(path, monkeypatch):
     # finding: H3
     opened: list[sqlite3.Connection] = []
     connect = sqlite3.connect
@@ -232,7 +232,7 @@ async def test_a_connection_that_can_not_be_used_is_closed(path, monkeypatch):
             connection.execute("SELECT 1")
 
 
-def test_no_statement_numbers_its_values():
+def test_sql_statements_use_no_numbered_placeholders():
     # finding: H3
     # Python 3.12 warns about `?1` with a sequence, which it treats as a named parameter.
     folder = files("webapp.stores")
@@ -240,12 +240,12 @@ def test_no_statement_numbers_its_values():
     assert not [found for text in texts for found in re.findall(r"[^(]\?[0-9]", text)]
 
 
-async def test_a_folder_in_place_of_the_file_is_refused(tmp_path):
+async def test_folder_as_store_file_is_refused(tmp_path):
     with pytest.raises(StoreUnavailable, match="is not a file"):
         await SqliteStore.open(tmp_path)
 
 
-async def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
+async def test_file_as_parent_folder_is_refused(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreUnavailable, match="Not a directory"):
         await SqliteStore.open(tmp_path / "file" / "store.db")
@@ -266,7 +266,7 @@ def overwrite(path, start, size, what=b"\xff"):
 
 @pytest.mark.parametrize("what", [b"\xff", b"\x00"])
 @pytest.mark.parametrize("page", [2, 5, 9, 20])
-async def test_a_damaged_page_is_found_when_the_file_is_opened(path, page, what):
+async def test_damaged_page_is_detected_on_open(path, page, what):
     # finding: R7
     size = await full_of_records(path)
     assert size > page * 4096
@@ -275,7 +275,7 @@ async def test_a_damaged_page_is_found_when_the_file_is_opened(path, page, what)
         await SqliteStore.open(path)
 
 
-async def test_a_page_that_is_damaged_later_is_a_clear_error_to_readers(path):
+async def test_page_damaged_after_open_raises_clear_error_for_readers(path):
     size = await full_of_records(path)
     store = await SqliteStore.open(path)
     overwrite(path, 4096, size - 4096)
@@ -286,7 +286,7 @@ async def test_a_page_that_is_damaged_later_is_a_clear_error_to_readers(path):
     await store.aclose()
 
 
-async def test_a_value_that_sqlite_can_t_hold_fails_alone(path):
+async def test_invalid_value_does_not_affect_concurrent_writes(path):
     store = await SqliteStore.open(path)
     results = await asyncio.gather(
         store.write(record("a-1")),
@@ -300,7 +300,7 @@ async def test_a_value_that_sqlite_can_t_hold_fails_alone(path):
     await store.aclose()
 
 
-async def test_a_conflict_of_several_records_leaves_what_is_committed_with_it(path):
+async def test_conflict_of_several_records_does_not_undo_other_writes_of_commit(path):
     store = await SqliteStore.open(path)
     for each in ("a", "b"):  # before and after the store's first conflict
         results = await asyncio.gather(
@@ -315,7 +315,7 @@ async def test_a_conflict_of_several_records_leaves_what_is_committed_with_it(pa
     await store.aclose()
 
 
-async def test_what_one_turn_of_the_loop_writes_is_one_commit_of_as_many_records(path):
+async def test_writes_of_same_event_loop_turn_share_a_commit(path):
     store = await SqliteStore.open(path)
     numbers = range(1, 18)
     for number in numbers:
@@ -329,7 +329,7 @@ async def test_what_one_turn_of_the_loop_writes_is_one_commit_of_as_many_records
     await store.aclose()
 
 
-async def test_more_records_than_one_statement_takes_are_written_all_the_same(path):
+async def test_writes_above_statement_row_limit_are_all_stored(path):
     store = await SqliteStore.open(path)
     jobs = [[record(f"a-{job}-{n}") for n in range(100)] for job in range(12)]
     assert ROWS_AT_MOST < 12 * 100
@@ -341,7 +341,7 @@ async def test_more_records_than_one_statement_takes_are_written_all_the_same(pa
 
 
 @pytest.mark.parametrize("key", ["k", None], ids=["going on", "over"])
-async def test_a_version_that_another_has_written_is_no_success_of_ours(path, key):
+async def test_write_of_version_created_by_other_writer_raises_conflict(path, key):
     store = await SqliteStore.open(path)
     (first,) = await store.write(replace(record("a-1"), key="k"))
     theirs = replace(first, key=key, due_at=None, status="theirs")
@@ -354,7 +354,7 @@ async def test_a_version_that_another_has_written_is_no_success_of_ours(path, ke
     await store.aclose()
 
 
-async def test_a_watcher_that_fell_far_behind_is_told_to_look_again(path):
+async def test_lagging_watch_is_asked_to_look_again(path):
     store = await SqliteStore.open(path, remembered_commits=8)
     other = await SqliteStore.open(path, remembered_commits=8)
     lagging = other.watch()
@@ -373,7 +373,7 @@ async def test_a_watcher_that_fell_far_behind_is_told_to_look_again(path):
     await other.aclose()
 
 
-async def test_nothing_is_polled_when_nobody_watches(path):
+async def test_polling_stops_without_watches(path):
     def timer():
         return store._changes._timer
 
@@ -389,7 +389,7 @@ async def test_nothing_is_polled_when_nobody_watches(path):
     await store.aclose()
 
 
-async def test_nothing_slips_between_another_s_commit_and_ours(path):
+async def test_watch_sees_all_commits_of_other_connection_during_own_commits(path):
     store = await SqliteStore.open(path)
     other = await SqliteStore.open(path)
     watch = store.watch()
@@ -407,7 +407,7 @@ async def test_nothing_slips_between_another_s_commit_and_ours(path):
     await other.aclose()
 
 
-async def test_an_address_opens_the_store_that_it_names(tmp_path, monkeypatch):
+async def test_open_store_opens_store_named_by_address(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     relative = await open_store("sqlite:///folder/relative.db")
     absolute = await open_store(f"sqlite:///{tmp_path}/absolute.db")
@@ -434,12 +434,12 @@ async def test_an_address_opens_the_store_that_it_names(tmp_path, monkeypatch):
         "store.db",
     ],
 )
-async def test_an_address_that_names_no_store_is_refused_with_those_that_do(url):
+async def test_invalid_store_address_is_refused_with_possible_addresses(url):
     with pytest.raises(ValueError, match=r"possible are sqlite:///relative\.db") as refusal:
         await open_store(url)
     assert "hunter2" not in str(refusal.value)
 
 
-async def test_an_address_with_options_is_refused():
+async def test_sqlite_address_with_options_is_refused():
     with pytest.raises(ValueError, match="sets SQLite's options itself"):
         await open_store("sqlite:///store.db?mode=ro")

@@ -59,7 +59,7 @@ TROUBLES = [delete, replace, delete_the_log, delete_all]
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-async def test_nothing_is_acknowledged_by_a_store_whose_file_is_gone(
+async def test_calls_on_store_with_deleted_or_replaced_file_are_refused(
     store: SqliteStore, path: Path, trouble: Callable[[Path], None]
 ) -> None:
     # finding: R6
@@ -75,14 +75,16 @@ async def test_nothing_is_acknowledged_by_a_store_whose_file_is_gone(
             await store.check()
 
 
-async def test_several_writes_of_one_turn_are_all_refused(store: SqliteStore, path: Path) -> None:
+async def test_concurrent_writes_to_deleted_file_are_all_refused(
+    store: SqliteStore, path: Path
+) -> None:
     delete(path)
     writes = [store.write(record(f"b-{number}")) for number in range(5)]
     results = await asyncio.gather(*writes, return_exceptions=True)
     assert all(isinstance(result, StoreUnavailable) for result in results)
 
 
-async def test_it_is_noticed_and_said_once_though_nothing_is_asked_of_the_store(
+async def test_watch_detects_deleted_file_and_error_is_logged_once(
     store: SqliteStore, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     watch = store.watch()
@@ -97,7 +99,9 @@ async def test_it_is_noticed_and_said_once_though_nothing_is_asked_of_the_store(
     assert "put it back" in vars(said[0])["why"]
 
 
-async def test_a_move_that_is_undone_lets_it_go_on(store: SqliteStore, path: Path) -> None:
+async def test_store_works_again_after_moved_file_is_restored(
+    store: SqliteStore, path: Path
+) -> None:
     aside = path.with_name("aside.db")
     move(path, aside)
     with pytest.raises(StoreUnavailable):
@@ -107,7 +111,7 @@ async def test_a_move_that_is_undone_lets_it_go_on(store: SqliteStore, path: Pat
     assert await store.read("a", "elicitation", "a-3") is not None
 
 
-async def test_a_check_writes_and_tells_nobody(store: SqliteStore, path: Path) -> None:
+async def test_check_does_not_notify_watches(store: SqliteStore, path: Path) -> None:
     other = await SqliteStore.open(path)
     watch = other.watch()
     await store.check()
@@ -133,13 +137,13 @@ async def _until_full(store: SqliteStore) -> None:
         await store.check()
 
 
-async def test_a_store_that_cannot_be_written_fails_its_check(store: SqliteStore) -> None:
+async def test_read_only_store_fails_its_check(store: SqliteStore) -> None:
     store._writer._connection.execute("PRAGMA query_only = ON")
     with pytest.raises(StoreUnavailable, match="readonly"):
         await store.check()
 
 
-async def test_a_store_that_another_program_locks_fails_its_check(
+async def test_store_locked_by_another_program_fails_its_check(
     store: SqliteStore, path: Path
 ) -> None:
     # finding: R6
@@ -153,7 +157,7 @@ async def test_a_store_that_another_program_locks_fails_its_check(
     await store.check()
 
 
-async def test_a_disk_that_gets_full_fails_the_check_before_it_is_full(
+async def test_check_fails_if_free_disk_space_is_below_minimum(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Usage(NamedTuple):

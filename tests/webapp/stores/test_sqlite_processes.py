@@ -12,7 +12,7 @@ from tests.support.records import record
 from webapp.stores.sqlite import SqliteStore
 
 
-async def test_a_full_disk_is_a_clear_error_and_the_store_goes_on_when_there_is_room(tmp_path):
+async def test_full_disk_raises_clear_error_and_store_recovers_when_space_is_free(tmp_path):
     path = tmp_path / "store.db"
     async with contender("fill_the_disk", f"sqlite:///{path}") as process:
         report = await heard(process)
@@ -25,7 +25,7 @@ async def test_a_full_disk_is_a_clear_error_and_the_store_goes_on_when_there_is_
     await store.aclose()
 
 
-async def test_a_file_that_may_only_be_read_is_a_clear_error():
+async def test_read_only_file_raises_clear_error():
     # Use a folder that every user can enter. Pytest's own folder belongs to one user.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store.db"
@@ -43,7 +43,7 @@ async def test_a_file_that_may_only_be_read_is_a_clear_error():
     assert "readonly" in message
 
 
-async def test_a_fence_holds_code_that_knows_of_none(tmp_path):
+async def test_fence_blocks_direct_sql_writes_of_older_code(tmp_path):
     path = tmp_path / "store.db"
     store = await SqliteStore.open(path)
     await store.write(record("a-1"))

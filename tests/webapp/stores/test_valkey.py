@@ -87,13 +87,13 @@ class TestAddress:
             ("redis:///run/valkey.sock", "redis:///run/valkey.sock?db=0"),
         ],
     )
-    def test_is_shown_without_its_password(self, url, shown):
+    def test_address_is_shown_without_password(self, url, shown):
         address = parse_address(url)
         assert address.shown == shown
         assert "hunter2" not in repr(address)
         assert address.options.get("password") == ("hunter2" if "hunter2" in url else None)
 
-    def test_has_a_password_with_any_letters(self):
+    def test_address_can_have_password_with_special_characters(self):
         address = parse_address("valkey://m%40e:p%2Fw%23%3F@cache.example")
         assert (address.options["username"], address.options["password"]) == ("m@e", "p/w#?")
 
@@ -114,7 +114,7 @@ class TestAddress:
             ("valkeys:///run/valkey.sock", "valkey://"),
         ],
     )
-    def test_that_means_nothing_says_what_to_write(self, url, why):
+    def test_invalid_address_is_refused_with_correct_form(self, url, why):
         with pytest.raises(ValueError) as refusal:
             parse_address(url)
         assert why in str(refusal.value)
@@ -132,9 +132,7 @@ class TestStart:
             ({"maxmemory_policy": "allkeys-lru"}, "maxmemory-policy noeviction"),
         ],
     )
-    async def test_a_server_that_would_lose_data_is_refused_with_the_line_to_set(
-        self, settings, line
-    ):
+    async def test_unsafe_server_configuration_is_refused_with_line_to_set(self, settings, line):
         with own_valkey(**settings) as server:
             why = await refused(server.url)
         assert line in why
@@ -150,13 +148,13 @@ class TestStart:
             ({"maxmemory_policy": "allkeys-random"}, "noeviction"),
         ],
     )
-    def test_what_a_server_tells_of_itself_is_believed(self, told, what_to_do):
+    def test_unsafe_server_info_is_refused_with_fix(self, told, what_to_do):
         check_info("the address", {**SAFE, "maxmemory_policy": "volatile-lru"})
         with pytest.raises(StoreUnavailable) as refusal:
             check_info("the address", {**SAFE, **told})
         assert what_to_do in refusal.value.why
 
-    async def test_a_password_that_is_wrong_or_missing_is_refused(self):
+    async def test_wrong_or_missing_password_is_refused(self):
         with own_valkey(requirepass="swordfish") as server:
             for user in ("", ":hunter2@", "nobody:hunter2@"):
                 url = server.url.replace("valkey://", f"valkey://{user}")
@@ -166,24 +164,24 @@ class TestStart:
                 assert "swordfish" not in store.address
                 await store.write(record("a-1"))
 
-    async def test_a_database_that_is_not_there_is_refused(self):
+    async def test_missing_database_number_is_refused(self):
         server = fresh_valkey()
         why = await refused(server.url.replace("db=0", "db=99"))
         assert "no database 99" in why
 
-    async def test_a_place_where_nobody_is_is_refused(self):
+    async def test_unreachable_server_is_refused(self):
         (port,) = free_ports(1)
         assert "is its server up" in await refused(f"redis://:hunter2@127.0.0.1:{port}")
         assert "is its server up" in await refused("redis://:hunter2@/nowhere/valkey.sock")
 
-    async def test_a_server_without_tls_is_not_spoken_to_with_it(self):
+    async def test_tls_connection_to_server_without_tls_is_refused(self):
         with own_valkey(has_port=True) as server:
             url = server.url.replace("valkey://", "valkeys://:hunter2@")
             # A server without TLS never answers: it waits for more bytes until the timeout.
             why = await refused(url, answer_seconds=0.3)
         assert "begins with valkey://" in why
 
-    async def test_a_server_of_another_protocol_is_refused(self):
+    async def test_server_with_another_protocol_is_refused(self):
         async def answer(reader, writer):
             await reader.read(100)
             writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -194,12 +192,12 @@ class TestStart:
             port = web.sockets[0].getsockname()[1]
             assert "cannot be reached" in await refused(f"redis://:hunter2@127.0.0.1:{port}")
 
-    async def test_a_store_of_a_newer_layout_is_refused(self):
+    async def test_newer_layout_is_refused(self):
         server = fresh_valkey()
         server.look().set("elicit:layout", "2 1")
         assert "newer version" in await refused(server.url)
 
-    async def test_a_service_that_forbids_config_is_believed_by_what_else_it_tells(self):
+    async def test_server_without_config_command_is_accepted_by_its_info(self):
         rights = ["on", "nopass", "~elicit:*", "&elicit:*", "+@all", "-@admin", "-@dangerous"]
         with own_valkey(appendfsync="everysec") as server:
             server.look().execute_command("ACL", "SETUSER", "elicit", *rights, "+info")
@@ -208,7 +206,7 @@ class TestStart:
                 assert written.version == 1
                 await store.check()
 
-    async def test_the_rights_that_the_documents_name_are_enough(self):
+    async def test_documented_acl_rights_are_sufficient(self):
         (line,) = [each for each in DOCUMENT.splitlines() if each.startswith("ACL SETUSER")]
         with own_valkey() as server:
             server.look().execute_command(*line.split())
@@ -219,7 +217,7 @@ class TestStart:
         async with opened(nodes[0].url.replace("://", "://elicit:PASSWORD@")) as store:
             await everything(store)
 
-    async def test_the_configuration_that_the_documents_name_is_enough(self):
+    async def test_documented_configuration_is_sufficient(self):
         block = DOCUMENT.partition("```text\n")[2].partition("```")[0]
         settings = dict(line.split() for line in block.splitlines())
         with own_valkey() as server:
@@ -227,13 +225,15 @@ class TestStart:
             async with opened(server.url) as store:
                 await everything(store)
 
-    async def test_a_user_without_a_right_that_is_needed_is_refused(self):
+    async def test_user_without_required_right_is_refused(self):
         with own_valkey() as server:
             server.look().execute_command("ACL", "SETUSER", "elicit", "on", "nopass", "+info")
             why = await refused(server.url.replace("://", "://elicit:any@"))
         assert "docs/how-to/stores.md" in why
 
-    async def test_tls_is_spoken_and_a_strangers_certificate_is_not_believed(self, tmp_path):
+    async def test_tls_server_works_with_trusted_certificate_and_is_refused_otherwise(
+        self, tmp_path
+    ):
         # parity: F13
         root = issued_today("a root", is_authority=True)
         (tmp_path / "ca.pem").write_bytes(root.pem)
@@ -244,7 +244,7 @@ class TestStart:
                 await store.write(record("a-1"))
             assert "certificate" in await refused(url)
 
-    def test_what_is_kept_there_is_seen(self):
+    def test_holds_something_detects_records_of_database(self):
         server = fresh_valkey()
         assert not holds_something(server.url)
         asyncio.run(write_one(server.url))
@@ -265,7 +265,7 @@ class Away(SqliteStore):
             yield page
 
 
-async def test_a_move_that_goes_on_fences_every_server_of_its_cluster(tmp_path):
+async def test_resumed_move_fences_every_server_of_cluster(tmp_path):
     nodes = fresh_cluster()
     source = await Away.open(tmp_path / "old.db")
     await source.write(record("a-1"))
@@ -336,7 +336,7 @@ async def tls_before(path, root, folder):
 
 
 class TestKeys:
-    async def test_erasing_everything_leaves_no_index_behind(self):
+    async def test_erasing_all_records_leaves_no_index_keys(self):
         for url, clients in places():
             async with opened(url) as store:
                 for owner in "abcdefgh":
@@ -352,7 +352,7 @@ class TestKeys:
                 left = {name for client in clients for name in client().keys("*")}
             assert left - {SERVER_KEY.encode()} == {b"elicit:layout"}
 
-    async def test_a_store_keeps_its_shards_where_its_server_joins_a_cluster_or_leaves_it(self):
+    async def test_shard_count_is_preserved_if_server_joins_or_leaves_cluster(self):
         for server, shards in ((fresh_cluster()[0], 1), (fresh_valkey(), 64)):
             async with opened(server.url) as store:
                 assert await store.list("elicitation") == []
@@ -365,13 +365,13 @@ class TestKeys:
                     await store.write(replace(record("x"), owner=owner))
                 assert len([row async for page in store.scan() for row in page]) == 6
 
-    async def test_a_zero_byte_in_a_name_is_refused(self):
+    async def test_record_with_zero_byte_is_refused(self):
         async with opened(fresh_valkey().url) as store:
             for bad in ({"id": "a\0b"}, {"key": "a\0b"}, {"kind": "a\0b"}, {"owner": "a\0b"}):
                 with pytest.raises(ValueError):
                     await store.write(replace(record("a-1"), **bad))
 
-    async def test_each_number_of_a_database_is_a_store_of_its_own(self):
+    async def test_each_database_number_is_a_separate_store(self):
         url = fresh_valkey().url
         async with opened(url) as store, opened(url.replace("db=0", "db=1")) as another:
             watch = another.watch()
@@ -383,7 +383,7 @@ class TestKeys:
                 assert (await anext(watch)).id == "a-3"
             assert await another.read("a", "elicitation", "a-1") is None
 
-    async def test_times_beyond_what_an_index_can_hold_are_exact_all_the_same(self):
+    async def test_times_beyond_index_precision_are_stored_exactly(self):
         late = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
         async with opened(fresh_valkey().url) as store:
             new = replace(record("a-1"), due_at=late, erase_at=late - timedelta(microseconds=1))
@@ -392,7 +392,7 @@ class TestKeys:
             (again,) = await store.write(replace(written, due_at=late - timedelta(microseconds=2)))
             assert await store.read("a", "elicitation", "a-1") == again
 
-    async def test_a_version_beyond_what_a_script_can_count_is_exact_all_the_same(self):
+    async def test_versions_beyond_script_number_precision_are_compared_exactly(self):
         most = 2**63 - 2
         async with opened(fresh_valkey().url) as store:
             await store.fence("moved")
@@ -403,11 +403,11 @@ class TestKeys:
             (written,) = await store.write(replace(record("a-1"), version=most - 1))
             assert written.version == most
 
-    def test_a_script_and_its_caller_agree_on_what_stands_where(self):
+    def test_script_with_wrong_parameter_names_is_refused(self):
         with pytest.raises(AssertionError, match=r"due\.lua takes"):
             Script("due", "now", "limit", "held")
 
-    async def test_many_pages_of_many_owners_come_in_order_from_a_cluster(self):
+    async def test_cluster_lists_pages_of_many_owners_in_order(self):
         async with opened(fresh_cluster()[0].url) as store:
             names = []
             for owner in (f"{number:02}" for number in range(40)):
@@ -430,7 +430,7 @@ def places():
 
 
 class TestScripts:
-    async def test_a_flushed_cache_of_scripts_is_noticed_by_nobody(self):
+    async def test_flushed_script_cache_does_not_affect_calls(self):
         for url, clients in places():
             async with opened(url) as store:
                 (row,) = await store.write(replace(record("a-1"), due_at=TIME, key="k"))
@@ -452,7 +452,7 @@ class TestScripts:
                     await ask()
                 assert row.version == 31
 
-    async def test_a_cache_that_is_flushed_under_many_writers_halves_nothing(self):
+    async def test_script_cache_flushed_during_writes_leaves_no_partial_write(self):
         server = fresh_valkey()
         async with opened(server.url) as store:
 
@@ -467,7 +467,7 @@ class TestScripts:
             assert len(await store.list("elicitation", limit=1000)) == 400
             assert len(await store.list("x", limit=1000)) == 400
 
-    async def test_a_full_memory_is_refused_whole_and_the_store_goes_on_when_there_is_room(self):
+    async def test_full_memory_refuses_writes_until_memory_is_available(self):
         with own_valkey() as server:
             async with opened(server.url) as store:
                 (first,) = await store.write(record("a-0", sealed=bytes(60_000)))
@@ -495,7 +495,7 @@ class TestScripts:
 
 
 class TestConnection:
-    async def test_a_killed_server_has_lost_nothing_that_it_acknowledged(self):
+    async def test_killed_server_loses_no_acknowledged_write(self):
         with own_valkey() as server:
             async with opened(server.url) as store:
                 acknowledged: set[str] = set()
@@ -520,9 +520,7 @@ class TestConnection:
             assert {name.removesuffix("-twin") for name in found} <= found
 
     @pytest.mark.parametrize("steps", [0, 1, 2, 3])
-    async def test_a_server_that_goes_away_before_any_write_of_a_question_is_waited_for(
-        self, steps
-    ):
+    async def test_writes_continue_after_server_is_killed_before_any_write(self, steps):
         changes = ("pending", "opened", "accepted", "taken")
         with own_valkey() as server:
             async with opened(server.url) as store, opened(server.url) as other:
@@ -544,7 +542,7 @@ class TestConnection:
                     while await anext(watch) not in (row, None):
                         pass
 
-    async def test_a_replica_is_left_when_the_address_leads_to_the_new_primary(self):
+    async def test_store_leaves_replica_once_address_leads_to_new_primary(self):
         with own_valkey() as old, own_valkey() as new:
             way = old.socket.with_name("way")
             way.symlink_to(old.socket)
@@ -565,9 +563,7 @@ class TestConnection:
 
     # finding: XB2
     @pytest.mark.parametrize("is_started_again", [False, True])
-    async def test_primary_that_was_replaced_and_comes_back_is_refused(
-        self, caplog, is_started_again
-    ):
+    async def test_replaced_primary_is_refused_after_its_return(self, caplog, is_started_again):
         with own_valkey(has_port=True, **_AT_ONCE) as old, own_valkey() as new:
             way = old.socket.with_name("way")
             way.symlink_to(old.socket)
@@ -596,7 +592,7 @@ class TestConnection:
             assert "store.older_server" in caplog.messages
 
     # finding: XB2
-    async def test_connections_to_the_server_before_are_closed_when_one_leads_to_its_successor(
+    async def test_connections_to_old_primary_are_closed_after_switch_to_new_primary(
         self,
     ):
         with own_valkey(has_port=True, **_AT_ONCE) as old, own_valkey() as new:
@@ -619,7 +615,7 @@ class TestConnection:
                     pass
                 assert old.look().hlen(key(0, "records")) == 1
 
-    async def test_server_that_is_started_again_any_number_of_times_stays_in_use(self):
+    async def test_server_restarted_several_times_stays_in_use(self):
         with own_valkey() as server:
             async with opened(server.url) as store, opened(server.url) as other:
                 (row,) = await store.write(record())
@@ -629,7 +625,7 @@ class TestConnection:
                     (row,) = await recovered(lambda row=row: other.write(row))
                 assert await recovered(lambda: store.read("a", "elicitation", "a-1")) == row
 
-    async def test_a_watch_is_told_to_look_again_when_the_server_is_back(self):
+    async def test_watch_is_asked_to_look_again_after_server_restart(self):
         with own_valkey() as server:
             async with opened(server.url) as store, opened(server.url) as other:
                 watch = store.watch()
@@ -641,7 +637,7 @@ class TestConnection:
                 async with asyncio.timeout(LIMIT_SECONDS):
                     assert await anext(watch) == theirs
 
-    async def test_what_no_watch_is_for_is_not_read(self):
+    async def test_watch_with_filter_receives_matching_records_only(self):
         url = fresh_valkey().url
         async with opened(url) as store, opened(url) as other:
             watch = store.watch()
@@ -651,7 +647,7 @@ class TestConnection:
             async with asyncio.timeout(LIMIT_SECONDS):
                 assert await anext(watch) == theirs
 
-    async def test_what_nobody_understands_is_a_reason_to_look_again(self):
+    async def test_unreadable_message_makes_watch_look_again(self):
         server = fresh_valkey()
         async with opened(server.url) as store, opened(server.url) as other:
             watch = store.watch()
@@ -663,7 +659,7 @@ class TestConnection:
                 while await anext(watch) != theirs:
                     pass
 
-    async def test_of_very_much_at_once_a_watch_is_told_to_look_again(self):
+    async def test_watch_is_asked_to_look_again_after_many_concurrent_writes(self):
         url = fresh_valkey().url
         async with opened(url) as store, opened(url) as other:
             watch = store.watch()
@@ -672,7 +668,7 @@ class TestConnection:
             async with asyncio.timeout(LIMIT_SECONDS):
                 assert await anext(watch) is None
 
-    async def test_made_up_names_are_not_read_one_by_one(self):
+    async def test_message_with_many_invented_names_does_not_cause_a_read_per_name(self):
         # finding: XS11
         server = fresh_valkey()
         async with opened(server.url) as store, opened(server.url) as other:
@@ -687,13 +683,13 @@ class TestConnection:
                     pass
             assert server.look().info("stats")["total_commands_processed"] - before < 100
 
-    async def test_a_watch_is_told_to_look_again_once_in_a_while(self, monkeypatch):
+    async def test_watch_is_asked_to_look_again_periodically(self, monkeypatch):
         monkeypatch.setattr("webapp.stores.valkey.changes.LOOK_AGAIN_SECONDS", 0.01)
         async with opened(fresh_valkey().url) as store, asyncio.timeout(LIMIT_SECONDS):
             watch = store.watch()
             assert [await anext(watch) for _ in range(3)] == [Look.AGAIN] * 3
 
-    async def test_a_server_that_stands_still_is_an_error_and_no_hang(self):
+    async def test_suspended_server_raises_error_instead_of_hang(self):
         with own_valkey() as server:
             async with opened(server.url) as other:
                 (row,) = await other.write(record("a-1"))
@@ -716,7 +712,7 @@ class TestConnection:
                 else:
                     assert end == (replace(found, status="later", version=found.version + 1),)
 
-    async def test_a_server_that_waits_for_its_disk_no_more_acknowledges_nothing(self):
+    async def test_server_with_appendfsync_disabled_acknowledges_no_write(self):
         with own_valkey() as server:
             async with opened(server.url, answer_seconds=0.5) as store:
                 server.look().config_set("appendfsync", "no")
@@ -726,7 +722,7 @@ class TestConnection:
             async with opened(server.url) as store:
                 await store.write(record("a-2"))
 
-    async def test_a_lost_connection_costs_one_answer_at_most(self):
+    async def test_store_recovers_after_connections_are_killed(self):
         server = fresh_valkey()
         async with opened(server.url) as store:
             (row,) = await store.write(record("a-1"))
@@ -739,7 +735,7 @@ class TestConnection:
 
 
 class TestCluster:
-    async def test_owners_are_spread_over_its_servers(self):
+    async def test_cluster_distributes_owners_across_all_servers(self):
         nodes = fresh_cluster()
         async with opened(nodes[0].url) as store:
             for number in range(100):
@@ -751,7 +747,7 @@ class TestCluster:
         assert sum(kept) == 100
         assert all(count > 10 for count in kept)
 
-    async def test_a_shard_that_moves_to_another_server_is_found_there(self):
+    async def test_moved_shard_is_found_on_its_new_server(self):
         nodes = fresh_cluster()
         async with opened(nodes[0].url) as store:
             (row,) = await store.write(record("a-1"))
@@ -766,7 +762,7 @@ class TestCluster:
                 assert await store.read("a", "elicitation", "a-1") == row
 
     # finding: XB1
-    async def test_silent_node_holds_up_no_other_and_is_left_for_its_replica(self):
+    async def test_silent_node_does_not_delay_other_nodes_and_is_replaced_by_replica(self):
         with own_cluster(has_replica=True) as nodes:
             client = nodes[0].look()
             while client.info("replication").get("slave0", {}).get("state") != "online":
@@ -794,7 +790,7 @@ class TestCluster:
                 finally:
                     os.kill(nodes[0].pid, signal.SIGCONT)
 
-    async def test_a_server_that_is_gone_stops_its_own_owners_alone(self):
+    async def test_cluster_server_outage_affects_only_its_own_owners(self):
         with own_cluster() as nodes:
             async with opened(nodes[0].url) as store:
                 owners = [f"{number}" for number in range(20)]

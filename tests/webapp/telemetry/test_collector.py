@@ -67,7 +67,7 @@ async def asked(service: Service, kind: str = "url", *, join: str = "a") -> Elic
     return found
 
 
-async def test_open_questions_are_told_by_kind_and_age() -> None:
+async def test_open_questions_are_counted_by_kind_and_age() -> None:
     clock, name = Clock(), "elicit_questions_open"
     async with process(MemoryStore(), clock) as (service, collector):
         await asked(service, "form", join="old")
@@ -83,7 +83,7 @@ async def test_open_questions_are_told_by_kind_and_age() -> None:
         assert await counted(collector, clock, name, kind="form", age="older") == 1
 
 
-async def test_what_ends_afterwards_is_not_counted_any_more() -> None:
+async def test_ended_question_is_no_longer_counted() -> None:
     clock = Clock()
     async with process(MemoryStore(), clock) as (service, collector):
         one = await asked(service)
@@ -94,7 +94,7 @@ async def test_what_ends_afterwards_is_not_counted_any_more() -> None:
         assert await counted(collector, clock, "elicit_questions_open", **labels) is None
 
 
-async def test_what_another_process_writes_is_heard() -> None:
+async def test_changes_of_another_process_are_counted() -> None:
     clock, store = Clock(), MemoryStore()
     async with process(store, clock) as (_, collector):
         await collector.read_through()
@@ -110,7 +110,7 @@ async def test_what_another_process_writes_is_heard() -> None:
             assert await counted(collector, clock, "elicit_questions_open", **labels) is None
 
 
-async def test_what_was_erased_counts_until_its_time_is_over_at_the_latest() -> None:
+async def test_erased_question_is_counted_until_expiry_at_most() -> None:
     clock = Clock()
     async with process(MemoryStore(), clock) as (service, collector):
         one = await asked(service)
@@ -120,7 +120,7 @@ async def test_what_was_erased_counts_until_its_time_is_over_at_the_latest() -> 
         assert "elicit_questions_open{" not in (await collector.page()).decode()
 
 
-async def test_receipts_and_unresolved_payments_are_told_with_the_age_of_the_oldest() -> None:
+async def test_receipts_and_unresolved_payments_are_counted_with_age_of_oldest() -> None:
     clock = Clock()
     async with process(MemoryStore(), clock) as (service, collector):
         one = await asked(service)
@@ -183,7 +183,7 @@ class Slow(MemoryStore):
         return page
 
 
-async def test_what_changes_while_the_store_is_read_through_is_as_it_was_written_last() -> None:
+async def test_changes_during_initial_scan_are_counted_as_last_written() -> None:
     clock, store = Clock(), Slow()
     async with process(store, clock) as (service, collector):
         before = await asked(service, join="before")
@@ -208,14 +208,14 @@ class Watched(MemoryStore):
         return self.its_watch
 
 
-async def test_the_store_is_read_through_again_where_something_may_have_been_missed() -> None:
+async def test_store_is_scanned_again_after_possibly_missed_changes() -> None:
     clock, store = Clock(), Watched()
     async with process(store, clock) as (_, collector), asyncio.timeout(300):
         store.its_watch.notify(None)
         await collector.has_missed.wait()
 
 
-async def test_a_look_as_every_15_seconds_has_calls_read_again_and_not_the_whole_store() -> None:
+async def test_periodic_recheck_does_not_scan_whole_store() -> None:
     clock, store = Clock(), Watched()
     async with process(store, clock) as (service, collector), asyncio.timeout(300):
         one = await asked(service)
@@ -232,7 +232,7 @@ class Down(MemoryStore):
         raise StoreUnavailable("full")
 
 
-async def test_a_store_that_takes_nothing_and_a_process_that_ends_are_not_ready() -> None:
+async def test_broken_store_or_ending_process_is_not_ready() -> None:
     clock = Clock()
     async with process(Down(), clock) as (_, collector):
         assert value(await page(collector), "elicit_ready") == 0
@@ -242,7 +242,7 @@ async def test_a_store_that_takes_nothing_and_a_process_that_ends_are_not_ready(
         assert value(await page(collector), "elicit_ready") == 0
 
 
-async def test_nobody_collects_where_nobody_reads() -> None:
+async def test_collector_does_not_run_without_metrics_reader() -> None:
     async with open_service(
         store=MemoryStore(), ring=RING, public_url=URL, uid=1000, clock=Clock()
     ) as service:
@@ -250,7 +250,7 @@ async def test_nobody_collects_where_nobody_reads() -> None:
             await asyncio.wait_for(Collector(service).collect(), timeout=300)
 
 
-async def test_the_room_on_the_disk_of_a_file_is_told(tmp_path: Path) -> None:
+async def test_free_disk_space_of_store_is_reported(tmp_path: Path) -> None:
     clock, store = Clock(), await SqliteStore.open(tmp_path / "elicit.db")
     async with process(store, clock) as (_, collector):
         room = value(await page(collector), "elicit_store_disk_free_bytes")

@@ -41,17 +41,17 @@ def queries() -> Iterator[str]:
             yield target["expr"].replace("$__rate_interval", "5m").replace("$instance", ".*")
 
 
-def test_prometheus_reads_the_alerts() -> None:
+def test_prometheus_accepts_alert_rules() -> None:
     assert "SUCCESS" in promtool("check", "rules", str(ALERTS))
 
 
-def test_each_alert_is_silent_while_all_is_well_and_speaks_when_it_is_not() -> None:
+def test_each_alert_is_silent_normally_and_fires_on_its_problem() -> None:
     assert "SUCCESS" in promtool("test", "rules", str(COURSES))
     told = COURSES.read_text("utf-8")
     assert [name for name in alerts() if f'alertname="{name}"' not in told] == []
 
 
-def test_prometheus_reads_each_query_of_the_dashboard(tmp_path: Path) -> None:
+def test_prometheus_accepts_every_dashboard_query(tmp_path: Path) -> None:
     rules = [{"record": f"panel:query:{n}", "expr": query} for n, query in enumerate(queries())]
     assert len(rules) > 15
     written = tmp_path / "queries.yml"  # JSON is YAML
@@ -60,7 +60,7 @@ def test_prometheus_reads_each_query_of_the_dashboard(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [ALERTS, DASHBOARD], ids=["alerts", "dashboard"])
-def test_all_that_is_named_is_exported(path: Path) -> None:
+def test_every_named_metric_and_label_is_exported(path: Path) -> None:
     text = path.read_text("utf-8")
     named = set(re.findall(r"\belicit_\w+", text))
     assert named
@@ -72,12 +72,12 @@ def test_all_that_is_named_is_exported(path: Path) -> None:
     assert labels - LABELS - OTHER_LABELS == set()
 
 
-def test_the_dashboard_shows_every_family() -> None:
+def test_dashboard_shows_every_metric_family() -> None:
     named = set(re.findall(r"\belicit_\w+", DASHBOARD.read_text("utf-8")))
     assert [f.name for f in FAMILIES if not named & set(f.exported_names)] == []
 
 
-def test_no_panel_lies_over_another() -> None:
+def test_dashboard_panels_do_not_overlap() -> None:
     places = [
         (x, y)
         for panel in json.loads(DASHBOARD.read_text("utf-8"))["panels"]
@@ -88,12 +88,12 @@ def test_no_panel_lies_over_another() -> None:
     assert max(x for x, _ in places) < 24
 
 
-def test_every_alert_is_told_of_with_what_to_do() -> None:
+def test_every_alert_is_documented() -> None:
     page = (HOUSE / "docs" / "how-to" / "monitoring.md").read_text("utf-8")
     assert [name for name in alerts() if f"| `{name}` |" not in page] == []
 
 
-def test_each_reason_to_turn_a_webhook_away_is_one_that_alerts() -> None:
+def test_every_reason_for_refused_webhook_is_covered_by_alert() -> None:
     sources = [path.read_text("utf-8") for path in HOUSE.glob("[fw]*/**/*.py")]
     reasons = {each for text in sources for each in re.findall(r'Unverified\("(\w+)"\)', text)}
     (refused,) = re.findall(r'elicit_webhooks_total\{result=~"(bad_[^"]+)"\}', ALERTS.read_text())

@@ -54,7 +54,7 @@ def run(program: str, **environment: str) -> str:
     return done.stderr
 
 
-def test_traces_are_sent_to_whom_the_environment_names() -> None:
+def test_traces_are_sent_to_endpoint_from_environment() -> None:
     came: Queue[tuple[str, bytes]] = Queue()
 
     class Collecting(BaseHTTPRequestHandler):
@@ -87,10 +87,10 @@ def test_traces_are_sent_to_whom_the_environment_names() -> None:
 
 
 @pytest.mark.parametrize("program", [OWN, NOBODY], ids=["the application's own", "nobody"])
-def test_traces_go_to_the_applications_own_provider_or_nowhere(program: str) -> None:
+def test_traces_are_sent_to_provider_of_application_or_nowhere(program: str) -> None:
     assert run(program) == ""
 
 
-def test_where_the_extra_is_missing_the_log_says_what_to_install() -> None:
+def test_missing_otel_extra_is_logged_with_install_command() -> None:
     assert "traces.not_sent" in (said := run(LACKS_THE_EXTRA))
     assert "pip install 'elicit-url[otel]'" in said

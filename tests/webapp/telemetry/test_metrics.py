@@ -44,7 +44,7 @@ from webapp.testing.person import URL
 LABEL = re.compile(r"[a-z0-9][a-z0-9_ .]{0,30}|\+Inf|[0-9.]+")
 
 
-async def test_each_question_is_counted_when_it_is_asked_and_when_it_ends() -> None:
+async def test_questions_are_counted_when_asked_and_when_ended() -> None:
     async with elicit_person(watched_tools(), settings=WATCHED) as person:
         await done(person, *ACTS)
         person.declines()
@@ -57,7 +57,7 @@ async def test_each_question_is_counted_when_it_is_asked_and_when_it_ends() -> N
     assert value(samples, "elicit_outcomes_total", kind="url", status="declined") == 1
 
 
-async def test_a_payment_that_comes_after_its_time_is_counted_as_late() -> None:
+async def test_late_payment_is_counted_as_late() -> None:
     async with elicit_person(watched_tools(), settings=WATCHED) as person:
         person.pays_late()
         await person.call("ask_payment")
@@ -67,7 +67,7 @@ async def test_a_payment_that_comes_after_its_time_is_counted_as_late() -> None:
     assert value(samples, "elicit_receipts_unspent") == 1
 
 
-async def test_a_call_is_held_while_somebody_is_asked_and_woken_by_the_end() -> None:
+async def test_held_call_is_counted_and_wake_is_measured() -> None:
     held: list[float | None] = []
     async with elicit_person(
         watched_tools(), settings=WATCHED, revision="2025-11-25", declares=("form", "url")
@@ -89,7 +89,7 @@ async def test_a_call_is_held_while_somebody_is_asked_and_woken_by_the_end() -> 
     assert value(samples, "elicit_wake_seconds_count", kind="url") == 1
 
 
-async def test_what_providers_and_webhooks_answered_is_counted_by_their_names() -> None:
+async def test_provider_requests_and_webhooks_are_counted_by_provider() -> None:
     async with elicit_person(watched_tools(), settings=WATCHED) as person:
         await done(person, "oauth", "payment")
         assert await person.webhooks.send_forged() == 400
@@ -102,7 +102,7 @@ async def test_what_providers_and_webhooks_answered_is_counted_by_their_names() 
     assert value(samples, "elicit_webhooks_total", **wrong) == 1
 
 
-async def test_the_sweeper_tells_when_it_went_round_and_how_late_it_was() -> None:
+async def test_sweeper_reports_last_round_and_lag() -> None:
     async with elicit_person(watched_tools(), settings=WATCHED) as person:
         person.never_comes()
         await person.call("ask_url")
@@ -113,7 +113,7 @@ async def test_the_sweeper_tells_when_it_went_round_and_how_late_it_was() -> Non
     assert (value(samples, "elicit_sweeper_lag_seconds") or 0) > 60
 
 
-async def test_every_family_is_exported_and_none_that_is_not_in_the_table(tmp_path: Path) -> None:
+async def test_every_metric_family_is_exported_and_documented_in_table(tmp_path: Path) -> None:
     settings = {**WATCHED, "ELICIT_STORE": f"sqlite:///{tmp_path}/elicit.db"}
     async with elicit_person(watched_tools(), settings=settings) as person:
         await done(person, *ACTS)
@@ -124,7 +124,7 @@ async def test_every_family_is_exported_and_none_that_is_not_in_the_table(tmp_pa
     assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
 
 
-async def test_no_label_names_anybody_or_what_was_typed() -> None:
+async def test_labels_contain_no_person_and_no_typed_text() -> None:
     async with elicit_person(watched_tools(), settings=WATCHED) as person:
         await done(person, *ACTS)
         page = await page_of(person)
@@ -140,7 +140,7 @@ async def test_no_label_names_anybody_or_what_was_typed() -> None:
     "header",
     ["", f"Bearer {METRICS_TOKEN[:-1]}", f"Basic {METRICS_TOKEN}", METRICS_TOKEN, "Bearer "],
 )
-async def test_without_the_token_nobody_reads_them(header: str) -> None:
+async def test_metrics_without_token_are_refused(header: str) -> None:
     async with elicit_person(watched_tools(), settings=WATCHED) as person:
         headers = {"authorization": header} if header else {}
         page = await person._browser.get(f"{URL}/metrics", headers=headers)
@@ -149,7 +149,7 @@ async def test_without_the_token_nobody_reads_them(header: str) -> None:
     assert "elicit_" not in page.text
 
 
-async def test_they_are_read_and_nothing_else() -> None:
+async def test_metrics_page_allows_only_get_and_head() -> None:
     async with elicit_person(watched_tools(), settings=WATCHED) as person:
         headers = {"authorization": f"Bearer {METRICS_TOKEN}"}
         posted = await person._browser.post(f"{URL}/metrics", headers=headers)
@@ -158,7 +158,7 @@ async def test_they_are_read_and_nothing_else() -> None:
     assert (head.status_code, head.content) == (200, b"")
 
 
-async def test_without_the_setting_the_path_is_the_authors_and_nothing_is_counted() -> None:
+async def test_metrics_path_belongs_to_author_without_setting() -> None:
     server = MCPServer("an author's")
 
     @server.custom_route("/metrics", methods=["GET"])
@@ -173,13 +173,13 @@ async def test_without_the_setting_the_path_is_the_authors_and_nothing_is_counte
 
 
 @pytest.mark.parametrize("token", ["short", "with spaces in it, and long enough for all that"])
-def test_a_token_that_could_be_guessed_is_refused(tmp_path: Path, token: str) -> None:
+def test_guessable_metrics_token_is_refused(tmp_path: Path, token: str) -> None:
     home = {"ELICIT_DATA_HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
     with pytest.raises(BadSettings, match="ELICIT_METRICS: a token has at least 32 characters"):
         read_settings({**home, "ELICIT_METRICS": token})
 
 
-def test_the_token_stands_in_no_repr(tmp_path: Path) -> None:
+def test_repr_of_settings_does_not_show_metrics_token(tmp_path: Path) -> None:
     settings = read_settings({"XDG_DATA_HOME": str(tmp_path), "ELICIT_METRICS": METRICS_TOKEN})
     assert METRICS_TOKEN not in repr(settings)
 
@@ -203,7 +203,7 @@ class Failing(MemoryStore):
         (RuntimeError(), "failed"),
     ],
 )
-async def test_what_a_store_answered_is_told_apart(error: Exception, result: str) -> None:
+async def test_store_errors_are_counted_by_result(error: Exception, result: str) -> None:
     metrics = Metrics()
     store = observed(Failing(error), metrics)
     with pytest.raises(type(error)):
@@ -213,7 +213,7 @@ async def test_what_a_store_answered_is_told_apart(error: Exception, result: str
     assert value(samples, "elicit_store_operations_total", **told) == 1
 
 
-def test_a_store_that_nobody_watches_is_not_wrapped() -> None:
+def test_store_without_observer_is_not_wrapped() -> None:
     store = MemoryStore()
     assert observed(store, UNOBSERVED) is store
     assert isinstance(observed(store, Metrics()), ObservedStore)
@@ -253,7 +253,7 @@ def _told(lines: Iterable[str]) -> str:
     return "".join(told)
 
 
-def test_several_processes_are_counted_as_one_and_one_that_has_ended_holds_nothing() -> None:
+def test_several_processes_are_counted_together_and_ended_process_holds_no_calls() -> None:
     with counted_together():
         first = _worker()
         assert first.stdout is not None
@@ -273,7 +273,7 @@ def test_several_processes_are_counted_as_one_and_one_that_has_ended_holds_nothi
     assert SHARED not in os.environ
 
 
-def test_a_folder_that_somebody_else_has_named_is_theirs_to_keep(
+def test_shared_metrics_folder_set_by_others_is_not_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SHARED, str(tmp_path))
@@ -282,7 +282,7 @@ def test_a_folder_that_somebody_else_has_named_is_theirs_to_keep(
     assert tmp_path.exists()
 
 
-async def test_an_outcome_that_somebody_who_is_gone_had_is_counted_as_taken_over() -> None:
+async def test_outcome_claimed_after_expired_lease_is_counted_as_takeover() -> None:
     metrics, clock = Metrics(), Clock()
     async with open_service(
         store=MemoryStore(),
@@ -304,7 +304,7 @@ async def test_an_outcome_that_somebody_who_is_gone_had_is_counted_as_taken_over
     assert value(samples, "elicit_leases_taken_over_total") == 1
 
 
-def test_files_of_workers_that_came_and_went_become_one_of_each_kind() -> None:
+def test_metrics_files_of_ended_workers_are_merged() -> None:
     with counted_together():
         folder = Path(os.environ[SHARED])
         files = set[int]()

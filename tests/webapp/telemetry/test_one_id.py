@@ -72,9 +72,7 @@ async def logged(kind: str, *, revision: str) -> AsyncGenerator[tuple[Log, Asked
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("kind", ACTS)
-async def test_every_line_of_a_flow_has_the_id_of_its_question_and_its_call(
-    kind: str, revision: str
-) -> None:
+async def test_every_log_line_of_flow_has_question_id_and_call_id(kind: str, revision: str) -> None:
     async with logged(kind, revision=revision) as (log, person):
         (id,) = person._asked_of
         lines = [line for line in log.lines if "sandbox" not in line["name"]]
@@ -85,13 +83,13 @@ async def test_every_line_of_a_flow_has_the_id_of_its_question_and_its_call(
         assert not any(TYPED in str(line) for line in lines)
 
 
-async def test_a_call_that_waits_says_how_soon_it_was_woken() -> None:
+async def test_log_shows_delay_of_woken_call() -> None:
     async with logged("payment", revision="2025-11-25") as (log, _):
         (woken,) = [line for line in log.lines if line["event"] == "call.woken"]
         assert woken["seconds"] == 0
 
 
-async def test_what_the_sweeper_ends_has_the_id_and_the_call() -> None:
+async def test_log_of_expired_question_has_question_id_and_call_id() -> None:
     async with logged("url", revision="2026-07-28") as (log, person):
         person.never_comes()
         await person.call("ask_secret")
@@ -103,7 +101,7 @@ async def test_what_the_sweeper_ends_has_the_id_and_the_call() -> None:
         assert {line["call"] for line in ended} == {ended[0]["call"]}
 
 
-async def test_where_traces_are_collected_each_line_has_its_trace() -> None:
+async def test_log_lines_have_trace_id_if_traces_are_collected() -> None:
     with traces() as spans:
         async with logged("payment", revision="2025-11-25") as (log, _):
             (call,) = spans.named("tools/call ask_payment")

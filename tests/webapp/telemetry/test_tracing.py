@@ -47,7 +47,7 @@ async def traced(
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("kind", ACTS)
-async def test_a_call_and_all_that_belongs_to_it_is_one_trace(kind: str, revision: str) -> None:
+async def test_call_and_related_requests_form_single_trace(kind: str, revision: str) -> None:
     async with traced(kind, revision=revision) as (spans, _):
         call = spans.named(f"tools/call ask_{kind}")[0]
         found = spans.in_trace_of(call)
@@ -55,7 +55,7 @@ async def test_a_call_and_all_that_belongs_to_it_is_one_trace(kind: str, revisio
 
 
 @pytest.mark.parametrize("kind", ACTS)
-async def test_no_span_says_what_was_typed_or_has_a_token(kind: str) -> None:
+async def test_spans_contain_no_typed_text_and_no_token(kind: str) -> None:
     async with traced(kind) as (spans, elsewhere):
         told = spans.text()
         words = elsewhere.words()
@@ -64,7 +64,7 @@ async def test_no_span_says_what_was_typed_or_has_a_token(kind: str) -> None:
         assert [word for word in {*words, TYPED} if word in told] == []
 
 
-async def test_a_page_in_no_question_has_no_span() -> None:
+async def test_page_without_question_has_no_span() -> None:
     with traces() as spans:
         async with elicit_person(watched_tools()) as person:
             await person._browser.get("http://127.0.0.1:8765/live")
@@ -72,7 +72,7 @@ async def test_a_page_in_no_question_has_no_span() -> None:
             assert [span.name for span in spans.all() if " /" in span.name] == []
 
 
-async def test_a_join_is_linked_to_the_trace_that_asked() -> None:
+async def test_joined_call_is_linked_to_trace_of_question() -> None:
     async with traced("url") as (spans, _):
         first, *later = [span for span in spans.all() if span.name == "tools/call ask_url"]
         for leg in later:  # each request of the retried call, for which the client started a trace
@@ -82,7 +82,7 @@ async def test_a_join_is_linked_to_the_trace_that_asked() -> None:
         assert {trace_of(span) for span in waits} == {trace_of(first)}
 
 
-async def test_the_callers_trace_in_the_header_of_the_request_is_gone_on_with() -> None:
+async def test_traceparent_header_of_client_is_continued() -> None:
     server = new_server("mcp")
 
     @server.tool()
@@ -118,7 +118,7 @@ async def test_the_callers_trace_in_the_header_of_the_request_is_gone_on_with() 
     assert f"{trace_of(call):032x}" == TRACE
 
 
-async def test_requests_to_a_provider_say_whose_they_are_and_how_they_went() -> None:
+async def test_provider_request_spans_have_provider_and_status() -> None:
     async with traced("payment") as (spans, _):
         (begun,) = spans.named("begin stripe")
     assert dict(begun.attributes or {}) == {

@@ -35,7 +35,7 @@ from webapp.testing import (
 
 
 @pytest.mark.parametrize("declares", DECLARES)
-async def test_a_person_does_all_that_is_asked_in_whichever_client(shop, revision, declares):
+async def test_person_does_every_action_with_each_client(shop, revision, declares):
     options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
     async with elicit_person(shop, **options) as person:
         person.pays()
@@ -55,7 +55,7 @@ async def test_a_person_does_all_that_is_asked_in_whichever_client(shop, revisio
 
 
 @pytest.mark.parametrize("declares", DECLARES)
-async def test_a_no_is_heard_as_it_was_said(shop, revision, declares):
+async def test_declines_are_reported_with_right_code(shop, revision, declares):
     options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
     async with elicit_person(shop, **options) as person:
         person.declines()
@@ -70,7 +70,7 @@ async def test_a_no_is_heard_as_it_was_said(shop, revision, declares):
         assert await person.accounts() == []
 
 
-async def test_what_was_asked_paid_and_given_back_is_seen(shop, revision):
+async def test_questions_payments_and_refunds_are_recorded(shop, revision):
     async with elicit_person(shop, revision=revision) as person:
         person.pays()
         await person.call("buy_tea", cups=2)
@@ -83,7 +83,7 @@ async def test_what_was_asked_paid_and_given_back_is_seen(shop, revision):
         assert statuses == {"2 cups of tea": "spent", "Nothing": "refunded"}
 
 
-async def test_a_confirmation_shows_what_it_is_about(shop):
+async def test_recorded_confirmation_has_message_and_arguments(shop):
     async with elicit_person(shop) as person:
         person.accepts()
         await person.call("delete")
@@ -91,7 +91,7 @@ async def test_a_confirmation_shows_what_it_is_about(shop):
         assert (told.message, told.arguments) == ("Delete it?", {"name": "x"})
 
 
-async def test_another_person_is_chosen_at_the_provider(shop):
+async def test_person_chooses_another_account_at_provider(shop):
     async with elicit_person(shop) as person:
         person.connects("hubot")
         assert (await person.call("list_repositories")).text.startswith("hubot")
@@ -102,7 +102,7 @@ async def test_another_person_is_chosen_at_the_provider(shop):
         assert person.asked[0].scopes == ("repo",)
 
 
-async def test_another_tool_is_allowed_an_account_or_gets_another_one(shop):
+async def test_another_tool_is_allowed_account_or_gets_another(shop):
     for name in ("one", "other"):
 
         @shop.tool(name)
@@ -120,7 +120,7 @@ async def test_another_tool_is_allowed_an_account_or_gets_another_one(shop):
 
 
 @pytest.mark.parametrize("declares", ["both", "url"])
-async def test_who_never_comes_is_told_from_who_pays_late(shop, revision, declares):
+async def test_never_coming_and_paying_late_are_distinguished(shop, revision, declares):
     options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
     async with elicit_person(shop, **options) as person:
         person.never_comes()
@@ -133,7 +133,7 @@ async def test_who_never_comes_is_told_from_who_pays_late(shop, revision, declar
         assert len(person.asked) == 2
 
 
-async def test_money_that_nobody_used_goes_back_when_its_time_is_over(shop):
+async def test_unused_late_payment_is_refunded_after_configured_time(shop):
     async with elicit_person(shop, settings={"ELICIT_REFUND_UNUSED": "2d"}) as person:
         person.pays_late()
         await person.call("buy_tea", cups=1)
@@ -141,21 +141,21 @@ async def test_money_that_nobody_used_goes_back_when_its_time_is_over(shop):
         assert [payment.status for payment in await person.payments()] == ["refunded"]
 
 
-async def test_who_never_comes_is_shown_the_link_where_the_client_asks_nobody(shop, revision):
+async def test_model_sees_link_if_client_supports_no_elicitation(shop, revision):
     async with elicit_person(shop, revision=revision, declares=()) as person:
         person.never_comes()
         heard = await person.call("buy_tea", cups=1)
         assert "/e/" in heard.text
 
 
-async def test_a_form_that_is_dismissed_is_no_answer(shop, revision):
+async def test_dismissed_form_cancels_question(shop, revision):
     async with elicit_person(shop, revision=revision) as person:
         person.dismisses()
         assert (await person.call("sign_up")).code == "ELICITATION_CANCELLED"
 
 
 @pytest.mark.parametrize("declares", DECLARES)
-async def test_a_question_that_nobody_answers_fails_the_test_at_once(shop, revision, declares):
+async def test_unanswered_question_fails_test_immediately(shop, revision, declares):
     options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
     words = r"elicit_person .*person\.pays\(\)"
     with pytest.raises(UnexpectedQuestion, match=words) as raised:
@@ -163,12 +163,12 @@ async def test_a_question_that_nobody_answers_fails_the_test_at_once(shop, revis
     assert raised.value.told.price == TEA
 
 
-async def test_another_question_than_was_expected_says_both(shop):
+async def test_unexpected_kind_of_question_names_both(shop):
     with pytest.raises(UnexpectedQuestion, match=r"asked for a oauth .* was to: pay"):
         await a_test(shop, AskedPerson.pays, tool="list_repositories")
 
 
-async def test_what_nobody_asked_for_fails_the_test(shop):
+async def test_expected_but_unasked_question_fails_test(shop):
     with pytest.raises(NeverAsked, match="was to: pay, connect an account"):
         await a_test(shop, AskedPerson.pays, AskedPerson.connects)
 
@@ -196,7 +196,7 @@ async def forgets() -> str:
         ("buy_tea", r"The last call heard: .*cups"),
     ],
 )
-async def test_what_nobody_asked_for_is_explained_by_what_the_model_heard(
+async def test_unasked_question_error_contains_last_tool_result(
     shop, revision, tool, heard, tmp_path
 ):
     file = tmp_path / "tools.py"
@@ -209,13 +209,13 @@ async def test_what_nobody_asked_for_is_explained_by_what_the_model_heard(
         await a_test(shop, AskedPerson.pays, tool=tool, revision=revision)
 
 
-async def test_where_nothing_was_called_that_is_said(shop):
+async def test_unasked_question_error_says_if_no_tool_was_called(shop):
     # finding: XA6
     with pytest.raises(NeverAsked, match=r"No call of a tool has ended\.$"):
         await a_test(shop, AskedPerson.pays)
 
 
-async def test_what_a_client_of_the_tests_own_heard_explains_it_too(shop, library):
+async def test_unasked_question_error_contains_result_of_custom_client(shop, library):
     # finding: XA6
     async def by_such_a_client() -> None:
         async with elicit_person(shop) as person, own_client(shop, library, ask=None) as client:
@@ -227,7 +227,7 @@ async def test_what_a_client_of_the_tests_own_heard_explains_it_too(shop, librar
         await by_such_a_client()
 
 
-async def test_a_tests_own_failure_comes_out_as_it_is(shop):
+async def test_exception_of_test_is_raised_unchanged(shop):
     def fail(person: AskedPerson) -> None:
         raise ZeroDivisionError
 
@@ -235,7 +235,7 @@ async def test_a_tests_own_failure_comes_out_as_it_is(shop):
         await a_test(shop, AskedPerson.pays, fail)
 
 
-async def test_a_form_that_is_filled_in_wrongly_says_so(shop):
+async def test_filling_unknown_field_fails_with_field_name(shop):
     def fill(person: AskedPerson) -> None:
         person.fills(nickname="Ada")
 
@@ -243,7 +243,7 @@ async def test_a_form_that_is_filled_in_wrongly_says_so(shop):
         await a_test(shop, fill, tool="sign_up", declares=["url"])
 
 
-async def test_a_server_is_as_it_was_and_is_used_again(shop):
+async def test_server_is_restored_and_can_be_used_again(shop):
     holder = getattr(shop, "_mcp_server", shop)
     before = list(holder.middleware)
     for _ in range(2):
@@ -254,7 +254,7 @@ async def test_a_server_is_as_it_was_and_is_used_again(shop):
     assert holder.middleware == before
 
 
-async def test_two_servers_stand_beside_each_other():
+async def test_two_servers_can_be_tested_together():
     one, other = new_server("mcp"), new_server("fastmcp")
     for server in (one, other):
 
@@ -269,12 +269,12 @@ async def test_two_servers_stand_beside_each_other():
         assert (await bob.call("connect")).text == "hubot"
 
 
-async def test_a_function_that_makes_a_server_will_do():
+async def test_server_factory_is_accepted():
     async with elicit_person(lambda: new_server("mcp")) as person:
         assert (await person.call("nothing")).is_error
 
 
-async def test_a_client_of_the_tests_own_asks_the_person_too(shop, library, revision):
+async def test_custom_client_of_test_also_asks_person(shop, library, revision):
     mode = "legacy" if revision == "2025-11-25" else revision
     async with elicit_person(shop) as person:
         person.pays()
@@ -284,7 +284,7 @@ async def test_a_client_of_the_tests_own_asks_the_person_too(shop, library, revi
         assert text_of(result) == "3 cups for 9.00 EUR"
 
 
-async def test_a_client_of_the_tests_own_hears_why_nobody_answered_and_so_does_the_test(shop):
+async def test_unanswered_question_of_custom_client_is_reported_to_client_and_test(shop):
     async def by_a_client_of_its_own() -> None:
         async with elicit_person(shop) as person:
             client = mcp.Client(_plain(shop), elicitation_callback=person.elicitation_callback)
@@ -296,7 +296,7 @@ async def test_a_client_of_the_tests_own_hears_why_nobody_answered_and_so_does_t
         await by_a_client_of_its_own()
 
 
-async def test_a_plain_client_gets_a_link_that_the_person_follows(shop, library):
+async def test_person_follows_link_given_to_plain_client(shop, library):
     plain = mcp.Client if library == "mcp" else fastmcp.Client
     async with elicit_person(shop) as person, plain(shop) as client:
         person.pays()
@@ -307,7 +307,7 @@ async def test_a_plain_client_gets_a_link_that_the_person_follows(shop, library)
         assert text_of(result) == "1 cups for 9.00 EUR"
 
 
-async def test_a_plain_client_without_a_person_is_told_what_to_write(shop, library, caplog):
+async def test_plain_client_without_person_logs_advice(shop, library, caplog):
     plain = mcp.Client if library == "mcp" else fastmcp.Client
     async with plain(shop) as client:
         with suppress(fastmcp.exceptions.ToolError):
@@ -316,7 +316,7 @@ async def test_a_plain_client_without_a_person_is_told_what_to_write(shop, libra
 
 
 @pytest.mark.parametrize("declares", DECLARES)
-async def test_several_that_are_asked_together_are_done_in_their_order(shop, revision, declares):
+async def test_questions_asked_together_are_answered_in_order(shop, revision, declares):
     @shop.tool()
     async def everything() -> str:
         account, receipt, profile = await elicit.together(
@@ -332,7 +332,7 @@ async def test_several_that_are_asked_together_are_done_in_their_order(shop, rev
         assert (await person.call("everything")).text == "octocat 9.00 EUR Ada"
 
 
-async def test_two_calls_at_once_are_asked_each(shop, revision):
+async def test_concurrent_calls_are_asked_separately(shop, revision):
     async with elicit_person(shop, revision=revision) as person:
         person.pays()
         person.pays()
@@ -340,7 +340,7 @@ async def test_two_calls_at_once_are_asked_each(shop, revision):
         assert sorted(one.text for one in heard) == ["1 cups for 9.00 EUR", "2 cups for 9.00 EUR"]
 
 
-async def test_a_client_that_shows_links_to_nobody_does_not_hang(shop, library, revision):
+async def test_client_which_shows_no_links_does_not_hang(shop, library, revision):
     async def accept(*_: object) -> ElicitResult:
         return ElicitResult(action="accept")
 
@@ -358,7 +358,7 @@ async def test_a_client_that_shows_links_to_nobody_does_not_hang(shop, library, 
         await by_such_a_client()
 
 
-async def test_a_form_of_the_librarys_own_is_told_from_ours():
+async def test_form_of_mcp_library_is_distinguished_from_elicit_form():
     server = new_server("mcp")
 
     @server.tool()
@@ -369,7 +369,7 @@ async def test_a_form_of_the_librarys_own_is_told_from_ours():
         await a_test(server, tool="ask", revision="2025-11-25")
 
 
-async def test_pages_that_are_served_elsewhere_take_part():
+async def test_external_pages_can_be_included_in_test():
     server = new_server("mcp")
 
     def terms(link: Link) -> str:
@@ -389,13 +389,13 @@ async def test_pages_that_are_served_elsewhere_take_part():
         assert (await person.call("accept_terms")).text == "accepted"
 
 
-def test_outside_of_asyncio_it_says_so(library):
+def test_person_outside_asyncio_is_refused(library):
     opening = elicit_person(new_server(library)).__aenter__()
     with pytest.raises(RuntimeError, match="runs under asyncio"):
         opening.send(None)
 
 
-async def test_nothing_outside_is_reached_unless_the_test_answers():
+async def test_external_request_fails_unless_test_responds():
     server = new_server("mcp")
 
     @server.tool()

@@ -41,13 +41,13 @@ def ran(folder: Path, test: str, mode: str, *options: str) -> subprocess.Complet
 
 
 @pytest.mark.parametrize("project", PROJECTS)
-def test_the_samples_pass_in_each_runner(tmp_path, project):
+def test_samples_pass_with_each_runner(tmp_path, project):
     done = ran(tmp_path, PROJECTS[project][0], PROJECTS[project][1], *PROJECTS[project][2])
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
 
 
-def test_a_question_that_nobody_answers_is_told_in_the_failure(tmp_path):
+def test_failure_names_unanswered_question(tmp_path):
     done = ran(tmp_path, FIRST.replace("        person.pays()\n", ""), "auto")
     assert done.returncode == 1
     assert "1 failed" in done.stdout
@@ -55,7 +55,7 @@ def test_a_question_that_nobody_answers_is_told_in_the_failure(tmp_path):
     assert "person.pays()" in done.stdout
 
 
-def test_a_folder_of_the_authors_of_our_name_harms_no_other_test(tmp_path):
+def test_folder_named_webapp_of_author_breaks_no_other_test(tmp_path):
     (tmp_path / "webapp").mkdir()
     (tmp_path / "webapp" / "__init__.py").write_text("")
     assert ran(tmp_path, PLAIN, "auto").returncode == 0
@@ -63,7 +63,7 @@ def test_a_folder_of_the_authors_of_our_name_harms_no_other_test(tmp_path):
     assert "Rename that one" in done.stdout, done.stdout
 
 
-def test_the_plugin_imports_nothing_of_ours_until_a_test_asks(tmp_path):
+def test_plugin_imports_no_project_module_until_used(tmp_path):
     program = "import sys, elicit_url_pytest; print(*sorted(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=True
@@ -73,7 +73,7 @@ def test_the_plugin_imports_nothing_of_ours_until_a_test_asks(tmp_path):
     assert not {name.split(".")[0] for name in loaded} & {"flows", "webapp", "mcp", "litestar"}
 
 
-def test_the_example_that_authors_copy_passes():
+def test_example_for_authors_passes():
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "test_my_tools.py"],
         cwd=HOUSE / "examples",

@@ -3,7 +3,7 @@
 import pytest
 
 
-async def test_webhooks_that_come_again_count_once(elicit_person, shop):
+async def test_repeated_webhooks_count_once(elicit_person, shop):
     async with elicit_person(shop) as person:
         person.webhooks.arrive(duplicates=2)
         person.pays()
@@ -12,18 +12,14 @@ async def test_webhooks_that_come_again_count_once(elicit_person, shop):
         assert [payment.status for payment in await person.payments()] == ["spent"]
 
 
-async def test_a_payment_whose_webhook_is_lost_is_seen_when_the_person_comes_back(
-    elicit_person, shop
-):
+async def test_payment_with_lost_webhook_is_found_on_return(elicit_person, shop):
     async with elicit_person(shop) as person:
         person.webhooks.arrive(drop=True)
         person.pays()
         assert (await person.call("buy_tea", cups=1)).text == "1 cups for 9.00 EUR"
 
 
-async def test_a_webhook_that_is_forged_or_about_somebody_elses_sale_pays_nothing(
-    elicit_person, shop
-):
+async def test_forged_or_foreign_webhook_pays_nothing(elicit_person, shop):
     async with elicit_person(shop) as person:
         person.pays()
         await person.call("buy_tea", cups=1)
@@ -33,7 +29,7 @@ async def test_a_webhook_that_is_forged_or_about_somebody_elses_sale_pays_nothin
         assert await person.payments() == [paid]
 
 
-async def test_there_is_no_webhook_before_anybody_has_paid(elicit_person, shop):
+async def test_webhook_cannot_be_resent_before_payment(elicit_person, shop):
     async with elicit_person(shop) as person:
         with pytest.raises(AssertionError, match="let the person pay first"):
             await person.webhooks.send_again()

@@ -51,7 +51,7 @@ async def is_claimed(workers: Workers) -> None:
             await asyncio.sleep(0)
 
 
-async def test_long_work_that_another_worker_is_at_is_waited_for(store):
+async def test_step_running_on_another_worker_is_awaited(store):
     shop = Shop()
     async with (
         two_workers(shop.make, store=store) as workers,
@@ -70,7 +70,7 @@ async def test_long_work_that_another_worker_is_at_is_waited_for(store):
     assert shop.begun == 1
 
 
-async def test_long_work_that_failed_at_one_worker_is_free_for_the_other(store):
+async def test_step_failed_on_first_worker_can_run_on_other_worker(store):
     shop = Shop()
     shop.fails = True
     async with (

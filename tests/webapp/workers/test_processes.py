@@ -48,7 +48,7 @@ STARTS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         ["/lib/granian/__main__.py", "--workers", "3", "shop:app"],
     ],
 )
-def test_several_processes_are_refused(arguments: list[str]) -> None:
+def test_several_processes_with_memory_store_are_refused(arguments: list[str]) -> None:
     with pytest.raises(StoreUnavailable, match=r"[2-4] processes .* --workers 1"):
         must_share(arguments, store="memory:")
 
@@ -63,12 +63,12 @@ def test_several_processes_are_refused(arguments: list[str]) -> None:
         ["/usr/bin/pytest", "-w", "4"],
     ],
 )
-def test_one_process_is_fine(arguments: list[str]) -> None:
+def test_single_process_with_memory_store_is_accepted(arguments: list[str]) -> None:
     assert must_share(arguments, store="memory:", caller=sys._getframe()) == 1
 
 
 @pytest.mark.parametrize("how", STARTS)
-async def test_two_workers_are_refused_at_the_start_wherever_that_was_said(
+async def test_two_workers_with_memory_store_are_refused_at_startup_for_each_host(
     how: str, tmp_path: Path
 ) -> None:
     (tmp_path / "several.py").write_text(MODULE)

@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(("asks", "answers"), [(0, 1), (1, 0), (1, 1)])
-async def test_a_question_is_asked_and_answered_through_whichever_worker(store, asks, answers):
+async def test_question_is_asked_and_answered_through_any_worker(store, asks, answers):
     async with two_workers(shop, store=store) as workers, workers.session() as headers:
         talk = await workers.sent(asks, message=calling("sure", what="it"), headers=headers)
         assert (await talk.head()).status == 200
@@ -46,7 +46,7 @@ async def test_a_question_is_asked_and_answered_through_whichever_worker(store, 
         talk.close()
 
 
-async def test_a_session_that_was_ended_through_the_other_worker_is_over(store):
+async def test_session_ended_through_another_worker_has_ended(store):
     async with two_workers(shop, store=store) as workers, workers.session() as headers:
         for at in (0, 1):
             assert (await workers.answered(at, message=LISTING, headers=headers)).status == 200
@@ -55,7 +55,7 @@ async def test_a_session_that_was_ended_through_the_other_worker_is_over(store):
             assert (await workers.answered(at, message=LISTING, headers=headers)).status == 404
 
 
-async def test_a_stream_that_was_cut_is_read_on_through_the_other_worker(store):
+async def test_interrupted_stream_is_resumed_through_another_worker(store):
     async with two_workers(shop, store=store) as workers, workers.session() as headers:
         talk = await workers.sent(1, message=calling("sure", what="it"), headers=headers)
         said = await talk.until('"elicitation/create"')
@@ -69,7 +69,7 @@ async def test_a_stream_that_was_cut_is_read_on_through_the_other_worker(store):
         read_on.close()
 
 
-async def test_the_session_of_a_worker_that_is_gone_does_not_exist(store):
+async def test_session_of_missing_worker_is_not_found(store):
     async with two_workers(shop, store=store) as workers, workers.session() as headers:
         id, _, name = headers["mcp-session-id"].rpartition(".")
         for other in (name[::-1], "0" * 16, "../" + name, name.upper(), f"{name}\0"[:-1] + "x"):
@@ -79,7 +79,7 @@ async def test_the_session_of_a_worker_that_is_gone_does_not_exist(store):
             assert "Session not found" in answer.body
 
 
-async def test_the_session_of_a_worker_that_is_busy_is_not_said_to_be_gone(tmp_path):
+async def test_session_of_busy_worker_returns_503_with_retry_after(tmp_path):
     async def nobody(*_: object) -> None:
         raise AssertionError("it is another worker's")
 
@@ -98,7 +98,7 @@ async def test_the_session_of_a_worker_that_is_busy_is_not_said_to_be_gone(tmp_p
             assert answer.status_code == 404
 
 
-async def test_a_long_answer_arrives_whole(store):
+async def test_long_response_arrives_completely(store):
     def long_winded() -> Any:
         server = new_server("mcp")
 
@@ -113,7 +113,7 @@ async def test_a_long_answer_arrives_whole(store):
         assert answer.body.count("x") >= 3_000_000
 
 
-async def test_a_worker_that_ends_lets_streams_be_taken_up_at_another(store):
+async def test_stream_of_ending_worker_is_resumed_at_another_worker(store):
     async with two_workers(shop, store=store) as workers, workers.session() as headers:
         talk = await workers.sent(1, message=calling("sure", what="it"), headers=headers)
         said = await talk.until('"elicitation/create"')

@@ -153,7 +153,7 @@ def told(payment_env: PaymentEnv, id: str = "ch-1") -> Notice:
     return GATEWAY.read_notice(delivery)
 
 
-def test_four_lines_declare_a_provider_that_is_paid_at() -> None:
+def test_provider_declared_in_four_lines_can_be_paid() -> None:
     assert isinstance(GATEWAY, Signs)
     payment_env = PaymentEnv()
     elicitation = opened(payment_env)
@@ -179,7 +179,7 @@ def test_four_lines_declare_a_provider_that_is_paid_at() -> None:
     assert run(GATEWAY.close(elicitation, "ch-1"), payment_env) is False
 
 
-def test_a_lost_reply_opens_no_second_page() -> None:
+def test_lost_reply_opens_no_second_checkout() -> None:
     payment_env = PaymentEnv()
     elicitation = opened(payment_env)
     assert elicitation.attempt is not None
@@ -190,14 +190,14 @@ def test_a_lost_reply_opens_no_second_page() -> None:
     assert len(payment_env.checkouts) == 2
 
 
-def test_a_page_is_closed_and_says_so_by_itself() -> None:
+def test_closed_checkout_is_reported_by_event() -> None:
     payment_env = PaymentEnv()
     elicitation = opened(payment_env)
     assert run(GATEWAY.close(elicitation, "ch-1"), payment_env) is True
     assert verify_notice(elicitation, told(payment_env), seller=SELLER) is CLOSED
 
 
-def test_a_part_is_given_back_by_hand_and_then_the_rest_by_us() -> None:
+def test_partial_manual_refund_is_completed_by_our_refund() -> None:
     payment_env = PaymentEnv()
     elicitation = opened(payment_env)
     payment_env.pay("ch-1")
@@ -217,7 +217,7 @@ def test_a_part_is_given_back_by_hand_and_then_the_rest_by_us() -> None:
     ) is (FAILED)
 
 
-def test_what_a_bank_took_is_told_and_asked_alike() -> None:
+def test_chargeback_in_event_fails_the_session() -> None:
     payment_env = PaymentEnv()
     elicitation = opened(payment_env)
     payment_env.pay("ch-1")
@@ -230,7 +230,7 @@ def test_what_a_bank_took_is_told_and_asked_alike() -> None:
     assert verify_notice(elicitation, after, seller=SELLER) is FAILED
 
 
-def test_what_the_provider_did_not_sign_says_nothing() -> None:
+def test_changed_event_body_is_refused() -> None:
     payment_env = PaymentEnv()
     opened(payment_env)
     body, headers = payment_env.tell("ch-1")
@@ -245,7 +245,7 @@ def test_what_the_provider_did_not_sign_says_nothing() -> None:
             )
 
 
-def test_another_key_is_refused_in_words() -> None:
+def test_wrong_api_key_fails_with_provider_error_code() -> None:
     other = DeclaredGateway(dataclasses.replace(SELLER, secret="other"))
     with pytest.raises(Failed, match=r"The Till could not .+ \(HTTP 401, unauthorized\)"):
         run(other.begin(gateway_env.prepared(other, asked()), TRIP), PaymentEnv())
@@ -306,14 +306,14 @@ def declared(**fields: Any) -> ProviderDeclaration:
         ),
     ],
 )
-def test_a_fault_of_a_declaration_is_named(fields: dict[str, Any], fault: str) -> None:
+def test_invalid_declaration_field_is_named_in_error(fields: dict[str, Any], fault: str) -> None:
     with pytest.raises(InvalidQuestion) as found:
         declared(**fields)
     [line] = [line for line in str(found.value).splitlines() if line.startswith(fault)]
     assert line.endswith(".")
 
 
-def test_all_faults_are_named_at_once() -> None:
+def test_all_invalid_declaration_fields_are_named_at_once() -> None:
     with pytest.raises(InvalidQuestion) as found:
         declared(name="Till", label="", create="x")
     assert len(str(found.value).splitlines()) == 3
@@ -334,17 +334,17 @@ def test_all_faults_are_named_at_once() -> None:
         ({"declaration": declared(needs=("shop",))}, "needs shop"),
     ],
 )
-def test_a_registration_that_cannot_work_is_refused(fields: dict[str, Any], fault: str) -> None:
+def test_unusable_registration_is_refused(fields: dict[str, Any], fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         dataclasses.replace(SELLER, **fields)
 
 
-def test_keys_are_in_no_representation() -> None:
+def test_repr_hides_keys() -> None:
     assert "till_key" not in repr(SELLER)
     assert HOOK_SECRET not in repr(SELLER)
 
 
-def test_a_value_of_the_settings_stays_in_its_part_of_the_path() -> None:
+def test_setting_value_is_filled_into_path_and_body() -> None:
     own = declared(
         needs=("shop",), create="POST /shops/{shop}/checkouts", create_body={"shop": "{shop}"}
     )
@@ -355,7 +355,7 @@ def test_a_value_of_the_settings_stays_in_its_part_of_the_path() -> None:
     assert request.content == b'{"shop":"a.b"}'
 
 
-def test_a_name_without_a_value_leaves_its_key_out() -> None:
+def test_key_without_value_is_left_out_of_body() -> None:
     payment_env = PaymentEnv()
     opened(payment_env)
     payment_env.pay("ch-1")
@@ -366,7 +366,7 @@ def test_a_name_without_a_value_leaves_its_key_out() -> None:
     assert msgspec.json.decode(request.content) == {"amount": 900, "currency": "EUR"}
 
 
-def test_what_we_know_to_be_given_back_is_not_given_back_again() -> None:
+def test_refund_excludes_amount_already_refunded() -> None:
     payment_env = PaymentEnv()
     opened(payment_env)
     payment_env.pay("ch-1")
@@ -377,7 +377,7 @@ def test_what_we_know_to_be_given_back_is_not_given_back_again() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"id": "ch-2"}, {"currency": "USD"}, {"refunded": -1}])
-def test_an_answer_about_something_else_gives_nothing_back(changes: dict[str, Any]) -> None:
+def test_refund_reply_about_another_payment_raises_failed(changes: dict[str, Any]) -> None:
     payment_env = PaymentEnv()
     opened(payment_env)
     paid = gateway_env.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
@@ -387,20 +387,20 @@ def test_an_answer_about_something_else_gives_nothing_back(changes: dict[str, An
         talk.send(httpx.Response(200, json={**payment_env.checkouts["ch-1"], **changes}))
 
 
-def test_what_goes_by_a_handle_is_not_asked_for_by_a_receipt() -> None:
+def test_refund_is_sent_directly_if_fetch_needs_a_handle() -> None:
     own = declared(fetch="GET /checkouts/{handle}")
     gateway = DeclaredGateway(dataclasses.replace(SELLER, declaration=own))
     paid = gateway_env.payment("till", session="ch-1", payment_intent="p-ch-1", is_live=True)
     assert next(gateway.refund(paid, reason=None)).method == "POST"
 
 
-def test_a_page_is_open_for_as_long_as_the_provider_says() -> None:
+def test_checkout_expires_when_provider_says() -> None:
     kept = gateway_env.kept_in(opened(PaymentEnv()))
     assert kept.expires_at == (NOON + timedelta(hours=1)).timestamp()
 
 
 @pytest.mark.parametrize("changes", [{"closes_at": "2026-03-01T13:00:00"}, {"closes_at": "soon"}])
-def test_a_time_that_is_none_opens_nothing(changes: dict[str, Any]) -> None:
+def test_invalid_closing_time_opens_no_checkout(changes: dict[str, Any]) -> None:
     payment_env = PaymentEnv()
     opened(payment_env)
     talk = GATEWAY.begin(gateway_env.prepared(GATEWAY, asked()), TRIP)

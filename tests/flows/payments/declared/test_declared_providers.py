@@ -72,7 +72,7 @@ def test_there_is_a_case_for_every_example() -> None:
 
 
 @EVERY
-def test_the_whole_request_is_there_before_anything_is_sent(case: Case) -> None:
+def test_complete_request_is_stored_before_sending(case: Case) -> None:
     kept = kept_in(case.prepared())
     assert (kept.session, kept.url, kept.handle) == (None, None, None)
     assert msgspec.json.decode(kept.request) == case.body
@@ -80,7 +80,7 @@ def test_the_whole_request_is_there_before_anything_is_sent(case: Case) -> None:
 
 
 @EVERY
-def test_exactly_the_stored_bytes_go_out_under_the_key_of_the_attempt(case: Case) -> None:
+def test_stored_bytes_are_sent_with_idempotency_key_of_attempt(case: Case) -> None:
     before = case.prepared()
     departure, [request] = run(case.gateway.begin(before, TRIP), reply(case.opened, 201))
     assert (request.method, str(request.url)) == ("POST", case.create)
@@ -96,7 +96,7 @@ def test_exactly_the_stored_bytes_go_out_under_the_key_of_the_attempt(case: Case
 
 
 @EVERY
-def test_a_lost_reply_is_asked_for_again_with_the_same_bytes_and_key(case: Case) -> None:
+def test_lost_reply_is_repeated_with_same_bytes_and_key(case: Case) -> None:
     before = case.prepared()
     assert before.attempt is not None
     _, first = run(case.gateway.begin(before, TRIP), reply(case.opened, 201))
@@ -109,7 +109,7 @@ def test_a_lost_reply_is_asked_for_again_with_the_same_bytes_and_key(case: Case)
 
 
 @EVERY
-def test_an_open_page_is_led_to_again(case: Case) -> None:
+def test_open_checkout_is_reused(case: Case) -> None:
     begun = case.begun()
     assert begun.attempt is not None
     assert case.gateway.prepare(begun, TRIP) == begun.attempt.kept
@@ -122,7 +122,7 @@ def test_an_open_page_is_led_to_again(case: Case) -> None:
 @pytest.mark.parametrize(
     "what", ["{secret} {return_url}", '{minor}", "x": "', "{what}", "{digest}{key}", "\n\x00\\"]
 )
-def test_words_that_look_like_a_template_stay_words(case: Case, what: str) -> None:
+def test_template_syntax_in_description_is_not_expanded(case: Case, what: str) -> None:
     before = gateway_env.prepared(case.gateway, case.asked(what=what))
     request = msgspec.json.decode(kept_in(before).request)
     plain = msgspec.json.decode(
@@ -143,7 +143,7 @@ def test_words_that_look_like_a_template_stay_words(case: Case, what: str) -> No
 
 
 @EVERY
-def test_long_words_are_cut_where_the_provider_would_refuse_them(case: Case) -> None:
+def test_long_description_is_cut_to_provider_limit(case: Case) -> None:
     request = kept_in(gateway_env.prepared(case.gateway, case.asked(what="é" * 500))).request
     if case.name != "polar":  # polar takes the name from the product
         assert "é" * case.seller.declaration.what_at_most in request
@@ -167,7 +167,7 @@ def test_long_words_are_cut_where_the_provider_would_refuse_them(case: Case) -> 
         ["https://shop.example/"],
     ],
 )
-def test_a_page_that_stands_elsewhere_is_not_led_to(case: Case, url: Any) -> None:
+def test_foreign_checkout_address_is_refused(case: Case, url: Any) -> None:
     place = case.seller.declaration.created.url
     assert place is not None
     with pytest.raises(Failed, match=r"Nothing was charged|its response is invalid") as failed:
@@ -177,16 +177,14 @@ def test_a_page_that_stands_elsewhere_is_not_led_to(case: Case, url: Any) -> Non
 
 @EVERY
 @pytest.mark.parametrize("bad", [*gateway_env.NO_ANSWERS, reply({"errors": ["key_hidden"]}, 401)])
-def test_a_reply_that_is_no_page_ends_in_words_for_the_person(
-    case: Case, bad: httpx.Response
-) -> None:
+def test_unreadable_reply_fails_with_explanation(case: Case, bad: httpx.Response) -> None:
     with pytest.raises(Failed, match=rf"^{case.seller.label} [a-z][^\n]+\.$") as failed:
         run(case.gateway.begin(case.prepared(), TRIP), bad)
     assert "hidden" not in str(failed.value)
 
 
 @EVERY
-def test_the_words_carry_the_providers_code_and_not_its_sentence(case: Case) -> None:
+def test_failure_shows_provider_error_code_but_not_its_message(case: Case) -> None:
     place = case.seller.declaration.trouble
     assert place is not None
 
@@ -203,7 +201,7 @@ def test_the_words_carry_the_providers_code_and_not_its_sentence(case: Case) -> 
 
 
 @EVERY
-def test_a_session_that_is_not_named_or_named_as_a_path_is_none(case: Case) -> None:
+def test_malformed_session_id_is_refused(case: Case) -> None:
     created = case.seller.declaration.created
     places = [created.reference if created.is_ours else created.session, created.handle]
     for place in places:
@@ -223,7 +221,7 @@ def test_a_session_that_is_not_named_or_named_as_a_path_is_none(case: Case) -> N
         [] if case.seller.declaration.created.amount is None else ["amount", "currency", "live"]
     )
 )
-def test_a_page_for_another_price_is_not_led_to(case: Case, one: str) -> None:
+def test_checkout_for_another_price_or_mode_is_refused(case: Case, one: str) -> None:
     created = case.seller.declaration.created
     place = {"amount": created.amount, "currency": created.currency}.get(one)
     if one == "live":
@@ -236,7 +234,7 @@ def test_a_page_for_another_price_is_not_led_to(case: Case, one: str) -> None:
 
 
 @EVERY
-def test_another_mode_than_was_asked_begins_nothing(case: Case) -> None:
+def test_request_in_another_mode_is_not_started(case: Case) -> None:
     before = gateway_env.prepared(case.gateway, case.asked(is_live=not case.seller.is_live))
     with pytest.raises(Failed, match="another mode"):
         next(case.gateway.begin(before, TRIP))
@@ -248,7 +246,7 @@ def test_another_mode_than_was_asked_begins_nothing(case: Case) -> None:
 
 
 @EVERY
-def test_nothing_is_no_price(case: Case) -> None:
+def test_zero_price_is_refused(case: Case) -> None:
     case.gateway.check(NINE)
     with pytest.raises(InvalidQuestion):
         case.gateway.check(Money.from_minor_units(0, "EUR"))
@@ -256,7 +254,7 @@ def test_nothing_is_no_price(case: Case) -> None:
 
 @EVERY
 @pytest.mark.parametrize("price", [Money("500", "JPY"), Money("1.234", "KWD"), Money("5", "ISK")])
-def test_a_price_is_sent_as_it_is_or_refused_before_it_is_asked(case: Case, price: Money) -> None:
+def test_price_is_sent_exactly_or_refused_before_question(case: Case, price: Money) -> None:
     currencies = case.seller.declaration.currencies
     if currencies and price.currency not in currencies:
         with pytest.raises(InvalidQuestion, match=f"does not accept {price.currency}"):
@@ -273,7 +271,7 @@ def test_a_price_is_sent_as_it_is_or_refused_before_it_is_asked(case: Case, pric
 
 
 @of_each(lambda case: case.words)
-def test_what_each_status_means(case: Case, one: str) -> None:
+def test_each_provider_status_is_verified_as_expected(case: Case, one: str) -> None:
     session, [request] = run(
         case.gateway.fetch(case.begun(), case.session), reply(case.fetched(one))
     )
@@ -285,7 +283,7 @@ def test_what_each_status_means(case: Case, one: str) -> None:
 
 
 @EVERY_FETCHED
-def test_a_status_that_is_not_known_is_no_verdict(case: Case) -> None:
+def test_unknown_status_raises_failed(case: Case) -> None:
     unknown = "LOST 5" if case.name == "square" else "lost"
     with pytest.raises(Failed, match="report the status of the payment"):
         fetch(case, case.fetched(unknown))
@@ -293,13 +291,13 @@ def test_a_status_that_is_not_known_is_no_verdict(case: Case) -> None:
 
 @EVERY_FETCHED
 @pytest.mark.parametrize("bad", gateway_env.NO_ANSWERS)
-def test_what_is_no_answer_is_no_verdict(case: Case, bad: httpx.Response) -> None:
+def test_unreadable_fetch_reply_raises_failed(case: Case, bad: httpx.Response) -> None:
     with pytest.raises(Failed, match="report the status of the payment"):
         run(case.gateway.fetch(case.begun(), case.session), bad)
 
 
 @EVERY_FETCHED
-def test_an_answer_about_another_session_is_none(case: Case) -> None:
+def test_reply_about_another_session_raises_failed(case: Case) -> None:
     fetched = case.seller.declaration.fetched
     place = fetched.reference if fetched.is_ours else fetched.session
     assert place is not None
@@ -310,7 +308,7 @@ def test_an_answer_about_another_session_is_none(case: Case) -> None:
 
 
 @of_each(lambda case: case.fetched_at)
-def test_somebody_elses_payment_settles_nothing(case: Case, one: str) -> None:
+def test_payment_of_another_question_settles_nothing(case: Case, one: str) -> None:
     for word in case.words:
         answer = put(case.fetched(word), *case.fetched_at[one])
         with pytest.raises(Mismatch) as mismatch:
@@ -320,21 +318,21 @@ def test_somebody_elses_payment_settles_nothing(case: Case, one: str) -> None:
 
 @EVERY_FETCHED
 @pytest.mark.parametrize("bad", [None, -900, 9.0, True, "9,00", "1e3", "", [900], 10**40])
-def test_an_amount_that_is_none_settles_nothing(case: Case, bad: Any) -> None:
+def test_invalid_amount_settles_nothing(case: Case, bad: Any) -> None:
     place, _ = case.fetched_at["amount"]
     answer = put(case.fetched(case.open_word), place, bad)
     with pytest.raises((Failed, Mismatch)):
         verify_session(case.begun(), fetch(case, answer), seller=case.seller)
 
 
-def test_what_is_not_asked_is_said_to_be_told_only() -> None:
+def test_fetch_without_declared_endpoint_fails_with_webhook_only() -> None:
     [case] = [case for case in CASES if case.fetch is None]
     with pytest.raises(Failed, match="only by webhook"):
         next(case.gateway.fetch(case.begun(), case.session))
 
 
 @EVERY_FETCHED
-def test_a_session_is_asked_for_in_one_part_of_the_path(case: Case) -> None:
+def test_session_id_stays_within_its_path_segment(case: Case) -> None:
     path = next(case.gateway.fetch(case.begun(), "../x?y=1")).url.raw_path
     assert b"..%2Fx%3Fy%3D1" in path
     assert next(case.gateway.collect(case.begun(), case.session)).method == "GET"
@@ -344,7 +342,7 @@ def test_a_session_is_asked_for_in_one_part_of_the_path(case: Case) -> None:
 
 
 @of_each(lambda case: [] if case.close is None else ["closed", "paid", "open"])
-def test_a_page_is_closed_unless_somebody_paid(case: Case, one: str) -> None:
+def test_unpaid_checkout_is_closed_and_paid_checkout_is_not(case: Case, one: str) -> None:
     assert case.close is not None
     paid = next(word for word, says in case.words.items() if says is PAID or "p" in word)
     after = {"closed": case.over_word, "paid": paid, "open": case.open_word}[one]
@@ -362,7 +360,7 @@ def test_a_page_is_closed_unless_somebody_paid(case: Case, one: str) -> None:
 
 
 @of_each(lambda case: [word for word in case.words if word != case.open_word])
-def test_a_page_that_is_over_is_left_alone(case: Case, one: str) -> None:
+def test_ended_checkout_is_not_closed_again(case: Case, one: str) -> None:
     if case.words[one] is OPEN:
         return
     is_closed, [request] = run(
@@ -375,7 +373,7 @@ def test_a_page_that_is_over_is_left_alone(case: Case, one: str) -> None:
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case.close is None], ids=lambda case: case.name
 )
-def test_a_page_that_cannot_be_closed_is_said_to_be_open(case: Case) -> None:
+def test_uncloseable_checkout_raises_failed(case: Case) -> None:
     answers = [] if case.fetch is None else [reply(case.fetched(case.open_word))]
     with pytest.raises(Failed, match=r"only by webhook|did not close"):
         run(case.gateway.close(case.begun(), case.session), *answers)
@@ -385,7 +383,7 @@ def test_a_page_that_cannot_be_closed_is_said_to_be_open(case: Case) -> None:
 
 
 @of_each(lambda case: case.refund_replies)
-def test_what_became_of_a_refund(case: Case, one: str) -> None:
+def test_each_refund_reply_gives_expected_status(case: Case, one: str) -> None:
     answers = [*held(case), reply(case.refund_replies[one], 201)]
     if one == "refused":
         with pytest.raises(Failed, match="refund the payment"):
@@ -401,7 +399,7 @@ def test_what_became_of_a_refund(case: Case, one: str) -> None:
 
 
 @EVERY
-def test_the_same_refund_goes_out_under_one_key(case: Case) -> None:
+def test_same_refund_is_sent_with_same_idempotency_key(case: Case) -> None:
     if case.refund is None:
         return
     done = case.refund_replies["pending" if "pending" in case.refund_replies else "succeeded"]
@@ -413,7 +411,7 @@ def test_the_same_refund_goes_out_under_one_key(case: Case) -> None:
 
 
 @EVERY
-def test_what_is_given_back_already_is_not_given_back_again(case: Case) -> None:
+def test_refunded_payment_is_not_refunded_again(case: Case) -> None:
     if case.refund is None:
         return
     assert refunding(case, *held(case, 900), refunded=900)[0].status is RefundStatus.SUCCEEDED
@@ -425,7 +423,7 @@ def test_what_is_given_back_already_is_not_given_back_again(case: Case) -> None:
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case.held is not None], ids=lambda case: case.name
 )
-def test_after_a_refund_by_hand_only_the_rest_is_given_back(case: Case) -> None:
+def test_only_remainder_is_refunded_after_manual_refund(case: Case) -> None:
     done = case.refund_replies["succeeded"]
     refund, [_, sent] = refunding(case, *held(case, 400), reply(done))
     assert refund.price == Money("5.00", "EUR")
@@ -436,7 +434,7 @@ def test_after_a_refund_by_hand_only_the_rest_is_given_back(case: Case) -> None:
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case.held is not None], ids=lambda case: case.name
 )
-def test_what_cannot_be_looked_at_is_not_given_back(case: Case) -> None:
+def test_refund_is_not_sent_if_payment_cannot_be_fetched(case: Case) -> None:
     assert case.held is not None
     holding = case.seller.declaration.holding
     others = [reply({}, 503), *gateway_env.NO_ANSWERS]
@@ -448,7 +446,7 @@ def test_what_cannot_be_looked_at_is_not_given_back(case: Case) -> None:
             refunding(case, answer)
 
 
-def test_no_more_than_is_left_is_given_back_whatever_the_provider_says_is_left() -> None:
+def test_refund_never_exceeds_remaining_amount() -> None:
     [polar] = [case for case in CASES if case.name == "polar"]
     for left in (0, 901, -1):
         with pytest.raises(Failed, match="refund the payment"):
@@ -457,14 +455,14 @@ def test_no_more_than_is_left_is_given_back_whatever_the_provider_says_is_left()
             )
 
 
-def test_where_nothing_is_given_back_by_us_the_person_is_told_where_it_is() -> None:
+def test_refund_at_provider_without_refunds_names_manual_address() -> None:
     [case] = [case for case in CASES if case.refund is None]
     with pytest.raises(Failed, match="Refund it there: https://"):
         refunding(case)
 
 
 @EVERY
-def test_a_receipt_of_another_provider_or_mode_is_not_given_back(case: Case) -> None:
+def test_payment_of_another_provider_or_mode_is_not_refunded(case: Case) -> None:
     for changes in ({"seller": "another"}, {"is_live": not case.seller.is_live}):
         with pytest.raises(Failed, match="has no payment"):
             refunding(case, **changes)
@@ -476,7 +474,7 @@ def test_a_receipt_of_another_provider_or_mode_is_not_given_back(case: Case) -> 
 
 
 @of_each(lambda case: case.events)
-def test_what_each_event_means(case: Case, one: str) -> None:
+def test_each_event_is_verified_as_expected(case: Case, one: str) -> None:
     notice = read(case, case.told(one))
     assert (notice.reference, notice.subject) == (ID, case.session)
     assert notice.transition is not None
@@ -487,14 +485,14 @@ def test_what_each_event_means(case: Case, one: str) -> None:
 
 
 @EVERY
-def test_every_declared_event_is_tried(case: Case) -> None:
+def test_every_declared_event_is_tested(case: Case) -> None:
     tried = {one.split(" ")[0] for one in (*case.events, case.paid_event)}
     declared = {*case.seller.declaration.events}
     assert tried == (declared if case.name != "square" else {"payment.updated"})
 
 
 @of_each(lambda case: case.told_at)
-def test_an_event_about_something_else_settles_nothing(case: Case, one: str) -> None:
+def test_event_about_another_payment_settles_nothing(case: Case, one: str) -> None:
     notice = read(case, put(case.told(case.paid_event), *case.told_at[one]))
     with pytest.raises(Mismatch) as mismatch:
         verify_notice(case.begun(), notice, seller=case.seller)
@@ -502,7 +500,7 @@ def test_an_event_about_something_else_settles_nothing(case: Case, one: str) -> 
 
 
 @EVERY
-def test_an_event_without_our_reference_says_nothing(case: Case) -> None:
+def test_event_without_our_reference_is_ignored(case: Case) -> None:
     place = case.seller.declaration.told.reference or ""
     for reference in ("somebody's own; order 7", "", None):
         notice = read(case, put(case.told(case.paid_event), place, reference))
@@ -510,13 +508,13 @@ def test_an_event_without_our_reference_says_nothing(case: Case) -> None:
 
 
 @EVERY
-def test_a_type_that_nothing_follows_from_needs_only_its_id_and_type(case: Case) -> None:
+def test_ignored_event_type_needs_only_id_and_type(case: Case) -> None:
     notice = read(case, case.ignored)
     assert (notice.session, notice.news, notice.transition) == (None, None, None)
     assert notice.id
 
 
-def test_an_event_that_does_not_settle_says_what_to_ask_about() -> None:
+def test_non_settling_event_names_session_to_fetch() -> None:
     [square] = [case for case in CASES if not case.seller.declaration.settles]
     notice = read(square, square.told(square.paid_event))
     assert (notice.session, notice.subject, notice.reference) == (None, "ORDER1", ID)
@@ -525,7 +523,7 @@ def test_an_event_that_does_not_settle_says_what_to_ask_about() -> None:
 
 
 @of_each(lambda case: case.news)
-def test_what_became_of_a_payment_afterwards(case: Case, one: str) -> None:
+def test_later_event_reports_refund_or_dispute(case: Case, one: str) -> None:
     notice = read(case, case.news[one])
     assert notice.session is None
     assert (notice.payment, notice.reference) == (case.payment, ID)
@@ -560,7 +558,7 @@ def odd(data: Any) -> st.SearchStrategy[Any]:
         )
     )
 )
-def test_no_event_makes_anything_but_a_notice_or_an_error_of_ours(pair: tuple[Case, Any]) -> None:
+def test_random_event_is_parsed_or_raises_our_errors(pair: tuple[Case, Any]) -> None:
     case, event = pair
     with suppress(Malformed):
         notice = case.gateway.kept_notice(msgspec.json.encode(event))
@@ -570,7 +568,7 @@ def test_no_event_makes_anything_but_a_notice_or_an_error_of_ours(pair: tuple[Ca
 
 
 @given(st.sampled_from(CASES), st.binary())
-def test_no_bytes_make_anything_but_a_notice_or_an_error_of_ours(case: Case, body: bytes) -> None:
+def test_random_event_bytes_are_parsed_or_raise_our_errors(case: Case, body: bytes) -> None:
     with suppress(Malformed):
         assert case.gateway.kept_notice(body).session is None
 
@@ -580,7 +578,7 @@ def test_no_bytes_make_anything_but_a_notice_or_an_error_of_ours(case: Case, bod
         lambda case: st.tuples(st.just(case), JSON | odd(case.fetched(case.open_word)))
     )
 )
-def test_no_answer_makes_anything_but_a_judgement_or_an_error_of_ours(
+def test_random_fetch_reply_is_verified_or_raises_our_errors(
     pair: tuple[Case, Any],
 ) -> None:
     case, answer = pair
@@ -593,7 +591,7 @@ def test_no_answer_makes_anything_but_a_judgement_or_an_error_of_ours(
 @given(
     st.sampled_from(CASES).flatmap(lambda case: st.tuples(st.just(case), JSON | odd(case.opened)))
 )
-def test_no_answer_leads_anywhere_but_to_the_providers_page(pair: tuple[Case, Any]) -> None:
+def test_random_reply_redirects_only_to_provider_checkout(pair: tuple[Case, Any]) -> None:
     case, answer = pair
     with suppress(Failed):
         departure, _ = run(case.gateway.begin(case.prepared(), TRIP), reply(answer))
@@ -602,17 +600,17 @@ def test_no_answer_leads_anywhere_but_to_the_providers_page(pair: tuple[Case, An
 
 
 @given(st.sampled_from([case for case in CASES if case.refund]), JSON | st.binary())
-def test_no_answer_makes_anything_but_a_refund_or_an_error_of_ours(case: Case, answer: Any) -> None:
+def test_random_refund_reply_raises_failed(case: Case, answer: Any) -> None:
     said = httpx.Response(200, content=answer) if isinstance(answer, bytes) else reply(answer)
     with pytest.raises(Failed):
         refunding(case, *held(case), said)
 
 
-def test_our_key_fits_where_it_is_sent() -> None:
+def test_idempotency_key_and_digest_have_expected_form() -> None:
     assert (KEY, len(DIGEST)) == (f"{ID}:1", 32)
 
 
-def test_a_long_reason_is_cut() -> None:
+def test_long_refund_reason_is_cut() -> None:
     [square] = [case for case in CASES if case.name == "square"]
     paid = gateway_env.payment("square", session="ORDER1", payment_intent=square.payment)
     done = reply(square.refund_replies["succeeded"])
@@ -620,7 +618,7 @@ def test_a_long_reason_is_cut() -> None:
     assert len(msgspec.json.decode(sent.content)["reason"]) == 190
 
 
-def test_news_say_themselves_whether_they_are_live() -> None:
+def test_payment_change_event_states_its_mode() -> None:
     [lemon] = [case for case in CASES if case.name == "lemon_squeezy"]
     live = put(lemon.news["400"], "data.attributes.test_mode", False)
     assert read(lemon, live).is_live
@@ -630,13 +628,13 @@ def test_news_say_themselves_whether_they_are_live() -> None:
 
 @EVERY_FETCHED
 @pytest.mark.parametrize("currency", ["EURO", "E", "", 7, None])
-def test_a_currency_that_is_none_settles_nothing(case: Case, currency: Any) -> None:
+def test_invalid_currency_settles_nothing(case: Case, currency: Any) -> None:
     place, _ = case.fetched_at["currency"]
     with pytest.raises(Failed):
         fetch(case, put(case.fetched(case.open_word), place, currency))
 
 
-def test_a_whole_number_is_no_amount_where_figures_are_written() -> None:
+def test_number_is_refused_where_decimal_text_is_declared() -> None:
     [coinbase] = [case for case in CASES if case.name == "coinbase"]
     with pytest.raises(Failed):
         fetch(coinbase, put(coinbase.fetched("COMPLETED"), "data.pricing.local.amount", 9))
@@ -644,7 +642,7 @@ def test_a_whole_number_is_no_amount_where_figures_are_written() -> None:
 
 @EVERY
 @pytest.mark.parametrize("word", ["a b", "a\nb", "x" * 300, {}, 1.5])
-def test_an_event_whose_type_or_id_is_none_is_malformed(case: Case, word: Any) -> None:
+def test_event_with_invalid_type_or_id_is_malformed(case: Case, word: Any) -> None:
     declared = case.seller.declaration
     for place in (declared.event_type, declared.event_id):
         if place is not None:
@@ -653,7 +651,7 @@ def test_an_event_whose_type_or_id_is_none_is_malformed(case: Case, word: Any) -
                 case.gateway.kept_notice(event)
 
 
-def test_what_we_know_to_be_given_back_counts_where_the_provider_does_not_know_it_yet() -> None:
+def test_known_refund_counts_before_provider_reports_refund() -> None:
     [square] = [case for case in CASES if case.name == "square"]
     done = reply(square.refund_replies["succeeded"])
     assert refunding(square, *held(square, 0), done, refunded=400)[0].price == Money("5.00", "EUR")

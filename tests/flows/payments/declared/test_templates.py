@@ -24,22 +24,22 @@ VALUES: dict[str, str | int | None] = {
 }
 
 
-def test_a_value_alone_keeps_its_type_and_none_takes_its_key_away() -> None:
+def test_single_placeholder_preserves_type_and_missing_value_removes_key() -> None:
     template: Any = {"amount": "{minor}", "text": "<{minor}>", "why": "{reason}", "null": None}
     assert fill(template, VALUES) == {"amount": 900, "text": "<900>", "null": None}
 
 
-def test_a_value_is_never_a_template() -> None:
+def test_filled_value_is_not_expanded_again() -> None:
     assert fill({"{what}": ["{what}", ("{what}{what}",)]}, VALUES) == {
         "{secret}": ["{secret}", ["{secret}{secret}"]]
     }
 
 
-def test_a_value_stays_in_its_part_of_a_path() -> None:
+def test_filled_value_stays_within_its_path_segment() -> None:
     assert fill_path("/x/{session}/y", VALUES) == "/x/..%2Fa%3Fb%3Dc%23d%20e%2F%C3%A9/y"
 
 
-def test_every_name_is_found() -> None:
+def test_all_placeholder_names_are_found() -> None:
     template: Any = {"{a}": ["{b}{c}", {"x": ("{d}", 1, None, True)}], "y": "{ e } {F} {}"}
     assert names_in(template) == {"a", "b", "c", "d"}
 
@@ -58,7 +58,7 @@ def test_every_name_is_found() -> None:
         ("list.x", None),
     ],
 )
-def test_a_place_leads_to_what_stands_there_or_nowhere(place: str, found: object) -> None:
+def test_place_leads_to_its_value_or_none(place: str, found: object) -> None:
     data: Any = {
         "a": {"b": 1},
         "list": [{"x": "first"}, {"x": "last"}],
@@ -68,7 +68,7 @@ def test_a_place_leads_to_what_stands_there_or_nowhere(place: str, found: object
     assert at(data, place) == found
 
 
-def test_a_text_or_a_whole_number_is_read_and_nothing_else() -> None:
+def test_text_at_reads_only_texts_and_whole_numbers() -> None:
     assert text_at({"a": "x" * TEXT_AT_MOST}, "a") == "x" * TEXT_AT_MOST
     assert [text_at({"a": value}, "a") for value in (7, True, None)] == ["7", "true", None]
     others: list[Any] = ["x" * (TEXT_AT_MOST + 1), 1.5, {}, []]
@@ -77,13 +77,13 @@ def test_a_text_or_a_whole_number_is_read_and_nothing_else() -> None:
             text_at({"a": value}, "a")
 
 
-def test_the_first_rule_that_holds_counts() -> None:
+def test_first_matching_rule_wins() -> None:
     rules = {"a=x": 1, "b=y": 2, "b=": 3}
     found: list[Any] = [{"a": "x", "b": "y"}, {"b": "y"}, {"b": ""}, {}]
     assert [first_of(data, rules) for data in found] == [1, 2, 3, None]
 
 
-def test_only_what_is_added_up_may_be_several_places() -> None:
+def test_only_summed_places_may_combine_several_places() -> None:
     assert place_faults({"told.refunded": "a.b+c", "given": "a", "told.amount": None}) == []
     faults = place_faults({"told.refunded": "a+", "told.amount": "a+b", "x": {"a": 1}})
     assert len(faults) == 3
