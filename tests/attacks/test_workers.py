@@ -133,9 +133,8 @@ class Socket:
     """A worker's socket, as another program of the same user reaches it."""
 
     def __init__(self, workers: Workers, at: int) -> None:
-        layer: Any = workers.envs[at]._posts._app
-        while not hasattr(layer, "_relay"):
-            layer = layer._app
+        edge: Any = workers.envs[at]._posts._app
+        layer: Any = edge._routes["mcp"]
         self.name: str = layer._relay._name
         self.path: Path = layer._relay._folder / self.name
 

@@ -58,6 +58,7 @@ class PublicAddress:
     authority: Authority
     root_path: str
     aliases: frozenset[Authority]
+    is_on_loopback: bool  # only programs on this machine can use the address
 
     @classmethod
     def parse(cls, url: str) -> "PublicAddress":
@@ -69,6 +70,7 @@ class PublicAddress:
         root_path = parts.path.rstrip("/")
         if not PLAIN_PATH.fullmatch(root_path) or parts.query or parts.fragment:
             raise ValueError(f"{url!r} must end after its host, port and a plain path")
+        is_on_loopback = _is_loopback(authority)
         aliases = [
             Authority(host=host, port=authority.port) for host in ("127.0.0.1", "localhost", "::1")
         ]
@@ -77,13 +79,9 @@ class PublicAddress:
             scheme=parts.scheme,
             authority=authority,
             root_path=root_path,
-            aliases=frozenset(aliases) - {authority} if _is_loopback(authority) else frozenset(),
+            aliases=frozenset(aliases) - {authority} if is_on_loopback else frozenset(),
+            is_on_loopback=is_on_loopback,
         )
-
-    @property
-    def is_on_loopback(self) -> bool:
-        """True if only programs on this machine can use the address."""
-        return _is_loopback(self.authority)
 
     def is_at(self, origin: str) -> bool:
         """Return True if a client could reach this server by this origin, in any spelling.

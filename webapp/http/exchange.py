@@ -25,7 +25,7 @@ class Exchange:
     webapp.identity.local_peer: who decided if the sender is local, and the decision.
     """
 
-    __slots__ = ("_peer", "_read", "headers", "judged")
+    __slots__ = ("headers", "judged", "peer", "read")
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
         pairs = [(name, value) for name, value in scope["headers"]]
@@ -34,14 +34,9 @@ class Exchange:
             self.headers.setdefault(name.lower(), []).append(value.decode("latin-1").strip())
         self.judged: tuple[object, str | None] | None = None
         ends = [tuple(end) if (end := scope.get(key)) else None for key in ("client", "server")]
-        self._read = (pairs, *ends, scope.get("http_version"), scope.get(PROXIED_KEY))
-        self._peer = scope.get(PEER_KEY)
-
-    def is_of(self, scope: Mapping[str, Any]) -> bool:
-        """Return True if everything that these facts were read from is the same in the scope."""
-        get = scope.get
-        read = (scope["headers"], get("client"), get("server"), get("http_version"))
-        return self._read == (*read, get(PROXIED_KEY)) and self._peer is get(PEER_KEY)
+        # Everything that the facts were read from.
+        self.read = (pairs, *ends, scope.get("http_version"), scope.get(PROXIED_KEY))
+        self.peer = scope.get(PEER_KEY)
 
     def host(self, *, scheme: str) -> Authority | None:
         """Return the authority in the Host header; None if missing, repeated or malformed."""
@@ -51,8 +46,12 @@ class Exchange:
 
 def exchange_of(scope: Mapping[str, Any]) -> Exchange:
     """Return the facts of this request: those that the edge read, or new ones if they differ."""
-    found = scope.get(_KEY)
-    return found if type(found) is Exchange and found.is_of(scope) else Exchange(scope)
+    found, get = scope.get(_KEY), scope.get
+    if type(found) is Exchange and found.peer is get(PEER_KEY):
+        ends = get("client"), get("server")
+        if found.read == (scope["headers"], *ends, get("http_version"), get(PROXIED_KEY)):
+            return found
+    return Exchange(scope)
 
 
 def note_exchange(scope: MutableMapping[str, Any]) -> Exchange:

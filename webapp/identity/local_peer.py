@@ -183,10 +183,9 @@ class LocalPeers:
             )
         if peer.connection not in (None, connection):
             return "Something before this application wrote another address into the request."
-        uid = self.uid(scope)
-        if uid is None:
+        if peer.uid is None:
             return "This machine does not tell which user made the connection."
-        if uid != self._uid:
+        if peer.uid != self._uid:
             return "Another user of this machine made the connection."
         return None
 

@@ -9,7 +9,7 @@ compares only access tokens, and a server on a person's own machine has none.)
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -62,8 +62,8 @@ class OpenedSessions:
         ids, versions = headers.get(SESSION_HEADER, []), headers.get(VERSION_HEADER, [])
         if len(ids) > 1 or len(versions) > 1:  # the library might read another one than this code
             await refuse(send, HTTPStatus.BAD_REQUEST, "A header came more than once.")
-        elif versions and versions[0] not in HANDSHAKE_PROTOCOL_VERSIONS:
-            await self._app(scope, receive, send)  # later revisions have no sessions
+        elif not has_sessions(versions):
+            await self._app(scope, receive, send)
         elif not ids:
             await self._open(scope, receive, send, sender=sender)
         elif (session := self._open_ones.get(ids[0])) is None or session.sender.key != sender.key:
@@ -156,6 +156,11 @@ class OpenedSessions:
         if session is not None:
             self._ids.pop(session, None)
             self._shares.close(session)
+
+
+def has_sessions(versions: Sequence[str]) -> bool:
+    """Return False if a request names a later protocol revision, because these have no sessions."""
+    return all(version in HANDSHAKE_PROTOCOL_VERSIONS for version in versions)
 
 
 def note_call(scope: Mapping[str, Any]) -> None:

@@ -10,19 +10,17 @@ repeating the same call there resumes it.
 import logging
 import re
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
 
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
-
 from flows.crypto.vault import Ring
 from flows.errors import StoreUnavailable
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.http.exchange import exchange_of, note_exchange
-from webapp.mcp.opened import SESSION_HEADER, VERSION_HEADER, refuse
+from webapp.mcp.opened import SESSION_HEADER, VERSION_HEADER, has_sessions, refuse
 from webapp.server import MCP_PATH, HostedApplication
 from webapp.service import Service
 from webapp.settings.settings import Settings
@@ -110,10 +108,13 @@ class RoutedSessions:
         self._relay.let_go()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        other = _worker_of(scope)
-        if scope["type"] != "http" or scope["path"] != MCP_PATH:
+        headers = exchange_of(scope).headers
+        is_call = scope["type"] == "http" and scope["path"] == MCP_PATH
+        if not is_call or not has_sessions(headers.get(VERSION_HEADER, [])):
             await self._app(scope, receive, send)
-        elif other in (None, self._own):
+            return
+        other = _worker_of(headers.get(SESSION_HEADER, []))
+        if other in (None, self._own):
             await self._answer(scope, receive, send)
         else:
             await self._pass_on(str(other), scope, receive, send)
@@ -151,14 +152,9 @@ class RoutedSessions:
         await self._app(scope, receive, naming)
 
 
-def _worker_of(scope: Scope) -> str | None:
+def _worker_of(ids: Sequence[str]) -> str | None:
     """Return the worker that owns the request's session, or None without one valid session id."""
-    if scope["type"] != "http":
-        return None
-    headers = exchange_of(scope).headers
-    ids, versions = headers.get(SESSION_HEADER, []), headers.get(VERSION_HEADER, [])
-    has_none = any(version not in HANDSHAKE_PROTOCOL_VERSIONS for version in versions)
-    if len(ids) != 1 or has_none:  # later protocol revisions have no sessions
+    if len(ids) != 1:
         return None
     id, _, name = ids[0].rpartition(".")
     return _socket_of(name) if id else None

@@ -80,11 +80,11 @@ def test_facts_that_something_else_put_into_the_scope_are_not_used() -> None:
     key = next(key for key, value in scope.items() if isinstance(value, Exchange))
 
     class Forged(Exchange):
-        def is_of(self, scope: object) -> bool:
-            return True
+        """A type of somebody else, with other headers for the same request."""
 
-    other = Exchange(request(headers=[]))
-    for forged in (other, Forged(request(headers=[])), "headers", None):
+    forged_headers = Forged(request())
+    forged_headers.headers = {}
+    for forged in (Exchange(request(headers=[])), forged_headers, "headers", None):
         scope[key] = forged
         assert exchange_of(scope).headers[b"host"] == ["127.0.0.1:8765"]
 
