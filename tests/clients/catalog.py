@@ -39,27 +39,27 @@ CLIENTS = (
         name="Claude Code", calls_itself="claude-code", declares=_on_both(FORM), form=SHOWS
     ),
     ScriptedClient(
-        name="Claude Desktop, Cowork: hanging",
+        name="Claude Desktop, Cowork: never answers",
         calls_itself="claude-ai",
         declares=_on_both(FORM),
         gives_up_after_seconds=60,
     ),
     ScriptedClient(
-        name="Claude Desktop, Cowork: dropping what was asked",
+        name="Claude Desktop, Cowork: drops the question",
         calls_itself="claude-ai",
         declares={NEWER: FORM},
         reads_input_required=False,
         gives_up_after_seconds=180,
     ),
     ScriptedClient(
-        name="Claude Desktop, Cowork: declining or cancelling by themselves",
+        name="Claude Desktop, Cowork: declines or cancels without the person",
         calls_itself="claude-ai",
         declares=_on_both(FORM),
         form=DECLINES,
         gives_up_after_seconds=60,
     ),
     ScriptedClient(
-        name="Claude Desktop, Cowork: declining or cancelling by themselves",
+        name="Claude Desktop, Cowork: declines or cancels without the person",
         calls_itself="claude-ai",
         declares=_on_both(FORM),
         form=CANCELS,
@@ -106,14 +106,14 @@ CLIENTS = (
     ),
     PythonClient(name="Python client"),
     ScriptedClient(
-        name="mcp-remote, before a client that draws both",
+        name="mcp-remote, with a client that shows forms and links",
         calls_itself="a client (via mcp-remote 0.15.1)",
         declares={OLDER: BOTH},
         form=SHOWS,
         link=SHOWS,
     ),
     ScriptedClient(
-        name="mcp-remote, before a client that draws both",
+        name="mcp-remote, with a client that shows forms and links",
         calls_itself="a client (via mcp-remote 0.15.1)",
         declares={NEWER: BOTH},
         form=SHOWS,

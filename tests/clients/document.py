@@ -15,7 +15,7 @@ from tests.support.clock import Clock
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "reference" / "clients.md"
 _BEGIN, _END = "<!-- what was seen -->\n", "<!-- until here -->\n"
 _HEAD = (
-    "| client | revision | asked for | the person sees | the model hears | after |\n"
+    "| client | revision | question | the person sees | the model receives | after |\n"
     "|---|---|---|---|---|---|\n"
 )
 K = TypeVar("K", bound=Hashable)
@@ -103,9 +103,9 @@ def _hears(heard: tuple[Heard, ...]) -> str:
 
 def _said(heard: Heard) -> str:
     if heard.is_from_client:
-        return "that its client gave up"
+        return "a timeout of the client"
     if heard.code == str(REQUIRED):
-        return f"{REQUIRED}, for its client"
+        return f"{REQUIRED}, which is for the client"
     code = f"`{heard.code}`: " if heard.code else ""
     return f"{code}“{heard.first_sentence}”"
 

@@ -27,8 +27,8 @@ class Calls(Protocol):
 class Sees(StrEnum):
     """The places where a person can answer."""
 
-    FORM = "a form of the client's"
-    LINK = "the link, drawn by the client"
+    FORM = "a form in the client"
+    LINK = "the link, shown by the client"
     CHAT = "the link, in the chat"
 
 

@@ -8,7 +8,7 @@ A cell is a probe, which tries to break the rule at that door, or one sentence t
 door cannot break it. A door without a cell fails the test.
 
 To add a rule, add a `Rule` to the list `RULES` of a module in this folder, or add a new module with
-such a list (the modules are found by themselves):
+such a list (modules are discovered automatically):
 
     async def _is_refused(world: World, door: Door) -> None:
         asked = await world.ask(door, {"kind": "confirm", "message": "Pay?"})
@@ -17,12 +17,12 @@ such a list (the modules are found by themselves):
     RULES = [
         Rule(
             id="paid-once",
-            says="A permanent purchase is paid once",
+            says="A permanent purchase is paid only once",
             source="promise 8",
             cells={
                 **every(ASKING, _is_refused),
-                Door.COMMAND: "a command asks nobody to pay",
-                **every(ENTERING, "nobody pays by signing in"),
+                Door.COMMAND: "a command never asks for a payment",
+                **every(ENTERING, "a sign-in never pays for anything"),
                 ...
             },
         ),
@@ -31,5 +31,5 @@ such a list (the modules are found by themselves):
 `world.ask` asks the same question at any door of ASKING, so one probe usually covers all of these.
 A probe that needs tools of its own registers them with `@world_tools`. To add a door, add it to
 `Door` and to one of the groups. The test then names every rule without a cell for it. Afterwards
-write docs/reference/doors.md again by `python -m tests.doors`.
+rewrite docs/reference/doors.md with `python -m tests.doors`.
 """

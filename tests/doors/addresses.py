@@ -30,25 +30,33 @@ async def _names_no_route_of_ours(world: World, _: Door) -> None:
 RULES = [
     Rule(
         id="providers-address",
-        says="Nothing that a provider says names a route of this server",
+        says="A provider's response cannot name a route of this server",
         source="promise 13",
         cells={
             Door.PROXY: _names_no_route_of_ours,
-            Door.CALLBACK: "an address of a provider for a browser passes `flows.origin` as a "
-            "whole address, at origins that the operator or the issuer's metadata names",
-            Door.WEBHOOK: "it is read for its facts; no address in it is called or shown",
-            Door.EVENT: "a receiver's answer is read for its status and `Retry-After` alone",
-            Door.CLIENT: "a redirect of an account's client comes back to the proxy",
+            Door.CALLBACK: "`flows.origin` checks the complete address of a provider before "
+            "a browser gets it, and allows only origins from the operator's "
+            "settings or the issuer's metadata",
+            Door.WEBHOOK: "the server reads only the facts of an event, and neither calls "
+            "nor shows an address in it",
+            Door.EVENT: "the server reads only the status and `Retry-After` of a "
+            "receiver's response",
+            Door.CLIENT: "the client sends redirects through the proxy again",
             **every(
                 [door for door in ASKING if door is not Door.CLIENT],
-                "an account's own client talks to the provider itself, without a key of ours",
+                "the account's HTTP client talks to the provider directly, "
+                "without an API key of this server",
             ),
-            **every(ANSWERING, "no provider answers here"),
-            Door.HOOK: "no provider answers here",
-            **every(ENTERING, "the issuer's addresses come from its metadata, as whole ones"),
-            Door.OWN_PAGES: "the address of a picture is neither requested nor shown on a page",
-            Door.COMMAND: "a command prints addresses and follows none",
-            **every(STORES, "no provider reaches a store"),
+            **every(ANSWERING, "no provider sends a response here"),
+            Door.HOOK: "no provider sends a response here",
+            **every(
+                ENTERING,
+                "the server reads the issuer's addresses from the issuer's "
+                "metadata, as complete URLs",
+            ),
+            Door.OWN_PAGES: "no page requests or shows the address of a picture",
+            Door.COMMAND: "a command prints addresses and does not open them",
+            **every(STORES, "no provider has access to a store"),
         },
     ),
 ]

@@ -112,8 +112,8 @@ async def _belongs_to_one_person(world: World, door: Door) -> None:
 RULES = [
     Rule(
         id="settled-once",
-        says="A question ends once: the first answer counts; a later one changes nothing and is "
-        "answered so",
+        says="Only the first answer to a question counts; a later answer "
+        "changes nothing, and its sender is informed",
         source="promise 2",
         cells={
             **every(ASKING, _ends_once),
@@ -122,73 +122,79 @@ RULES = [
             Door.INBOX: _the_first_approver_counts,
             Door.APPROVING_KEY: _the_first_answer_of_a_key_counts,
             Door.TRUSTED_CODE: _ends_once,
-            Door.CLIENT_FORM: "the client's answer goes through the same compare-and-set: "
-            "tests/attacks/test_clients.py",
-            Door.HOOK: "a hook refuses before the write, and changes nothing after it",
-            **every(ENTERING, "it answers no question"),
-            Door.CALLBACK: "a state is used once: tests/attacks/test_callbacks.py",
-            Door.PROXY: "it answers no question",
-            Door.WEBHOOK: "an event is applied once: tests/attacks/test_webhooks.py",
-            Door.OWN_PAGES: "they answer no question",
-            Door.EVENT: "an event tells of an end and makes none",
-            Door.COMMAND: "a command ends what is open, by the same compare-and-set",
-            **every(STORES, "one winner: tests/webapp/stores/test_contract.py"),
+            Door.CLIENT_FORM: "the server stores the client's answer with the same "
+            "compare-and-set: tests/attacks/test_clients.py",
+            Door.HOOK: "a hook can refuse before the write, and cannot change anything after it",
+            **every(ENTERING, "it cannot answer a question"),
+            Door.CALLBACK: "an OAuth state works only once: tests/attacks/test_callbacks.py",
+            Door.PROXY: "it cannot answer a question",
+            Door.WEBHOOK: "the server applies each event only once: tests/attacks/test_webhooks.py",
+            Door.OWN_PAGES: "these pages cannot answer a question",
+            Door.EVENT: "an event only reports that a question ended",
+            Door.COMMAND: "a command ends only open questions, with the same compare-and-set",
+            **every(
+                STORES,
+                "of two concurrent writes to a record, only one succeeds: "
+                "tests/webapp/stores/test_contract.py",
+            ),
         },
     ),
     Rule(
         id="asker",
-        says="Nobody decides for others what they asked themselves",
+        says="People cannot approve their own requests",
         source="docs/reference/threat-table.md, approvals by other people",
         cells={
             Door.TOOL_2025: _whoever_asks_never_decides,
             Door.TOOL_2026: _whoever_asks_never_decides,
             **every(
                 (Door.TASK, Door.BLOCK, Door.API, Door.CLIENT),
-                "a question with an approver is one kind, which goes by an approver's proof alone, "
-                "whoever asks it: tests/attacks/test_decisions.py",
+                "a question with an approver has its own kind, which accepts only "
+                "an approver's proof, no matter how it is asked: "
+                "tests/attacks/test_decisions.py",
             ),
             Door.PAGE: _whoever_asks_never_decides,
-            Door.APPROVER: "tests/attacks/test_decisions.py has an approver who asks",
+            Door.APPROVER: "tests/attacks/test_decisions.py tests an approver who asks",
             Door.INBOX: _whoever_asks_never_decides,
             Door.APPROVING_KEY: _whoever_asks_never_decides,
             Door.TRUSTED_CODE: _whoever_asks_never_decides,
-            Door.CLIENT_FORM: "a question with an approver is asked in no client",
-            Door.HOOK: "a hook gives no proof",
-            **every(ENTERING, "it decides nothing"),
-            **every(PROVIDERS, "it decides nothing"),
-            Door.OWN_PAGES: "they decide nothing",
-            Door.EVENT: "an event decides nothing",
-            Door.COMMAND: "no command approves",
-            **every(STORES, "a decision is sealed with its question"),
+            Door.CLIENT_FORM: "the server never sends a question for an approver to the client",
+            Door.HOOK: "a hook cannot create an approver's proof",
+            **every(ENTERING, "it cannot approve or decline"),
+            **every(PROVIDERS, "it cannot approve or decline"),
+            Door.OWN_PAGES: "these pages cannot approve or decline",
+            Door.EVENT: "an event only reports a decision",
+            Door.COMMAND: "no command approves a request",
+            **every(STORES, "the decision is encrypted together with its question"),
         },
     ),
     Rule(
         id="owners",
-        says="Knowing an id gives nothing: every look-up is by owner and id",
+        says="An id alone gives no access: each lookup needs the owner and the id",
         source="promise 11",
         cells={
             **every(ASKING, _belongs_to_one_person),
             **every(
                 (Door.APPROVING_KEY, Door.INBOX),
-                "tests/attacks/test_api_owners.py walks every route with every id",
+                "tests/attacks/test_api_owners.py calls each route with each id of another owner",
             ),
             **every(
                 (Door.PAGE, Door.APPROVER, Door.OWN_PAGES),
-                "tests/attacks/test_routes.py walks every route with every id",
+                "tests/attacks/test_routes.py calls each route with each id of another owner",
             ),
             Door.TRUSTED_CODE: _belongs_to_one_person,
-            Door.CLIENT_FORM: "the client answers within its own call",
-            Door.HOOK: "a hook is the operator's, who sees everybody's",
-            Door.USER_CODE: "tests/attacks/test_api_owners.py has the route of codes",
-            Door.SIGN_IN: "it looks up nothing by an id",
-            Door.CALLBACK: "a state belongs to its question: tests/attacks/test_callbacks.py",
-            Door.PROXY: "tests/attacks/test_api_owners.py has the route of the proxy",
-            Door.WEBHOOK: "an event is matched with a session of ours: tests/attacks/"
-            "test_webhooks.py",
-            Door.EVENT: "an event goes to the operator's own addresses",
-            Door.COMMAND: "a command is the operator's, who sees everybody's",
+            Door.CLIENT_FORM: "the client answers within the call that asked",
+            Door.HOOK: "a hook is the operator's code, and the operator can see all users' data",
+            Door.USER_CODE: "tests/attacks/test_api_owners.py tests the route of user codes",
+            Door.SIGN_IN: "it looks up no record by an id",
+            Door.CALLBACK: "an OAuth state works only for its question: "
+            "tests/attacks/test_callbacks.py",
+            Door.PROXY: "tests/attacks/test_api_owners.py tests the route of the proxy",
+            Door.WEBHOOK: "the server accepts an event only for a session that it created: "
+            "tests/attacks/test_webhooks.py",
+            Door.EVENT: "the server sends events only to the operator's addresses",
+            Door.COMMAND: "the operator runs commands, and can see all users' data",
             **every(
-                STORES, "`read` and `find` take the owner: tests/webapp/stores/test_contract.py"
+                STORES, "`read` and `find` require the owner: tests/webapp/stores/test_contract.py"
             ),
         },
     ),

@@ -64,23 +64,29 @@ async def _no_list_changes_by_a_look(world: World, _: Door) -> None:
 RULES = [
     Rule(
         id="opener",
-        says="A link shows nothing to anybody but the person who is asked",
+        says="A link shows the question only to the person who is asked",
         source="promise 5",
         cells={
             **every(ASKING, _shows_a_stranger_nothing),
-            Door.HOOK: "a hook sees a question before it is asked, and opens no link",
-            **every(ANSWERING, "it answers a question and opens no other door to it"),
-            **every(ENTERING, "it says who somebody is; the link compares that with who is asked"),
+            Door.HOOK: "a hook receives the question before it is asked, and does not "
+            "open the link",
+            **every(ANSWERING, "it answers a question and gives nobody else access to it"),
+            **every(
+                ENTERING,
+                "it identifies the visitor, and the link compares the visitor "
+                "with the person who is asked",
+            ),
             **every(PROVIDERS, "it never shows a question"),
-            **every(STORES, "a store keeps sealed rows and compares nobody"),
-            Door.OWN_PAGES: "each look-up is by the owner who is signed in",
-            Door.EVENT: "an event goes to the operator's addresses and never says the message",
-            Door.COMMAND: "a command runs as the operator, who has the store and its key",
+            **every(STORES, "a store contains only encrypted rows, and identifies nobody"),
+            Door.OWN_PAGES: "each page lists only records of the person who is signed in",
+            Door.EVENT: "the server sends events only to the operator's addresses, and "
+            "they never contain the message",
+            Door.COMMAND: "the operator runs commands, and has the store and its key",
         },
     ),
     Rule(
         id="look",
-        says="Opening an address changes nothing",
+        says="Opening an address (GET, HEAD, OPTIONS) changes nothing",
         source="promise 6",
         cells={
             **every(ASKING, _is_not_changed_by_a_look),
@@ -89,16 +95,17 @@ RULES = [
             Door.OWN_PAGES: _no_list_changes_by_a_look,
             **every(
                 (Door.CLIENT_FORM, Door.INBOX, Door.APPROVING_KEY, Door.TRUSTED_CODE),
-                "it answers by a POST or a call, and has no address that a scanner opens",
+                "answers arrive as a POST or as a call, so a link scanner has no address to open",
             ),
-            Door.HOOK: "a hook has no address",
-            **every(ENTERING, "it begins by a POST: tests/attacks/test_signed_in.py"),
-            Door.CALLBACK: "the state in its address is used once, by the browser that has it",
-            Door.PROXY: "it has no address without an API key, which no browser has",
-            Door.WEBHOOK: "it takes a POST alone",
-            Door.EVENT: "it sends, and has no address",
-            Door.COMMAND: "a command has no address",
-            **every(STORES, "a store has no address that a browser opens"),
+            Door.HOOK: "a hook has no address to open",
+            **every(ENTERING, "it starts with a POST: tests/attacks/test_signed_in.py"),
+            Door.CALLBACK: "the OAuth state in its address works once, and only in the "
+            "browser that started",
+            Door.PROXY: "each of its addresses requires an API key, which no browser has",
+            Door.WEBHOOK: "it accepts only POST",
+            Door.EVENT: "it only sends requests, and has no address to open",
+            Door.COMMAND: "a command has no address to open",
+            **every(STORES, "a store has no address for a browser"),
         },
     ),
 ]

@@ -94,7 +94,7 @@ async def _calls_by_no_token_for_the_api(world: World, _: Door) -> None:
 RULES = [
     Rule(
         id="token-use",
-        says="A token does only what it was issued for",
+        says="A token works only for the purpose that it was issued for",
         source="promise 13",
         cells={
             **every((Door.TOOL_2025, Door.TOOL_2026, Door.TASK), _calls_by_no_token_for_the_api),
@@ -102,29 +102,31 @@ RULES = [
             Door.CLIENT: _acts_by_no_token_for_calls,
             Door.PROXY: _acts_by_no_token_for_calls,
             Door.INBOX: _takes_no_token_for_calls,
-            Door.APPROVING_KEY: "a key has scopes, of which approving stands alone: "
-            "tests/attacks/test_api.py",
+            Door.APPROVING_KEY: "an API key has scopes, and the scope `approve` cannot be "
+            "combined with another one: tests/attacks/test_api.py",
             **every(
                 (Door.PAGE, Door.APPROVER, Door.OWN_PAGES),
-                "a page takes a link, a session and a form's mark, each sealed for its purpose: "
-                "tests/attacks/test_tokens.py",
+                "a page accepts a link, a session and a CSRF token, and each is "
+                "encrypted for one purpose: tests/attacks/test_tokens.py",
             ),
-            Door.BLOCK: "a block names its user itself, and brings no token",
-            Door.TRUSTED_CODE: "a return token completes its own question: "
+            Door.BLOCK: "the code of a block names its user, and sends no token",
+            Door.TRUSTED_CODE: "a return token can complete only its own question: "
             "tests/webapp/elicitations/test_completion.py",
-            Door.CLIENT_FORM: "the client's answer comes with its call",
-            Door.USER_CODE: "a code confirms one browser for one question",
-            Door.SIGN_IN: "an id_token of the issuer counts for one sign-in: "
+            Door.CLIENT_FORM: "the client sends the answer within its call",
+            Door.USER_CODE: "a user code confirms one browser for one question",
+            Door.SIGN_IN: "the issuer's id_token works for only one sign-in: "
             "tests/attacks/test_signed_in.py",
-            Door.CALLBACK: "a state is used once, for its own attempt",
-            Door.WEBHOOK: "a signature is of the provider that the address names",
-            **every((Door.HOOK, Door.EVENT, Door.COMMAND), "it takes no token"),
-            **every(STORES, "a store takes no token"),
+            Door.CALLBACK: "an OAuth state works once, and only for its own attempt",
+            Door.WEBHOOK: "the server verifies a signature only with the secret or certificate of the "
+            "provider that the address names",
+            **every((Door.HOOK, Door.EVENT, Door.COMMAND), "it accepts no token"),
+            **every(STORES, "a store accepts no token"),
         },
     ),
     Rule(
         id="held-back",
-        says="A key, token, session or link that works is never held back for its neighbours",
+        says="A valid key, token, session or link is never rate-limited "
+        "because of other requests from the same address",
         source="docs/reference/threat-table.md, HTTP API",
         cells={
             **every(
@@ -136,20 +138,22 @@ RULES = [
             Door.APPROVER: _the_inbox_opens_beside_a_flood,
             Door.INBOX: _the_inbox_opens_beside_a_flood,
             Door.APPROVING_KEY: _a_key_that_approves_works_beside_a_flood,
-            Door.OWN_PAGES: "a session is counted by itself: tests/webapp/routes/test_rates.py and "
-            "test_credentials.py beside it",
-            Door.SIGN_IN: "a browser on its way back is counted by its sealed cookie: "
-            "tests/webapp/routes/test_credentials.py; one that only begins has nothing that works",
-            Door.USER_CODE: "wrong codes are counted by the question that they are for",
-            Door.CALLBACK: "a state that works is counted by its question: "
+            Door.OWN_PAGES: "each session has its own rate limit: "
+            "tests/webapp/routes/test_rates.py and "
             "tests/webapp/routes/test_credentials.py",
-            Door.WEBHOOK: "a signature is checked before anything is counted by address",
-            Door.PROXY: "requests under way are counted by the program",
+            Door.SIGN_IN: "a browser that returns from the issuer has a rate limit for its "
+            "encrypted cookie: tests/webapp/routes/test_credentials.py. A "
+            "browser that starts a sign-in has no valid credential yet",
+            Door.USER_CODE: "wrong user codes are counted for each question",
+            Door.CALLBACK: "a valid OAuth state has the rate limit of its question: "
+            "tests/webapp/routes/test_credentials.py",
+            Door.WEBHOOK: "the server verifies the signature before it counts requests by address",
+            Door.PROXY: "open requests are counted for each program",
             **every(
                 (Door.CLIENT_FORM, Door.TRUSTED_CODE, Door.HOOK, Door.EVENT, Door.COMMAND),
-                "nothing is limited by address there",
+                "there is no rate limit by address here",
             ),
-            **every(STORES, "a store limits nobody"),
+            **every(STORES, "a store has no rate limits"),
         },
     ),
 ]

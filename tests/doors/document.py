@@ -1,4 +1,4 @@
-"""docs/reference/doors.md: the table of rules and doors as text."""
+"""docs/reference/doors.md: the table of rules and entry points."""
 
 from pathlib import Path
 from typing import Final
@@ -6,14 +6,15 @@ from typing import Final
 from tests.doors.rules import Door, Rule, rules
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "reference" / "doors.md"
-_HEAD: Final = """# Rules and doors
+_HEAD: Final = """# Rules and entry points
 
 <!-- Written by `python -m tests.doors`; change tests/doors, not this page. -->
 
-A rule of this project holds at every door: a rule that a tool follows and the HTTP API does not is
-a defect. This table has each rule and each door. [tests/doors](../../tests/doors) tries to break
-the rule at each door that is named as tried. For the other doors the table says why they cannot
-break the rule. [Threats](../explanation/threats.md) says who attacks, and how.
+Each rule on this page applies at every entry point of the server: MCP tools, the HTTP API, pages,
+webhooks, commands, stores and so on. A rule that tools follow and the HTTP API does not is a
+defect. For each rule, "Tested at" lists the entry points where a test in
+[tests/doors](../../tests/doors) tries to break the rule. The table lists the other entry points,
+and says why they cannot break it. [Threats](../explanation/threats.md) says who attacks, and how.
 """
 
 
@@ -33,9 +34,9 @@ def _section(rule: Rule) -> str:
         [
             f"## {rule.says}",
             "",
-            f"Source: {rule.source}. Tried at: {', '.join(tried)}.",
+            f"Source: {rule.source}. Tested at: {', '.join(tried)}.",
             "",
-            "| doors that cannot break it | why |",
+            "| entry points that cannot break it | why |",
             "|---|---|",
             *rows,
             "",

@@ -155,7 +155,8 @@ async def _a_key_is_each_programs_own(world: World, door: Door) -> None:
 RULES = [
     Rule(
         id="names",
-        says="Every name that a program gives is its own: key, run, `once`, secret",
+        says="Names that a program chooses (key, run, `once`, secret) are "
+        "separate from the names of other programs",
         source="docs/reference/threat-table.md, ownership on every route of the HTTP API",
         cells={
             **every(
@@ -163,38 +164,46 @@ RULES = [
                 _is_no_name_of_anothers,
             ),
             Door.API: _a_key_is_each_programs_own,
-            Door.HOOK: "a hook gives no names",
-            **every(ANSWERING, "an answer goes by the id of the question, which nobody chooses"),
-            **every(ENTERING, "it names people and nothing of a program's"),
-            **every(PROVIDERS, "it goes by ids that nobody chooses"),
-            Door.OWN_PAGES: "they list what is the person's, whoever asked for it",
-            Door.EVENT: "an event says ids that nobody chooses",
-            Door.COMMAND: "a command goes by ids that nobody chooses",
-            **every(STORES, "a name is a part of a keyed hash: tests/webapp/records/test_seal.py"),
+            Door.HOOK: "a hook chooses no names",
+            **every(
+                ANSWERING, "an answer names the question by its id, which the server generates"
+            ),
+            **every(ENTERING, "it identifies people, and uses no name of a program"),
+            **every(PROVIDERS, "it uses only ids that the server generates"),
+            Door.OWN_PAGES: "these pages list everything of the person, for all programs",
+            Door.EVENT: "an event contains only ids that the server generates",
+            Door.COMMAND: "a command uses only ids that the server generates",
+            **every(
+                STORES,
+                "the name and its program are hashed together with a key: "
+                "tests/webapp/records/test_seal.py",
+            ),
         },
     ),
     Rule(
         id="elicitation-id",
-        says="An `elicitation_id` belongs to the program, tool or block that gave it",
+        says="An `elicitation_id` works only for the program, tool or block that chose it",
         source="promise 13",
         cells={
             **every(ASKING, _stands_for_no_other_question),
             **every((Door.TOOL_2025, Door.TOOL_2026, Door.TASK), _nor_by_the_name_of_a_tool),
             Door.TRUSTED_CODE: _is_not_completed_by_another_name,
-            Door.HOOK: "a hook changes the words of a question, and not its name",
+            Door.HOOK: "a hook can change the texts of a question, but not its `elicitation_id`",
             **every(
                 (Door.PAGE, Door.CLIENT_FORM, Door.APPROVER, Door.INBOX, Door.APPROVING_KEY),
-                "an answer goes by the id of the question, which nobody chooses",
+                "an answer names the question by its id, which the server generates",
             ),
-            **every(ENTERING, "it names people and no question"),
-            **every(PROVIDERS, "it goes by the id of the question, which nobody chooses"),
-            Door.OWN_PAGES: "they list by the owner, and by ids that nobody chooses",
-            Door.EVENT: "an event says the id of the question, which nobody chooses",
-            Door.COMMAND: "a command goes by ids that nobody chooses",
+            **every(ENTERING, "it identifies people, and names no question"),
+            **every(PROVIDERS, "it names the question by its id, which the server generates"),
+            Door.OWN_PAGES: "these pages list records by the owner, and by ids that the "
+            "server generates",
+            Door.EVENT: "an event names the question by its id, which the server generates",
+            Door.COMMAND: "a command uses only ids that the server generates",
             **every(
                 STORES,
-                "the name is one row that `Store.list` finds in the order of its id: "
-                "tests/webapp/stores/test_contract.py, and from outside on PostgreSQL",
+                "the name is stored as one row, which `Store.list` finds by its "
+                "id: tests/webapp/stores/test_contract.py, which also runs "
+                "against PostgreSQL",
             ),
         },
     ),

@@ -58,33 +58,35 @@ async def _no_page_says_it_again(world: World, _: Door) -> None:
 RULES = [
     Rule(
         id="secret",
-        says="What a person types in confidence reaches the tool or program that asked, and no "
-        "model, client, page or log",
+        says="A secret that a person types reaches only the tool or program "
+        "that asked, and never a model, client, page or log",
         source="promise 7",
         cells={
             **every((Door.TOOL_2025, Door.TOOL_2026, Door.TASK), _no_result_says_it),
             **every(
                 (Door.BLOCK, Door.API, Door.CLIENT),
-                "the application or the program that asks is given the secret, and no model reads "
-                "what it does with it",
+                "the application or program that asks receives the secret, and no "
+                "model reads its result",
             ),
             Door.PAGE: _no_page_says_it_again,
-            Door.CLIENT_FORM: "a secret is asked on our page alone: tests/webapp/mcp/test_kinds.py",
-            Door.TRUSTED_CODE: "code of the author's completes visits and forms, and no secret",
+            Door.CLIENT_FORM: "secrets are asked only on the server's pages: "
+            "tests/webapp/mcp/test_kinds.py",
+            Door.TRUSTED_CODE: "custom code can complete visits and forms, but no secrets",
             **every(
                 (Door.APPROVER, Door.INBOX, Door.APPROVING_KEY),
-                "approvers and keys answer no secret",
+                "approvers and API keys cannot answer a question for a secret",
             ),
-            Door.HOOK: "no hook gets one: tests/webapp/mcp/test_plugins.py",
-            Door.OWN_PAGES: "no list has a secret, nor the name of one",
-            Door.CALLBACK: "no secret of a person goes to a provider",
-            Door.PROXY: "a provider gets the key of the account, and no answer repeats it: "
+            Door.HOOK: "no hook receives a secret: tests/webapp/mcp/test_plugins.py",
+            Door.OWN_PAGES: "no page lists a secret or its name",
+            Door.CALLBACK: "the server sends no person's secret to a provider",
+            Door.PROXY: "the provider receives the account's access token, and the proxy "
+            "removes the token from responses: "
             "tests/attacks/test_api_proxy.py",
-            Door.WEBHOOK: "no secret of a person goes to a provider",
-            Door.EVENT: "an event says no content: tests/webapp/events",
-            Door.COMMAND: "no command prints what was answered",
-            **every(ENTERING, "no secret is typed there"),
-            **every(STORES, "it is sealed: tests/webapp/records/test_seal.py"),
+            Door.WEBHOOK: "the server sends no person's secret to a provider",
+            Door.EVENT: "an event contains no answers: tests/webapp/events",
+            Door.COMMAND: "no command prints answers",
+            **every(ENTERING, "no secret is typed here"),
+            **every(STORES, "the secret is encrypted: tests/webapp/records/test_seal.py"),
         },
     ),
 ]

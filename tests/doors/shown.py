@@ -191,7 +191,7 @@ async def _a_hook_cannot_ask_for_more(_: World, __: Door) -> None:
 RULES = [
     Rule(
         id="shown-whole",
-        says="What somebody decides is shown whole, or refused where it is asked",
+        says="A decision is shown completely, or the request for the decision is refused",
         source="promise 13",
         cells={
             **every(ASKING, _texts_of_a_schema_are_shown_or_refused),
@@ -199,22 +199,24 @@ RULES = [
             Door.APPROVER: _approvers_see_all_of_it,
             Door.INBOX: _approvers_see_all_of_it,
             Door.APPROVING_KEY: _a_key_sees_all_of_it,
-            Door.CLIENT_FORM: "what a client's form may not show whole is asked on our page: "
+            Door.CLIENT_FORM: "if the client's form might not show the question completely, the "
+            "server asks on its own page: "
             "tests/webapp/mcp/test_what_is_shown.py",
-            Door.TRUSTED_CODE: "code of the author's decides nothing for a person: it completes "
-            "visits and forms",
-            Door.HOOK: "what a hook changes becomes a question anew, and passes the same bounds",
-            Door.OWN_PAGES: "what is listed there was decided before",
-            Door.COMMAND: "a command decides no question",
-            Door.EVENT: "an event never says the message",
-            **every(ENTERING, "it decides no question"),
-            **every(PROVIDERS, "a provider shows its own pages"),
-            **every(STORES, "a store keeps what was asked as it is"),
+            Door.TRUSTED_CODE: "custom code cannot decide for a person: it completes only visits "
+            "and forms",
+            Door.HOOK: "a question that a hook changes is validated again, with the same limits",
+            Door.OWN_PAGES: "these pages list only decisions that were already made",
+            Door.COMMAND: "a command cannot make a decision",
+            Door.EVENT: "an event never contains the message",
+            **every(ENTERING, "it cannot make a decision"),
+            **every(PROVIDERS, "a provider shows only its own pages"),
+            **every(STORES, "a store returns the question unchanged"),
         },
     ),
     Rule(
         id="bounded-as-shown",
-        says="What is shown is bounded as it is shown, and more is refused where it is asked",
+        says="The size of a question is limited as it appears on the page, and "
+        "a larger question is refused when it is asked",
         source="promise 13",
         cells={
             Door.TOOL_2025: _is_refused_at_a_gate,
@@ -223,16 +225,16 @@ RULES = [
             Door.HOOK: _a_hook_cannot_ask_for_more,
             **every(
                 (Door.PAGE, Door.APPROVER, Door.INBOX, Door.CLIENT_FORM, Door.APPROVING_KEY),
-                "it shows what passed the bounds when it was asked: "
-                "tests/webapp/pages/test_bounds.py counts bytes and steps",
+                "it shows only questions that passed the limits when they were "
+                "asked: tests/webapp/pages/test_bounds.py counts bytes and steps",
             ),
-            Door.TRUSTED_CODE: "an answer has a bound of its own, and is shown to no person",
-            Door.OWN_PAGES: "an approval is listed with 200 characters of its arguments",
-            Door.COMMAND: "a command prints the message alone, which has a bound",
-            Door.EVENT: "an event never says the message",
-            **every(ENTERING, "what a stranger sends there is bounded as it arrives"),
-            **every(PROVIDERS, "an answer of a provider has a bound, and is shown on no page"),
-            **every(STORES, "a row has a bound of its own"),
+            Door.TRUSTED_CODE: "an answer has its own size limit, and no person sees it",
+            Door.OWN_PAGES: "the list of approvals shows at most 200 characters of the arguments",
+            Door.COMMAND: "a command prints only the message, which has a size limit",
+            Door.EVENT: "an event never contains the message",
+            **every(ENTERING, "the server limits the size of each request here when it arrives"),
+            **every(PROVIDERS, "a provider's response has a size limit, and no page shows it"),
+            **every(STORES, "a row has its own size limit"),
         },
     ),
 ]

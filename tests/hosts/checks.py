@@ -48,7 +48,7 @@ Check: TypeAlias = Callable[[Served], Awaitable[Verdict]]
 
 
 async def pages(at: Served) -> Verdict:
-    """Check that links, forms, redirects and returns work, on both revisions."""
+    """Check that links, forms, redirects and callbacks work work, on both revisions."""
     for revision in (LEGACY, MODERN):
         async with at.calls.caller(revision, headers=at.key) as caller, at.person() as person:
             call = caller.call("order", what=f"pages {revision}")
@@ -240,22 +240,28 @@ class Promise:
 
 
 PROMISES = (
-    Promise(name="pages", says="links, forms, redirects and returns", check=pages),
-    Promise(name="host and origin", says="Host and Origin are checked", check=host_and_origin),
-    Promise(name="identity", says="a link is its asker's alone", check=identity),
-    Promise(name="sessions", says="a session is its opener's", check=sessions),
-    Promise(name="local", says="your own programs are known without a key", check=locality),
-    Promise(name="resumption", says="a cut stream is read on (Last-Event-ID)", check=resumption),
-    Promise(name="delivery", says="a result that reached nobody is given again", check=delivery),
-    Promise(name="drain", says="told to end, held calls are answered", check=drain, ends=True),
-    Promise(name="bounds", says="long paths and bodies are refused", check=bounds),
+    Promise(name="pages", says="links, forms, redirects and callbacks work", check=pages),
+    Promise(
+        name="host and origin", says="the server checks Host and Origin", check=host_and_origin
+    ),
+    Promise(name="identity", says="only the asker can open a link", check=identity),
+    Promise(name="sessions", says="only its opener can use a session", check=sessions),
+    Promise(name="local", says="your own programs need no key", check=locality),
+    Promise(
+        name="resumption",
+        says="a client can resume a broken stream (Last-Event-ID)",
+        check=resumption,
+    ),
+    Promise(name="delivery", says="an undelivered result is returned again", check=delivery),
+    Promise(name="drain", says="at shutdown, open calls get an answer", check=drain, ends=True),
+    Promise(name="bounds", says="the server refuses long paths and bodies", check=bounds),
     Promise(
         name="slow senders",
-        says="half a request is cut off",
+        says="the server ends incomplete requests",
         check=limits,
         settings={"ELICIT_READ_SECONDS": "5"},  # only for this host: 5 s could break other promises
     ),
-    Promise(name="logs", says="no link stands in the log of requests", check=logs),
+    Promise(name="logs", says="the access log contains no link", check=logs),
 )
 
 

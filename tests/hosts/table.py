@@ -12,13 +12,13 @@ BEGIN, END = "<!-- made by python -m tests.hosts -->\n", "<!-- to here -->\n"
 ELICIT_SERVE = ("python", "-P", "-m", "elicit_url", "serve", "{app}", "--fd", "{fd}")
 UVICORN = ("uvicorn", "{app}", "--fd", "{fd}")
 GUNICORN = ("gunicorn", "-k", "uvicorn_worker.UvicornWorker", "--bind", "fd://{fd}", "{app}")
-SLOW = "no limit for heads: have a proxy before it that has one"
-PAIRED = "nobody is local: `elicit pair`, or `http=webapp.Accepted`"
+SLOW = "no time limit for request headers: put a proxy with such a limit in front"
+PAIRED = "no caller is local: use `elicit pair` or `http=webapp.Accepted`"
 NOTED = {"local": PAIRED, "slow senders": SLOW}
 RELAYED = {
-    "local": "a proxy is no program of yours: `elicit pair`, or ELICIT_ISSUER",
-    "slow senders": "nginx: `client_header_timeout`",
-    "logs": "nginx writes every link into its own: `access_log off`",
+    "local": "callers behind a proxy are not local: use `elicit pair` or ELICIT_ISSUER",
+    "slow senders": "set `client_header_timeout` in nginx",
+    "logs": "nginx logs every link: set `access_log off`",
 }
 
 HOSTS: Sequence[Host] = (
@@ -56,7 +56,7 @@ HOSTS: Sequence[Host] = (
     ),
     StartedHost(name="uvicorn", says="`uvicorn my_app:app`", command=UVICORN, own=NOTED),
     StartedHost(
-        name="uvicorn, told of connections",
+        name="uvicorn with `webapp.Accepted`",
         says="`uvicorn.run(app, http=webapp.Accepted)`",
         command=("python", "-m", "tests.hosts.accepting", "{app}", "{fd}"),
     ),
@@ -64,7 +64,7 @@ HOSTS: Sequence[Host] = (
         name="gunicorn",
         says="`gunicorn -k uvicorn_worker.UvicornWorker my_app:app`",
         command=GUNICORN,
-        own={"local": "nobody is local: `elicit pair`", "slow senders": SLOW},
+        own={"local": "no caller is local: use `elicit pair`", "slow senders": SLOW},
     ),
     StartedHost(
         name="uvicorn, two workers",
@@ -76,7 +76,7 @@ HOSTS: Sequence[Host] = (
         name="gunicorn, two workers",
         says="`gunicorn -w 2 -k uvicorn_worker.UvicornWorker my_app:app`",
         command=(*GUNICORN, "-w", "2"),
-        own={"local": "nobody is local: `elicit pair`", "slow senders": SLOW},
+        own={"local": "no caller is local: use `elicit pair`", "slow senders": SLOW},
     ),
     StartedHost(
         name="Starlette",
@@ -86,7 +86,7 @@ HOSTS: Sequence[Host] = (
         own=NOTED,
     ),
     StartedHost(
-        name="FastAPI, nginx keeps the path",
+        name="FastAPI, nginx forwards the path",
         says='`host.mount("/tools", app)`, with GZip, CORS and a middleware',
         command=UVICORN,
         app="in_fastapi",
@@ -95,17 +95,17 @@ HOSTS: Sequence[Host] = (
         own={**NOTED, **RELAYED},
     ),
     StartedHost(
-        name="FastAPI, nginx takes /apps off",
+        name="FastAPI, nginx strips /apps",
         says='`host.mount("/tools", app)`, `--root-path /apps`, `ELICIT_URL=https://.../apps/tools`',
         command=(*UVICORN, "--root-path", "{root_path}"),
         app="in_fastapi",
         path="/apps/tools",
         proxy="takes off",
         taken="/apps",
-        own={**NOTED, **RELAYED, "slow senders": "nginx: `client_header_timeout`"},
+        own={**NOTED, **RELAYED, "slow senders": "set `client_header_timeout` in nginx"},
     ),
     StartedHost(
-        name="uvicorn, nginx takes the path off",
+        name="uvicorn, nginx strips the path",
         says="`uvicorn my_app:app --root-path /tools`",
         command=(*UVICORN, "--root-path", "{root_path}"),
         path="/tools",

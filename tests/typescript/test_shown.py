@@ -27,10 +27,10 @@ SOON = CallLimits(silence=timedelta(seconds=0.5))
 AT_ONCE = CallLimits(silence=timedelta(microseconds=1))
 # The words of docs/reference/clients.md.
 LINK = "the link"
-NOBODYS = "that nobody was asked, and the link"
-NO = "that the person declined"
-LINK_LATER = "the link, when it was silent for too long"
-LINK_NEXT = "the link, once it was silent for too long and was asked once more"
+NOBODYS = "`ELICITATION_NOBODY_ASKED` and the link"
+NO = "`ELICITATION_DECLINED`"
+LINK_LATER = "the link, after the client was silent for too long"
+LINK_NEXT = "the link, after the client was silent for too long and was asked once more"
 NOBODY, DECLINED = "ELICITATION_NOBODY_ASKED", "ELICITATION_DECLINED"
 
 
