@@ -117,8 +117,8 @@ RULES = [
             Door.SIGN_IN: "the issuer's id_token works for only one sign-in: "
             "tests/attacks/test_signed_in.py",
             Door.CALLBACK: "an OAuth state works once, and only for its own attempt",
-            Door.WEBHOOK: "the server verifies a signature only with the secret or certificate of the "
-            "provider that the address names",
+            Door.WEBHOOK: "the server verifies a signature only with the secret or certificate "
+            "of the provider that the address names",
             **every((Door.HOOK, Door.EVENT, Door.COMMAND), "it accepts no token"),
             **every(STORES, "a store accepts no token"),
         },
