@@ -122,7 +122,7 @@ async def test_a_task_lives_no_longer_than_what_it_asks_whatever_its_client_want
 async def test_no_more_bodies_work_for_one_person_than_may(server, shop):
     async with tasks_env(server) as env, task_client(env, LEGACY) as client:
         tasks = [await client.task("works", number=n) for n in range(AT_WORK_AT_MOST)]
-        with pytest.raises(Refused, match="Wait for some"):
+        with pytest.raises(Refused, match="Wait until some"):
             await client.task("works", number=-1)
         assert len(env.service.running_tools) == AT_WORK_AT_MOST
         shop.may_end.set()

@@ -54,7 +54,7 @@ def cancelled(question: Question[T], current: Elicitation) -> Outcome[T]:
     """Return the outcome of a wait that the client cancelled. The elicitation stays open."""
     error = Cancelled(
         f"The question was dismissed: {question.message!r}. It stays open until "
-        f"{current.expires_at:%H:%M} UTC: call the tool again to go on.",
+        f"{current.expires_at:%H:%M} UTC: call the tool again to continue.",
         elicitation_id=current.id,
     )
     return Outcome(status=Status.CANCELLED, error=error)
@@ -69,8 +69,8 @@ def processing(question: Question[T], current: Elicitation) -> Outcome[T]:
         error: NotAccepted = paid_otherwise(question, elicitation_id=current.id)
         return Outcome(status=current.status, error=error)
     error = Processing(
-        f"The payment for {question.message!r} is on its way, and may take days. The person has "
-        "nothing more to do, and is not to pay again: call the tool again later.",
+        f"The payment for {question.message!r} is on its way, and can take days. The person has "
+        "nothing more to do and must not pay again: call the tool again later.",
         elicitation_id=current.id,
     )
     return Outcome(status=current.status, error=error)
@@ -79,7 +79,7 @@ def processing(question: Question[T], current: Elicitation) -> Outcome[T]:
 def paid_otherwise(question: Question[Any], *, elicitation_id: str) -> Failed:
     """Return the error for a payment with another amount or currency than requested."""
     return Failed(
-        f"{question.message!r} was {PAID_OTHERWISE}. The person is not to pay again, and has "
-        "nothing more to do.",
+        f"{question.message!r} was {PAID_OTHERWISE}. The person has nothing more to do and must "
+        "not pay again.",
         elicitation_id=elicitation_id,
     )

@@ -60,14 +60,14 @@ async def answer_of(
 def processing(question: Question[T], state: Mapping[str, Any]) -> Outcome[T]:
     if state["progress"] == PAID_OTHERWISE:
         failed = Failed(
-            f"{question.message!r} was {PAID_OTHERWISE}. The person is not to pay again, and has "
-            "nothing more to do.",
+            f"{question.message!r} was {PAID_OTHERWISE}. The person has nothing more to do and "
+            "must not pay again.",
             elicitation_id=state["id"],
         )
         return Outcome(status=Status(state["status"]), error=failed)
     error = Processing(
-        f"The payment for {question.message!r} is on its way, and may take days. The person has "
-        "nothing more to do, and is not to pay again: run this again later.",
+        f"The payment for {question.message!r} is on its way, and can take days. The person has "
+        "nothing more to do and must not pay again: run this again later.",
         elicitation_id=state["id"],
     )
     return Outcome(status=Status(state["status"]), error=error)

@@ -56,11 +56,17 @@ class OpenedSessions:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sender = self._sender(scope)
         if sender is None:  # the connection has ended: do not start a body for it
-            await refuse(send, HTTPStatus.FORBIDDEN, "It is not known who sent this.")
+            await refuse(
+                send, HTTPStatus.FORBIDDEN, "The server cannot identify the sender of this request."
+            )
             return
         ids, versions = headers_of(scope, SESSION_HEADER), headers_of(scope, VERSION_HEADER)
         if len(ids) > 1 or len(versions) > 1:  # the library might read another one than this code
-            await refuse(send, HTTPStatus.BAD_REQUEST, "A header came more than once.")
+            await refuse(
+                send,
+                HTTPStatus.BAD_REQUEST,
+                "The request has Mcp-Session-Id or MCP-Protocol-Version more than once: send it once.",
+            )
         elif versions and versions[0] not in HANDSHAKE_PROTOCOL_VERSIONS:
             await self._app(scope, receive, send)  # later revisions have no sessions
         elif not ids:

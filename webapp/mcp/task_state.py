@@ -22,8 +22,8 @@ _OF_ITS_AGE: Final = 20
 # A key in `_meta` of the result that is stored for a call that ended with a JSON-RPC error.
 _FAULT: Final = "elicit.jsonrpcError"
 _CANCELLED = (
-    "Cancelled by the client. What was asked stays open until its time is over: the same call made "
-    "again goes on with it."
+    "The client cancelled the task. Its questions stay open until they expire: repeat the same "
+    "call to continue."
 )
 _PAYMENT = "The payment is on its way. The person has nothing more to do."
 _MILLISECOND = timedelta(milliseconds=1)

@@ -422,7 +422,7 @@ async def test_an_id_of_anything_else_is_no_question(server, shop: Shop, revisio
         id = id_in(shown)
         for other in (run.id, id[:-1], f"{id}A", id[:20], link_in(shown)):
             told = await caller.result(RESULT_TOOL, elicitId=other, action="decline")
-            assert "no such question" in text_of(told)
+            assert "no question with this id" in text_of(told)
         assert (await row_of(env, id)).status is Status.PENDING
         assert shop.began == ["terms"]
 
@@ -438,7 +438,7 @@ async def test_what_is_settled_is_not_run_afresh(server, shop: Shop, revision):
         assert text_of(again) == "read terms"
         for no in ("decline", "cancel"):
             told = await gone_on(caller, shown, action=no)
-            assert "It is over already: accepted" in text_of(told)
+            assert "The question has ended: accepted" in text_of(told)
         # A body starts before the server knows which run the call belongs to.
         assert len(shop.began) == began + 1
         assert len(await env.elicitations()) == 1
@@ -453,7 +453,7 @@ async def test_when_the_result_is_wiped_nothing_is_run(server, revision):
         began = len(shop.began)
         at.clock.tick(minutes=11)
         told = await gone_on(caller, shown)
-        assert "or it is over" in text_of(told)
+        assert "or the question has ended" in text_of(told)
         assert len(shop.began) == began
 
 
@@ -477,7 +477,7 @@ async def test_a_result_too_long_to_be_kept_is_given_once_and_nothing_is_run_aga
         for _ in range(2):
             told = await gone_on(caller, shown)
             assert told.is_error
-            assert "or it is over" in text_of(told)
+            assert "or the question has ended" in text_of(told)
         assert ran == ["wiped"]
         assert len(await env.elicitations()) == 1
 
@@ -494,7 +494,7 @@ async def test_after_a_result_too_long_to_be_kept_the_same_call_is_a_new_wish(se
         second = await caller.result("export")
         assert id_in(second) != id_in(first)
         over = await gone_on(caller, first)
-        assert "or it is over" in text_of(over)
+        assert "or the question has ended" in text_of(over)
         assert (await row_of(env, id_in(second))).status is Status.PENDING
         told = await gone_on(caller, second, action="decline")
         assert text_of(told) == "kept"
@@ -511,7 +511,7 @@ async def test_another_client_of_the_same_person_gets_nothing_by_the_id(
         shown = await caller.result("greet")
         for attack in ({}, {"action": "decline"}, {"content": {"first": "Eve"}}):
             told = await other.result(RESULT_TOOL, elicitId=id_in(shown), **attack)
-            assert "no such question" in text_of(told)
+            assert "no question with this id" in text_of(told)
             assert "Who are you" not in text_of(told)
         assert (await row_of(env, id_in(shown))).status is Status.PENDING
 
@@ -535,7 +535,7 @@ async def test_another_person_gets_nothing_by_the_id(revision):
         shown = await ann.result("visit")
         for attack in ({}, {"action": "decline"}, {"action": "cancel"}, {"code": "BCDF-GHJK"}):
             told = await eve.result(RESULT_TOOL, elicitId=id_in(shown), **attack)
-            assert "no such question" in text_of(told)
+            assert "no question with this id" in text_of(told)
         assert await env.status(link_in(shown)) is Status.PENDING
         assert shop.began == ["terms"]
 

@@ -250,7 +250,7 @@ async def test_skip_if_is_told_the_arguments(server, revision):
         assert text_of(await soon(call)) == "2 for Bob"
         result = await caller.result("pour")  # the author's code raises KeyError
         assert result.is_error
-        assert text_of(result).startswith("The tool pour could not begin")
+        assert text_of(result).startswith("The tool pour could not start")
 
 
 async def test_what_was_asked_is_not_skipped_later_in_the_same_call(server, revision):
@@ -339,7 +339,7 @@ async def test_an_error_of_the_authors_ends_the_call_without_its_words(server, r
     async with caller_at_sandbox(server, revision) as (at, caller):
         result = await went_through(caller, "enter", [at.guest.type])
         assert result.is_error
-        assert text_of(result).startswith("The tool enter could not begin")
+        assert text_of(result).startswith("The tool enter could not start")
 
 
 async def test_a_paid_need_is_not_lost_to_a_no_that_comes_after(server, revision):

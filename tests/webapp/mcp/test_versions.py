@@ -149,6 +149,6 @@ async def test_a_version_that_came_since_does_not_run_in_its_place(revision, is_
         shop.remove("sign_in")
         shop.add("1.0")
         told = await caller.result(RESULT_TOOL, elicitId=pending["elicitId"])
-        assert "or it is over" in text_of(told)
+        assert "or the question has ended" in text_of(told)
         assert shop.ran == []
         assert len(await env.elicitations()) == 1

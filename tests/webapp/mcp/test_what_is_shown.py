@@ -104,7 +104,7 @@ async def test_what_a_tool_does_not_declare_refuses_the_call_before_anybody_is_a
         refused = await caller.result("run", **PADDING, command="rm -rf ~")
         assert refused.is_error
         assert refused.meta["code"] == "ELICITATION_INVALID_ARGUMENTS"
-        assert 'It takes "command", "again", "at"' in text_of(refused)
+        assert 'It accepts "command", "again", "at"' in text_of(refused)
         assert not caller.forms
         assert not await env.elicitations()
         assert not RAN
@@ -289,7 +289,7 @@ async def test_two_orders_within_an_argument_are_two_calls(server, revision):
 
 def test_more_than_can_be_shown_is_refused():
     # finding: S8
-    with pytest.raises(InvalidArguments, match="Call it with less at once"):
+    with pytest.raises(InvalidArguments, match="Call it with shorter arguments"):
         received({"a": "x" * 60_000}, tool="t", schema=None, validate=None)
 
 

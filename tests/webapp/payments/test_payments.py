@@ -392,7 +392,7 @@ async def test_a_tool_need_not_wait_for_a_transfer_and_gets_it_by_the_same_call_
         await shop.tell_all()
         told = await buy.result()
         assert "[ELICITATION_PROCESSING]" in told
-        assert "is not to pay again: call the tool again later" in told
+        assert "must not pay again: call the tool again later" in told
         assert "[ELICITATION_PROCESSING]" in await buy.again()
         assert (shop.bodies, await shop.statuses()) == (0, ["opened"])
         shop.clock.tick(minutes=10)
