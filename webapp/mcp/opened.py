@@ -65,7 +65,7 @@ class OpenedSessions:
             await refuse(
                 send,
                 HTTPStatus.BAD_REQUEST,
-                "The request has Mcp-Session-Id or MCP-Protocol-Version more than once: send it once.",
+                "Mcp-Session-Id or MCP-Protocol-Version came more than once: send it once.",
             )
         elif versions and versions[0] not in HANDSHAKE_PROTOCOL_VERSIONS:
             await self._app(scope, receive, send)  # later revisions have no sessions
