@@ -22,10 +22,17 @@ PAID_OTHERWISE = (
     "paid differently than requested (amount, currency or mode): the operator of this server has "
     "to check the payment"
 )
+# The same in questions that an earlier version stored.
+_FORMER_PAID_OTHERWISE = "paid otherwise than asked: whoever runs this server has to look at it"
 ASK_AGAIN_AFTER = timedelta(minutes=10)  # first pause; each further pause is twice as long
 ASK_AGAIN_AT_MOST = timedelta(days=1)
 TRIES_THAT_COUNT = 8
 KEPT = timedelta(days=30)  # after the unresolved payment has ended
+
+
+def is_paid_otherwise(progress: str | None) -> bool:
+    """Return True if this `progress` says that the payment differs from what was asked for."""
+    return progress in (PAID_OTHERWISE, _FORMER_PAID_OTHERWISE)
 
 
 class UnresolvedStatus(StrEnum):

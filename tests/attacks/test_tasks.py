@@ -122,7 +122,7 @@ async def test_task_ttl_is_limited_for_any_requested_ttl(server, shop):
 async def test_running_tools_per_person_are_limited(server, shop):
     async with tasks_env(server) as env, task_client(env, LEGACY) as client:
         tasks = [await client.task("works", number=n) for n in range(AT_WORK_AT_MOST)]
-        with pytest.raises(Refused, match="Wait for some"):
+        with pytest.raises(Refused, match="Wait until some"):
             await client.task("works", number=-1)
         assert len(env.service.running_tools) == AT_WORK_AT_MOST
         shop.may_end.set()

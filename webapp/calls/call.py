@@ -25,7 +25,7 @@ from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.tool_call import ToolCall
 from flows.errors import CallOver
 from flows.payments.receipt import Payment, unmade
-from flows.payments.unresolved import PAID_OTHERWISE
+from flows.payments.unresolved import is_paid_otherwise
 from webapp.calls.delivery import is_error, is_taken_back, made, used_up
 from webapp.calls.leases import Leases
 from webapp.calls.presenter import Interrupted, Presenter
@@ -271,7 +271,7 @@ class Call:
         if current.status.is_final:
             return False
         is_on_its_way = current.progress == ON_ITS_WAY and current.id in self.leaves_to_come
-        return is_on_its_way or current.progress == PAID_OTHERWISE
+        return is_on_its_way or is_paid_otherwise(current.progress)
 
     def interrupt(self, answer: object) -> NoReturn:
         """End the body here. `answer` becomes the call's result, whatever the body does next."""

@@ -7,7 +7,7 @@ from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import Cancelled, Failed, InvalidAnswer, NotAccepted, Processing
 from flows.kinds.form import approver_of
-from flows.payments.unresolved import PAID_OTHERWISE
+from flows.payments.unresolved import PAID_OTHERWISE, is_paid_otherwise
 from flows.question import Outcome, Question, refusal
 from flows.schema.schema import Fault, Refused
 
@@ -54,7 +54,7 @@ def cancelled(question: Question[T], current: Elicitation) -> Outcome[T]:
     """Return the outcome of a wait that the client cancelled. The elicitation stays open."""
     error = Cancelled(
         f"The question was dismissed: {question.message!r}. It stays open until "
-        f"{current.expires_at:%H:%M} UTC: call the tool again to go on.",
+        f"{current.expires_at:%H:%M} UTC: call the tool again to continue.",
         elicitation_id=current.id,
     )
     return Outcome(status=Status.CANCELLED, error=error)
@@ -65,12 +65,12 @@ def processing(question: Question[T], current: Elicitation) -> Outcome[T]:
 
     The payment needs time, or the operator has to check it.
     """
-    if current.progress == PAID_OTHERWISE:
+    if is_paid_otherwise(current.progress):
         error: NotAccepted = paid_otherwise(question, elicitation_id=current.id)
         return Outcome(status=current.status, error=error)
     error = Processing(
-        f"The payment for {question.message!r} is on its way, and may take days. The person has "
-        "nothing more to do, and is not to pay again: call the tool again later.",
+        f"The payment for {question.message!r} is on its way, and can take days. The person has "
+        "nothing more to do and must not pay again: call the tool again later.",
         elicitation_id=current.id,
     )
     return Outcome(status=current.status, error=error)
@@ -79,7 +79,7 @@ def processing(question: Question[T], current: Elicitation) -> Outcome[T]:
 def paid_otherwise(question: Question[Any], *, elicitation_id: str) -> Failed:
     """Return the error for a payment with another amount or currency than requested."""
     return Failed(
-        f"{question.message!r} was {PAID_OTHERWISE}. The person is not to pay again, and has "
-        "nothing more to do.",
+        f"{question.message!r} was {PAID_OTHERWISE}. The person has nothing more to do and must "
+        "not pay again.",
         elicitation_id=elicitation_id,
     )

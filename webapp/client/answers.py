@@ -16,7 +16,7 @@ from flows.errors import Failed, InvalidAnswer, NotAllowed, NotSupported, Proces
 from flows.oauth.account import Account, Content
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, Receipt, ReceiptStatus, RefundStatus
-from flows.payments.unresolved import PAID_OTHERWISE
+from flows.payments.unresolved import PAID_OTHERWISE, is_paid_otherwise
 from flows.question import Outcome, Question, Request
 from flows.requests import AccountRequest, PaymentRequest
 from flows.schema.schema import Refused
@@ -58,16 +58,16 @@ async def answer_of(
 
 
 def processing(question: Question[T], state: Mapping[str, Any]) -> Outcome[T]:
-    if state["progress"] == PAID_OTHERWISE:
+    if is_paid_otherwise(state["progress"]):
         failed = Failed(
-            f"{question.message!r} was {PAID_OTHERWISE}. The person is not to pay again, and has "
-            "nothing more to do.",
+            f"{question.message!r} was {PAID_OTHERWISE}. The person has nothing more to do and "
+            "must not pay again.",
             elicitation_id=state["id"],
         )
         return Outcome(status=Status(state["status"]), error=failed)
     error = Processing(
-        f"The payment for {question.message!r} is on its way, and may take days. The person has "
-        "nothing more to do, and is not to pay again: run this again later.",
+        f"The payment for {question.message!r} is on its way, and can take days. The person has "
+        "nothing more to do and must not pay again: run this again later.",
         elicitation_id=state["id"],
     )
     return Outcome(status=Status(state["status"]), error=error)

@@ -32,7 +32,7 @@ from flows.errors import (
     Processing,
 )
 from flows.payments.receipt import Receipt
-from flows.payments.unresolved import PAID_OTHERWISE
+from flows.payments.unresolved import is_paid_otherwise
 from flows.question import Outcome, Question, ReturningRequest, current_body, refusal
 from flows.requests import PaymentRequest
 from webapp.calls.shown_link import Show, ShownLink
@@ -355,7 +355,7 @@ class Elicit:
         path = f"/api/questions/{state['id']}"
         while not Status(state["status"]).is_final:
             has_come = not question.waits_for_money and state["progress"] is not None
-            if has_come or state["progress"] == PAID_OTHERWISE:
+            if has_come or is_paid_otherwise(state["progress"]):
                 break
             state = await self._requests.read(path, {"wait": seconds}, until=until)
         return state

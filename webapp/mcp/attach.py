@@ -61,8 +61,8 @@ from webapp.telemetry.work import working
 
 _log = logging.getLogger(__name__)
 _NOBODY_WITHOUT_FORMS = (
-    "Nobody can be asked: a caller without a name is asked by a code from the page to the chat, "
-    "for which its client must declare the elicitation modes url and form."
+    "Nobody can be asked: the server asks an anonymous caller by a one-time code, from the page to "
+    "the chat, and the client must declare the elicitation modes url and form for that."
 )
 
 
@@ -82,7 +82,7 @@ def attach(
     middleware = getattr(low_level_of(server), "middleware", None)
     if not isinstance(middleware, list):
         raise TypeError(
-            f"{type(server).__name__} is no MCPServer, no FastMCP server and no low-level Server."
+            f"{type(server).__name__} is not an MCPServer, a FastMCP server or a low-level Server."
         )
     must_be_named(server)
     parts = cast("list[object]", middleware)
@@ -431,7 +431,9 @@ def _text_of(params: Mapping[str, Any]) -> str:
         return arguments_text(params.get("arguments") or {})
     except RecursionError:
         name = json.dumps(str(params.get("name", ""))[:60])
-        raise InvalidArguments(f"{name} did not run: its arguments are nested too deep.") from None
+        raise InvalidArguments(
+            f"{name} did not run: its arguments are nested too deeply."
+        ) from None
 
 
 def _must_fit(tool: ServedTool | None, params: Mapping[str, Any], arguments: str) -> None:

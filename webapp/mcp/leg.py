@@ -37,8 +37,8 @@ from webapp.mcp.results import (
 from webapp.mcp.tools import ServedTool
 
 _HALF_A_LETTER = (
-    "The result of this tool holds half a character (a lone surrogate), which no message can "
-    "carry. The tool may already have done its work. Its author has to encode the text, for "
+    "The result of this tool contains half a character (a lone surrogate), which no message can "
+    "contain. The tool may already have done its work. Its author has to encode the text, for "
     "example with text.encode(errors='replace').decode()."
 )
 _log = logging.getLogger(__name__)

@@ -18,12 +18,13 @@ def must_be_named(server: Any) -> None:
     """Check that the author named the server. Raises ValueError if the library made the name up."""
     name, kind = str(server.name), type(server).__name__
     if name in _EVERYBODYS:
-        why = "every server without one has that"
+        why = "the default name of the library"
     elif name.startswith(kind) and _CHANCE.fullmatch(name.removeprefix(kind)):
-        why = "it is another one in each process"
+        why = "a name that changes with each process"
     else:
         return
     raise ValueError(
-        f"The server has no name of its own ({name!r}: {why}), and what a person approves is kept "
-        f'under its name. Give it one that no other server of yours has: {kind}(name="...").'
+        f"The server has no name of its own ({name!r} is {why}), but approvals are stored under "
+        "the name of the server. Give it a name that none of your other servers has: "
+        f'{kind}(name="...").'
     )

@@ -92,7 +92,8 @@ async def _author(verbs: Verbs, function: Callable[..., object], *given: object)
         tool = verbs.call.tool.tool
         _log.exception("needs.failed", extra={"tool": tool})
         raise ElicitError(
-            f"The tool {tool} could not begin: an error in it, which is in the server's log."
+            f"The tool {tool} could not start, because its code raised an error: see the server's "
+            "log."
         ) from error
 
 

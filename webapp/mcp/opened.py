@@ -56,12 +56,18 @@ class OpenedSessions:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sender = self._sender(scope)
         if sender is None:  # the connection has ended: do not start a body for it
-            await refuse(send, HTTPStatus.FORBIDDEN, "It is not known who sent this.")
+            await refuse(
+                send, HTTPStatus.FORBIDDEN, "The server cannot identify the sender of this request."
+            )
             return
         headers = exchange_of(scope).headers
         ids, versions = headers.get(SESSION_HEADER, []), headers.get(VERSION_HEADER, [])
         if len(ids) > 1 or len(versions) > 1:  # the library might read another one than this code
-            await refuse(send, HTTPStatus.BAD_REQUEST, "A header came more than once.")
+            await refuse(
+                send,
+                HTTPStatus.BAD_REQUEST,
+                "Mcp-Session-Id or MCP-Protocol-Version came more than once: send it once.",
+            )
         elif not has_sessions(versions):
             await self._app(scope, receive, send)
         elif not ids:

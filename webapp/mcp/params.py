@@ -22,7 +22,9 @@ def must_be_fit(method: str, params: Mapping[str, Any] | None) -> None:
     for info in (params.get("clientInfo"), about.get(types.CLIENT_INFO_META_KEY)):
         name = _mapping(info).get("name")
         if isinstance(name, str) and len(name) > NAME_LETTERS_AT_MOST:
-            _refuse(f"The client's name (clientInfo) has more than {NAME_LETTERS_AT_MOST} letters.")
+            _refuse(
+                f"The client's name (clientInfo) has more than {NAME_LETTERS_AT_MOST} characters."
+            )
     if method == "tools/call":
         _must_be_a_call(params)
 
@@ -30,19 +32,21 @@ def must_be_fit(method: str, params: Mapping[str, Any] | None) -> None:
 def _must_be_a_call(params: Mapping[str, Any]) -> None:
     name, state = params.get("name"), params.get("requestState")
     if not isinstance(name, str) or len(name) > NAME_LETTERS_AT_MOST or not _is_whole(name):
-        _refuse(f"name is no tool's: it is a text of {NAME_LETTERS_AT_MOST} letters at most.")
+        _refuse(
+            f"name must be a tool's name: a string of at most {NAME_LETTERS_AT_MOST} characters."
+        )
     if not isinstance(params.get("arguments"), Mapping | None):
-        _refuse("arguments are no object of names and values.")
+        _refuse("arguments must be a JSON object.")
     if state is not None and not isinstance(state, str):
-        _refuse("requestState is no text: send it back as it came.")
+        _refuse("requestState must be a string: send it back unchanged.")
     responses = params.get("inputResponses")
     if responses is None:
         return
     if not isinstance(responses, Mapping):
-        _refuse("inputResponses are no object of names and responses.")
+        _refuse("inputResponses must be a JSON object.")
     for one in cast("Mapping[str, object]", responses).values():
         if not isinstance(one, Mapping):
-            _refuse("inputResponses have a response that is no object.")
+            _refuse("Each response in inputResponses must be a JSON object.")
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -65,7 +65,9 @@ def received(
     except (InvalidArguments, InvalidQuestion) as refused:
         raise not_shown(tool, str(refused)) from None
     except RecursionError:  # a text that the library parses as JSON, or a recursive type
-        raise not_shown(tool, "its arguments are nested too deep to be shown.") from None
+        raise not_shown(
+            tool, "its arguments are nested too deeply to show them to a person."
+        ) from None
     return shown
 
 
@@ -178,14 +180,14 @@ def _must_be_whole(given: object) -> None:
         size = len(text.encode())
     except UnicodeEncodeError:
         raise InvalidArguments(
-            "an argument has half a letter in it (a lone surrogate), which cannot be shown."
+            "an argument contains half a character (a lone surrogate), which no page can show."
         ) from None
     except ValueError:
-        raise InvalidArguments("an argument is no finite number, which cannot be shown.") from None
+        raise InvalidArguments("an argument is NaN or infinite, which no page can show.") from None
     if size > SHOWN_BYTES_AT_MOST:
         raise InvalidArguments(
-            f"its arguments have {size} bytes, and a person can be shown {SHOWN_BYTES_AT_MOST} at "
-            "most. Call it with less at once."
+            f"its arguments have {size} bytes, but a page can show at most {SHOWN_BYTES_AT_MOST}. "
+            "Call it with shorter arguments."
         )
 
 
@@ -200,7 +202,7 @@ def _must_be_declared(given: Mapping[str, Any], declared: list[str]) -> None:
     if unknown:
         takes = _listed(declared) if declared else "nothing"
         raise InvalidArguments(
-            f"it has no argument {_listed(unknown)}. It takes {takes}: call it with that alone."
+            f"it has no argument {_listed(unknown)}. It accepts {takes}: remove the others."
         )
 
 
@@ -227,7 +229,7 @@ def _as_validated(
         raise InvalidArguments(_faults(error)) from None
     except Exception as error:  # noqa: BLE001 - the author's own validator may raise anything
         raise InvalidArguments(
-            f"its arguments could not be checked ({type(error).__name__})."
+            f"its arguments could not be validated ({type(error).__name__})."
         ) from None
     ordered = [name for name in properties if name in first]
     names = [*ordered, *(name for name in first if name not in properties)]
@@ -279,13 +281,13 @@ def _same(one: object, other: object) -> str | None:
 def _faults(error: ValidationError) -> str:
     """Describe the invalid values, without the values themselves, which may be secret."""
     if (count := error.error_count()) > _READ_AT_MOST:  # reading one error makes pydantic build all
-        return f"{count} of their values do not fit. Call it with arguments that fit its schema."
+        return f"{count} of their values are invalid. Call it with arguments that match its schema."
     faults = error.errors(include_url=False, include_input=False, include_context=False)
     told = [
         f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"
         for one in faults[:_NAMED_AT_MOST]
     ]
-    return "; ".join(told)[:_WORDS_CHARACTERS] + ". Call it with arguments that fit its schema."
+    return "; ".join(told)[:_WORDS_CHARACTERS] + ". Call it with arguments that match its schema."
 
 
 class _NotShownError(Exception):

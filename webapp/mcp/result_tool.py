@@ -28,12 +28,12 @@ from webapp.records.ids import owner_of
 from webapp.service import Service
 
 ACTIONS = ("wait", "decline", "cancel")
-_UNKNOWN = "There is no such question of yours, or it is over."
+_UNKNOWN = "You have no question with this id, or the question has ended."
 _NO_YES = (
-    "You cannot answer for the person: action is wait, decline or cancel. "
-    "They answer at the link that they were shown."
+    "You cannot answer for the person: action must be wait, decline or cancel. "
+    "The person answers at the link that you showed them."
 )
-_CALL_AGAIN = "Call the tool that asked again, with the same arguments: it goes on from there."
+_CALL_AGAIN = "Call the tool that asked again, with the same arguments: it continues."
 _log = logging.getLogger(__name__)
 
 
@@ -78,13 +78,14 @@ class ResultTool:
                 "enum": list(ACTIONS),
                 "default": "wait",
                 "description": (
-                    "wait: until the person is done, or still waiting is the answer. decline: the "
-                    "person said no. cancel: the tool ends; the link stays open for a while."
+                    "wait: wait for the person; the result can be that the tool is still waiting. "
+                    "decline: the person declined. cancel: the tool ends; the link stays open for "
+                    "a while."
                 ),
             },
             "code": {
                 "type": "string",
-                "description": "The eight letters that the person reads on the page, if any.",
+                "description": "The code of eight letters that the page shows, if it shows one.",
             },
         }
         if self._service.identity.lets_model_answer:
@@ -95,9 +96,9 @@ class ResultTool:
         return {
             "name": RESULT_TOOL,
             "description": (
-                "Go on with a tool that waits for a person, once they have been shown its link: "
-                "the result is that tool's own. Never make up what they say: only they can say "
-                "yes, at the link."
+                "Continue a tool that waits for a person, after you have shown them its link: the "
+                "result is that tool's own result. Never invent an answer: only the person can "
+                "accept, at the link."
             ),
             "inputSchema": {
                 "type": "object",
@@ -125,7 +126,7 @@ class ResultTool:
     async def _find(self, id: object, caller: Caller) -> _Found:
         """Return the question with this id. Raises NotAllowed if it belongs to another client."""
         if not isinstance(id, str):
-            raise NotAllowed("elicitId is a text, from _meta.elicitationPending.")
+            raise NotAllowed("elicitId must be a string, from _meta.elicitationPending.")
         if caller.owner is None or owner_of(id) != caller.owner:
             raise NotAllowed(_UNKNOWN)
         asked = await self._service.elicitations.get(id)
@@ -152,7 +153,9 @@ class ResultTool:
         if action not in ACTIONS:
             raise NotAllowed(_NO_YES)
         if action != "wait" and asked.status.is_final:
-            raise NotAllowed(f"It is over already: {asked.status}. Action wait gives the result.")
+            raise NotAllowed(
+                f"The question has ended: {asked.status}. Use action wait to get the result."
+            )
         if action == "decline":
             await self._service.kinds.decisions.give_up(asked)
         elif action == "wait" and given.get("content") is not None:

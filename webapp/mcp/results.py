@@ -72,7 +72,7 @@ def link_result(parts: Sequence[Prompt], *, has_result_tool: bool = False) -> Re
     if None not in approvers:
         opening = f"Waiting for {' and '.join(map(str, dict.fromkeys(approvers)))}."
     if all(part.shown.elicitation.progress == ON_ITS_WAY for part in parts):
-        opening = "Still waiting, and not for the person."
+        opening = "Still waiting for the payment, not for the person."
     nobody = _nobody_asked(parts)
     if nobody is not None:
         opening = f"{nobody} [{nobody.name}]"
@@ -85,7 +85,7 @@ def link_result(parts: Sequence[Prompt], *, has_result_tool: bool = False) -> Re
         meta["elicitationsPending"] = facts
     return text_result(
         f"{opening}\n{links}\n{_when(parts)}, call this tool again with the same "
-        f"arguments{by_tool}: it goes on from there. You cannot answer for them.",
+        f"arguments{by_tool}: it continues. You cannot answer for them.",
         is_error=False,
         meta=meta,
     )
@@ -110,14 +110,14 @@ def _link_text(shown: PresentedQuestion) -> str:
     if (approver := approver_of(shown.elicitation)) is not None:
         return (
             f"What for: {shown.elicitation.asked.message}\n"
-            f"{approver} decides: other people, who may take days. Nobody here can answer for "
-            f"them. The person may follow it, or withdraw it: {shown.url}\n"
-            f"It waits until {shown.elicitation.expires_at:%Y-%m-%d %H:%M} UTC."
+            f"{approver} decides: other people, who can take days. You cannot answer for them, and "
+            f"neither can the person. The person can follow or withdraw the request: {shown.url}\n"
+            f"The request waits until {shown.elicitation.expires_at:%Y-%m-%d %H:%M} UTC."
         )
     return (
         f"What for: {shown.elicitation.asked.message}\n"
-        f"Show the person this link, whole and unchanged: {shown.url}\n{_with_user_code(shown)}"
-        f"It works until {shown.elicitation.expires_at:%H:%M} UTC."
+        f"Show the person this complete link, unchanged: {shown.url}\n{_with_user_code(shown)}"
+        f"The link works until {shown.elicitation.expires_at:%H:%M} UTC."
     )
 
 
@@ -147,14 +147,14 @@ def _when(parts: Sequence[Prompt]) -> str:
     asked = [part.shown.elicitation for part in parts]
     if all(one.progress == ON_ITS_WAY or approver_of(one) is not None for one in asked):
         return "Later"
-    return "When they say that they are done"
+    return "When the person says that they are done"
 
 
 def _with_user_code(shown: PresentedQuestion) -> str:
     if not shown.elicitation.is_by_code:
         return ""
     return (
-        "The page shows the person a code of eight letters. Ask for the code, and pass it on with "
+        "The page shows the person a code of eight letters. Ask for the code, and send it with "
         f"the tool {RESULT_TOOL} (elicitId {shown.elicitation.id}): the page then continues.\n"
     )
 
@@ -174,7 +174,7 @@ def _facts(shown: PresentedQuestion, *, has_result_tool: bool) -> dict[str, Any]
         "status": elicitation.status,
         "expiresAt": elicitation.expires_at.isoformat(),
         "instructions": (
-            f"Show the link to the person; call the same tool again when done{by_tool}."
+            f"Show the link to the person; call the same tool again when they are done{by_tool}."
             if approver is None
             else f"Waiting for {approver}; call the same tool again later{by_tool}."
         ),

@@ -54,8 +54,8 @@ _PING_SECONDS: Final = 15.0
 _CALLS_AT_MOST: Final = 64
 _SESSION, _LAST_EVENT = b"mcp-session-id", b"last-event-id"
 _REFUSED: Final = (
-    "This stream cannot be resumed: the id in Last-Event-ID is none of an event that is kept for "
-    "this session. Make the call again: what it came to is kept for it."
+    "This stream cannot be resumed: no event with the id in Last-Event-ID is stored for this "
+    "session. Make the call again: its result is stored."
 )
 
 

@@ -32,13 +32,13 @@ from webapp.service import Service
 AT_WORK_AT_MOST: Final = 20  # bodies per owner in this process
 LONG_BYTES_AT_MOST: Final = 16 * 1024 * 1024  # of all results that are too long for a record
 _TOO_LONG = (
-    "The tool is done, but its result had {size} bytes, and is here no more: of one that nobody "
-    "comes for soon, {limit} bytes at most are kept. Call the tool for less at once, or without a "
-    "task."
+    "The tool is done, but its result of {size} bytes is not stored any more: a result of more "
+    "than {limit} bytes is deleted if the client does not fetch it soon. Request a smaller "
+    "result, or call the tool without a task."
 )
 _ASKS_ITSELF = (
-    "This tool asks its client by requests of its own, which no task can carry. Call it without a "
-    "task."
+    "This tool sends its own requests to the client, which is not possible in a task. Call the "
+    "tool without a task."
 )
 _log = logging.getLogger(__name__)
 

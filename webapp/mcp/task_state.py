@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.traits import traits_of
-from flows.payments.unresolved import PAID_OTHERWISE
+from flows.payments.unresolved import is_paid_otherwise
 from webapp.calls.delivery import is_error
 from webapp.mcp.results import MODERN, Result
 from webapp.payments.verification import ON_ITS_WAY
@@ -22,8 +22,8 @@ _OF_ITS_AGE: Final = 20
 # A key in `_meta` of the result that is stored for a call that ended with a JSON-RPC error.
 _FAULT: Final = "elicit.jsonrpcError"
 _CANCELLED = (
-    "Cancelled by the client. What was asked stays open until its time is over: the same call made "
-    "again goes on with it."
+    "The client cancelled the task. Its questions stay open until they expire: repeat the same "
+    "call to continue."
 )
 _PAYMENT = "The payment is on its way. The person has nothing more to do."
 _MILLISECOND = timedelta(milliseconds=1)
@@ -107,7 +107,7 @@ class TaskState:
             (n, one)
             for n, one in self.asked
             if not one.status.is_final
-            and one.progress != PAID_OTHERWISE  # the body does not wait and gets an error
+            and not is_paid_otherwise(one.progress)  # the body does not wait and gets an error
             # An exchange with a provider may finish a little after the question's end.
             and (self.now < one.expires_at or one.status is Status.EXCHANGING)
         ]

@@ -60,14 +60,12 @@ AT_ONCE_SECONDS: Final = 1.0  # the time that a poll gives the body that it star
 _SHOWN_AT_MOST: Final = 20_000
 _PROGRESS: Final = "progressToken"  # belongs to the polling request, not to the tool's call
 _UNKNOWN = (
-    "There is no such task of yours, or its time is over. Call the tool again: what was asked and "
-    "is still open goes on."
+    "You have no task with this id, or the task has expired. Call the tool again: it continues "
+    "with its open questions."
 )
-_CANCELLED = (
-    "The task was cancelled. Call the tool again: what was asked and is still open goes on."
-)
+_CANCELLED = "The task was cancelled. Call the tool again: it continues with its open questions."
 _OTHER_VERSION = (
-    "What is served by this tool's name is another version since. Nothing was done; call it again."
+    "The server now has another version of this tool. Nothing was done; call the tool again."
 )
 _log = logging.getLogger(__name__)
 
@@ -133,10 +131,10 @@ class Tasks:
         call = leg.call
         run = await call.run.load()
         if not call.run.can_go_on:
-            _refuse("The arguments are too long to be kept for a task. Call the tool without one.")
+            _refuse("The arguments are too long for a task. Call the tool without a task.")
         if run.finished_at is None and self._legs.of(run.id) is None:
             if self._legs.is_full(run.owner):
-                _refuse("Too many of your tasks are at work. Wait for some of them to end.")
+                _refuse("Too many of your tasks are running. Wait until some of them end.")
             run = await call.run.begin()
             self._legs.begin(leg)
         return self._created(run, version=WITH_TASKS)
@@ -157,7 +155,7 @@ class Tasks:
                 return await otherwise()
             raise MCPError(
                 types.MISSING_REQUIRED_CLIENT_CAPABILITY,
-                f"A client that looks in for a task declares the extension {TASKS}.",
+                f"To poll a task, the client must declare the extension {TASKS}.",
                 {"requiredCapabilities": {"extensions": {TASKS: {}}}},
             )
         match method:
@@ -200,7 +198,9 @@ class Tasks:
         is_outrun = False  # True if a newer tasks/result request may ask the questions
         while not (state := await self._state(request)).has_ended:
             if self._service.is_draining:
-                raise MCPError(types.INTERNAL_ERROR, "The server restarts. Ask for this again.")
+                raise MCPError(
+                    types.INTERNAL_ERROR, "The server is restarting. Send this request again."
+                )
             at_work = self._legs.of(state.run.id)
             if at_work is None and not state.open:
                 at_work = await self._go_on(request, state)
@@ -251,7 +251,7 @@ class Tasks:
         """Apply the client's answers. Answers to questions that are not open are ignored."""
         responses = request.params.get("inputResponses")
         if not isinstance(responses, Mapping):
-            _refuse("inputResponses are no object of names and responses.")
+            _refuse("inputResponses must be a JSON object.")
         given = cast("Mapping[str, Any]", responses)
         state = await self._state(request)
         answers = [
@@ -284,7 +284,7 @@ class Tasks:
         cancelled = list(await self._service.elicitations.write_afresh(ended))
         state = await self._state(request)
         if not cancelled and not request.is_modern:
-            _refuse("This task is over already: tasks/result says what it came to.")
+            _refuse("This task has already ended: use tasks/result to get its result.")
         at_work = self._legs.of(state.run.id)
         if cancelled and at_work is not None:
             at_work.task.cancel()
@@ -373,7 +373,7 @@ class Tasks:
             approver = approver_of(one)
             told = f"Waiting for {approver or 'the person'}: {one.asked.message}"
             if approver is not None:
-                told += f" The person may follow it, or withdraw it: {self._link(one)}"
+                told += f" The person can follow or withdraw the request: {self._link(one)}"
             elif presenter.client.has_page(one.kind):
                 told += f" They answer at {self._link(one)}"
             waits.append(told)

@@ -17,7 +17,7 @@ from flows.elicitation.states import (
 from flows.elicitation.traits import PageName, traits_of
 from flows.oauth.connection import Connection
 from flows.payments.session import kept_of, terms_of
-from flows.payments.unresolved import PAID_OTHERWISE
+from flows.payments.unresolved import is_paid_otherwise
 from webapp.oauth.clients import is_at_sandbox
 from webapp.pages.builder_forms import decided_view, done_view, start_view, waiting_view
 from webapp.pages.builder_payments import view_of
@@ -89,7 +89,7 @@ class PageBuilder:
             return ended
         if self._elicitation.status is Status.EXCHANGING:
             return self._finishing()
-        if self._elicitation.progress in (ON_ITS_WAY, PAID_OTHERWISE):
+        if _is_paid_later(self._elicitation.progress):
             return self._pending()
         if is_bound:
             return self._led_nowhere() or self._not_paid() or Waiting(**self._waiting())
@@ -104,7 +104,7 @@ class PageBuilder:
             return await self._done()
         if not status.is_final and self._now >= self._elicitation.expires_at:
             status = Status.EXPIRED
-        if status is Status.EXPIRED and self._elicitation.progress in (ON_ITS_WAY, PAID_OTHERWISE):
+        if status is Status.EXPIRED and _is_paid_later(self._elicitation.progress):
             return self._pending()
         if status not in ENDINGS or status is Status.EXCHANGING:
             return None
@@ -256,7 +256,7 @@ class PageBuilder:
             price=price_in(self._locale, terms.price),
             seller=self._label(),
             is_test=not terms.is_live,
-            is_otherwise=self._elicitation.progress == PAID_OTHERWISE,
+            is_otherwise=is_paid_otherwise(self._elicitation.progress),
         )
 
     async def _done(self) -> View:
@@ -388,3 +388,8 @@ class _Waiting(_Live):
     again_action: str
     decline_action: str
     csrf: str
+
+
+def _is_paid_later(progress: str | None) -> bool:
+    """Return True if the payment is on its way, or differs from what was asked for."""
+    return progress == ON_ITS_WAY or is_paid_otherwise(progress)

@@ -29,7 +29,7 @@ from flows.payments.gateway import (
 from flows.payments.receipt import Payment
 from flows.payments.registry import Gateways
 from flows.payments.session import Mismatch, SessionStatus, sessions_of
-from flows.payments.unresolved import PAID_OTHERWISE
+from flows.payments.unresolved import is_paid_otherwise
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.retry import Erased
 from webapp.elicitations.service import Also, Elicitations
@@ -206,7 +206,7 @@ class Verification:
 
     async def _resolve(self, elicitation: Elicitation, session: ProviderSession) -> None:
         """End the session's unresolved row, which is possible only after the payment is stored."""
-        if elicitation.status.is_final or elicitation.progress == PAID_OTHERWISE:
+        if elicitation.status.is_final or is_paid_otherwise(elicitation.progress):
             await self._unresolved.end(elicitation, session.id)
 
     async def _of_ended(self, elicitation: Elicitation, rows: Also) -> Sequence[Value]:
@@ -268,7 +268,7 @@ class Verification:
         elif (
             verified is SessionStatus.PENDING
             and is_latest
-            and elicitation.progress != PAID_OTHERWISE
+            and not is_paid_otherwise(elicitation.progress)
         ):
             await self._elicitations.change(
                 elicitation.id, lambda e: replace(e, progress=ON_ITS_WAY)

@@ -15,7 +15,7 @@ from tests.support.mcp_server import LEGACY, PATIENCE_SECONDS, new_server, serve
 from tests.support.task_client import TaskClient, task_client
 from webapp.stores.memory import MemoryStore
 
-FOLLOWS = "The person may follow it, or withdraw it: http"
+FOLLOWS = "The person can follow or withdraw the request: http"
 
 
 async def asked_in(here: ApprovalEnv, client: TaskClient, task: str) -> Elicitation:

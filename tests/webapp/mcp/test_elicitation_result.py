@@ -422,7 +422,7 @@ async def test_invalid_question_ids_are_refused(server, shop: Shop, revision):
         id = id_in(shown)
         for other in (run.id, id[:-1], f"{id}A", id[:20], link_in(shown)):
             told = await caller.result(RESULT_TOOL, elicitId=other, action="decline")
-            assert "no such question" in text_of(told)
+            assert "no question with this id" in text_of(told)
         assert (await row_of(env, id)).status is Status.PENDING
         assert shop.began == ["terms"]
 
@@ -438,7 +438,7 @@ async def test_ended_question_does_not_run_the_tool_again(server, shop: Shop, re
         assert text_of(again) == "read terms"
         for no in ("decline", "cancel"):
             told = await gone_on(caller, shown, action=no)
-            assert "It is over already: accepted" in text_of(told)
+            assert "The question has ended: accepted" in text_of(told)
         # A body starts before the server knows which run the call belongs to.
         assert len(shop.began) == began + 1
         assert len(await env.elicitations()) == 1
@@ -453,7 +453,7 @@ async def test_expired_result_does_not_run_the_tool_again(server, revision):
         began = len(shop.began)
         at.clock.tick(minutes=11)
         told = await gone_on(caller, shown)
-        assert "or it is over" in text_of(told)
+        assert "or the question has ended" in text_of(told)
         assert len(shop.began) == began
 
 
@@ -475,7 +475,7 @@ async def test_oversized_result_is_returned_once_and_the_tool_is_not_run_again(l
         for _ in range(2):
             told = await gone_on(caller, shown)
             assert told.is_error
-            assert "or it is over" in text_of(told)
+            assert "or the question has ended" in text_of(told)
         assert ran == ["wiped"]
         assert len(await env.elicitations()) == 1
 
@@ -492,7 +492,7 @@ async def test_same_call_after_an_oversized_result_asks_again(server, revision):
         second = await caller.result("export")
         assert id_in(second) != id_in(first)
         over = await gone_on(caller, first)
-        assert "or it is over" in text_of(over)
+        assert "or the question has ended" in text_of(over)
         assert (await row_of(env, id_in(second))).status is Status.PENDING
         told = await gone_on(caller, second, action="decline")
         assert text_of(told) == "kept"
@@ -509,7 +509,7 @@ async def test_another_client_of_the_same_person_cannot_use_the_question_id(
         shown = await caller.result("greet")
         for attack in ({}, {"action": "decline"}, {"content": {"first": "Eve"}}):
             told = await other.result(RESULT_TOOL, elicitId=id_in(shown), **attack)
-            assert "no such question" in text_of(told)
+            assert "no question with this id" in text_of(told)
             assert "Who are you" not in text_of(told)
         assert (await row_of(env, id_in(shown))).status is Status.PENDING
 
@@ -533,7 +533,7 @@ async def test_another_person_cannot_use_the_question_id(revision):
         shown = await ann.result("visit")
         for attack in ({}, {"action": "decline"}, {"action": "cancel"}, {"code": "BCDF-GHJK"}):
             told = await eve.result(RESULT_TOOL, elicitId=id_in(shown), **attack)
-            assert "no such question" in text_of(told)
+            assert "no question with this id" in text_of(told)
         assert await env.status(link_in(shown)) is Status.PENDING
         assert shop.began == ["terms"]
 

@@ -76,7 +76,7 @@ async def test_error_text_of_a_call_is_limited(server):
 
     async with caller_of(server, LEGACY) as (env, caller):
         wrong = await caller.call("total", numbers=["x"] * 9_000)
-        assert "9000 of their values do not fit" in text_of(wrong)
+        assert "9000 of their values are invalid" in text_of(wrong)
         assert text_of(await caller.call("total", numbers=[1] * 9_000)) == "9000"
         failed = await caller.call("fail", text="no such thing " * 8_000)
         assert len(text_of(failed)) < ERROR_LETTERS_AT_MOST + 100

@@ -250,7 +250,7 @@ async def test_skip_if_receives_the_arguments(server, revision):
         assert text_of(await soon(call)) == "2 for Bob"
         result = await caller.result("pour")  # the author's code raises KeyError
         assert result.is_error
-        assert text_of(result).startswith("The tool pour could not begin")
+        assert text_of(result).startswith("The tool pour could not start")
 
 
 async def test_asked_need_is_not_skipped_later_in_the_same_call(server, revision):
@@ -339,7 +339,7 @@ async def test_exception_in_on_complete_ends_the_call_without_its_message(server
     async with caller_at_sandbox(server, revision) as (at, caller):
         result = await went_through(caller, "enter", [at.guest.type])
         assert result.is_error
-        assert text_of(result).startswith("The tool enter could not begin")
+        assert text_of(result).startswith("The tool enter could not start")
 
 
 async def test_paid_need_is_preserved_after_a_later_decline(server, revision):

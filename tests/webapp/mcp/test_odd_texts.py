@@ -125,7 +125,7 @@ async def test_malformed_call_is_refused_before_asking(server, revision, told):
         for tool, params in odd:
             said = await client.call(tool, **params)
             assert said["error"]["code"] == types.INVALID_PARAMS, params
-            assert "arguments are no" in said["error"]["message"] or (
+            assert "arguments must be" in said["error"]["message"] or (
                 "inputResponses" in said["error"]["message"]
             )
         assert not await env.elicitations(), "nobody is asked"
@@ -149,7 +149,7 @@ async def test_client_name_longer_than_256_characters_is_refused(server, revisio
             client = OddClient(http, env, revision)
             said = await client.connect("x" * letters) or await client.call("go")
             assert said["error"]["code"] == types.INVALID_PARAMS
-            assert "256 letters" in said["error"]["message"]
+            assert "256 characters" in said["error"]["message"]
         assert not told()
 
 

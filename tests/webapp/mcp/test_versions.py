@@ -151,6 +151,6 @@ async def test_version_added_later_does_not_run_in_place_of_the_called_version(
         shop.remove("sign_in")
         shop.add("1.0")
         told = await caller.result(RESULT_TOOL, elicitId=pending["elicitId"])
-        assert "or it is over" in text_of(told)
+        assert "or the question has ended" in text_of(told)
         assert shop.ran == []
         assert len(await env.elicitations()) == 1

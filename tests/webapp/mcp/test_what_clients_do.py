@@ -95,7 +95,7 @@ async def test_immediate_decline_is_automatic_and_ignored(server, revision, tool
         assert not told.is_error  # the person is asked through the link
         assert code_of(told) == NOBODY
         assert text_of(told).startswith("Nobody was asked")
-        assert "Show the person this link" in text_of(told)
+        assert "Show the person this complete link" in text_of(told)
         await is_reached_on_the_page(it, tool, told)
 
 

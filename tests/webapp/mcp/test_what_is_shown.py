@@ -102,7 +102,7 @@ async def test_undeclared_argument_refuses_the_call_before_asking(server, revisi
         refused = await caller.result("run", **PADDING, command="rm -rf ~")
         assert refused.is_error
         assert refused.meta["code"] == "ELICITATION_INVALID_ARGUMENTS"
-        assert 'It takes "command", "again", "at"' in text_of(refused)
+        assert 'It accepts "command", "again", "at"' in text_of(refused)
         assert not caller.forms
         assert not await env.elicitations()
         assert not RAN
@@ -289,7 +289,7 @@ async def test_different_key_order_in_an_argument_is_a_different_call(server, re
 
 def test_arguments_too_long_to_show_are_refused():
     # finding: S8
-    with pytest.raises(InvalidArguments, match="Call it with less at once"):
+    with pytest.raises(InvalidArguments, match="Call it with shorter arguments"):
         received({"a": "x" * 60_000}, tool="t", schema=None, validate=None)
 
 

@@ -402,7 +402,7 @@ async def test_tool_can_return_during_a_pending_transfer_and_resume_with_the_sam
         await shop.tell_all()
         told = await buy.result()
         assert "[ELICITATION_PROCESSING]" in told
-        assert "is not to pay again: call the tool again later" in told
+        assert "must not pay again: call the tool again later" in told
         assert "[ELICITATION_PROCESSING]" in await buy.again()
         assert (shop.bodies, await shop.statuses()) == (0, ["opened"])
         shop.clock.tick(minutes=10)
