@@ -145,4 +145,4 @@ async def test_another_user_of_the_machine_may_run_what_asks_nothing(server):
         assert "sure: False" in heard["sure"]
         assert "[ELICITATION_NOT_ALLOWED]" in heard["sign_in"]
         assert not await env.elicitations()
-    assert "being a program of another user of the same machine" in PAGE.read_text("utf-8")
+    assert "a program of another user of the same machine" in PAGE.read_text("utf-8")
