@@ -36,11 +36,12 @@ ONCE = tuple(
 BROKEN = "(the run itself)"
 BEGIN, END = "<!-- soak: begin -->\n", "<!-- soak: end -->\n"
 HEAD = (
-    "What takes too long for every change, as `make soak TIMES={times}` counted it last. It writes "
-    "this section.\n\n"
-    "Each point at which a process is killed (tests/crash) and each row that was once seen from "
-    "outside (tests/outside) is tried so many times. The other tests with matrices run once with "
-    "every cell, of which `make test` and `make test-slow` have the diagonal.\n\n"
+    "These tests take too long to run for every change. The last run of `make soak TIMES={times}` "
+    "wrote this section.\n\n"
+    "Each point at which a process is killed (tests/crash) and each scenario of tests/outside is "
+    "tried several times: the table has the total number of tries. The other tests with matrices "
+    "run every cell once. `make test` and `make test-slow` run only the diagonal of each "
+    "matrix.\n\n"
     "| what | cases | tries | failures |\n|---|---|---|---|\n"
 )
 

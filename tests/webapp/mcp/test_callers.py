@@ -143,4 +143,4 @@ async def test_other_user_of_the_machine_can_run_only_tools_without_questions(se
         assert "sure: False" in heard["sure"]
         assert "[ELICITATION_NOT_ALLOWED]" in heard["sign_in"]
         assert not await env.elicitations()
-    assert "being a program of another user of the same machine" in PAGE.read_text("utf-8")
+    assert "a program of another user of the same machine" in PAGE.read_text("utf-8")
