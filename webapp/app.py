@@ -306,26 +306,30 @@ class App:
 
 
 _NOT_BEGUN = (
-    "The lifespan of this application has not begun. Where its server serves it directly, let that "
-    "run it: uvicorn my_app:app, without --lifespan off. Where another application mounts it, give "
-    "that one the lifespan: Starlette(lifespan=app.lifespan), FastAPI(lifespan=app.lifespan), "
-    "Litestar(lifespan=[app.lifespan]), or, in a lifespan of your own, async with app.lifespan(): "
-    "yield. In a test, enter the client: with TestClient(host) as client."
+    "The lifespan of this application has not started. If an ASGI server serves this application "
+    "directly, let the server run the lifespan: uvicorn my_app:app, without --lifespan off. If "
+    "another application mounts it, pass the lifespan to that application: "
+    "Starlette(lifespan=app.lifespan), FastAPI(lifespan=app.lifespan), "
+    "Litestar(lifespan=[app.lifespan]), or, in your own lifespan, async with app.lifespan(): "
+    "yield. In a test, use the client as a context manager: with TestClient(host) as client."
 )
-_OVER = "This application has ended: its lifespan is over, so nothing is answered any more."
+_OVER = "This application has shut down: its lifespan has ended, so it answers no more requests."
 _OTHER_LOOP = (
-    "This request runs in another event loop than the lifespan of this application. Enter "
-    "app.lifespan() in the loop that serves it: give it to the application that mounts this one, "
-    "as in Starlette(lifespan=app.lifespan), and call no asyncio.run of your own for it."
+    "This request runs in another event loop than the lifespan of this application. Run "
+    "app.lifespan() in the event loop that serves the requests: pass it to the application that "
+    "mounts this one, as in Starlette(lifespan=app.lifespan), and do not run it with your own "
+    "asyncio.run."
 )
 _TWICE_SERVED = (
-    "This server is served by another application of this process. One application serves it, at "
-    "one place: make another server for the other place, or leave one out."
+    "Another application in this process already serves this MCP server. Only one application can "
+    "serve it, at one path. Create a second MCP server for the second path, or remove one of the "
+    "applications."
 )
 _TWICE = (
-    "The lifespan of this application runs already, and it runs once at a time. Either its server "
-    "serves it directly, or another application mounts it and has lifespan=app.lifespan: leave one "
-    "out. For a second place make a second application, create_app(settings, another_server)."
+    "The lifespan of this application is already running, and it cannot run twice at the same "
+    "time. Either an ASGI server serves this application directly, or another application mounts "
+    "it with lifespan=app.lifespan: remove one of the two. To serve at a second path, create a "
+    "second application with create_app(settings, another_server)."
 )
 
 
@@ -357,7 +361,8 @@ def create_app(
         must_be_named(server)
         if name is not None:
             raise ValueError(
-                f"name={name!r}: the server has a name, {server.name!r}; leave it out."
+                f"name={name!r} cannot be set, because the server has its own name, "
+                f"{server.name!r}. Remove name=."
             )
     if sign_in_url is not None:
         must_be_sign_in_url(sign_in_url)

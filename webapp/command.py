@@ -110,8 +110,8 @@ def must_exist(settings: Settings, environment: Mapping[str, str]) -> None:
             is_missing = is_gone(settings.store)
     if is_missing:
         raise CommandRefused(
-            f"There is no store at {settings.store}: correct ELICIT_STORE, or start a server, "
-            "which creates the store.",
+            f"There is no store at {settings.store}. Correct ELICIT_STORE, or start a server: it "
+            "creates the store.",
             status=2,
         )
 

@@ -125,7 +125,9 @@ class Completing:
         cookies = cookies_of(request)
         decision = await self._identity.access(elicitation, request.scope, cookies)
         if not decision.is_open or not self.is_bound(elicitation, cookies):
-            raise NotAllowed("This browser is not the one that was sent there.")
+            raise NotAllowed(
+                "Only the person who opened the link can continue here, in the same browser."
+            )
         return await self._complete(elicitation.id, content)
 
     async def returned(self, token: str) -> Elicitation:

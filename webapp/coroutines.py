@@ -45,25 +45,26 @@ KEY_CHARACTERS = 256
 _LOOK_AGAIN = timedelta(minutes=1)
 _ENDING = timedelta(seconds=5)
 _TAKEN_OVER = (
-    "A newer block `asking` with this owner and key waits for this now, so this one has ended. "
-    "The question stays open."
+    "A newer `asking` block with the same owner and key now waits for this question, so this block "
+    "has ended. The question stays open."
 )
 _PROCESS_ENDS = (
-    "This process ends, so it waits for nobody any more. The question stays open: a block `asking` "
-    "with the same owner and key goes on with it."
+    "This process is shutting down, so it no longer waits for the answer. The question stays open: "
+    "an `asking` block with the same owner and key resumes it."
 )
 _NONE_RUNS = (
-    "Nobody can be asked: no application of create_app runs in this process. Write app = "
-    "create_app(read_settings(), who=...), serve it or mount it in your own application, and see "
-    "that its lifespan runs before this."
+    "Nobody can be asked: no application from create_app is running in this process. Write app = "
+    "create_app(read_settings(), who=...), serve it or mount it in your own application, and start "
+    "its lifespan before you ask."
 )
 _SEVERAL_RUN = (
-    "Several applications of create_app run in this process: say which one asks, as in "
-    "asking(owner, show=..., app=app)."
+    "Several applications from create_app are running in this process. Pass the one that asks, as "
+    "in asking(owner, show=..., app=app)."
 )
 _OTHER_LOOP = (
-    "The application of create_app runs in another event loop than this coroutine: await this in "
-    "the loop that serves it (asyncio.run_coroutine_threadsafe hands it there)."
+    "The application from create_app runs in another event loop than this coroutine. Await the "
+    "coroutine in the event loop that serves the application, for example with "
+    "asyncio.run_coroutine_threadsafe."
 )
 _log = logging.getLogger(__name__)
 
@@ -155,8 +156,9 @@ def _user_id(owner: object) -> str:
     if isinstance(owner, str) and is_user_id(owner):
         return owner
     raise InvalidQuestion(
-        f"owner is the id of one of your users, a text of 1 to {USER_ID_CHARACTERS} characters, "
-        f"and this is a {type(owner).__name__}: write asking(str(user.id), ...)."
+        f"owner must be the id of one of your users, a str of 1 to {USER_ID_CHARACTERS} "
+        f"characters. This value is of the type {type(owner).__name__}. Write asking(str(user.id), "
+        "...)."
     )
 
 
@@ -164,8 +166,8 @@ def _checked_key(key: object) -> str | None:
     if key is None or (isinstance(key, str) and 0 < len(key) <= KEY_CHARACTERS):
         return key
     raise InvalidQuestion(
-        f"key names what the block is for, in 1 to {KEY_CHARACTERS} characters, as in "
-        'asking(owner, key="order 8", ...).'
+        f"key must be a str of 1 to {KEY_CHARACTERS} characters that says what the block is for, "
+        'as in asking(owner, key="order 8", ...).'
     )
 
 

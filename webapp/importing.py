@@ -59,8 +59,8 @@ def shadowed(module: ModuleType) -> str:
     for mine in (here / f"{module.__name__}.py", here / module.__name__):
         if mine.exists() and here not in Path(file_of(module)).parents:
             return (
-                f" Your {mine.name} stands behind an installed package of the same name "
-                f"({file_of(module)}): rename yours."
+                f" An installed package ({file_of(module)}) hides your {mine.name}, which has the "
+                "same name. Rename yours."
             )
     return ""
 
@@ -73,7 +73,7 @@ def _why_not(error: ImportError, wanted: str, here: Path) -> str:
     missing = error.name or wanted
     is_missing = isinstance(error, ModuleNotFoundError)
     if is_missing and (missing == wanted or wanted.startswith(f"{missing}.")):
-        return f"There is no module {missing!r} in {here}, nor is one installed."
+        return f"There is no module {missing!r} in {here}, and no installed package has that name."
     above = sys.modules.get(missing.partition(".")[0])
     hint = shadowed(above) if above is not None else ""
     if is_missing and missing == _FASTMCP:
@@ -81,7 +81,7 @@ def _why_not(error: ImportError, wanted: str, here: Path) -> str:
     at = raised_at(error)
     says = f"{at}: " if at else ""
     if is_missing:
-        says += f"{wanted} imports {missing!r}, which is not there."
+        says += f"{wanted} imports {missing!r}, which cannot be found."
     else:
         says += f"{wanted} could not be imported: {str(error).rstrip('.')}."
     return says + (_of_another_version(error) or hint)

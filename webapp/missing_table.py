@@ -27,7 +27,7 @@ def missing_table(
     `also` are settings that are needed together with the table.
     """
     table, near = f"[{kind}.{name}]", get_close_matches(name, [*known], n=1)
-    how = f"Write {table} in {config}, as docs/{_PAGES[kind]} has it."
+    how = f"Write {table} in {config}, as docs/{_PAGES[kind]} shows."
     if near:
         how, also = f"Perhaps {near[0]!r} is meant. If not: {how}", ()
     return NotConfigured(f"{table} in elicit.toml", *also, has_none=has_none, how=how)

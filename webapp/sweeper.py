@@ -85,7 +85,7 @@ async def _head(service: Service) -> None:
     except OSError as error:
         _log.error(
             "audit.head_not_exported",
-            extra={"why": f"ELICIT_AUDIT_HEADS is a folder to write to, and took none: {error}"},
+            extra={"why": f"The server cannot write to the folder of ELICIT_AUDIT_HEADS: {error}"},
         )
 
 

@@ -103,7 +103,7 @@ async def test_no_key_can_answer_gates_or_questions_of_local_user(here: AskingEn
 
 
 async def test_key_with_ask_and_approve_scopes_is_refused(here: AskingEnv) -> None:
-    with pytest.raises(ValueError, match="make two"):
+    with pytest.raises(ValueError, match="create two keys"):
         await here.service.api_keys.new(
             program="shop",
             scopes=[KeyScope.ASK, KeyScope.APPROVE],

@@ -381,4 +381,4 @@ async def test_in_process_call_is_local_user_only_without_public_address() -> No
     reached = (await world(url="https://tools.example.com")).identity
     inside = reached.caller(None, subject=None, client="c")
     assert inside.is_anonymous
-    assert "from inside the process" in (inside.refusal or "")
+    assert "inside the server's own process" in (inside.refusal or "")

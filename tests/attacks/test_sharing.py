@@ -16,7 +16,7 @@ from tests.support.connections_page import connect_as, press, tail, the_one
 from tests.support.mcp_server import LEGACY, Person, cut, eventually, soon, text_of
 from tests.support.oauth_env import OAuthEnv, approve, ends, oauth_env
 
-IN_USE = "Another account is in use now; call again to ask for it."
+IN_USE = "The person now uses another account. Call again to ask for that account."
 
 
 async def unfetched(here: OAuthEnv, *scopes: str, **about: Any) -> Person:
@@ -32,7 +32,7 @@ async def unfetched(here: OAuthEnv, *scopes: str, **about: Any) -> Person:
 
 
 async def refused_and_then_asked(
-    here: OAuthEnv, *scopes: str, why: str = "call again", **about: Any
+    here: OAuthEnv, *scopes: str, why: str = "Call again", **about: Any
 ) -> None:
     """Check that the same call gets no account, and the next one asks again."""
     again = here.ask(*scopes or ("repo",), **about)
@@ -81,7 +81,7 @@ async def test_repeated_call_after_unshare_gets_no_account_without_new_approval(
         await press(person, here, "/unshare")
         refused = await caller.result("list_all")
         assert refused.is_error
-        assert "is not shared with this tool any more" in text_of(refused)
+        assert "is no longer shared with this tool" in text_of(refused)
         anew = caller.call("list_all")
         page = await person.visit(await caller.link())
         assert page.heading == "list_all wants to use octocat"

@@ -85,7 +85,7 @@ async def test_remote_user_is_not_local_at_the_other_worker(make, store):
         for number in range(TIMES):
             asked = calling("keep", id=10 + number, what=str(number))
             answer = await workers.answered(1, uid=NOBODY, headers=headers, message=asked)
-            assert "Another user of this machine made the connection." in answer.body
+            assert "Another user of this machine opened the connection." in answer.body
 
 
 async def test_owner_is_local_through_either_worker(make, store):

@@ -128,7 +128,7 @@ async def locality(at: Served) -> Verdict:
     text = await _refusal(at, {})
     if text is None:
         return Verdict.HOLDS
-    assert "`elicit serve` does" in text or "relay" in text, text
+    assert "with `elicit serve`" in text or "relay" in text, text
     assert "elicit pair" in text
     return Verdict.OWN
 

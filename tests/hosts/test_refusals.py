@@ -35,4 +35,4 @@ async def test_caller_behind_unix_socket_is_not_local(tmp_path: Path) -> None:
             await caller.connect()
             said = (await caller.call("order", what="tea")).text
     assert "Nobody can be asked" in said
-    assert "a socket file" in said
+    assert "a Unix socket" in said

@@ -135,7 +135,7 @@ async def test_account_other_than_requested_is_reported_and_not_saved(
         assert "the account alice@acme.example at Acme" in desk.said[0]
         assert desk.asked == []
         assert desk.said[-1] == (
-            "bob@acme.example was connected, and alice@acme.example was asked for. "
+            "bob@acme.example was connected, but alice@acme.example was requested. "
             "Nothing was saved."
         )
         with pytest.raises(Failed, match=r"bob@acme\.example was connected"):
@@ -158,8 +158,8 @@ async def test_another_person_with_same_account_name_is_reported_and_not_saved(
         assert not await connect_by_code(here.service, again, desk.terminal)
         assert desk.asked == []
         assert desk.said[-1] == (
-            "Another account is called bob@acme.example now than the one that was connected. "
-            "Nothing was saved."
+            "The name bob@acme.example now belongs to another account than the one that was "
+            "connected. Nothing was saved."
         )
         (kept,) = await here.connections()
         assert kept.person_id == alice.person_id

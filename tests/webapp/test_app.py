@@ -97,7 +97,7 @@ async def test_request_before_lifespan_explains_how_to_start_application(
         async with app.lifespan():
             assert (await client.get("/health")).status_code == 200
         late = await client.get("/")
-        assert (late.status_code, "its lifespan is over" in late.text) == (500, True)
+        assert (late.status_code, "its lifespan has ended" in late.text) == (500, True)
         async with app.lifespan():  # as a test client does repeatedly
             assert (await client.get("/health")).status_code == 200
 
@@ -105,7 +105,7 @@ async def test_request_before_lifespan_explains_how_to_start_application(
 async def test_second_lifespan_of_running_application_is_refused() -> None:
     app = application()
     async with app.lifespan():
-        with pytest.raises(NotRunning, match="leave one out"):
+        with pytest.raises(NotRunning, match="remove one of the"):
             async with app.lifespan():
                 pass
         async with httpx.AsyncClient(transport=transport_to(app), base_url=URL) as client:
@@ -130,7 +130,7 @@ async def test_two_running_applications_of_same_server_are_refused() -> None:
     server = MCPServer("my tools")
     first, second = (create_app(settings, server) for _ in range(2))
     async with first.lifespan():
-        with pytest.raises(NotRunning, match="another application"):
+        with pytest.raises(NotRunning, match="Another application"):
             async with second.lifespan():
                 pass
 
@@ -185,9 +185,9 @@ async def test_unstripped_proxy_path_is_logged_once(
             assert (await client.get(path)).status_code == 404
         ready = await client.get("/tools/ready")
         assert (ready.status_code, ready.json()["code"]) == (503, "path-unknown")
-        assert f"set ELICIT_URL to {URL}/tools" in ready.json()["detail"]
+        assert f"Set ELICIT_URL to {URL}/tools" in ready.json()["detail"]
     (said,) = (r.getMessage() for r in caplog.records if "path.unknown" in r.getMessage())
-    assert f"set ELICIT_URL to {URL}/tools, or have" in said
+    assert f"Set ELICIT_URL to {URL}/tools, or make" in said
 
 
 @pytest.mark.parametrize("root_path", ["", "/tools"])

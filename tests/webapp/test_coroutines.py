@@ -119,7 +119,7 @@ async def test_trusted_code_completes_url_question_by_id(here: AskingEnv) -> Non
 
 
 async def test_completing_needs_an_application_that_runs() -> None:
-    with pytest.raises(NoAsker, match="no application of create_app runs"), completing():
+    with pytest.raises(NoAsker, match="no application from create_app is running"), completing():
         pass
 
 
@@ -150,7 +150,7 @@ async def test_newer_block_supersedes_waiting_block(here: AskingEnv) -> None:
     await older.link()
     newer = here.begin(type_key)
     link = await newer.link()
-    with pytest.raises(Cancelled, match="newer block"):
+    with pytest.raises(Cancelled, match="A newer `asking` block"):
         await older
     await guest.type(link.url)
     assert await newer
@@ -322,7 +322,7 @@ async def test_end_of_process_cancels_wait_with_reason() -> None:
         block = here.begin(type_key)
         await block.link()
         blocks, here.blocks = here.blocks, []
-    with pytest.raises(Cancelled, match="process ends"):
+    with pytest.raises(Cancelled, match="process is shutting down"):
         await blocks[0]
 
 
@@ -351,14 +351,14 @@ async def test_invalid_owner_is_refused_with_reason(here: AskingEnv, owner: obje
 
 @pytest.mark.parametrize("key", ["", "k" * 257, 8])
 async def test_invalid_key_is_refused_with_reason(here: AskingEnv, key: object) -> None:
-    with pytest.raises(InvalidQuestion, match="key names what the block is for"):
+    with pytest.raises(InvalidQuestion, match="says what the block is for"):
         async with asking("ann", show=print, key=key):  # type: ignore[arg-type]
             pass
 
 
 async def test_block_without_who_and_user_code_raises_not_configured() -> None:
     async with asking_env(who=None):
-        with pytest.raises(NotConfigured, match=r"who= of create_app \(or else ELICIT_BIND=code"):
+        with pytest.raises(NotConfigured, match=r"who= of create_app \(or ELICIT_BIND=code"):
             async with asking("ann", show=print):
                 await type_key()
 

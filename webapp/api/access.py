@@ -52,7 +52,7 @@ _AUTHORIZATION: Final = "Authorization"
 _FOUND: Final = "elicit_url.requester"
 _ROOM: Final = "elicit_url.room"
 HELD_BACK: Final = "held_back"
-_BAD: Final = (401, "is too old, damaged, or not made for this server")
+_BAD: Final = (401, "has expired, is damaged, or was issued for another server")
 _REFUSED: Final = {
     "invalid_request": (400, "must be sent once, in this header only, and never in a URL"),
     "insufficient_scope": (403, "that was issued for another audience is not valid here"),

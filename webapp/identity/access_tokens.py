@@ -75,7 +75,10 @@ class IssuerTokens:
         Raises ValueError unless the resource belongs to the issuer.
         """
         if resource.issuer != issuer.url:
-            raise ValueError(f"{resource.url} cannot be protected by {issuer.url}")
+            raise ValueError(
+                f"{resource.url} cannot be protected by {issuer.url}: the resource names another "
+                f"issuer, {resource.issuer}"
+            )
         self.resource = resource
         self.issuer = issuer.url
         self._keys = issuer.keys

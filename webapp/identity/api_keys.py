@@ -49,8 +49,13 @@ class KeyScope(StrEnum):
 
 
 _ALONE: Final = {
-    KeyScope.APPROVE: "a key that approves may do nothing else, or it could answer what it asks",
-    KeyScope.OPERATE: "a key that operates may do nothing else: it is nobody's program",
+    KeyScope.APPROVE: (
+        "a key with the scope approve can have no other scope, or its program could answer its own "
+        "questions"
+    ),
+    KeyScope.OPERATE: (
+        "a key with the scope operate can have no other scope, because it acts for no user"
+    ),
 }
 _BESIDE_ASKING: Final = frozenset({KeyScope.TOKENS, KeyScope.REFUND})
 
@@ -144,8 +149,8 @@ class ApiKeys:
             why = "revoked" if found.status == "revoked" else "expired"
         if found is None or why != "unknown":
             raise ApiKeyRefused(
-                "This is no API key that works here: it is unknown, revoked or expired. `elicit "
-                "api-keys list` shows those that there are, and `elicit api-keys new` makes one.",
+                "This API key is not valid here: it is unknown, revoked or expired. List the keys "
+                "with `elicit api-keys list`, or create one with `elicit api-keys new`.",
                 why=why,
                 key=None if found is None else tail_of(found),
             )
@@ -202,12 +207,15 @@ def _must_make_a_key(
         raise ValueError("a key needs a scope, such as --scopes ask")
     for scope, why in _ALONE.items():
         if scope in scopes and len(set(scopes)) > 1:
-            raise ValueError(f"{why}: make two")
+            raise ValueError(f"{why}: create two keys")
     if _BESIDE_ASKING & set(scopes) and KeyScope.ASK not in scopes:
-        raise ValueError("tokens and refund stand beside ask: --scopes ask,tokens")
+        raise ValueError("the scopes tokens and refund also need ask: --scopes ask,tokens")
     if KeyScope.APPROVE in scopes and not owners:
-        raise ValueError("a key that approves names whose questions those are: --owner USER")
+        raise ValueError(
+            "a key with the scope approve needs the user whose questions it can answer: --owner "
+            "USER"
+        )
     if KeyScope.OPERATE in scopes and owners:
-        raise ValueError("a key that operates is for no user: leave --owner out")
+        raise ValueError("a key with the scope operate acts for no user: remove --owner")
     if not all(map(is_user_id, owners)):
         raise ValueError("an owner is the id of one of your users, of 1 to 256 characters")

@@ -47,7 +47,9 @@ class ProtectedResource:
         resource = tokens.resource
         parts = urlsplit(resource.url)
         if not parts.path.strip("/"):
-            raise ValueError(f"{resource.url} cannot be protected: it is a whole host")
+            raise ValueError(
+                f"{resource.url} cannot be protected: it has no path of its own, such as /mcp"
+            )
         self._app = app
         self._tokens = tokens
         self._resource = resource
@@ -116,7 +118,7 @@ class ProtectedResource:
                 scope,
                 send,
                 HTTPStatus.METHOD_NOT_ALLOWED,
-                detail="This document can be read only.",
+                detail="This document is read-only. Use GET or HEAD.",
                 code="method_not_allowed",
                 headers={"allow": "GET, HEAD"},
             )

@@ -24,12 +24,13 @@ from webapp.identity.sessions import LOCAL_ISSUER, BrowserSession, Sessions
 from webapp.identity.users import Users
 from webapp.records.owners import Owners
 
-_WHO_OR_CODE = "who= of create_app (or else ELICIT_BIND=code, for letters that its users type)"
+_WHO_OR_CODE = "who= of create_app (or ELICIT_BIND=code, with which users type a one-time code)"
 
 _FROM_INSIDE = (
-    "Nobody can be asked: this call comes from inside the process of a server that others reach, "
-    "and does not say for whom. Code of the application's own asks within `async with "
-    "asking(owner, show=...)`; a client in it calls over HTTP with the user's access token."
+    "Nobody can be asked: this call comes from inside the server's own process and names no user, "
+    "and other people can reach this server. In your application's own code, ask inside `async "
+    "with asking(owner, show=...)`. A client in this process has to call over HTTP with the user's "
+    "access token."
 )
 
 
@@ -77,14 +78,14 @@ class Caller:
             raise NotAllowed(self.refusal)
         if self.is_anonymous and not traits_of(kind).may_be_anonymous:
             raise NotAllowed(
-                "This cannot be asked of a caller without a name: what is answered here is kept "
-                "for a person. Sign-in is set by ELICIT_ISSUER."
+                "An anonymous caller cannot be asked this question, because the server stores the "
+                "answer for one person. Set ELICIT_ISSUER, so that people sign in."
             )
 
     def must_be_known(self) -> str:
         """Return the owner. Raises NotAllowed if the owner is unknown."""
         if self.refusal is not None or self.owner is None:
-            raise NotAllowed(self.refusal or "It is not known who asks.")
+            raise NotAllowed(self.refusal or "The server does not know who the caller is.")
         return self.owner
 
 
@@ -357,8 +358,8 @@ class Identity:
         if not subject.subject or subject.issuer == LOCAL_ISSUER:
             return self._anonymous(
                 subject.client_id,
-                "Nobody can be asked: the caller's access token names no person (no subject of an "
-                "issuer).",
+                "Nobody can be asked: the caller's access token identifies no person. It has no "
+                "subject (`sub`) from a sign-in issuer.",
             )
         owner = self._owners.tag(issuer=subject.issuer, subject=subject.subject)
         known = Caller(
@@ -375,11 +376,11 @@ class Identity:
         return replace(
             known,
             refusal=(
-                "Nobody can be asked: the caller is known by an access token of "
-                f"{subject.issuer}, but people cannot sign in there on this server's pages, so a "
-                "link could not be told from a forwarded one. Set ELICIT_ISSUER to that issuer "
-                "(and ELICIT_SERVER_ISSUER where the server's own tokens name none), or allow a "
-                "code from the page to the chat with ELICIT_BIND=code."
+                f"Nobody can be asked: the caller's access token comes from {subject.issuer}, but "
+                "this server's pages do not offer sign-in there, so the server cannot check that "
+                "the person who opens a link is the caller. Set ELICIT_ISSUER to that issuer (and "
+                "ELICIT_SERVER_ISSUER if the server's own tokens name no issuer), or set "
+                "ELICIT_BIND=code, with which the person types a code from the page into the chat."
             ),
         )
 

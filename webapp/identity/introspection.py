@@ -133,7 +133,10 @@ class Introspection:
     async def _line(self, sender: str) -> AsyncGenerator[None]:
         line = self._lines.setdefault(sender, _Inquiry())
         if line.length == LINE_AT_MOST:
-            raise Failed("There are too many access tokens here that nobody knows.")
+            raise Failed(
+                "Too many unknown access tokens are waiting for the issuer to check them. Try "
+                "again in a moment."
+            )
         line.length += 1
         try:
             async with line.turn:
@@ -156,7 +159,10 @@ class Introspection:
             )
         )
         if reply.status_code != 200:
-            raise Failed(f"{label} does not say whose a token is (HTTP {reply.status_code}).")
+            raise Failed(
+                f"{label} could not check the access token: its introspection endpoint answered "
+                f"HTTP {reply.status_code}."
+            )
         says = members_of(reply, self._client.provider)
         self._good.pop(key, None)  # the new answer must come last
         try:

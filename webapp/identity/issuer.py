@@ -48,7 +48,10 @@ class Issuer:
     def __init__(self, provider: Provider, *, fetch: Fetch, clock: Clock) -> None:
         """Raise ValueError for a provider without discovery."""
         if not provider.discovers or provider.issuer is None:
-            raise ValueError(f"{provider.label} is not found out from an issuer.")
+            raise ValueError(
+                f"The provider {provider.label} cannot be used for sign-in: it has no issuer with "
+                "discovery."
+            )
         self.provider = provider
         self.url = provider.issuer
         self._fetch = fetch
@@ -84,8 +87,9 @@ class Issuer:
             if known.number <= begun:
                 seconds = f"{BETWEEN_FETCHES.total_seconds():.0f} seconds"
                 raise Failed(
-                    "The key of this access token is not known yet. The keys of "
-                    f"{self.provider.label} are fetched every {seconds} at most: try again then."
+                    "The key that signed this access token is not known yet. The server fetches "
+                    f"the keys of {self.provider.label} at most once every {seconds}. Try again "
+                    "after that."
                 )
         return [key for key in known.keys if key_id in (None, key.get("kid"))]
 
@@ -113,7 +117,10 @@ class Issuer:
                 await asyncio.shield(task)
             known = self._usable()
         if known is None:
-            raise Failed(f"{self.provider.label} does not answer, so nobody can be known.")
+            raise Failed(
+                f"{self.provider.label} does not answer, so the server cannot check who the caller "
+                "is."
+            )
         return known
 
     def _usable(self) -> _Known | None:
@@ -153,10 +160,13 @@ class Issuer:
     async def _read(self) -> _Known:
         metadata = await self._read_metadata()
         if metadata.jwks is None:
-            raise Failed(f"{self.provider.label} does not publish its keys.")
+            raise Failed(
+                f"The metadata of {self.provider.label} has no jwks_uri, so the server cannot "
+                "fetch its keys."
+            )
         keys = keys_of(await self._get(metadata.jwks))
         if not keys:
-            raise Failed(f"{self.provider.label} publishes no keys.")
+            raise Failed(f"The key set of {self.provider.label} has no usable keys.")
         return _Known(metadata=metadata, keys=keys, fetched_at=self._clock(), number=self._begun)
 
     async def _read_metadata(self) -> Metadata:

@@ -149,16 +149,16 @@ class LocalPeers:
     def _relay(self, scope: Mapping[str, Any], exchange: Exchange) -> str | None:
         """Return a sentence about a sign of a relay in the request, or None."""
         if scope.get(PROXIED_KEY):
-            return "A configured proxy handed the request on."
+            return "The request came through a configured proxy."
         names = tuple(exchange.headers)
         is_short = sum(map(len, names)) <= _NAMES_KEPT_AT_MOST
         if (header := (_kept_relaying if is_short else _relaying)(names)) is not None:
-            return f"Something relayed the request: it carries the header {header}."
+            return f"The request came through a proxy or relay: it has the header {header}."
         # A minimal nginx configuration that runs as our own user uses HTTP/1.0.
         if scope.get("http_version") in {None, "0.9", "1.0"}:
-            return "The request came over HTTP/1.0, which relays speak and browsers do not."
+            return "The request uses HTTP/1.0, which relays use and browsers do not."
         if not self._address.is_on_loopback:
-            return "This server's public address is not on this machine only."
+            return "This server's public address can be reached from other machines."
         if exchange.host(scheme=self._address.scheme) not in self._hosts:
             return "The request names another host than this server's."
         return None
@@ -167,26 +167,25 @@ class LocalPeers:
         """Return a sentence that says why the connection is not our user's, or None if it is."""
         connection = _connection_of(scope)
         if connection is None:
-            return (
-                "The connection has no addresses to look at, like those of a socket file or a test "
-                "client."
-            )
+            return "The connection has no IP addresses, as with a Unix socket or a test client."
         if not _is_loopback(connection.client[0]):
             return "The request comes from another machine."
         if self._uid == _NOBODY:
-            return "This server runs as the user nobody, whose name others share."
+            return "This server runs as the user `nobody`, which other programs can also run as."
         peer = scope.get(PEER_KEY)
         if not isinstance(peer, Peer):
             return (
-                "The server that runs this application does not say who made a connection: `elicit "
-                "serve` does, and uvicorn.run(app, http=webapp.Accepted)."
+                "The ASGI server does not report which user opened the connection. Start the "
+                "application with `elicit serve` or uvicorn.run(app, http=webapp.Accepted)."
             )
         if peer.connection not in (None, connection):
-            return "Something before this application wrote another address into the request."
+            return (
+                "A proxy or middleware in front of this application changed the request's address."
+            )
         if peer.uid is None:
-            return "This machine does not tell which user made the connection."
+            return "The operating system does not report which user opened the connection."
         if peer.uid != self._uid:
-            return "Another user of this machine made the connection."
+            return "Another user of this machine opened the connection."
         return None
 
 

@@ -25,7 +25,7 @@ from webapp.elicitations.service import Elicitations
 class TypedCode(StrEnum):
     """The result of a typed code. Each value is a sentence for the chat."""
 
-    RIGHT = "These are the letters: the page goes on now."
+    RIGHT = "The code is correct. The page continues now."
     WRONG = WRONG_WORDS
     FRESH = FRESH_WORDS
     CLOSED = CLOSED_WORDS
@@ -85,7 +85,7 @@ class UserCodes:
         try:
             return await self.confirm(asked.id, typed)
         except TooManyAttempts:
-            why = "the letters were wrong too often"
+            why = "the typed code was wrong too often"
             await self._elicitations.end(asked, Status.FAILED, why=why)
             raise
 

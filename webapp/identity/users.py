@@ -44,7 +44,8 @@ def must_be_sign_in_url(url: str) -> None:
         is_web = False
     if not (is_path or is_web) or not url.isprintable():
         raise ValueError(
-            f"sign_in_url={url!r} is no address: write https://example.com/login, or /login."
+            f"sign_in_url={url!r} is not a valid address. Write, for example, "
+            "https://example.com/login or /login."
         )
 
 

@@ -395,13 +395,13 @@ def _not_now(current: Connection, *, error: Exception | None = None) -> Failed:
     if current.refused_at is not None:
         minutes = f"{REFUSED_AGAIN_AFTER // timedelta(minutes=1)} minutes"
         return Failed(
-            f"The provider refuses to renew the key to {current.label}.{why} If it goes on to "
-            f"refuse, the account has to be connected again: call this again in {minutes}, and the "
-            "person is asked to do so."
+            f"The provider refuses to renew the access token of {current.label}.{why} Call this "
+            f"again in {minutes}. If the provider still refuses then, the person is asked to "
+            "connect the account again."
         )
     return Failed(
-        f"The key to {current.label} could not be renewed just now; try again in a moment.{why} If "
-        'that goes on, the person can connect the account again under "Your accounts".'
+        f"The server could not renew the access token of {current.label}.{why} Try again in a "
+        'moment. If it fails again, the person can connect the account again under "Your accounts".'
     )
 
 

@@ -94,7 +94,10 @@ class Accounts:
         given = await self._given(begun, request, by)
         is_other = held is not None and held.id != by.account
         if given is None and (by.is_later_leg or is_other):
-            raise Failed("The account works no more; call again to connect it anew.")
+            raise Failed(
+                "The account no longer works. Call again, and the person is asked to connect it "
+                "again."
+            )
         return given
 
     async def _given(self, found: Connection, request: AccountRequest, by: AskedBy) -> Json | None:
@@ -158,14 +161,20 @@ class Accounts:
         tool, client = asked.tool, asked.calling_client
         working = await self.keys.working(found) if found.is_shared(tool, client) else found
         if working is None:
-            why = "The account works no more; call again to connect it anew."
+            why = (
+                "The account no longer works. Call again, and the person is asked to connect it "
+                "again."
+            )
             raise Failed(why, elicitation_id=taken.id)
         if not working.is_shared(tool, client):
             raise Failed(NOT_SHARED, elicitation_id=taken.id)
         # The person may have granted fewer scopes than requested, and the renewed token may have
         # even fewer.
         if self._is_enough(found, taken) and not self._is_enough(working, taken):
-            why = "The account may do less by now; call again to ask for more."
+            why = (
+                "The account now has fewer permissions than this call needs. Call again, and the "
+                "person is asked for them."
+            )
             raise Failed(why, elicitation_id=taken.id)
         noted = await self.connections.note_begun(taken, working)
         if begun_with(noted) not in (None, working.id):  # another request of the call was first
@@ -282,7 +291,7 @@ class Accounts:
         id = begun or str(_mapping(taken.content).get("account"))
         found = await self.connections.read(taken.owner, id)
         if found is None:
-            raise Failed("The account was disconnected meanwhile.", elicitation_id=taken.id)
+            raise Failed("The account was disconnected in the meantime.", elicitation_id=taken.id)
         is_named = self.terms(taken).account is not None
         if begun or is_named or not found.is_put_aside(since=taken.settled_at):
             return found
@@ -290,7 +299,7 @@ class Accounts:
         asked = taken.asked
         is_shared = instead is not None and instead.is_shared(asked.tool, asked.calling_client)
         if instead is None or not is_shared or not self._is_enough(instead, taken):
-            why = "Another account is in use now; call again to ask for it."
+            why = "The person now uses another account. Call again to ask for that account."
             raise Failed(why, elicitation_id=taken.id)
         return instead
 

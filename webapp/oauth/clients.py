@@ -94,7 +94,10 @@ class Clients:
             self._learned.discard(provider.name)
             self.clients[provider.name] = client
             return client
-        raise Failed(f"Two providers are declared by the name {provider.name!r}.")
+        raise Failed(
+            f"Two providers are declared with the name {provider.name!r}. Give each provider its "
+            "own name."
+        )
 
 
 def place_of(client: Client) -> str:

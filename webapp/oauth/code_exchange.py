@@ -91,7 +91,7 @@ class CodeExchange:
             hidden = (code, kept.verifier)
             noted = await self._note(current, error, step="exchange", hidden=hidden)
             if not isinstance(noted, Denied | Failed):
-                noted = Failed("The provider's answer could not be understood.")
+                noted = Failed("The server could not read the provider's response.")
             await self.refuse(current, noted)
             return
         await self.finish(current, grant, token=kept.token, client_auth=kept.client_auth)
@@ -109,7 +109,7 @@ class CodeExchange:
         client = self._clients.clients[terms.provider]
         await self._failures.clear(client, owner=current.owner)
         if not terms.wants(grant.person):
-            other = Failed("Another account than the one that was asked for was connected.")
+            other = Failed("The person connected another account than the requested one.")
             await self._note(current, other, step="exchange")  # without the names of people
             await self.refuse(current, Failed(why_not(terms, grant.person)))
             await self._revoke(connection)
@@ -231,8 +231,8 @@ def why_not(
     label, account = shows(person.label), shows(terms.account or "")
     # The terms have the id of the requested account, and another account has its name now.
     if terms.account is not None and person.is_called(terms.account):
-        return f"Another account is called {account} now than the one that was connected"
-    return f"{label} was connected, and {account} was asked for"
+        return f"The name {account} now belongs to another account than the one that was connected"
+    return f"{label} was connected, but {account} was requested"
 
 
 def _why(error: NotAccepted) -> str:

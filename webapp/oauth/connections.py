@@ -31,7 +31,7 @@ from webapp.oauth.clients import Clients, place_of
 from webapp.records.values import Value
 from webapp.stores import Conflict
 
-NOT_SHARED = "The account is not shared with this tool any more; call again to ask for one."
+NOT_SHARED = "The account is no longer shared with this tool. Call again to ask for an account."
 BEGUN_AT_MOST = 16  # calls that share one answer and whose accounts are remembered
 
 
@@ -71,7 +71,9 @@ class Connections:
         """
         found = await self.read(by.owner, id)
         if found is None:
-            raise Failed("The account was disconnected meanwhile; call again to connect one.")
+            raise Failed(
+                "The account was disconnected in the meantime. Call again to ask for an account."
+            )
         if not found.is_shared(by.tool, by.client):
             raise Failed(NOT_SHARED)
         return found

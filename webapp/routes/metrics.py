@@ -33,10 +33,13 @@ class MetricsPage:
         is_head = scope["method"] == "HEAD"
         if not is_head and scope["method"] != "GET":
             status, about = HTTPStatus.METHOD_NOT_ALLOWED, {"allow": "GET, HEAD"}
-            await _refuse(send, status, about, "Metrics are read with GET.")
+            await _refuse(send, status, about, "Read the metrics with GET.")
         elif not self._is_known(exchange_of(scope).headers.get(b"authorization", [])):
             status, about = HTTPStatus.UNAUTHORIZED, {"www-authenticate": "Bearer"}
-            detail = "Send the token of ELICIT_METRICS in the Authorization header."
+            detail = (
+                "Send the token that is set in ELICIT_METRICS, in the header Authorization: Bearer "
+                "TOKEN."
+            )
             await _refuse(send, status, about, detail)
         else:
             page = await self._collector.page()

@@ -126,8 +126,8 @@ def why_unknown(path: str, *, url: str) -> str | None:
     if not (rest and PLAIN_PATH.fullmatch(f"/{prefix}") and is_ours(f"/{rest}")):
         return None
     return (
-        f"A proxy passes on a path that ELICIT_URL ({url}) does not have. Set ELICIT_URL to "
-        f"{url}/{prefix}, or make the proxy remove the path."
+        f"A proxy forwards requests with the path prefix /{prefix}, which ELICIT_URL ({url}) does "
+        f"not have. Set ELICIT_URL to {url}/{prefix}, or make the proxy remove the prefix."
     )
 
 

@@ -41,8 +41,8 @@ def _url(text: str) -> str:
 def _secret(word: str) -> str:
     if not is_secret(word):
         raise ValueError(
-            f"a secret is whsec_ and {SECRET_BYTES_AT_LEAST} to {SECRET_BYTES_AT_MOST} bytes in "
-            "base64; make one with: elicit events secret"
+            f"a secret must be whsec_ and then {SECRET_BYTES_AT_LEAST} to {SECRET_BYTES_AT_MOST} "
+            "bytes in base64. Create one with: elicit events secret"
         )
     return word
 

@@ -65,13 +65,15 @@ def _claim(text: str) -> tuple[str, ...]:
     return claim or SUBJECT_CLAIM
 
 
-_scopes = each(matching(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}", "can be no scope (RFC 6749, 3.3)."))
+_scopes = each(
+    matching(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}", "is not a valid scope (RFC 6749, section 3.3).")
+)
 
 
 def _scope(text: str) -> str | None:
     found = _scopes(text)
     if len(found) > 1:
-        raise ValueError("this is one scope.")
+        raise ValueError("set only one scope.")
     return found[0] if found else None
 
 

@@ -48,7 +48,10 @@ def test_revoked_key_is_listed_as_revoked(home: Path, capsys: pytest.CaptureFixt
             ("new", "shop", "--scopes", "read", "--expires", "90d"),
             "scopes are ask, tokens, refund, approve, operate",
         ),
-        (("new", "x", "--scopes", "ask,approve", "--expires", "9d", "--owner", "a"), "make two"),
+        (
+            ("new", "x", "--scopes", "ask,approve", "--expires", "9d", "--owner", "a"),
+            "create two keys",
+        ),
         (("new", "x", "--scopes", "approve", "--expires", "9d"), "--owner USER"),
     ],
 )

@@ -169,11 +169,14 @@ async def test_address_of_another_machine_is_refused(tmp_path):
         # finding: XA19
         (
             "lacking:mcp",
-            "/lacking.py:3: lacking imports 'surely_not_installed', which is not there.",
+            "/lacking.py:3: lacking imports 'surely_not_installed', which cannot be found.",
         ),
         ("broken:mcp", "broken:mcp could not be imported: ZeroDivisionError at {home}/broken.py:3"),
         ("unread:mcp", "unread:mcp could not be imported: SyntaxError at {home}/unread.py:3"),
-        ("former:mcp", "/former.py:3: former imports 'mcp.server.fastmcp', which is not there. It"),
+        (
+            "former:mcp",
+            "/former.py:3: former imports 'mcp.server.fastmcp', which cannot be found. It",
+        ),
         ("former:mcp", " is written for mcp 1. elicit-url needs mcp 2, and mcp 2."),
         (
             "former:mcp",
@@ -304,15 +307,15 @@ async def test_authors_package_hidden_by_our_package_is_explained(tmp_path):
     author(tmp_path, imports="import webapp.models")
     end = await called("serve", "my_tools:mcp", "--port", "0", home=tmp_path)
     assert end.status == 1
-    assert "my_tools imports 'webapp.models', which is not there." in end.err
-    assert "Your webapp stands behind an installed package of the same name" in end.err
+    assert "my_tools imports 'webapp.models', which cannot be found." in end.err
+    assert "hides your webapp, which has the same name" in end.err
 
 
 async def test_authors_file_hidden_by_an_installed_package_is_explained(tmp_path):
     author(tmp_path, name="mcp.py")
     end = await called("serve", "mcp:server_of_mine", "--port", "0", home=tmp_path)
     assert end.status == 1
-    assert "Your mcp.py stands behind an installed package of the same name" in end.err
+    assert "hides your mcp.py, which has the same name" in end.err
 
 
 async def test_foreign_flows_package_before_ours_is_refused(tmp_path):

@@ -100,13 +100,13 @@ async def test_last_use_of_key_is_written_once_per_minute(service: Service, cloc
 @pytest.mark.parametrize(
     ("about", "why"),
     [
-        ({"scopes": [KeyScope.ASK, KeyScope.APPROVE], "owners": ["ann"]}, "make two"),
+        ({"scopes": [KeyScope.ASK, KeyScope.APPROVE], "owners": ["ann"]}, "create two keys"),
         ({"scopes": [KeyScope.APPROVE]}, "--owner USER"),
         ({"scopes": []}, "needs a scope"),
-        ({"scopes": [KeyScope.ASK, KeyScope.OPERATE]}, "make two"),
-        ({"scopes": [KeyScope.OPERATE], "owners": ["ann"]}, "leave --owner out"),
+        ({"scopes": [KeyScope.ASK, KeyScope.OPERATE]}, "create two keys"),
+        ({"scopes": [KeyScope.OPERATE], "owners": ["ann"]}, "remove --owner"),
         ({"scopes": [KeyScope.TOKENS]}, "--scopes ask,tokens"),
-        ({"scopes": [KeyScope.REFUND, KeyScope.TOKENS]}, "beside ask"),
+        ({"scopes": [KeyScope.REFUND, KeyScope.TOKENS]}, "also need ask"),
         ({"program": ""}, "1 to 64"),
         ({"program": "a\nb"}, "1 to 64"),
         ({"owners": [""]}, "one of your users"),

@@ -75,7 +75,8 @@ def test_rewritten_client_address_is_not_local() -> None:
     assert here.is_local({**mapped, PEER_KEY: Peer(uid=1000, connection=ends)})
     relayed = scope(client=("127.0.0.9", 50000))
     why = here.why_not({**relayed, PEER_KEY: Peer(uid=1000, connection=ends)})
-    assert why == "Something before this application wrote another address into the request."
+    changed = "A proxy or middleware in front of this application changed the request's address."
+    assert why == changed
 
 
 def test_own_user_on_loopback_is_local() -> None:
@@ -90,13 +91,13 @@ def test_connection_without_peer_record_of_server_is_not_local() -> None:
     for note in (None, 1000, {"uid": 1000}):
         why = why_not(scope(**{PEER_KEY: note}))
         assert why is not None
-        assert "`elicit serve` does" in why
+        assert "with `elicit serve`" in why
 
 
 def test_other_or_unknown_user_is_not_local() -> None:
-    assert why_not(scope(), peer=1001) == "Another user of this machine made the connection."
-    assert why_not(scope(), peer=0) == "Another user of this machine made the connection."
-    unknown = "This machine does not tell which user made the connection."
+    assert why_not(scope(), peer=1001) == "Another user of this machine opened the connection."
+    assert why_not(scope(), peer=0) == "Another user of this machine opened the connection."
+    unknown = "The operating system does not report which user opened the connection."
     assert why_not(scope(), peer=None) == unknown
     assert why_not(scope(), uid=0, peer=None) == unknown
 
@@ -140,7 +141,7 @@ def test_user_named_nobody_is_not_local() -> None:
 def test_relayed_request_is_not_local(name: str) -> None:
     # finding: S6
     seen = scope(headers=[(b"host", b"127.0.0.1:8765"), (name.encode(), b"127.0.0.1")])
-    assert "relayed" in str(why_not(seen))
+    assert "relay" in str(why_not(seen))
 
 
 def test_request_from_configured_proxy_is_not_local() -> None:
@@ -388,7 +389,7 @@ async def test_own_program_is_local_to_real_server(host: str) -> None:
         assert (await client.get(url)).json() is None
         assert (await client.get(url)).json() is None  # over the same connection
         spoof = await client.get(url, headers={"X-Forwarded-For": "127.0.0.1"})
-        assert "relayed" in spoof.json()
+        assert "relay" in spoof.json()
         rebound = await client.get(url, headers={"Host": "evil.example"})
         assert "host" in rebound.json()
 
@@ -420,7 +421,7 @@ async def test_other_user_of_machine_is_not_local_to_real_server() -> None:
     async with serving_at(telling) as url:
         assert await asked_by(url) is None
         nobody = await asked_by(url, user="nobody", extra_groups=[])
-        assert nobody == "Another user of this machine made the connection."
+        assert nobody == "Another user of this machine opened the connection."
 
 
 CONFIGURATION = """
@@ -485,7 +486,7 @@ async def test_minimal_nginx_of_other_user_is_not_local(tmp_path: Path) -> None:
     heard = await heard_through_nginx(
         tmp_path / "second", user=WEB_USER, more="proxy_http_version 1.1;"
     )
-    assert heard == "Another user of this machine made the connection."
+    assert heard == "Another user of this machine opened the connection."
 
 
 @ON_LINUX

@@ -82,7 +82,7 @@ async def test_token_without_a_subject_cannot_ask(revision):
         async with here.env.caller(revision, headers=headers) as caller:
             result = await caller.result("visit")
             assert result.is_error
-            assert "names no person" in result.content[0].text
+            assert "identifies no person" in result.content[0].text
             assert await here.env.elicitations() == []
 
 
@@ -189,7 +189,7 @@ async def test_token_with_an_empty_subject_cannot_ask(revision):
         guarded = guarded_by("mcp", {"iss": issuer.url, "sub": ""})
         who = issuer.who()
         async with caller_of(add_visit(guarded), revision, who=who, headers=TOKEN) as (_, caller):
-            assert "names no person" in await caller.text("visit")
+            assert "identifies no person" in await caller.text("visit")
 
 
 async def test_live_status_is_sent_on_change(revision):

@@ -235,7 +235,7 @@ async def test_request_for_named_account_fails_if_another_account_was_connected(
         _, state = await opened(service, asked)
         network.person = {"id": 480938, "login": "hubot"}
         await come_home(service, state)
-        with pytest.raises(Failed, match="hubot was connected, and octocat was asked for"):
+        with pytest.raises(Failed, match="hubot was connected, but octocat was requested"):
             await asked.account()
         assert not await stored(service)
 
@@ -335,7 +335,7 @@ async def test_internal_error_during_exchange_fails_question_and_is_logged(
         asked = Asking(service, "repo")
         elicitation, state = await opened(service, asked)
         await come_home(service, state)
-        with pytest.raises(Failed, match="could not be understood"):
+        with pytest.raises(Failed, match="could not read the provider's response"):
             await asked.account()
         assert await status_of(service, elicitation) is Status.FAILED
         assert "exchange.failed" in caplog.messages

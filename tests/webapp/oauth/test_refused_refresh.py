@@ -75,7 +75,7 @@ async def test_second_refusal_some_minutes_later_lapses_account(
     async with connected(hours=2) as (service, network, clock):
         answering(network, reply, api=api)
         for n in range(5):
-            assert "has to be connected again" in await called(service, n)
+            assert "is asked to connect the account again" in await called(service, n)
         assert (await the_one(service)).status == "connected"
         assert network.refreshes == 1
         clock.tick(seconds=SECOND_LOOK.total_seconds())
@@ -92,7 +92,7 @@ async def test_web_page_instead_of_token_lapses_account_after_an_hour(
     async with connected(hours=2) as (service, network, clock):
         answering(network, reply, api=api)
         for _ in range(PAGE_AGAIN_AFTER // REFUSED_AGAIN_AFTER):
-            assert "has to be connected again" in await called(service, str(clock()))
+            assert "is asked to connect the account again" in await called(service, str(clock()))
             clock.tick(seconds=REFUSED_AGAIN_AFTER.total_seconds())
         assert (await the_one(service)).status == "connected"
         await fall_due(service)
@@ -147,7 +147,7 @@ async def test_account_survives_provider_outage_of_several_days(
         renews, good = network.renews, dict(network.good)
         answering(network, reply, api=api)
         for n in range(6):
-            assert "could not be renewed" in await called(service, n)
+            assert "could not renew" in await called(service, n)
             await fall_due(service)
             clock.tick(hours=12)
         assert (await the_one(service)).status == "connected"
@@ -293,7 +293,7 @@ async def test_refusals_seen_by_two_processes_are_counted_together(tmp_path: Pat
         clock.tick(hours=2)
         answering(network, ENDED["Zoom"], api=500)
         for n, service in enumerate((one, other, one, other)):
-            assert "has to be connected again" in await called(service, n)
+            assert "is asked to connect the account again" in await called(service, n)
         assert network.refreshes == 1
         clock.tick(seconds=SECOND_LOOK.total_seconds())
         assert await called(other, "later") == "asked"

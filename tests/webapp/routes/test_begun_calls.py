@@ -139,8 +139,8 @@ async def test_account_activated_before_call_received_any_is_used_throughout() -
 @pytest.mark.parametrize(
     ("button", "why"),
     [
-        ("/unshare", "is not shared with this tool any more"),
-        ("/disconnect", "was disconnected meanwhile"),
+        ("/unshare", "is no longer shared with this tool"),
+        ("/disconnect", "was disconnected in the meantime"),
     ],
 )
 async def test_account_removed_by_person_is_removed_from_started_call(
@@ -193,7 +193,7 @@ class TestAnAccountThatNobodyWasAskedFor:
             await at.sign()
             refused = await soon(call)
             assert refused.is_error
-            assert "works no more; call again" in text_of(refused)
+            assert "no longer works. Call again" in text_of(refused)
             assert at.got[2:] == ["octocat"]
             assert text_of(await soon(at.caller.call("clean"))) == "deleted at hubot"
 
@@ -229,8 +229,8 @@ class TestAnAccountThatNobodyWasAskedFor:
     @pytest.mark.parametrize(
         ("button", "why"),
         [
-            ("/unshare", "is not shared with this tool any more"),
-            ("/disconnect", "was disconnected meanwhile"),
+            ("/unshare", "is no longer shared with this tool"),
+            ("/disconnect", "was disconnected in the meantime"),
         ],
     )
     async def test_removed_account_fails_started_call_without_replacement(

@@ -427,7 +427,7 @@ async def test_other_account_with_former_name_is_refused_on_reconnect() -> None:
         start = await press(person, here, "/reconnect")
         page = await ends(person, await approved(here, person, start, person="hubot"))
         assert page.heading == "This did not work"
-        why = "Another account is called hubot now than the one that was connected"
+        why = "The name hubot now belongs to another account than the one that was connected"
         assert why in said(page)
         kept = await the_one(here)
         assert (kept.access_token, kept.label) == (before.access_token, "hubot")
