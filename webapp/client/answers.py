@@ -42,7 +42,9 @@ async def answer_of(
     id = state["id"]
     told = state[_TOLD_AS.get(traits_of(request.kind).gives or "", "content")]
     if told is None:
-        raise Failed("What was answered has been wiped meanwhile.", elicitation_id=id)
+        raise Failed(
+            "The answer was erased before the program received it. Ask again.", elicitation_id=id
+        )
     if isinstance(request, AccountRequest):
         account = _account_of(told, reach=reach, with_token=with_token)
         return cast("T", await account)
@@ -88,9 +90,9 @@ class AccountThroughServer(Account):
         """The access token. Raises NotAllowed if the run has no `access_tokens=True`."""
         if not self._content.access_token:
             raise NotAllowed(
-                "This program was not given the key of the account: account.client() needs none. "
-                "To have it, write Elicit(..., access_tokens=True), with an API key made with "
-                "--scopes ask,tokens."
+                "This program did not receive the access token of the account. account.client() "
+                "works without the token. To receive the token, write Elicit(..., "
+                "access_tokens=True), with an API key created with --scopes ask,tokens."
             )
         return self._content.access_token
 
@@ -110,16 +112,17 @@ class ServersReach:
         self._run = run
 
     def client(self, *, base_url: str, auth: httpx.Auth) -> NoReturn:
-        raise NotSupported("url", why="An account of this run makes its own client: client().")
+        raise NotSupported("url", why="Create the client of this account with account.client().")
 
     def sync_client(self, *, base_url: str, auth: httpx.Auth) -> NoReturn:
         raise NotSupported(
-            "url", why="sync_client() is for tools in a thread: write account.client() here."
+            "url",
+            why="sync_client() works only in a tool that runs in a thread. Use account.client().",
         )
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         work.close()
-        raise NotSupported("url", why="Nothing of this run blocks: await it.")
+        raise NotSupported("url", why="This client has no blocking calls. Await the call.")
 
     async def renew(self, connection: str, refused: str) -> str | None:
         return None

@@ -97,11 +97,13 @@ class Elicit:
     ) -> None:
         if not 0 < len(run) <= NAME_CHARACTERS:
             raise InvalidQuestion(
-                f"run names the piece of work, in 1 to {NAME_CHARACTERS} characters, as in "
-                'Elicit(url, run="order 8", ...).'
+                f"run= must name the piece of work in 1 to {NAME_CHARACTERS} characters, for "
+                'example Elicit(url, run="order 8", ...).'
             )
         if (user is None) == (access_token is None):
-            raise InvalidQuestion("Say whom it asks: user=, or the user's own access_token=.")
+            raise InvalidQuestion(
+                "Pass either user= or the user's access_token=, to name the person to ask."
+            )
         self.run = run
         self._show = show or _print
         self._on_notice = on_notice
@@ -221,7 +223,9 @@ class Elicit:
         Raises InvalidQuestion if `elicitation_id` is no id.
         """
         if not _is_plain(elicitation_id):
-            raise InvalidQuestion("This is no id of a link: use link.elicitation_id.")
+            raise InvalidQuestion(
+                "elicitation_id is not the id of a link. Pass link.elicitation_id."
+            )
         try:
             await self._requests.post(f"/api/questions/{elicitation_id}/cancel", {})
         except ServerRefused as refused:
@@ -245,7 +249,9 @@ class Elicit:
         Raises NotSupported for `program` and `tool`: a program completes only its own questions.
         """
         if program is not None or tool is not None:
-            _served_only("A program completes what it asked itself: leave program= and tool= out.")
+            _served_only(
+                "A program can complete only its own questions. Leave out program= and tool=."
+            )
         if not _is_plain(elicitation_id):  # the id may come from an untrusted source
             return Completion.UNKNOWN
         path = f"/api/questions/{elicitation_id}/complete"
@@ -260,13 +266,15 @@ class Elicit:
         return Completion.LATE if told.get("is_late") else Completion.ACCEPTED
 
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
-        _served_only("A browser comes back to the server: complete it there, or by its id here.")
+        _served_only(
+            "Only the server can do this: the browser returns there. Here, pass the id of the link."
+        )
 
     def token(self, elicitation_id: str, *, timeout: timedelta) -> str:
-        _served_only("Tokens are made where tools are served: send the id of the link instead.")
+        _served_only("Only the server can create tokens. Send the id of the link instead.")
 
     def read_token(self, text: str) -> str:
-        _served_only("Tokens are read where tools are served.")
+        _served_only("Only the server can read tokens. Use the id of the link instead.")
 
     def failed(self, error: ElicitError) -> None:
         """Do nothing: the program has the error itself."""
@@ -451,7 +459,7 @@ def _is_plain(word: str) -> bool:
 def _print(link: ShownLink) -> None:
     tell(f"{link.message}\n{link.url}", links=[link.url])
     if link.needs_code:
-        tell("Its page shows letters: give Elicit a show= that asks for them and confirms them.")
+        tell("The page shows a code. Pass Elicit a show= that asks for the code and confirms it.")
 
 
 def _served_only(why: str) -> NoReturn:

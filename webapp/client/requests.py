@@ -79,8 +79,8 @@ class ServerUnreachable(ElicitError):
     def __init__(self, url: str, *, why: str) -> None:
         self.why = why
         super().__init__(
-            f"The server at {url} does not answer ({why}): see that it runs, and that this is its "
-            "address. Nothing is lost: the same run, started again, goes on where it was."
+            f"The server at {url} does not answer ({why}). Check that it runs, and that this is "
+            "its address. Nothing is lost: start the same run again, and it continues."
         )
 
 
@@ -285,8 +285,8 @@ def body_of(question: Question[Any]) -> dict[str, Any]:
             own["wait_for_completion"] = waits
         case Visit():
             raise InvalidQuestion(
-                "A function as url= runs where the tool is served: give the address as text here, "
-                "and complete the question by the id of the link that is shown."
+                "url= cannot be a function over the HTTP API. Pass the address as text, and "
+                "complete the question with the id of the link that is shown."
             )
         case AccountRequest() as asked:
             own = {"provider": asked.name, "scopes": list(asked.scopes)}
@@ -305,9 +305,9 @@ def body_of(question: Question[Any]) -> dict[str, Any]:
             is_anothers = traits_of(other.kind).is_anothers
             what = "approver=" if is_anothers else f"A question of kind {other.kind}"
             raise InvalidQuestion(
-                f"{what} works where tools are served, and not over the HTTP API. Nobody was "
-                f"asked {question.message!r}: ask another kind of question here, or ask this one "
-                "in a tool."
+                f"{what} does not work over the HTTP API, only in a tool. Nobody was asked "
+                f"{question.message!r}. Ask another kind of question here, or ask this one in a "
+                "tool."
             )
     own |= {"kind": question.request.kind, "key": question.key}
     own |= {"elicitation_id": question.elicitation_id}

@@ -41,13 +41,13 @@ def arguments_of(
     for word in words:
         name, has_value, text = word.partition("=")
         if not has_value:
-            raise WrongArguments(f"{word!r} is no argument: write NAME=VALUE.")
+            raise WrongArguments(f"{word!r} is not an argument. Write NAME=VALUE.")
         arguments[name] = _value(tool, name, text, known.get(name))
     for name in arguments:
         if name not in known and tool.input_schema.get("additionalProperties") in (None, False):
             near = get_close_matches(name, known, n=1)
             perhaps = f" Perhaps {near[0]!r} is meant." if near else ""
-            takes = f"It takes {', '.join(known)}." if known else "It takes none."
+            takes = f"Its arguments are {', '.join(known)}." if known else "It has no arguments."
             raise WrongArguments(
                 f"The tool {tool.name!r} has no argument {name!r}.{perhaps} {takes}"
             )
@@ -100,8 +100,8 @@ def _value(tool: Tool, name: str, text: str, schema: object) -> Any:
     if _TEXT in types:
         return text
     raise WrongArguments(
-        f"The argument {name!r} of the tool {tool.name!r} takes {' or '.join(types)}, "
-        f"and {text!r} is not that. Lists and objects are written in JSON."
+        f"The argument {name!r} of the tool {tool.name!r} must be {' or '.join(types)}, "
+        f"but {text!r} is not. Write lists and objects in JSON."
     )
 
 

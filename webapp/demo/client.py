@@ -165,7 +165,7 @@ class Demo:
             tell(f"The tool waits: {text}\n")
             return False if is_known else None
         if not messages and not result.is_error:
-            tell("Nobody had to be asked: what it needs is known already.")
+            tell("The tool asked no question: it has everything that it needs.")
         tell(f"The tool {'failed' if result.is_error else 'says'}: {text}\n")
         return not result.is_error and (not is_known or _is_right(tool, text, messages))
 
@@ -207,7 +207,7 @@ def demonstrate(url: str, asked: DemoCall) -> int:
     url = url.rstrip("/")
     host = urlsplit(url).hostname
     if not _is_http(url) or host is None:
-        tell(f"elicit: --url {url!r} is no address like {DEFAULT_URL}", out=sys.stderr)
+        tell(f"elicit: --url {url!r} is not an address like {DEFAULT_URL}", out=sys.stderr)
         return 2
     if is_loopback(host):
         # A system-wide proxy would look for 127.0.0.1 on another machine.
@@ -288,7 +288,7 @@ def _arguments(demo: Demo, asked: DemoCall, tools: Mapping[str, Tool]) -> dict[s
     if tool is None:
         raise Unusable(
             f"The server at {demo.url} has no tool {asked.tool!r}. "
-            f"Name one of its own with --tool: {', '.join(tools) or 'it has none'}."
+            f"Name one of its tools with --tool: {', '.join(tools) or 'it has none'}."
         )
     return arguments_of(tool, asked.words, asked.given, command=demo.command)
 
@@ -319,7 +319,7 @@ def _calls_without_arguments(demo: Demo, tools: Iterable[Tool]) -> dict[str, dic
 
 async def _pair(browser: httpx.AsyncClient, address: str, *, walks: bool) -> None:
     """Pair the browser with the server, on a machine that cannot distinguish its users."""
-    tell("This machine does not tell whose browser it is: it is paired with the server first.\n")
+    tell("The server cannot see which user opens the browser. So pair the browser first.\n")
     if walks:
         await walk(browser, address, answers={}, say=lambda step: tell(f"  {step}"))
         return
@@ -352,8 +352,8 @@ async def _find_server(browser: httpx.AsyncClient, url: str) -> str | None:
         is_ours = False
     if not is_ours:
         raise Unusable(
-            f"Something answers at {url}, but not as `elicit serve` does. "
-            f"Is that its address? Start the demo server with: {_start_of(url)}"
+            f"Another program than `elicit serve` answers at {url}. Check the address, "
+            f"or start the demo server with: {_start_of(url)}"
         )
     return told.get("sandbox")
 
@@ -364,13 +364,18 @@ def _sentence(error: BaseException, url: str) -> str | None:
         case Unusable() | WalkFailed() | WrongArguments():
             return str(error)
         case TimeoutError():
-            return f"The pages at {url} did not come to an end in time."
+            return f"The pages at {url} did not finish in time."
         case httpx.DecodingError():
-            return f"What answers at {url} packs its replies, which `elicit serve` never does."
+            return (
+                f"The responses from {url} are compressed. `elicit serve` never does so. Check "
+                "the address."
+            )
         case httpx.TransportError() | httpx2.TransportError() | ConnectionError():
-            return f"The server at {url} went away."
+            return f"The server at {url} closed the connection. Check that it runs."
         case MCPError():
-            return f"The call ended without a result: {error}. Nothing is lost: start it again."
+            return (
+                f"The call ended without a result: {error}. Nothing is lost: call the tool again."
+            )
         case _:
             return None
 

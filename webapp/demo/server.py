@@ -153,7 +153,9 @@ class DemoService:
     async def accept_terms(self, request: Request) -> Response:
         back = request.query_params.get("back", "")
         if not back.startswith(f"{self._public_url}/return?"):
-            view = BadRequest(server=NAME, problem="The address to go back to is not ours.")
+            view = BadRequest(
+                server=NAME, problem="The return address does not belong to this server."
+            )
             return self._page(view, status=HTTPStatus.BAD_REQUEST)
         return RedirectResponse(back, status_code=HTTPStatus.SEE_OTHER, headers=page_headers())
 

@@ -95,7 +95,9 @@ async def walk(
     method, address, fields = "GET", link, dict[str, str]()
     for _ in range(STEPS_AT_MOST):
         if _origin(address) not in origins:
-            raise WalkFailed(f"The link leads on to {_origin(address)}, where a person must go.")
+            raise WalkFailed(
+                f"The link leads to {_origin(address)}, where a person has to continue."
+            )
         response = await client.request(
             method, address, data=fields if method == "POST" else None, follow_redirects=False
         )
@@ -107,9 +109,8 @@ async def walk(
             method, address = "GET", urljoin(address, location)
         elif response.is_error:
             raise WalkFailed(
-                f"The pages stopped at: {page.heading or response.status_code}. A form that needs "
-                "an answer of your own cannot be walked: open its link in a browser, without "
-                "--no-browser."
+                f"The pages stopped at: {page.heading or response.status_code}. If a form needs "
+                "your own answer, open its link in a browser: run the command without --no-browser."
             )
         elif not page.forms:
             return

@@ -76,7 +76,7 @@ class Plugins:
         replacing = [f"{hook.plugin}.{hook.method}" for hook in hooks if hook.moment == "replace"]
         if len(replacing) > 1:
             raise BadPlugin(
-                f"{' and '.join(replacing)} replace the same stage: keep one of them, and write "
+                f"{' and '.join(replacing)} replace the same stage. Only one hook can do that: use "
                 "before for the others."
             )
         self._hooks: Mapping[tuple[str, str], tuple[PluginHook[Any], ...]] = {
@@ -127,7 +127,7 @@ class Plugins:
 
         def must_be_askable(_: ProposedQuestion, changed: ProposedQuestion) -> None:
             if changed.timeout > question.timeout:
-                raise HookMisused("It asks for longer than the tool does.")
+                raise HookMisused("It sets a longer timeout than the tool does.")
             _worded(question, changed).discard()
 
         async def describe(value: ProposedQuestion) -> ProposedQuestion:
@@ -322,7 +322,7 @@ class _Onward(Generic[ValueT]):
 
     def _must_be_once(self) -> None:
         if self._calls > 1:
-            raise HookMisused("It goes through the stage twice: await call_on() once.")
+            raise HookMisused("It runs the stage twice: await call_on() once.")
 
     @contextmanager
     def _stopped(self) -> Generator[None]:

@@ -71,7 +71,7 @@ class Readiness:
         except StoreUnavailable as error:
             why = error.why
         except TimeoutError:
-            why = f"it did not take a write within {PATIENCE_SECONDS:g} seconds"
+            why = f"it did not complete a write within {PATIENCE_SECONDS:g} seconds"
         now = self._now()
         if writes:
             self._checked_at = now

@@ -19,7 +19,9 @@ class Contended(StoreUnavailable):
     """A writer lost a hundred times in a row. The reason is rather an error than load."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"{TRIES_AT_MOST} writers in a row changed {what} first")
+        super().__init__(
+            f"{what} could not be written: other writers changed it {TRIES_AT_MOST} times in a row"
+        )
 
 
 class Erased(ElicitError, KeyError):
@@ -35,9 +37,9 @@ class Erased(ElicitError, KeyError):
     def __init__(self, what: str) -> None:
         self.what = what
         super().__init__(
-            "This server no longer has its record of this call: it was erased, or lost by the "
-            "store. So the call could not be finished. Call the tool again: a payment that was not "
-            "used is there for the same call."
+            "This server no longer has the record of this call: the record was erased, or the "
+            "store lost it. So the call could not be finished. Call the tool again: the same call "
+            "can still use a payment that was not used."
         )
 
     def __str__(self) -> str:

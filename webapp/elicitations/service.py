@@ -162,7 +162,7 @@ class Elicitations:
                 await pause(number)
                 continue
             return rows
-        raise Contended("what is decided afresh")
+        raise Contended("the records")
 
     async def change(
         self,
@@ -237,7 +237,7 @@ class Elicitations:
         after a write. `by` is the name for the audit log. `proof` is the proof of a refusal by
         another person, such as an approver.
         """
-        assert status is not Status.ACCEPTED, "an answer goes through complete_elicitation"
+        assert status is not Status.ACCEPTED, "pass an answer to complete_elicitation instead"
         return await self.run_to_completion(
             self._end(
                 id,

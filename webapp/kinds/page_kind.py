@@ -78,7 +78,10 @@ class PageKind:
 
     async def answer(self, taken: Elicitation) -> Json:
         if taken.content is None:
-            raise Failed("What was answered has been wiped meanwhile.", elicitation_id=taken.id)
+            raise Failed(
+                "The answer was erased before the tool received it. Ask again.",
+                elicitation_id=taken.id,
+            )
         return taken.content
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:

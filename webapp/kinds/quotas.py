@@ -36,7 +36,9 @@ from webapp.stores import Record
 BETWEEN_COUNTS = timedelta(seconds=10)
 # For each counted question, the next count is this much later: 10 s for a hundred thousand.
 LONGER_FOR_EACH = timedelta(milliseconds=0.1)
-NO_FORM = "the client has no form for it, and this server asks for it nowhere else"
+NO_FORM = (
+    "the client cannot show the form, and this server allows such questions only in the client"
+)
 _ROWS_AT_ONCE = 1000
 _SESSION_BYTES = 9
 _log = logging.getLogger(__name__)

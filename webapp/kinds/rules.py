@@ -25,10 +25,10 @@ from webapp.stores import Conflict, Record
 ANSWERED_WITHIN = 5.0  # in seconds
 NOBODY = Fault(
     path="",
-    message="The tool that asks did not check this in time, so nothing was sent. Try again. If "
+    message="The tool did not check your answer in time, so nothing was sent. Try again. If "
     "that doesn't help, ask your assistant to call the tool again.",
 )
-_BROKEN = Fault(path="", message="The tool could not check this, so nothing was sent.")
+_BROKEN = Fault(path="", message="The tool could not check your answer, so nothing was sent.")
 _KEPT = timedelta(seconds=30)
 _KNOWN_AT_MOST = 20_000
 _Typed: TypeAlias = Callable[[Json], object]

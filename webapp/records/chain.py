@@ -226,7 +226,10 @@ class _OwnersChain:
         left = _TRIES_AT_MOST
         while jobs:
             if not left:
-                raise RuntimeError(f"the audit of {self._owner[:6]} takes no entry")
+                raise RuntimeError(
+                    f"the entry could not be added to the audit of {self._owner[:6]}: "
+                    f"other writers changed it {_TRIES_AT_MOST} times in a row"
+                )
             left -= 1
             if not self._is_known:
                 await self._find_head()
@@ -340,7 +343,7 @@ class _OwnersChain:
             size += len(stored.sealed)
             if record is None:
                 record = _fresh(owner, before)
-        assert record is not None, "there is an entry at least"
+        assert record is not None, "a write has at least one entry"
         block = Block(before=before, entries=tuple(told), end=link.hash)
         blocks.append(_put(record, block, status=HEAD))
         return blocks, block, link

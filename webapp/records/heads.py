@@ -206,8 +206,8 @@ class Heads:
         if later.number == earlier.number + 1:
             if later.former == hashlib.sha256(_encode(earlier)).digest():
                 return ()
-            numbers = f"Head {earlier.number} of the store is not the one that head {later.number}"
-            return [f"{numbers} follows."]
+            is_changed = f"Head {earlier.number} of the store is not the original"
+            return [f"{is_changed}: head {later.number} follows a different head."]
         if self._has_expired(earlier):
             return ()
         return [f"Heads between {earlier.number} and {later.number} of the store are missing."]
@@ -230,7 +230,7 @@ class Heads:
         _must_have_its_list(document)
         if same == [signed] or (not same and self._has_expired(signed)):
             return ()
-        is_there = "is another one in" if same else "is missing from"
+        is_there = "differs from the one in" if same else "is missing from"
         return [f"Head {signed.number} of {signed.at.isoformat()} {is_there} the store."]
 
     async def in_folders(self) -> list[tuple[Path, list[HeadDocument | BadHead]]]:
@@ -323,26 +323,26 @@ def read_document(text: bytes) -> HeadDocument:
         found = msgspec.json.decode(text, type=HeadDocument)
         if msgspec.json.decode(text) == msgspec.json.decode(written_document(found)):
             return found
-    raise BadHead("That file is no head of an audit: name one that elicit audit head printed.")
+    raise BadHead(
+        "The file is not a head of an audit. Name a file with the output of elicit audit head."
+    )
 
 
 def _must_be_signed(signed: SignedHead, keys: Sequence[bytes]) -> None:
     """Verify the signature of a head with one of these keys. Raises BadHead."""
     if signed.key not in keys:
-        raise BadHead(
-            "That head is signed by another key: name the key that it was signed by with --key."
-        )
+        raise BadHead("The head was signed with another key. Name that key with --key.")
     try:
         Ed25519PublicKey.from_public_bytes(signed.key).verify(
             signed.signature, _encode(replace(signed, signature=b""))
         )
     except (InvalidSignature, ValueError):
-        raise BadHead("That head is not as it was signed: take another copy of it.") from None
+        raise BadHead("The head was changed after it was signed. Use another copy of it.") from None
 
 
 def _must_have_its_list(document: HeadDocument) -> None:
     if _digest(document.chains) != document.elicit_audit_head.digest:
-        raise BadHead("The list of that head is not the signed one: take another copy of it.")
+        raise BadHead("The list of the head was changed after it was signed. Use another copy.")
 
 
 def _encode(what: object) -> bytes:

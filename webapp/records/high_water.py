@@ -157,7 +157,7 @@ class HighWater:
                 survived, why = common or known.made[0].at, _missing(known)
             elif self._has_reconnected and (lost := await self._lost()):
                 survived = min(lost) if known is None else min(*lost, known.at)
-                why = f"{len(lost)} of the records written or read last are missing or older"
+                why = f"{len(lost)} of the most recently used records are missing or older"
             else:
                 self._known, self._has_reconnected = found, False
                 return False

@@ -64,7 +64,7 @@ async def verify(
     faults += () if walk is None else walk.over()
     for owner, said in heads.items():
         most = max(each.count for each in said)
-        says = f"the whole chain is missing, which had {_counted(most)}"
+        says = f"the whole chain of {_counted(most)} is missing"
         faults.append(ChainFault(owner=owner, says=says))
     return VerifiedChains(owners=count, entries=entries, faults=tuple(faults))
 
@@ -99,12 +99,12 @@ class _Walk:
             return 0
         link = self._begun(self._link, block.before, is_first=is_first)
         if record.id != id_of(self.owner, block.before):
-            self._find(f"the block after entry {block.before.count} stands elsewhere")
+            self._find(f"the block after entry {block.before.count} is in the wrong place")
         for stored in block.entries:
             link = self._linking.after(link, stored)
             self._compare(link)
         if link.hash != block.end:
-            self._find(f"what is stored up to entry {link.count} is not what was written")
+            self._find(f"an entry up to entry {link.count} was changed")
             link = replace(link, hash=block.end)
         self._link = link
         return len(block.entries)
@@ -118,19 +118,19 @@ class _Walk:
 
     def _begun(self, link: ChainLink | None, before: ChainLink, *, is_first: bool) -> ChainLink:
         if is_first and before.count and before.until > self._seconds:
-            self._find(f"its first {_missing(before.count)}, before their time")
+            self._find(f"its first {_missing(before.count)} and had not expired")
         elif link is not None and link != before:
             missing = before.count - link.count
             self._find(
                 f"{_missing(missing)} after entry {link.count}"
                 if missing > 0
-                else f"what is stored up to entry {before.count} is not what was written"
+                else f"an entry up to entry {before.count} was changed"
             )
         return before
 
     def _compare(self, link: ChainLink) -> None:
         if self._hashes.get(link.count, {link.hash}) != {link.hash}:
-            self._find(f"entry {link.count} or one before it is not what the head says")
+            self._find(f"entry {link.count} or an earlier one differs from the head")
 
     def _end(self, link: ChainLink | None) -> None:
         if link is not None and self._most > link.count:

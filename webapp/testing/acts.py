@@ -72,15 +72,15 @@ async def answer(errand: Errand, content: Mapping[str, Json]) -> ElicitResult:
         return ElicitResult(action="accept", content=cast("Any", dict(content)))
     kind = errand.service.kinds.on_page(errand.asked.kind)
     if kind is None:
-        raise AssertionError(f"A question of the kind {errand.asked.kind} has no form to fill in.")
+        raise AssertionError(f"A question of kind {errand.asked.kind} has no form to fill in.")
     schema = kind.schema(errand.asked)
     if others := content.keys() - {field.name for field in schema.fields}:
-        raise AssertionError(f"The form does not ask for {', '.join(sorted(others))}.")
+        raise AssertionError(f"The form has no field {', '.join(sorted(others))}.")
     fields = strings_of(schema, content)
     form = _form(await errand.open(), lambda one: not one.action.endswith("/decline"))
     reply = await errand.press(form, **fields)
     if not reply.has_redirect_location:
-        raise AssertionError(f"The form was not taken: {_text(reply)}")
+        raise AssertionError(f"The page did not accept the form: {_text(reply)}")
     await errand.follow(reply)
     return ACCEPT
 
@@ -145,19 +145,19 @@ def _is_beside(form: WalkedForm) -> bool:
 def _form(page: Page, fits: Callable[[WalkedForm], bool]) -> WalkedForm:
     form = next((one for one in page.forms if fits(one)), None)
     if form is None:
-        raise AssertionError(f"The page has no such button. It says: {page.heading}")
+        raise AssertionError(f"The page {page.heading!r} has no form for the planned action.")
     return form
 
 
 def _read(reply: httpx.Response) -> Page:
     if reply.is_error:
-        raise AssertionError(f"The page says: {_text(reply)}")
+        raise AssertionError(f"The page answered with an error: {_text(reply)}")
     return Page(reply.text)
 
 
 def _location(reply: httpx.Response) -> str:
     if not reply.has_redirect_location:
-        raise AssertionError(f"Continue led nowhere: {_text(reply)}")
+        raise AssertionError(f"The Continue button did not redirect: {_text(reply)}")
     return urljoin(str(reply.url), reply.headers["location"])
 
 

@@ -194,8 +194,8 @@ def _must_be_asyncio() -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         raise RuntimeError(
-            "elicit_person runs under asyncio: mark the test so, as by "
-            "@pytest.mark.anyio with the fixture anyio_backend = 'asyncio'."
+            "elicit_person needs a running asyncio event loop. Mark the test, for example with "
+            "@pytest.mark.anyio and the fixture anyio_backend = 'asyncio'."
         ) from None
 
 

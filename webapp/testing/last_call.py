@@ -30,8 +30,8 @@ class LastCall(logging.Handler):
 
     def __str__(self) -> str:
         if self._heard is None:
-            return "No call of a tool has ended."
-        lines = [f"The last call heard: {self._heard[:_LETTERS_AT_MOST]}"]
+            return "No tool call has ended."
+        lines = [f"The last call returned: {self._heard[:_LETTERS_AT_MOST]}"]
         if self._raised is not None:
             says, at = str(self._raised), raised_at(self._raised)
             is_heard = not says or says in self._heard

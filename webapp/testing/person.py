@@ -181,7 +181,7 @@ class AskedPerson:
 
     def never_comes(self) -> None:
         """Open nothing until the question expires."""
-        self._will("never come", self._let_it_expire)
+        self._will("leave the question unanswered", self._let_it_expire)
 
     def does(self, what: Callable[[str, httpx.AsyncClient], Awaitable[object]]) -> None:
         """Run a custom action: `what` receives the link and the person's browser."""
@@ -190,7 +190,7 @@ class AskedPerson:
             await what(errand.link, errand.browser)
             return ACCEPT
 
-        self._will("do as the test says", do)
+        self._will("run the function of the test", do)
 
     # Calls.
 

@@ -99,11 +99,12 @@ class UnexpectedQuestion(AssertionError):
     def __init__(self, told: Told, *, planned: str | None) -> None:
         self.told = told
         hint = _HINTS.get(traits_of(told.kind).page, "accepts()")
-        instead = f" The person of the test was to: {planned}." if planned else ""
+        instead = f" The next action that the test planned is: {planned}." if planned else ""
         super().__init__(
-            f"The tool {told.tool} asked for a {told.kind} and nobody is there to answer: "
-            f"{told.message!r}.{instead} Say what the person of elicit_person does before the call:"
-            f" person.{hint}, or person.declines(), or person.never_comes()."
+            f"The tool {told.tool} asked a question of kind {told.kind}, and the test planned no "
+            f"answer to it: {told.message!r}.{instead} Plan the answer before the call, "
+            f"on the person of elicit_person: person.{hint}, person.declines() or "
+            "person.never_comes()."
         )
 
 
@@ -112,9 +113,9 @@ class UnexpectedForm(AssertionError):
 
     def __init__(self, message: str) -> None:
         super().__init__(
-            f"The tool shows a form of its own: {message!r}. The person of elicit_person answers "
-            "what is asked by elicit: write elicit.form(...) in the tool, or answer this form in a "
-            "client of the test's own."
+            f"The tool used the form of its MCP library (ctx.elicit): {message!r}. elicit_person "
+            "answers only questions that elicit asks. Use elicit.form(...) in the tool, or answer "
+            "this form in the test's own client."
         )
 
 
@@ -124,9 +125,10 @@ class NeverAsked(AssertionError):
     def __init__(self, planned: Sequence[str], *, last_call: str) -> None:
         self.planned = tuple(planned)
         super().__init__(
-            f"Nobody asked the person of elicit_person, who was to: {', '.join(planned)}. Take it "
-            "out of the test, or see why the tool did not ask (what is connected, bought for good "
-            f"or kept already is not asked again).\n{last_call}"
+            f"No tool asked for these planned actions of elicit_person: {', '.join(planned)}. "
+            "Remove them from the test, or check why the tool did not ask. A tool does not ask "
+            "again for a connected account, a permanent purchase or a saved secret.\n"
+            f"{last_call}"
         )
 
 
@@ -136,10 +138,11 @@ class StillOpen(AssertionError):
     def __init__(self, told: Told, *, last_call: str) -> None:
         self.told = told
         super().__init__(
-            f"The tool {told.tool} asked {told.message!r}, and nobody acts on it. Let the client "
-            "of the test ask the person (elicitation_callback=person.elicitation_callback; of "
-            "FastMCP elicitation_handler=person.elicitation_handler), or follow the link that it "
-            f"was given: await person.follows(link).\n{last_call}"
+            f"The tool {told.tool} asked {told.message!r}, and the test's client did not pass the "
+            "question to the person. Create the client with "
+            "elicitation_callback=person.elicitation_callback (FastMCP: "
+            "elicitation_handler=person.elicitation_handler), or open the link that the client "
+            f"received: await person.follows(link).\n{last_call}"
         )
 
 
@@ -148,7 +151,8 @@ class OutsideReached(AssertionError):
 
     def __init__(self, method: str, url: str) -> None:
         super().__init__(
-            f"{method} {url} leaves the test: only the application and the sandbox stand in it. "
-            "Answer it with elicit_person(server, outside=httpx.MockTransport(...)), or let it "
-            "through with outside=httpx.AsyncHTTPTransport(), which pytest-httpx answers."
+            f"{method} {url} is a request to an address outside the test: elicit_person serves "
+            "only the application and the sandbox. To answer the request, write "
+            "elicit_person(server, outside=httpx.MockTransport(...)). To send it, write "
+            "outside=httpx.AsyncHTTPTransport(); pytest-httpx can answer that transport."
         )

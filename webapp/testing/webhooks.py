@@ -67,7 +67,7 @@ class ProviderWebhooks:
         deliveries, event = self._latest()
         body, id = event.body, event.id + _OTHER
         if session.encode() not in body:
-            raise AssertionError(f"The latest webhook is not about {session}.")
+            raise AssertionError(f"The latest webhook is about a session other than {session}.")
         for own, others in ((session, session + _OTHER), (event.id, id)):
             body = body.replace(own.encode(), others.encode())
         foreign = SandboxEvent(id=id, type=event.type, url=event.url, body=body)
@@ -77,7 +77,7 @@ class ProviderWebhooks:
         for one in self._deliveries:
             if one.latest is not None:
                 return one, one.latest
-        raise AssertionError("The provider has told nothing yet: let the person pay first.")
+        raise AssertionError("The provider has sent no webhook yet: let the person pay first.")
 
     async def _status(self, request: httpx.Request) -> int:
         return (await self._send(request)).status_code

@@ -55,7 +55,7 @@ def test_help_option_of_every_command_prints_usage(arguments, capsys):
 def test_invalid_demo_url_is_refused(capsys):
     assert urlsplit("nonsense").hostname is None
     assert cli.main(["demo", "--url", "nonsense"]) == 2
-    assert "is no address like http://127.0.0.1:8765" in capsys.readouterr().err
+    assert "is not an address like http://127.0.0.1:8765" in capsys.readouterr().err
 
 
 async def test_demo_server_starts_and_stops_its_sandbox(tmp_path):

@@ -219,7 +219,7 @@ async def test_server_of_another_kind_is_reported(tmp_path):
     async with serving_app(teapot) as url:
         end = await called("demo", "--url", url, home=tmp_path)
     assert end.status == 1
-    assert "not as `elicit serve` does" in end.err
+    assert "Another program than `elicit serve` answers" in end.err
 
 
 async def test_unknown_tool_error_lists_available_tools(tmp_path):
@@ -228,7 +228,7 @@ async def test_unknown_tool_error_lists_available_tools(tmp_path):
     assert end.status == 1
     assert end.err == (
         f"elicit: The server at {server.url} has no tool 'fly'. "
-        "Name one of its own with --tool: list_my_repositories, buy_report, use_key, "
+        "Name one of its tools with --tool: list_my_repositories, buy_report, use_key, "
         "sign_guest_book, visit_terms, draw_ticket.\n"
     )
 
@@ -252,7 +252,7 @@ async def test_walk_refuses_redirect_to_another_site():
         await send({"type": "http.response.body", "body": b""})
 
     async with serving_app(lure) as url, httpx.AsyncClient() as browser:
-        with pytest.raises(WalkFailed, match=r"leads on to https://example\.com"):
+        with pytest.raises(WalkFailed, match=r"leads to https://example\.com"):
             await walk(browser, f"{url}/e/token", answers={}, say=lambda _: None)
 
 

@@ -68,7 +68,7 @@ def test_value_of_wrong_type_is_refused_with_accepted_type(word):
     with pytest.raises(WrongArguments) as refused:
         of(word, given=NEEDED)
     kind = SCHEMA["properties"][name]["type"]
-    assert f"The argument {name!r} of the tool 'merge' takes {kind}, and {text!r}" in str(
+    assert f"The argument {name!r} of the tool 'merge' must be {kind}, but {text!r}" in str(
         refused.value
     )
 
@@ -91,7 +91,7 @@ def test_unknown_argument_error_suggests_nearest_and_lists_all():
         of("numbr=3", given=NEEDED)
     assert str(refused.value) == (
         "The tool 'merge' has no argument 'numbr'. Perhaps 'number' is meant. "
-        "It takes repo, number, ratio, force, note, labels, color, any."
+        "Its arguments are repo, number, ratio, force, note, labels, color, any."
     )
 
 
@@ -101,7 +101,7 @@ def test_tool_with_open_schema_accepts_any_argument_name():
 
 
 def test_word_without_equals_sign_is_refused():
-    with pytest.raises(WrongArguments, match="'merge' is no argument: write NAME=VALUE"):
+    with pytest.raises(WrongArguments, match=r"'merge' is not an argument\. Write NAME=VALUE"):
         of("merge")
 
 

@@ -321,7 +321,7 @@ async def test_server_only_features_raise_with_alternative(shop: Programs) -> No
         assert (elicit.can("url"), elicit.can("form")) == (True, False)
         with pytest.raises(NotSupported, match="id of the link"):
             elicit.token("order-8")
-        with pytest.raises(NotSupported, match="where tools are served"):
+        with pytest.raises(NotSupported, match="Only the server can read tokens"):
             elicit.read_token("text")
         with pytest.raises(InvalidQuestion, match="Await the questions"):
             elicit.gate(lambda: None)
@@ -361,9 +361,9 @@ async def test_confirm_returns_false_if_user_cannot_be_asked(here: AskingEnv) ->
 @pytest.mark.parametrize(
     ("about", "words"),
     [
-        ({"run": ""}, "run names"),
-        ({"user": None}, "whom it asks"),
-        ({"access_token": "token"}, "whom it asks"),
+        ({"run": ""}, "run= must name"),
+        ({"user": None}, "to name the person to ask"),
+        ({"access_token": "token"}, "to name the person to ask"),
         ({"url": "http://elicit.example"}, "https"),
     ],
 )
@@ -465,7 +465,7 @@ async def test_unsupported_question_raises_and_is_no_decline(shop: Programs, way
     # finding: XQ2
     async with shop.elicit():
         question = elicit.confirm("Refund it?", approver="finance")
-        with pytest.raises(InvalidQuestion, match="approver= works where tools are served"):
+        with pytest.raises(InvalidQuestion, match="approver= does not work over the HTTP API"):
             await (question if way == "await" else getattr(question, way)())
 
 

@@ -114,7 +114,7 @@ async def test_record_lost_after_last_mark_is_noticed_on_reconnection(store, clo
     assert await high_water.look()
     back = await noted(high_water)
     assert back.survived == NOON
-    assert "1 of the records" in back.why
+    assert "1 of the most recently used records" in back.why
 
 
 # finding: XB4

@@ -137,11 +137,11 @@ async def test_chains_of_thousand_questions_are_valid(here: Service) -> None:
 @pytest.mark.parametrize(
     ("harm", "says"),
     [
-        (flip_a_bit, "is not what was written"),
+        (flip_a_bit, "was changed"),
         (remove_a_row, "16 entries are missing after entry 48"),
         (remove_the_first_row, "its first 16 entries are missing"),
-        (swap_two_rows, "stands elsewhere"),
-        (swap_two_entries, "is not what was written"),
+        (swap_two_rows, "is in the wrong place"),
+        (swap_two_entries, "was changed"),
         (take_the_last_row_away, "its newest block is missing"),
     ],
 )
@@ -158,7 +158,7 @@ async def test_chain_reveals_manipulation(
     [
         (take_the_last_row_away_and_hide_it, "its last 10 entries are missing"),
         (take_the_last_hundred_away_and_hide_it, "its last 106 entries are missing"),
-        (take_a_whole_owner_away, "the whole chain is missing, which had 250 entries"),
+        (take_a_whole_owner_away, "the whole chain of 250 entries is missing"),
     ],
 )
 async def test_head_reveals_manipulation_hidden_from_chain(
@@ -223,9 +223,12 @@ async def remove_every_chain_and_head(service: Service) -> None:
         (remove_every_chain_and_head, "The store has no head"),
         (remove_newest_head, "The newest head of the store is missing"),
         (remove_middle_head, "Heads between 1 and 3 of the store are missing"),
-        (change_an_older_head, "Head 2 of the store is not the one that head 3 follows"),
+        (
+            change_an_older_head,
+            "Head 2 of the store is not the original: head 3 follows a different head",
+        ),
         (take_the_last_hundred_away_and_hide_it, "its last 106 entries are missing"),
-        (take_a_whole_owner_away, "the whole chain is missing, which had 250 entries"),
+        (take_a_whole_owner_away, "the whole chain of 250 entries is missing"),
     ],
 )
 async def test_missing_or_changed_heads_of_store_are_named(
@@ -296,11 +299,11 @@ async def test_configured_folder_reveals_heads_removed_and_recreated(
         with pytest.raises(CommandRefused) as refused:
             await verify_chains(service)
     told = "\n".join(refused.value.sentences)
-    assert "is another one in the store" in told
-    assert "entry 1 or one before it is not what the head says" in told
+    assert "differs from the one in the store" in told
+    assert "entry 1 or an earlier one differs from the head" in told
     (tmp_path / "head-0.json").write_text("{}")
     async with process(store.sibling(), clock, policies=policies) as service:
-        with pytest.raises(CommandRefused, match=r"head-0\.json: That file is no head"):
+        with pytest.raises(CommandRefused, match=r"head-0\.json: The file is not a head"):
             await verify_chains(service)
 
 
@@ -380,7 +383,7 @@ async def test_daily_head_is_exported_once_and_reveals_restored_backup(
             await verify_chains(service, against=last)
         for number in range(3):  # until the chain is longer than before
             await asked(service, join=f"after {number}")
-        with pytest.raises(CommandRefused, match="entry 2 or one before it is not what the head"):
+        with pytest.raises(CommandRefused, match="entry 2 or an earlier one differs from the head"):
             await verify_chains(service, against=last)
 
 

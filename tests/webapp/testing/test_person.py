@@ -157,19 +157,19 @@ async def test_dismissed_form_cancels_question(shop, revision):
 @pytest.mark.parametrize("declares", DECLARES)
 async def test_unanswered_question_fails_test_immediately(shop, revision, declares):
     options: dict[str, Any] = {"revision": revision, "declares": DECLARES[declares]}
-    words = r"elicit_person .*person\.pays\(\)"
+    words = r"elicit_person: person\.pays\(\)"
     with pytest.raises(UnexpectedQuestion, match=words) as raised:
         await a_test(shop, tool="buy_tea", arguments={"cups": 1}, **options)
     assert raised.value.told.price == TEA
 
 
 async def test_unexpected_kind_of_question_names_both(shop):
-    with pytest.raises(UnexpectedQuestion, match=r"asked for a oauth .* was to: pay"):
+    with pytest.raises(UnexpectedQuestion, match=r"question of kind oauth.* planned is: pay\."):
         await a_test(shop, AskedPerson.pays, tool="list_repositories")
 
 
 async def test_expected_but_unasked_question_fails_test(shop):
-    with pytest.raises(NeverAsked, match="was to: pay, connect an account"):
+    with pytest.raises(NeverAsked, match=r"elicit_person: pay, connect an account\."):
         await a_test(shop, AskedPerson.pays, AskedPerson.connects)
 
 
@@ -191,9 +191,9 @@ async def forgets() -> str:
     ("tool", "heard"),
     [
         ("adds", r"(?=.*unsupported operand).*\nThe tool raised TypeError at {file}:3"),
-        ("pays_by", r"heard: .*Perhaps 'stripe' .*\nThe tool raised NotConfigured at {file}:7$"),
-        ("forgets", "The last call heard: .*await"),
-        ("buy_tea", r"The last call heard: .*cups"),
+        ("pays_by", r"returned: .*Perhaps 'stripe' .*\nThe tool raised NotConfigured at {file}:7$"),
+        ("forgets", "The last call returned: .*await"),
+        ("buy_tea", r"The last call returned: .*cups"),
     ],
 )
 async def test_unasked_question_error_contains_last_tool_result(
@@ -211,7 +211,7 @@ async def test_unasked_question_error_contains_last_tool_result(
 
 async def test_unasked_question_error_says_if_no_tool_was_called(shop):
     # finding: XA6
-    with pytest.raises(NeverAsked, match=r"No call of a tool has ended\.$"):
+    with pytest.raises(NeverAsked, match=r"No tool call has ended\.$"):
         await a_test(shop, AskedPerson.pays)
 
 
@@ -223,7 +223,7 @@ async def test_unasked_question_error_contains_result_of_custom_client(shop, lib
             with suppress(fastmcp.exceptions.ToolError):
                 await client.call_tool("buy_tea", {"cups": "many"})
 
-    with pytest.raises(NeverAsked, match=r"(?s)last call heard: .*cups"):
+    with pytest.raises(NeverAsked, match=r"(?s)last call returned: .*cups"):
         await by_such_a_client()
 
 
@@ -239,7 +239,7 @@ async def test_filling_unknown_field_fails_with_field_name(shop):
     def fill(person: AskedPerson) -> None:
         person.fills(nickname="Ada")
 
-    with pytest.raises(AssertionError, match="does not ask for nickname"):
+    with pytest.raises(AssertionError, match="has no field nickname"):
         await a_test(shop, fill, tool="sign_up", declares=["url"])
 
 
@@ -290,7 +290,7 @@ async def test_unanswered_question_of_custom_client_is_reported_to_client_and_te
             client = mcp.Client(_plain(shop), elicitation_callback=person.elicitation_callback)
             async with client:
                 result = await client.call_tool("buy_tea", {"cups": 3})
-            assert "nobody is there to answer" in text_of(result)
+            assert "the test planned no answer" in text_of(result)
 
     with pytest.raises(UnexpectedQuestion):
         await by_a_client_of_its_own()
@@ -353,7 +353,7 @@ async def test_client_which_shows_no_links_does_not_hang(shop, library, revision
                 await client.call_tool("buy_tea", {"cups": 1})
 
     # finding: XA6
-    words = r"(?s)elicitation_callback=person.*\nThe last call heard: python-httpx"
+    words = r"(?s)elicitation_callback=person.*\nThe last call returned: python-httpx"
     with pytest.raises(StillOpen, match=words):
         await by_such_a_client()
 
@@ -365,7 +365,7 @@ async def test_form_of_mcp_library_is_distinguished_from_elicit_form():
     async def ask(ctx: Context[Any, Any]) -> str:
         return str((await ctx.elicit("Whose form?", Plain)).action)
 
-    with pytest.raises(UnexpectedForm, match=r"write elicit\.form"):
+    with pytest.raises(UnexpectedForm, match=r"Use elicit\.form"):
         await a_test(server, tool="ask", revision="2025-11-25")
 
 
@@ -391,7 +391,7 @@ async def test_external_pages_can_be_included_in_test():
 
 def test_person_outside_asyncio_is_refused(library):
     opening = elicit_person(new_server(library)).__aenter__()
-    with pytest.raises(RuntimeError, match="runs under asyncio"):
+    with pytest.raises(RuntimeError, match="needs a running asyncio event loop"):
         opening.send(None)
 
 

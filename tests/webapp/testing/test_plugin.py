@@ -51,7 +51,7 @@ def test_failure_names_unanswered_question(tmp_path):
     done = ran(tmp_path, FIRST.replace("        person.pays()\n", ""), "auto")
     assert done.returncode == 1
     assert "1 failed" in done.stdout
-    assert "asked for a payment and nobody is there to answer" in done.stdout
+    assert "question of kind payment, and the test planned no answer" in done.stdout
     assert "person.pays()" in done.stdout
 
 
