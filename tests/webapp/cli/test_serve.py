@@ -108,7 +108,7 @@ async def test_unknown_store_scheme_is_refused_without_its_password(tmp_path):
         "serve", "--port", "0", home=tmp_path, extra={"ELICIT_STORE": "mysql://u:p@db/x"}
     )
     assert end.status == 2
-    assert end.err.startswith("elicit: ELICIT_STORE: no store is reached by 'mysql'")
+    assert end.err.startswith("elicit: ELICIT_STORE: there is no store type 'mysql'")
     assert "u:p" not in end.err
 
 
