@@ -139,8 +139,8 @@ async def test_port_in_use_is_named_in_the_error(tmp_path):
         end = await called("serve", "--port", str(port), home=tmp_path)
     assert end.status == 1
     assert end.err == (
-        f"elicit: Port {port} of 127.0.0.1 is taken by another program; "
-        "stop that one, or choose another with --port.\n"
+        f"elicit: Port {port} of 127.0.0.1 is already used by another program; "
+        "Stop that program, or choose another port with --port.\n"
     )
 
 
@@ -271,8 +271,8 @@ async def test_port_used_by_another_elicit_server_names_the_server(tmp_path):
         end = await called("serve", "--port", str(port), home=tmp_path)
     assert end.status == 1
     assert end.err == (
-        f'elicit: Port {port} of 127.0.0.1 is taken by elicit, which serves "author\'s tools"; '
-        "stop that one, or choose another with --port.\n"
+        f"elicit: Port {port} of 127.0.0.1 is already used by elicit, which serves "
+        '"author\'s tools". Stop that program, or choose another port with --port.\n'
     )
 
 
