@@ -409,7 +409,7 @@ async def test_too_large_endless_or_compressed_provider_response_is_refused(
     httpx_mock.add_response(content=b"x" * (ANSWER_BYTES_AT_MOST + 1))
     httpx_mock.add_response(stream=IteratorStream(repeat(b"x" * 65536)))
     httpx_mock.add_response(headers={"content-encoding": "gzip"}, stream=IteratorStream([b"x"]))
-    for words in ("too large", "too large", "packed"):
+    for words in ("too large", "too large", "compressed"):
         refused = await called(here, shop, account)
         assert (refused.status_code, refused.json()["code"]) == (502, "PROVIDER_FAILED")
         assert words in refused.json()["detail"]

@@ -232,7 +232,7 @@ def test_socket_folder_must_be_private_to_this_user(tmp_path):
         folder.mkdir(mode=0o700)
         make_private(folder)
         spoil(folder)
-        with pytest.raises(PermissionError, match="not this user's alone"):
+        with pytest.raises(PermissionError, match="is open to other users"):
             make_private(folder)
     aside = tmp_path / "aside"
     aside.symlink_to(tmp_path / "open")

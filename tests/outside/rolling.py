@@ -35,7 +35,7 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
 
             async def restart() -> None:
                 server.process.send_signal(signal.SIGHUP)
-                await said_until("all workers are new", server.process)
+                await said_until("all workers have been replaced", server.process)
 
             sandbox = (await browser.get(f"{server.url}/health")).json()["sandbox"]
             served = Served(url=server.url, sandbox=sandbox, browser=browser)

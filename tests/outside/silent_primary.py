@@ -25,5 +25,5 @@ async def reproduce(times: int) -> AsyncIterator[tuple[str, bool]]:
                         ordered = len(await instances.order("cake")) == 2
                         yield f"{how}: and calls come to their end", ordered
                         says = [each["says"] for each in await instances.doctor()]
-                        used = f"{pair.cables[1].host}: it takes writes, on timeline 2"
+                        used = f"{pair.cables[1].host}: it accepts writes, on timeline 2"
                         yield f"{how}: the doctor reaches it too", used in says

@@ -24,7 +24,7 @@ def test_announcement_warns_about_memory_store(
     # finding: A4
     environment = {"HOME": str(tmp_path), **({"ELICIT_STORE": store} if store else {})}
     said = "".join(announcement(read_settings(environment), "shop"))
-    assert ("is lost when this ends" in said) == is_told
+    assert ("its data is lost when the server stops" in said) == is_told
 
 
 def test_announcement_of_public_server_warns_if_no_person_can_be_identified(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _NOT_PUBLIC = (
-    "The other side's address is not one of the public internet; whoever runs this server can name "
-    "it in ELICIT_TRUSTED_HOSTS."
+    "The other server's address is not on the public internet. The operator of this server can "
+    "allow it in ELICIT_TRUSTED_HOSTS."
 )
 _log = logging.getLogger(__name__)
 SECONDS_A_REQUEST = 10.0
@@ -188,7 +188,7 @@ class Outbound:
             result: T = stop.value
             return result
         except httpx.HTTPError as error:
-            raise Failed(f"{type(error).__name__} while talking to the other side.") from error
+            raise Failed(f"{type(error).__name__} while talking to the other server.") from error
         finally:
             talk.close()
 
@@ -211,7 +211,7 @@ class Outbound:
         httpx.HTTPError.
         """
         if self._client is None:
-            raise Failed("Nobody outside can be reached from here.")
+            raise Failed("This server makes no outbound requests.")
         if provider == OTHER and not is_authors:
             provider = self._name_at(request.url)
         asking, reply = _Asking(request, provider=provider, operation=operation), None
@@ -249,10 +249,10 @@ class Outbound:
                 finally:
                     await reply.aclose()
         except TimeoutError as error:
-            raise httpx.ReadTimeout("the whole of it took too long", request=request) from error
+            raise httpx.ReadTimeout("the whole exchange took too long", request=request) from error
         # httpx parses a redirect's address even if it does not follow the redirect
         except httpx.InvalidURL as error:
-            message = "the reply leads to what is no address"
+            message = "the reply redirects to an invalid address"
             raise httpx.RemoteProtocolError(message, request=request) from error
         # Keep the headers as bytes: some are not ASCII.
         headers = [pair for pair in reply.headers.raw if pair[0].lower() not in _OF_THE_TRANSFER]
@@ -273,12 +273,15 @@ class Outbound:
 
 async def _body_of(reply: httpx.Response, at_most: int) -> bytes:
     if _is_packed(reply):
-        raise Failed("The other side's reply is packed, and was not to be.")
+        raise Failed(
+            "The other server's reply is compressed, although this server asked for an "
+            "uncompressed one."
+        )
     body = bytearray()
     async for chunk in reply.aiter_bytes():
         body += chunk
         if len(body) > at_most:
-            raise Failed("The other side's reply is too large.")
+            raise Failed("The other server's reply is too large.")
     return bytes(body)
 
 
@@ -293,7 +296,10 @@ def no_proxy() -> dict[str, None]:
 async def refuse_packed(reply: httpx.Response) -> None:
     """Refuse a compressed reply, as a response hook. Raises httpx.DecodingError."""
     if _is_packed(reply):
-        raise httpx.DecodingError("it is packed, and was not to be", request=reply.request)
+        raise httpx.DecodingError(
+            "it is compressed, although this server asked for an uncompressed reply",
+            request=reply.request,
+        )
 
 
 def _is_packed(reply: httpx.Response) -> bool:
@@ -314,5 +320,5 @@ async def _addresses(host: str, port: int) -> Sequence[str]:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     # a label of more than 63 characters raises UnicodeError
     except (OSError, UnicodeError) as error:
-        raise Failed("The other side's name cannot be found.") from error
+        raise Failed("The other server's host name cannot be resolved.") from error
     return [str(entry[4][0]) for entry in found]

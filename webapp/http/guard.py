@@ -45,10 +45,10 @@ _CROOKED_DECODED = re.compile(r"//|\\|/\.{1,2}(?:/|$)|%2[ef]|%5c|[\x00-\x1f\x7f]
 
 _CALLS = "mcp"
 PROBES = ("/ready", "/health")
-_OTHER_SITE = "This request was made by a page of another site, so it was not carried out."
+_OTHER_SITE = "A page of another site sent this request, so the server refused it."
 _NO_CALLER = (
-    "A page in a browser made this call, and its origin is not one of those in ELICIT_ORIGINS, so "
-    "it was not carried out."
+    "A page in a browser made this call, and its origin is not in ELICIT_ORIGINS, so the server "
+    "refused it."
 )
 _WORKER = b"""\
 self.addEventListener("install", () => self.skipWaiting());
@@ -214,14 +214,14 @@ class Guard:
         changes: dict[str, Any] = {PROXIED_KEY: True}
         chains = exchange.headers.get(b"x-forwarded-for", [])
         if len(chains) > 1:
-            raise _bad_proxy("X-Forwarded-For came more than once.")
+            raise _bad_proxy("The request has more than one X-Forwarded-For header.")
         for chain in chains:
             # The client at the first untrusted address wrote all entries to the left of it.
             for text in reversed(chain.split(",")):
                 try:
                     address = plain_ip(text.strip())
                 except ValueError:
-                    raise _bad_proxy("X-Forwarded-For holds no address.") from None
+                    raise _bad_proxy("X-Forwarded-For does not contain an IP address.") from None
                 changes["client"] = (address, 0)
                 if not self._is_trusted(address):
                     break
@@ -307,14 +307,16 @@ def _check_path(scope: Scope) -> None:
         or pattern.search(written)
         or _CROOKED_DECODED.search(scope["path"])
     ):
-        raise _bad_request("path-malformed", "The path of this request is not in its plain form.")
+        raise _bad_request("path-malformed", "The path of this request is not normalized.")
 
 
 def _check_length(exchange: Exchange) -> None:
     """Reject requests with two lengths: a proxy may use the other length (RFC 9112, 6.1)."""
     if exchange.headers.keys() >= {b"transfer-encoding", b"content-length"}:
         raise _bad_request(
-            "length-twice", "A request says how long it is once: by its length, or in chunks."
+            "length-twice",
+            "A request must have either one Content-Length or one Transfer-Encoding: chunked, "
+            "not both.",
         )
 
 

@@ -130,11 +130,11 @@ class PagesTaken(ElicitError):
     http_status = 503
 
     def __init__(self, url: str, *, is_answered: bool, option: str = PORT_OPTION) -> None:
-        why = "belongs to another program now" if is_answered else "is served by nobody"
+        why = "is now used by another program" if is_answered else "does not answer"
         super().__init__(
-            f"The address of this server's pages, {url}, {why}, so no link was handed out. Call "
-            "again in a minute; if it stays like this, whoever runs the server must stop the "
-            f"program that has this port, or choose another port with {option}."
+            f"The address of this server's pages, {url}, {why}, so no link was created. Call again "
+            "in a minute. If the error stays, the operator of this server has to stop the program "
+            f"that uses this port, or choose another port with {option}."
         )
 
 
@@ -232,7 +232,10 @@ def _named(health: _Health) -> str:
     if health.server:
         return f"elicit, which serves {printed(health.server[:_NAME_LETTERS_AT_MOST])!r}"
     served = printed(health.sandbox_of[:_NAME_LETTERS_AT_MOST])
-    return f"the sandbox of elicit's server at {served}, which has the port after its server's"
+    return (
+        f"the sandbox of elicit's server at {served}, which uses the port number after the "
+        "server's port"
+    )
 
 
 async def _health_of(
@@ -281,6 +284,6 @@ def _why_not(error: OSError, host: str, port: int, *, option: str) -> str:
 
 def _taken(host: str, port: int, owner: str, *, option: str) -> str:
     return (
-        f"Port {port} of {host} is taken by {owner}; "
-        f"stop that one, or choose another with {option}."
+        f"Port {port} of {host} is already used by {owner}. Stop that program, or choose another "
+        f"port with {option}."
     )

@@ -29,7 +29,7 @@ _OF_HOSTS = frozenset(
         "_ls_connection_state",
     }
 )
-_UNTOLD = "If a proxy takes that off, say so with ELICIT_ROOT_PATH="
+_UNTOLD = "If a proxy removes this prefix, set ELICIT_ROOT_PATH="
 # Scope key of the root path, for an author's application that is mounted there.
 ROOT_KEY = "elicit.root_path"
 
@@ -63,7 +63,10 @@ def placed(scope: Scope, *, url: str, root_path: str, taken: str) -> Scope:
     written = written_path(scope)
     told: str = scope.get("app_root_path", scope.get("root_path", "")).rstrip("/")
     if not (taken or is_below(written, told)):
-        why = f"The server says root_path {told}, and its paths begin otherwise. {_UNTOLD}{told}."
+        why = (
+            f"The ASGI server reports root_path {told}, but the request paths do not begin with "
+            f"it. {_UNTOLD}{told}."
+        )
         raise Misplaced(why, is_mounted=False)
     whole = taken + written
     if whole == root_path:
@@ -132,18 +135,19 @@ def _is_ours(name: bytes, value: bytes) -> bool:
 def _why(mount: str, *, url: str, root_path: str) -> str:
     if not root_path:
         return (
-            f"The application is served under {mount}, and ELICIT_URL ({url}) has no path. Set "
+            f"The application is served under {mount}, but ELICIT_URL ({url}) has no path. Set "
             f"ELICIT_URL to {url}{mount}."
         )
     if mount:
         return (
-            f"The application is served under {mount}, and ELICIT_URL is {url}. Mount it once, at "
-            f"{root_path}; or set ELICIT_URL to where it is reached; or, where a proxy before it "
-            "takes a part of the path off, have the server told: uvicorn --root-path, or "
-            "ELICIT_ROOT_PATH."
+            f"The application is served under {mount}, but ELICIT_URL is {url}. Do one of these: "
+            f"mount the application once, at {root_path}; set ELICIT_URL to the address that "
+            "people open; or, if a proxy removes a part of the path, set uvicorn --root-path or "
+            "ELICIT_ROOT_PATH to that part."
         )
     return (
-        f"A request came without the path of ELICIT_URL ({url}). If a proxy takes {root_path} off, "
-        f"say so: uvicorn --root-path {root_path}, or ELICIT_ROOT_PATH={root_path}. Else have it "
-        "keep the path (nginx: proxy_pass without a path of its own)."
+        f"A request arrived without the path of ELICIT_URL ({url}). If a proxy removes "
+        f"{root_path}, set uvicorn --root-path {root_path} or ELICIT_ROOT_PATH={root_path}. "
+        "Otherwise configure the proxy to forward the full path (nginx: proxy_pass without a "
+        "path)."
     )

@@ -7,7 +7,7 @@ from webapp.identity.pairing import address_of, key_of
 from webapp.settings.settings import Settings
 from webapp.stores import without_password
 
-_FLEETING = "   (all that is kept in it is lost when this ends: for trying only)"
+_FLEETING = "   (only for trying: its data is lost when the server stops)"
 
 
 def announcement(settings: Settings, name: str, *, sandbox_url: str | None = None) -> list[str]:
@@ -21,7 +21,9 @@ def announcement(settings: Settings, name: str, *, sandbox_url: str | None = Non
     if sandbox_url is not None:
         lines.append(f"  sandbox  {sandbox_url}")
     elif has_no_provider(settings):
-        lines.append("  without  accounts and payments: --sandbox (ELICIT_SANDBOX=1) plays them")
+        lines.append(
+            "  without  accounts and payments: --sandbox (ELICIT_SANDBOX=1) simulates them"
+        )
     if not settings.is_local and not settings.identity.knows_people:
         lines.append("  nobody   can be asked: set ELICIT_ISSUER, ELICIT_BIND or ELICIT_ANONYMOUS")
     if settings.is_local and settings.identity.issuer is None:

@@ -49,7 +49,7 @@ def load(name: str, *, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> Any:
 
 def _where(error: Exception) -> str:
     at = raised_at(error)
-    return f": {type(error).__name__}{f' at {at}' if at else ''}; what it raised stands above."
+    return f": {type(error).__name__}{f' at {at}' if at else ''}; see the traceback above."
 
 
 class _NotMade(Exception):
@@ -117,7 +117,7 @@ def _made(found: Any, name: str, run: Callable[[Coroutine[Any, Any, Any]], Any])
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{name} cannot be called without arguments ({error}); a function that makes a server "
-            "takes none."
+            "must have no required arguments."
         ) from error
     try:
         server = found()

@@ -24,12 +24,12 @@ async def must_be_known(owners: Owners, *, name: str, place: str, now: datetime)
     known = await _kept(owners, fresh)
     if known.place != place:
         raise CommandRefused(
-            f"A server named {printed(name)!r} was served from {printed(known.place)} so far, and "
-            f"this one is from {printed(place)}: what people connected, saved and approved for "
-            "that name is not given to it.",
-            "If it is the same server, moved, nothing is lost: elicit servers accept "
-            f"{shlex.quote(printed(name))} {shlex.quote(printed(place))}",
-            "If it is another one, give it a name, or an ELICIT_STORE, of its own.",
+            f"A server named {printed(name)!r} was served from {printed(known.place)} so far, but "
+            f"this one is from {printed(place)}. It gets no access to the accounts, secrets and "
+            "approvals stored under that name.",
+            "If it is the same server at a new place, accept it, and nothing is lost: elicit "
+            f"servers accept {shlex.quote(printed(name))} {shlex.quote(printed(place))}",
+            "If it is a different server, give it its own name or its own ELICIT_STORE.",
         )
 
 

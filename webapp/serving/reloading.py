@@ -48,7 +48,7 @@ def serve_anew(arguments: Sequence[str], listener: socket, *, folder: Path) -> i
                 changed = _changed(before, folder, process, stop)
                 if changed:
                     names = ", ".join(printed(name) for name in changed[:3])
-                    tell(f"{names} changed: it starts anew. The same call, made again, goes on.")
+                    tell(f"{names} changed: the server restarts. Repeat a call to resume it.")
                 status = _ended(process, stop)
                 if stop.signals or not changed:
                     return status
@@ -89,7 +89,7 @@ def _changed(
             if process.returncode in (0, _WRONGLY_ASKED):
                 break
             if not is_said:
-                tell("elicit: it starts again when a file changes; to stop: Ctrl+C.")
+                tell("elicit: the server restarts when a file changes; to stop: Ctrl+C.")
                 is_said = True
     return []
 

@@ -33,8 +33,8 @@ from webapp.serving.stdio_server import must_be_local, own_pages, put_away, serv
 from webapp.settings.settings import DEFAULT_HOST, DEFAULT_PORT
 
 _MCP_SERVER: type[Any] = MCPServer  # without the class's type parameter, which is not needed here
-_OURS = "the pages' server has its own"
-_HOSTS = "who may send what is said by ELICIT_URL and ELICIT_ORIGINS"
+_OURS = "the server of the pages sets this itself"
+_HOSTS = "ELICIT_URL and ELICIT_ORIGINS set the allowed hosts and origins"
 # Arguments of the libraries' runners that cannot be supported, with the reason.
 _NOT_TAKEN: Mapping[str, str] = {
     "event_store": _OURS,
@@ -43,7 +43,7 @@ _NOT_TAKEN: Mapping[str, str] = {
     "allowed_hosts": _HOSTS,
     "allowed_origins": _HOSTS,
     "uvicorn_config": _OURS,
-    "sockets": "give host= and port=",
+    "sockets": "use host= and port=",
 }
 
 
@@ -55,14 +55,14 @@ def add_pages(server: Any) -> None:
     """
     if isinstance(server, Server):
         raise TypeError(
-            "A low-level Server is run on streams that its author opens, so there is no place for "
-            "the pages: serve it with `elicit serve module:attribute` or `elicit stdio "
-            "module:attribute`, or give it to webapp.create_app."
+            "add_pages does not work with a low-level Server, because its author opens the "
+            "streams that it runs on. Serve it with `elicit serve module:attribute` or `elicit "
+            "stdio module:attribute`, or pass it to webapp.create_app."
         )
     if not isinstance(server, _MCP_SERVER) and not is_fastmcp(server):
         raise TypeError(
-            f"add_pages takes an MCPServer or a FastMCP server, and this is a "
-            f"{type(server).__name__}; an ASGI application is made by webapp.create_app."
+            "add_pages takes an MCPServer or a FastMCP server, but this is a "
+            f"{type(server).__name__}. To make an ASGI application, use webapp.create_app."
         )
     must_be_named(server)
     frame = inspect.currentframe()
@@ -217,8 +217,8 @@ class Running:
 
 async def _over_sse(**_: Any) -> None:
     raise CommandRefused(
-        "The pages are not served over the transport sse, which the protocol has given up: use "
-        "streamable-http."
+        "The pages cannot be served over the transport sse, which the protocol has deprecated. "
+        "Use streamable-http."
     )
 
 
@@ -226,14 +226,14 @@ def _must_be_taken(options: dict[str, Any], *, path: str) -> None:
     """Raise CommandRefused for unsupported arguments. Falsy values count as not given."""
     if path.rstrip("/") != MCP_PATH:
         raise CommandRefused(
-            f"run() was given the path {path!r}, and with the pages MCP is at {MCP_PATH}: leave it "
-            "out."
+            f"run() was given the path {path!r}, but a server with pages always serves MCP at "
+            f"{MCP_PATH}. Remove the argument."
         )
     for name, why in _NOT_TAKEN.items():
         if options.pop(name, None):
             raise CommandRefused(
-                f"run() was given {name}=, which is not for a server with pages ({why}): leave it "
-                "out, or serve webapp.create_app(...) by an ASGI server of your own."
+                f"run() was given {name}=, which a server with pages does not support ({why}). "
+                "Remove the argument, or serve webapp.create_app(...) with your own ASGI server."
             )
 
 

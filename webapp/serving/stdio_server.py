@@ -204,7 +204,10 @@ def put_away() -> tuple[int, int]:
     level, so it also applies to programs that a tool starts.
     """
     if sys.stdin is not None and sys.stdin.isatty():
-        _say("This speaks MCP on stdin and stdout, with a client that starts it; to stop: Ctrl+D.")
+        _say(
+            "This command speaks MCP on stdin and stdout, and an MCP client has to start it; to "
+            "stop: Ctrl+D."
+        )
     source, target = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -220,8 +223,8 @@ def must_be_local(settings: Settings) -> None:
     """Raise CommandRefused if ELICIT_URL is not on this machine."""
     if not settings.is_local:
         raise CommandRefused(
-            f"ELICIT_URL: {settings.url} is not on this machine, where the pages of a server on "
-            "stdin and stdout are; unset it, or use `elicit serve`.",
+            f"ELICIT_URL: {settings.url} is not on this machine, but a server on stdin and stdout "
+            "serves its pages here. Unset it, or use `elicit serve`.",
             status=2,
         )
 
@@ -306,7 +309,7 @@ async def serve_stdio(
             outside = await _served_outside(stack, group, annex, settings)
             serving = group.create_task(_serve_pages(pages, listener, settings, shared=shared))
             if annex is None and has_no_provider(settings):
-                _say("No provider of accounts or payments is set up; --sandbox plays them.")
+                _say("No provider of accounts or payments is set up; --sandbox simulates them.")
             incoming.start(streams[0])
             outgoing.start(streams[1])
             try:
@@ -335,7 +338,7 @@ async def _served_outside(
         return []
     pages = await outside_pages(stack, annex.sandbox, settings)
     group.create_task(pages.serve(sockets=[annex.listener]))
-    _say(f"The sandbox at {annex.sandbox.url} plays the providers that are not set up.")
+    _say(f"The sandbox at {annex.sandbox.url} simulates the providers that are not set up.")
     return [pages]
 
 
@@ -343,7 +346,7 @@ async def _serve_pages(
     pages: Pages, listener: socket.socket | None, settings: Settings, *, shared: SharedPort
 ) -> None:
     if listener is None:
-        _say(f"The pages at {settings.url} are served by another process of yours.")
+        _say(f"The pages at {settings.url} are served by another of your processes.")
         listener = await shared.take_over(say=_say)
     _say(f"The pages at {settings.url} are served by this process.")
     with listener:

@@ -230,16 +230,16 @@ class Workers:
             deaths = 1 if has_served else deaths + 1
             if deaths >= _DEATHS_AT_MOST:
                 tell(
-                    f"elicit: a worker died {deaths} times, each time at once, so the server ends. "
-                    "What it said is above.",
+                    f"elicit: a worker died {deaths} times right after it started, so the server "
+                    "stops. See its output above.",
                     out=sys.stderr,
                 )
                 self._give_up(status)
                 return
             if worker is not None:
                 tell(
-                    f"elicit: worker {worker.process.pid} {_died(status)}; another takes its "
-                    "place.",
+                    f"elicit: worker {worker.process.pid} {_died(status)}; a new worker replaces "
+                    "it.",
                     out=sys.stderr,
                 )
             await asyncio.sleep(_FIRST_PAUSE_SECONDS * (2 ** (deaths - 1)))
@@ -272,11 +272,14 @@ class Workers:
                     await new.ended()
                     new = None
             if new is None:
-                tell("elicit: a new worker did not start; those that serve stay.", out=sys.stderr)
+                tell(
+                    "elicit: a new worker did not start; the current workers continue.",
+                    out=sys.stderr,
+                )
                 return
             old = self._places[place]
             await self._replace(place, new, of=old)
-        tell("elicit: all workers are new.")
+        tell("elicit: all workers have been replaced.")
 
     async def _replace(self, place: int, new: _Worker, *, of: _Worker | None) -> None:
         """Put `new` in place of `of` and end `of`. If `of` was replaced before, end `new`."""
@@ -298,8 +301,8 @@ class Workers:
             worker = await _Worker.start(self._command, self._listener, self._greeting)
         except OSError as error:
             tell(
-                f"elicit: no worker could be started ({error}): see whether {self._command[0]} is "
-                "there, and whether this user may have more processes and open files (ulimit -u, "
+                f"elicit: no worker could be started ({error}): check that {self._command[0]} "
+                "exists, and that this user may have more processes and open files (ulimit -u, "
                 "ulimit -n).",
                 out=sys.stderr,
             )

@@ -69,24 +69,26 @@ class BackupFile:
         with self._path.open("rb") as file:
             line = file.readline(_LINE_BYTES_AT_MOST)
             if not line.startswith(b'{"elicit_backup":'):
-                raise BadBackup(f"{self._path} is no file that elicit backup has made.")
+                raise BadBackup(f"{self._path} is not a file made by elicit backup.")
             if self._read(line, _Head).elicit_backup != _LAYOUT_VERSION:
-                raise BadBackup(f"{self._path} is of a newer version of elicit: use that one.")
+                raise BadBackup(
+                    f"{self._path} was made by a newer version of elicit. Use that version."
+                )
             while following := file.readline(_LINE_BYTES_AT_MOST):
                 digest.update(line)
                 rows += 1
                 yield line
                 line = following
         if not line.startswith(b'{"rows":'):
-            raise BadBackup(f"{self._path} is not whole, its end is missing: take another backup.")
+            raise BadBackup(f"{self._path} is incomplete: its end is missing. Make another backup.")
         if self._read(line, _Foot) != _Foot(rows=rows - 1, sha256=digest.hexdigest()):
-            raise BadBackup(f"{self._path} is damaged: take another backup.")
+            raise BadBackup(f"{self._path} is damaged. Make another backup.")
 
     def _read(self, line: bytes, what: type[T]) -> T:
         try:
             return msgspec.json.decode(line, type=what)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise BadBackup(f"{self._path} is damaged ({error}): take another backup.") from error
+            raise BadBackup(f"{self._path} is damaged ({error}). Make another backup.") from error
 
 
 async def write_backup(store: Store, path: Path, *, now: datetime) -> int:

@@ -46,7 +46,7 @@ async def move(source: Store, target: Store) -> Moved:
     """
     old, new = _address(source), _address(target)
     if old == new:
-        raise NotMoved(f"{old} is both where it is and where it is to go: name another place.")
+        raise NotMoved(f"The source and the target are both {old}. Name another target.")
     copied, moving, moved = _words(old, new)
     standing, there = await source.fenced(), await target.fenced()
     if standing == moved and there is None:
@@ -54,7 +54,7 @@ async def move(source: Store, target: Store) -> Moved:
     if standing not in (None, moving, moved):
         raise NotMoved(f"{old} is fenced for another reason: {standing}.")
     if there not in (None, copied):
-        raise NotMoved(f"{new} is fenced: {there}. Name another place.")
+        raise NotMoved(f"{new} is fenced: {there}. Name another target.")
     if standing != moved:
         if there is None:
             await fence_empty(target, copied)
@@ -73,8 +73,8 @@ async def unfence(store: Store) -> str | None:
     why = await store.fenced()
     if why is not None and is_half(why):
         raise NotMoved(
-            f"{_address(store)} is a copy that is not whole, which nobody may serve: run the "
-            "command again that made it, or remove it."
+            f"{_address(store)} is an incomplete copy and cannot be served. Run the command that "
+            "made it again, or delete it."
         )
     await _fence(store, None, instead_of=(None, why))
     return why
@@ -129,8 +129,9 @@ async def _must_agree(scan: Scan, target: Store, *, behind: str) -> int:
         if (found := await target.fenced()) != behind:
             raise _in_other_hands(target, found)
         raise NotMoved(
-            f"Of {total} records {len(expected)} are not in {_address(target)} as they are, and "
-            f"{others} are there that should not be. It stays fenced; empty it, and run this again."
+            f"The copy in {_address(target)} is not complete: {len(expected)} of {total} records "
+            f"are missing or different, and {others} other records are there. The target stays "
+            "fenced. Empty it, then run this command again."
         )
     return total
 
@@ -149,7 +150,7 @@ async def fence_empty(store: Store, why: str) -> None:
 async def _must_be_empty(store: Store) -> None:
     async for page in store.scan():
         if page:
-            raise NotMoved(f"{_address(store)} holds records already: name an empty place.")
+            raise NotMoved(f"{_address(store)} already has records. Name an empty target.")
 
 
 async def count(scan: Scan) -> int:
@@ -183,9 +184,9 @@ async def _fence(store: Store, why: str | None, *, instead_of: tuple[str | None,
 
 def _in_other_hands(store: Store, found: str | None) -> NotMoved:
     return NotMoved(
-        f"Another command was at work on {_address(store)}, which is "
-        f"{'open now' if found is None else f'fenced now: {found}'}. Nothing more was changed. See "
-        "that no other one runs, and run this again."
+        f"Another command changed {_address(store)}, which is now "
+        f"{'open' if found is None else f'fenced: {found}'}. This command has stopped. Check that "
+        "no other command runs, then run this one again."
     )
 
 
@@ -197,8 +198,8 @@ async def _load(target: Store, records: Sequence[Record], *, behind: str) -> Non
         raise _in_other_hands(target, other.found) from other
     except Conflict as conflict:
         raise NotMoved(
-            f"{_address(target)} holds what is not from there ({conflict}): empty it, and run "
-            "this again."
+            f"{_address(target)} has records that are not from the source ({conflict}). Empty it, "
+            "then run this command again."
         ) from conflict
 
 
@@ -215,7 +216,10 @@ def _portions(records: Sequence[Record]) -> list[list[Record]]:
 
 def _address(store: Store) -> str:
     if store.address is None:
-        raise NotMoved("memory: ends with its process, so nothing can be moved to it or from it.")
+        raise NotMoved(
+            "The store memory: is lost when its process ends, so you cannot move a store to it or "
+            "from it."
+        )
     return store.address
 
 

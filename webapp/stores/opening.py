@@ -130,7 +130,7 @@ async def open_store(
     may be on a PostgreSQL server that is neither the one that served it so far nor its successor.
     """
     if listen and not is_postgres(url):
-        raise ValueError("an address to listen at (ELICIT_STORE_LISTEN) is for PostgreSQL alone")
+        raise ValueError("ELICIT_STORE_LISTEN works only with a PostgreSQL store")
     if url == "memory:":
         return MemoryStore()
     if is_shared(url):
@@ -143,12 +143,15 @@ def _file_of(url: str) -> Path:
     """Return the path of a SQLite address. Raises ValueError."""
     if _scheme_of(url) != "sqlite":
         scheme = url.partition(":")[0]
-        raise ValueError(f"no store is reached by {scheme!r}; possible are {_POSSIBLE}")
+        raise ValueError(f"there is no store type {scheme!r}; possible are {_POSSIBLE}")
     path = url.removeprefix(SQLITE)
     if path in (url, "", "/", ":memory:"):
-        raise ValueError(f"this address names no file; possible are {_POSSIBLE}")
+        raise ValueError(f"this address does not name a file; possible are {_POSSIBLE}")
     if "?" in path:
-        raise ValueError("the store sets SQLite's options itself: no '?' in its address")
+        raise ValueError(
+            "the address of a SQLite store cannot have options: remove the '?' and the text after "
+            "it"
+        )
     return Path(path)
 
 
@@ -163,8 +166,8 @@ def _module_of(url: str) -> _Module:
         return cast("_Module", import_module(module))
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"a store at {_scheme_of(url)}:// needs more to be installed: "
-            f"pip install 'elicit-url[{extra}]'"
+            f"a store at {_scheme_of(url)}:// needs more packages: pip install "
+            f"'elicit-url[{extra}]'"
         ) from error
 
 

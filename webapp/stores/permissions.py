@@ -29,11 +29,11 @@ def must_be_private(path: Path) -> None:
 def must_be_ours(path: Path, status: os.stat_result) -> None:
     """Check a file that is open already. Raises Exposed."""
     if not stat.S_ISREG(status.st_mode):
-        raise Exposed(f"{path} is not a file; move it away")
+        raise Exposed(f"{path} is not a regular file; move it to another place")
     if status.st_uid != os.geteuid():
         raise Exposed(f"{path} belongs to another user; {_own(path)}")
     if status.st_mode & 0o077:
-        raise Exposed(f"{path} can be opened by others; chmod 600 {_quoted(path)}")
+        raise Exposed(f"{path} can be opened by other users; chmod 600 {_quoted(path)}")
 
 
 def _look_at_folder(folder: Path) -> None:
@@ -43,18 +43,19 @@ def _look_at_folder(folder: Path) -> None:
         return  # opening the file reports the missing folder
     if status.st_uid not in (os.geteuid(), 0):
         raise Exposed(
-            f"the folder {folder} belongs to another user, who could replace what is in it; "
+            f"the folder {folder} belongs to another user, who could replace its files; "
             f"{_own(folder)}"
         )
     if status.st_mode & 0o022:
         raise Exposed(
-            f"others can replace what is in the folder {folder}; chmod go-w {_quoted(folder)}, or "
-            "name a folder that does not exist yet: it is made for you alone"
+            f"other users can replace the files in the folder {folder}; chmod go-w "
+            f"{_quoted(folder)}, or name a folder that does not exist yet, and elicit creates it "
+            "for you alone"
         )
 
 
 def _own(path: Path) -> str:
-    return f"chown {os.geteuid()} {_quoted(path)}, if you trust what is in it"
+    return f"chown {os.geteuid()} {_quoted(path)}, if you trust its content"
 
 
 def _quoted(path: Path) -> str:

@@ -169,7 +169,9 @@ class PostgresStore:
         """See Store."""
         self._refuse_if_closed()
         if not await self._server.fetch_again("check"):
-            raise StoreUnavailable(await self.fenced() or "the store's own row is gone")
+            raise StoreUnavailable(
+                await self.fenced() or "the store's own row in the table elicit_store is missing"
+            )
 
     async def scan(self) -> AsyncIterator[Sequence[Record]]:
         """Yield pages of every record, all as of one moment and each once, while others write."""

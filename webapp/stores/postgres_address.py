@@ -21,7 +21,7 @@ SECONDS = 10.0
 CONNECT_SECONDS = 8.0  # for all hosts; a caller that waits for a connection gives up after SECONDS
 _PORT = "5432"
 _LIKE = "postgresql://user:password@host:5432/database"
-_WRITE = f"write {_LIKE}, with %-escapes for what a password has of : / @ ? # %"
+_WRITE = f"write {_LIKE}, and %-encode the characters : / @ ? # % in a password"
 _HOST = re.compile(r"(?P<name>/.*|\[[^\]]+\]|[^:\[\]]+)(?::(?P<port>\d+))?")
 # Options of the address that this module handles itself. The first one asks for a server that
 # accepts writes, which a store always needs.
@@ -79,7 +79,7 @@ def parse_address(url: str) -> PostgresAddress:
     try:
         seconds = float(options.get(_PATIENCE) or 0)
     except ValueError:
-        raise BadAddress(f"{_PATIENCE} is a number of seconds, as 5") from None
+        raise BadAddress(f"{_PATIENCE} must be a number of seconds, for example 5") from None
     return PostgresAddress(
         url=urlunsplit(parts._replace(query=urlencode(kept))),
         hosts=hosts,
@@ -124,8 +124,8 @@ def unavailable(error: Exception, *, url: str, name: str) -> StoreUnavailable:
         return StoreUnavailable(str(error))
     if _is_of_address(error):
         if (reason := _reason(error, url)) is None:
-            return StoreUnavailable(f"{name} is no address that can be read: {_WRITE}")
-        system = f". {_ROOT}={_SYSTEM} means the authorities that this system believes"
+            return StoreUnavailable(f"{name} is not a valid address: {_WRITE}")
+        system = f". {_ROOT}={_SYSTEM} means the certificate authorities that this machine trusts"
         return StoreUnavailable(
             f"{name}: {reason}{system if 'certificate' in reason else ''}. {_WRITE.capitalize()}"
         )
@@ -153,7 +153,7 @@ def said(error: Exception, seconds: float) -> str:
     if isinstance(error, TimeoutError):
         return f"did not answer within {seconds:g} seconds"
     if isinstance(error, StoreUnavailable):
-        return f"is not used: {error.why}"
+        return f"cannot be used: {error.why}"
     # Each event loop has its own message for a refused connection.
     of_system = isinstance(error, ConnectionError) and error.errno
     text = os.strerror(of_system) if of_system else str(error)
@@ -166,37 +166,40 @@ def with_advice(what: str, error: Exception, *, name: str) -> str:
 
 
 _LOOK_AT_ADDRESS = (
-    "see that the server runs, that host and port are its own, and that a file which the address "
-    "names is there"
+    "check that the server runs, that the host and port in the address are correct, and that each "
+    "file named in the address exists"
 )
 # Advice for each error. More specific errors come first.
 _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (
         driver.WrongLogin,
-        "put the right user and password in the address, or into PGPASSWORD or ~/.pgpass",
+        "put the correct user and password in the address, in PGPASSWORD or in ~/.pgpass",
     ),
-    (driver.NoDatabase, "make the database (createdb), or name another"),
+    (driver.NoDatabase, "create the database (createdb), or name another one in the address"),
     (
         driver.MayNot,
-        "make its user the owner of the database, for it has to make tables",
+        "make the user in the address the owner of the database, because it has to create tables",
     ),
     (
         driver.TooManyConnections,
-        "let the server take more (max_connections), or put PgBouncer before it",
+        "raise max_connections on the server, or put PgBouncer in front of it",
     ),
     (
         driver.NoFunction,
-        "a newer version of this program has changed the tables: update this one",
+        "a newer version of elicit has changed the tables: update elicit on this machine",
     ),
     (
         driver.ReadOnly,
-        "this server only follows another: name the one that takes writes",
+        "this server is a read-only standby: put the address of the primary server here",
     ),
     (
         ssl.SSLError,
-        "set sslmode and sslrootcert in the address as the server's certificate asks",
+        "set sslmode and sslrootcert in the address to match the server's certificate",
     ),
-    (TimeoutError, "look at the load of the server, and whether host and port are its own"),
+    (
+        TimeoutError,
+        "check the load of the server, and that the host and port in the address are correct",
+    ),
     (OSError, _LOOK_AT_ADDRESS),
 )
 

@@ -56,14 +56,14 @@ class ServerIdentity:
         """Return why a server with this identity is older than the store's last server, or None."""
         if None not in (system, self.system) and system != self.system:
             return (
-                f"it belongs to another database cluster (system identifier {self.system}) than "
-                f"the server that the store was served from ({system})"
+                f"it belongs to a different database cluster (system identifier {self.system}) "
+                f"than the last server of this store ({system})"
             )
         if None not in (timeline, self.timeline) and int(self.timeline or 0) < int(timeline or 0):
             return (
-                f"it is on timeline {self.timeline}, and the store has been served from timeline "
-                f"{timeline} since: another server has replaced it. Stop it, or make it follow "
-                "that one (pg_rewind)"
+                f"it is on timeline {self.timeline}, but the store has since been on timeline "
+                f"{timeline}: another server was promoted and has replaced it. Stop the old "
+                "server, or make it a standby of the new one (pg_rewind)"
             )
         return None
 
@@ -99,7 +99,9 @@ class Servers:
     def why_refused(self, found: ServerIdentity) -> str | None:
         """Return why a server may not be used after the server in use, or None if it may."""
         if found.is_standby:
-            return "it only follows another server and takes no writes: name the one that does"
+            return (
+                "it is a standby and accepts no writes: put the address of the primary server here"
+            )
         if (used := self.used) is None:
             return None
         return found.why_older(system=used.system, timeline=used.timeline)
@@ -194,14 +196,19 @@ class Connector:
             answer = next((each for each in answers if each.host == host), _Answer(host))
             if answer.found is None:
                 why = said(answer.error or TimeoutError(), self._address.seconds)
-                told.append((f"{host} {why}", "see that its server runs, and is reached from here"))
+                told.append(
+                    (
+                        f"{host} {why}",
+                        "check that its server runs and that this machine can connect to it",
+                    )
+                )
             elif answer.found.is_standby:
-                told.append((f"{where}it follows another server", None))
+                told.append((f"{where}it is a standby", None))
             elif (older := self._refuse_if_older(answer)) is not None:
-                told.append((f"{where}{older}", "stop it before it is written to by anybody"))
+                told.append((f"{where}{older}", "stop this server before a client writes to it"))
             else:
                 timeline = answer.found.timeline or "(unknown: its role may not read it)"
-                told.append((f"{where}it takes writes, on timeline {timeline}", None))
+                told.append((f"{where}it accepts writes, on timeline {timeline}", None))
         return told
 
     async def look(self) -> PostgresConnection | None:
@@ -231,7 +238,7 @@ class Connector:
             of_each = ", ".join(f"{host}: {system}" for system, host in systems.items())
             raise StoreUnavailable(
                 f"{self.name} names primary servers of different database clusters ({of_each}): "
-                "name one server, and those that follow it"
+                "name one primary server and its standbys"
             )
         return max(usable, key=lambda each: each.rank)
 
@@ -352,7 +359,7 @@ async def _identity_of(connection: PostgresConnection) -> ServerIdentity:
             is_standby=row["is_standby"],
             is_read_only=row["is_read_only"],
         )
-    raise StoreUnavailable("its user may not ask whether the server follows another one")
+    raise StoreUnavailable("its user may not check whether the server is a standby")
 
 
 def _close(answers: Iterable[_Answer]) -> None:

@@ -42,11 +42,10 @@ _LOOK_SECONDS_OF_SEVERAL = 5.0
 _BETWEEN_LOOKS_SECONDS = 1.0
 _WRITES = frozenset({"write", "due", "erase", "check"})
 _STALLED = (
-    "commits wait for a synchronous standby, and none answers: let one follow the server, or take "
-    "those that are gone out of synchronous_standby_names and reload it. docs/how-to/stores.md has "
-    "more"
+    "commits wait for a synchronous standby, but none is connected: start one, or remove the "
+    "missing ones from synchronous_standby_names and reload the server. See docs/how-to/stores.md"
 )
-_THREATS = "see in docs/explanation/threats.md what they can do"
+_THREATS = "read in docs/explanation/threats.md what these roles can do"
 _LAYOUT = 2
 _OLDEST_SERVER = 14
 _NAME, _LISTEN_NAME = "ELICIT_STORE", "ELICIT_STORE_LISTEN"
@@ -107,15 +106,16 @@ class Server:
             servers.is_pooled = is_pooled = row["process"] != probe.get_server_pid()
             if is_pooled and not may_be_pooled:
                 raise StoreUnavailable(
-                    "ELICIT_STORE leads to a pooler, as PgBouncer is, through which no server "
-                    "hears of others: set ELICIT_STORE_LISTEN to an address of the PostgreSQL "
-                    "server itself, of the same database"
+                    "ELICIT_STORE is the address of a connection pooler such as PgBouncer, and "
+                    "LISTEN does not work through it: set ELICIT_STORE_LISTEN to the direct "
+                    "address of the PostgreSQL server, with the same database"
                 )
             if is_pooled and row["isolation"] not in _ISOLATIONS:
                 _refuse(
-                    f"default_transaction_isolation is {row['isolation']}, and behind a pooler no "
-                    "session of ours can set it: set it to 'read committed' (ALTER DATABASE or "
-                    "ALTER ROLE ... SET default_transaction_isolation = 'read committed')"
+                    f"default_transaction_isolation is {row['isolation']}, and behind a pooler "
+                    "this server cannot change it for its own sessions: set it to 'read "
+                    "committed' (ALTER DATABASE or ALTER ROLE ... SET "
+                    "default_transaction_isolation = 'read committed')"
                 )
             await _lay_out(probe)
             await _note_server(probe, servers, accepts=accepts_server)
@@ -167,8 +167,8 @@ class Server:
             raise self.unavailable(error) from None
         connection.terminate()
         raise StoreUnavailable(
-            f"{self._own.name} leads to a pooler, as PgBouncer is, and nothing is heard through "
-            "it: give the address of the PostgreSQL server itself"
+            f"{self._own.name} is the address of a connection pooler such as PgBouncer, and LISTEN "
+            "does not work through it: set the direct address of the PostgreSQL server"
         )
 
     def unavailable(self, error: Exception) -> StoreUnavailable:
@@ -362,9 +362,9 @@ async def _note_server(connection: PostgresConnection, servers: Servers, *, acce
     why = None if accepts else used.why_older(system=system, timeline=timeline)
     if why is not None:
         raise StoreUnavailable(
-            f"{_NAME} leads to a server that may not serve this store: {why}. If it is a copy that "
-            "is to be served from now on, or was upgraded (pg_upgrade), run elicit move --unfence "
-            "with this address"
+            f"{_NAME} is the address of a server that may not serve this store: {why}. If you want "
+            "to use this copy from now on, or if you upgraded the server (pg_upgrade), run elicit "
+            "move --unfence with this address"
         )
     if used.timeline is not None and (system, timeline) != (used.system, used.timeline):
         async with connection.transaction(isolation="read_committed"):
@@ -376,10 +376,13 @@ def of_writers(row: Any) -> tuple[str, str | None]:
     """Return who can write to the tables, and the fix if other roles can."""
     role, writers = row["role"], row["writers"]
     if row["is_superuser"]:
-        fix = "make a role for this server alone, without SUPERUSER, that owns the database"
+        fix = (
+            "create a role that only this server uses, without SUPERUSER, and make it the owner "
+            "of the database"
+        )
         return f"its role {role} is a superuser of the database server", fix
     if writers:
-        fix = f"revoke what they may do with the tables elicit_*, or {_THREATS}"
+        fix = f"revoke their privileges on the tables elicit_*, or {_THREATS}"
         return f"other roles can write to the store too: {', '.join(writers)}", fix
     return f"only its role {role} and superusers can write to the store", None
 
@@ -402,27 +405,31 @@ def of_encryption(row: Any, *, url: str, is_pooled: bool) -> tuple[str, str | No
 def _of_replication(row: Any) -> list[tuple[str, str | None]]:
     standbys, names = row["standbys"], row["synchronous_standby_names"]
     waits = bool(names) and row["synchronous_commit"] != "local"
-    follow = "1 standby follows" if standbys == 1 else f"{standbys} standbys follow"
-    fix = "docs/how-to/stores.md says how"
+    follow = "1 standby is connected" if standbys == 1 else f"{standbys} standbys are connected"
+    fix = "see docs/how-to/stores.md"
     if not standbys and not waits:
-        found = "no standby follows this server: what it acknowledged is lost with its disk"
-        told: tuple[str, str | None] = (found, f"let a standby follow it; {fix}")
+        found = "no standby is connected to this server: if its disk fails, stored data is lost"
+        told: tuple[str, str | None] = (found, f"connect a standby; {fix}")
     elif not waits:
-        found = f"{follow} and no commit waits for it: a failover loses the last seconds"
+        found = (
+            f"{follow} but no commit waits for it: a failover loses the writes of the last seconds"
+        )
         told = (found, f"set synchronous_standby_names to two standbys; {fix}")
     elif not standbys:
-        found = f"no standby follows, and commits wait for {names}: every write stands still"
-        remedy = "let one follow, or take those that are gone out of synchronous_standby_names"
+        found = f"no standby is connected, and commits wait for {names}: every write is blocked"
+        remedy = "connect one, or remove the missing ones from synchronous_standby_names"
         told = (found, f"{remedy} and reload the server; {fix}")
     elif standbys < 2:
-        found = f"{follow} and commits wait for {names}: they stand still while it is away"
-        told = (found, f"let two standbys follow it; {fix}")
+        found = (
+            f"{follow} and commits wait for {names}: writes are blocked while it is disconnected"
+        )
+        told = (found, f"connect two standbys; {fix}")
     else:
         told = (f"{follow}, and commits wait for {names}", None)
     archives = row["archive_mode"] != "off"
     archive = (
-        "its log is archived" if archives else "its log is not archived (archive_mode is off)",
-        None if archives else "set archive_mode and archive_command, or take a backup each night",
+        "its WAL is archived" if archives else "its WAL is not archived (archive_mode is off)",
+        None if archives else "set archive_mode and archive_command, or make a backup each night",
     )
     return [told, archive]
 
@@ -440,26 +447,26 @@ def must_be_safe(row: Mapping[str, Any]) -> None:
         )
     if row["synchronous_commit"] == "off":
         _refuse(
-            "synchronous_commit is off, so what was acknowledged is lost with the server: set it "
-            "to on (ALTER SYSTEM, ALTER DATABASE or ALTER ROLE ... SET synchronous_commit = on)"
+            "synchronous_commit is off, so saved data is lost if the server crashes: set it to on "
+            "(ALTER SYSTEM, ALTER DATABASE or ALTER ROLE ... SET synchronous_commit = on)"
         )
     if row["fsync"] == "off":
         _refuse(
             "fsync is off, so a power cut may destroy everything: set fsync = on in "
-            "postgresql.conf, and start the server again"
+            "postgresql.conf, and restart the server"
         )
     if row["full_page_writes"] == "off":
         _refuse(
-            "full_page_writes is off, so a power cut may tear pages that nothing mends: set "
-            "full_page_writes = on in postgresql.conf, and reload it"
+            "full_page_writes is off, so a power cut may leave half-written pages that cannot be "
+            "repaired: set full_page_writes = on in postgresql.conf, and reload it"
         )
 
 
 def _must_be_ours(row: Mapping[str, Any]) -> None:
     if row["has_records"] and not row["is_ours"]:
         _refuse(
-            "the database has a table elicit_records, and no elicit_store beside it: it is another "
-            "program's, or half of a copy; name another database"
+            "the database has a table elicit_records, but no table elicit_store: it belongs to "
+            "another program, or it is an incomplete copy. Name another database"
         )
 
 
@@ -480,11 +487,11 @@ async def _lay_out(connection: PostgresConnection) -> None:
             await connection.execute(statements()["lock"], timeout=_LAYOUT_SECONDS)
             await connection.execute(statements()["layout_2"])
     if layout is None:
-        _refuse("the table elicit_store is empty: put a copy of before in its place")
+        _refuse("the table elicit_store is empty: restore the database from a backup")
     elif layout["oldest_layout"] > _LAYOUT:
         _refuse(
-            f"its tables have layout {layout['layout']}, made by a newer version of this program, "
-            f"beside which this one ({_LAYOUT}) may not write: update it"
+            f"its tables have layout {layout['layout']}, made by a newer version of elicit, and "
+            f"this version (layout {_LAYOUT}) cannot write to them: update elicit on this machine"
         )
 
 

@@ -85,8 +85,8 @@ class PostgresWriter:
                 row[0]: Conflict(None if row[1] is None else record_of(row[1:])) for row in rows
             }
         raise StoreUnavailable(
-            f"the store {self._server.address} broke off the same write {_ATTEMPTS} times, as "
-            "others write the same: try again"
+            f"the store {self._server.address} cancelled the same write {_ATTEMPTS} times, because "
+            "other processes write the same records: try again"
         )
 
 

@@ -54,9 +54,9 @@ class OpenedFile:
         for name, was in zip(self._names, self._was, strict=True):
             if identity_of(name) != was:
                 why = (
-                    f"the store's file {name} was deleted or replaced while it was open, so "
-                    "nothing is kept any more: put it back, or stop the server, put a copy of "
-                    "before there and start it again"
+                    f"the store's file {name} was deleted or replaced while it was open, so the "
+                    "server can save nothing: put the file back, or stop the server, restore a "
+                    "backup and start it again"
                 )
                 if not self._is_noticed:
                     self._is_noticed = True
@@ -72,7 +72,7 @@ class OpenedFile:
         if free < FREE_BYTES_AT_LEAST:
             raise StoreUnavailable(
                 f"the disk of the store {self.path} has {free // 1024 // 1024} MiB left, and "
-                f"{FREE_BYTES_AT_LEAST // 1024 // 1024} are needed: make room"
+                f"{FREE_BYTES_AT_LEAST // 1024 // 1024} are needed: free some disk space"
             )
 
     def _identities(self) -> tuple[Identity | None, ...]:
@@ -98,10 +98,10 @@ def must_be_of_this_machine(path: Path, *, mounts: Path = _MOUNTS) -> None:
             found = point, after.split(" ")[0]
     if found[1] in _NETWORK or _NETWORK_FUSE.fullmatch(found[1]):
         raise StoreUnavailable(
-            f"the store {path} is on a file system of other machines ({found[1]}, mounted at "
-            f"{found[0]}), over which SQLite's processes do not see each other, so records could "
-            "be lost: set ELICIT_STORE to a file on a disk of this machine, or, for several "
-            "machines, to a postgresql:// or valkey:// server"
+            f"the store {path} is on a network file system ({found[1]}, mounted at {found[0]}), "
+            "where SQLite's locks do not work between processes, so records could be lost: set "
+            "ELICIT_STORE to a file on a disk of this machine, or, for several machines, to a "
+            "postgresql:// or valkey:// server"
         )
 
 

@@ -94,7 +94,9 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, Opene
             raise unavailable(path, error) from error
         opened = OpenedFile(path)
         if before is None or not opened.is_of(before):
-            raise StoreUnavailable(f"the store {path} was replaced while it was opened")
+            raise StoreUnavailable(
+                f"the file of the store {path} was replaced while the server opened it"
+            )
         stack.pop_all()
     return writer, reader, opened
 
@@ -143,7 +145,10 @@ def _prepare(writer: sqlite3.Connection, path: Path) -> None:
         if writer.in_transaction:
             writer.execute("ROLLBACK")
     if _use_wal(writer) != "wal":
-        raise StoreUnavailable(f"the store {path} is on a disk where SQLite can't use its WAL mode")
+        raise StoreUnavailable(
+            f"the store {path} is on a disk where SQLite can't use its WAL mode: put it on another "
+            "disk"
+        )
 
 
 def _must_be_whole(writer: sqlite3.Connection, path: Path) -> None:
@@ -160,8 +165,8 @@ def _must_be_whole(writer: sqlite3.Connection, path: Path) -> None:
     if found != "ok":
         what = " ".join(str(found).split())[:_DAMAGE_LETTERS]
         raise StoreUnavailable(
-            f"the store {path} is damaged ({what}): move it away with the files beside it that "
-            "begin with its name, and put a copy of before there (elicit restore)"
+            f"the store {path} is damaged ({what}): move the file and its -wal and -shm files to "
+            "another folder, and restore a backup (elicit restore)"
         )
 
 
@@ -177,7 +182,7 @@ def _use_wal(writer: sqlite3.Connection) -> str:
             # so wait with a statement that honors it.
             writer.execute("BEGIN IMMEDIATE")
             writer.execute("ROLLBACK")
-    raise StoreUnavailable("too many processes open the new store at once")
+    raise StoreUnavailable("too many processes open the new store at the same time: try again")
 
 
 def _lay_out(writer: sqlite3.Connection, path: Path) -> None:
@@ -196,9 +201,9 @@ def _lay_out(writer: sqlite3.Connection, path: Path) -> None:
         writer.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         writer.execute(f"PRAGMA user_version = {_LAYOUT_VERSION}")
     elif application != _APPLICATION_ID:
-        raise StoreUnavailable(f"{path} is another program's SQLite file, not a store of ours")
+        raise StoreUnavailable(f"{path} is a SQLite file of another program, not an elicit store")
     elif layout > _LAYOUT_VERSION:
         raise StoreUnavailable(
-            f"the store {path} has layout {layout}, written by a newer version of this program; "
-            f"this one knows up to {_LAYOUT_VERSION}"
+            f"the store {path} has layout {layout}, written by a newer version of elicit; this "
+            f"version can read layouts up to {_LAYOUT_VERSION}: update elicit"
         )

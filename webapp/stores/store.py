@@ -54,9 +54,9 @@ class Conflict(Exception):
     def __init__(self, found: Record | None) -> None:
         self.found = found
         super().__init__(
-            "the record is gone"
+            "the record no longer exists"
             if found is None
-            else f"{found.kind} {found.id} stands in the way at version {found.version}"
+            else f"{found.kind} {found.id} already exists at version {found.version}"
         )
 
 

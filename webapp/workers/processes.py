@@ -18,8 +18,8 @@ _SERVERS = {"uvicorn.server": "config", "gunicorn.arbiter": "cfg"}
 _STARTERS = frozenset({"hypercorn", "granian"})
 _START_ONE = (
     "start it with one worker: --workers 1 (and no other number in WEB_CONCURRENCY, "
-    "GUNICORN_CMD_ARGS, gunicorn.conf.py or uvicorn.run(workers=)). It serves many people at once "
-    "all the same."
+    "GUNICORN_CMD_ARGS, gunicorn.conf.py or uvicorn.run(workers=)). One worker also serves many "
+    "people at once."
 )
 _OPTION = re.compile(r"(?:--workers|-w)(?:=?(?P<number>\d+))?")
 
@@ -38,15 +38,15 @@ def must_share(
     number = max(_of_starter(arguments), _of_server(caller))
     if number > 1 and store == "memory:":
         raise StoreUnavailable(
-            f"{number} processes are to serve this application, and what one of them keeps in "
-            "memory: no other has: a call that waits in one does not hear of an answer that comes "
-            f"to another. Set ELICIT_STORE to a file or a server, or {_START_ONE}"
+            f"{number} processes would serve this application, but the store memory: is not shared "
+            "between processes: a call that waits in one process does not receive an answer that "
+            f"arrives at another. Set ELICIT_STORE to a file or a server, or {_START_ONE}"
         )
     if number > 1 and has_sandbox:
         raise StoreUnavailable(
-            f"{number} processes are to serve this application, and each would play a sandbox of "
-            "its own beside it: an account of one is none of another's. Serve it with `elicit "
-            f"serve --sandbox --workers {number}`, which has one sandbox for all, or {_START_ONE}"
+            f"{number} processes would serve this application, and each would start its own "
+            "sandbox, with its own accounts. Serve it with `elicit serve --sandbox --workers "
+            f"{number}`, which shares one sandbox, or {_START_ONE}"
         )
     return number
 

@@ -142,8 +142,8 @@ class Relay:
             listener = await asyncio.to_thread(_listener_at, path)
         except OSError as error:
             raise RelayUnusable(
-                f"the folder {self._folder}, in which the processes of this server reach each "
-                f"other, cannot be used ({error}): name another with XDG_RUNTIME_DIR"
+                f"the folder {self._folder}, which the processes of this server use to connect to "
+                f"each other, cannot be used ({error}): set XDG_RUNTIME_DIR to another folder"
             ) from error
         server = await asyncio.start_unix_server(self._accept, sock=listener)
         try:
@@ -354,7 +354,7 @@ def make_private(folder: Path) -> None:
     status = folder.lstat()
     is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
     if not is_ours or status.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not this user's alone")
+        raise PermissionError(f"{folder} is open to other users")
 
 
 def _write(writer: asyncio.StreamWriter, piece: bytes) -> None:

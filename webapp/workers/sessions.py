@@ -124,7 +124,9 @@ class RoutedSessions:
             if not await self._relay.pass_on(to, scope, receive, send):
                 await refuse(send, HTTPStatus.NOT_FOUND, "Session not found")
         except Busy:
-            why = "The process that has this session is busy: send the same again in a moment"
+            why = (
+                "The process that has this session is busy. Send the same request again in a moment"
+            )
             await refuse(send, HTTPStatus.SERVICE_UNAVAILABLE, why)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -179,7 +179,7 @@ async def test_restore_of_invalid_or_missing_backup_changes_nothing(tmp_path: Pa
     copy = tmp_path / "copy"
     copy.write_text("no backup")
     refused = await called("restore", str(copy), home=tmp_path)
-    assert (refused.status, "no file that elicit backup has made" in refused.err) == (1, True)
+    assert (refused.status, "not a file made by elicit backup" in refused.err) == (1, True)
     assert await ids(tmp_path) == ["a-1"]
     missing = await called("restore", str(tmp_path / "missing"), home=tmp_path)
     assert (missing.status, "does not exist" in missing.err) == (1, True)

@@ -156,10 +156,10 @@ async def test_invalid_moves_are_refused(tmp_path: Path) -> None:
     dry = await called("move", old, new, "--dry-run", home=tmp_path)
     assert (dry.status, "contains records already" in dry.err) == (1, True)
     for target, words, status in (
-        (new, "holds records already: name an empty place", 1),
-        (old, "name another place", 1),
-        ("memory:", "ends with its process", 1),
-        ("mongodb://far", "no store is reached by 'mongodb'", 2),
+        (new, "already has records. Name an empty target", 1),
+        (old, "Name another target", 1),
+        ("memory:", "lost when its process ends", 1),
+        ("mongodb://far", "there is no store type 'mongodb'", 2),
     ):
         refused = await called("move", old, target, home=tmp_path)
         assert (refused.status, words in refused.err) == (status, True)

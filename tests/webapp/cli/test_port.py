@@ -76,7 +76,7 @@ async def test_port_of_own_running_process_is_not_taken():
 async def test_port_of_another_program_is_refused(body):
     async with serving(answering(body)) as url:
         port = int(url.rpartition(":")[2])
-        with pytest.raises(PortUnusable, match=f"Port {port} of {HOST} is taken by another"):
+        with pytest.raises(PortUnusable, match=f"Port {port} of {HOST} is already used by another"):
             await own_or_find(HOST, port, url=URL, pepper=PEPPER)
 
 
@@ -138,7 +138,7 @@ async def test_prove_fails_once_port_belongs_to_another_program(free_port):
         await port.prove()
         answer[0] = b'{"proof": "of somebody else"}'
         for _ in range(20):
-            with pytest.raises(PagesTaken, match="belongs to another program now"):
+            with pytest.raises(PagesTaken, match="is now used by another program"):
                 await port.prove()
 
 
@@ -150,7 +150,7 @@ async def test_port_used_by_another_program_is_reported_once_and_acquired_later(
     async with serving(answering(b'{"proof": "of somebody else"}'), port=free_port):
         waiting = asyncio.create_task(port.take_over(say=said.put_nowait))
         async with asyncio.timeout(300):
-            assert "is taken by another program" in await said.get()
+            assert "is already used by another program" in await said.get()
     async with asyncio.timeout(300):
         with await waiting:
             await port.prove()
@@ -177,7 +177,9 @@ async def test_port_lost_between_bind_and_listen_is_refused(library, lost):
         other.bind((own if lost == "own" else outside).getsockname())
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(CommandRefused, match=f"Port {port} of {HOST} is taken by another"):
+        with pytest.raises(
+            CommandRefused, match=f"Port {port} of {HOST} is already used by another"
+        ):
             await serve_http(
                 settings,
                 new_server(library),
@@ -200,8 +202,9 @@ async def test_port_used_by_sandbox_error_names_server_and_port_option(url: str)
         with pytest.raises(PortUnusable) as refused:
             await own_or_find(HOST, port, url=url.format(port=port), pepper=PEPPER)
     assert str(refused.value) == (
-        f"Port {port} of {HOST} is taken by the sandbox of elicit's server at {URL}, which has the "
-        "port after its server's; stop that one, or choose another with --port."
+        f"Port {port} of {HOST} is already used by the sandbox of elicit's server at {URL}, "
+        "which uses the port number after the server's port. Stop that program, or choose another "
+        "port with --port."
     )
 
 

@@ -108,7 +108,7 @@ async def test_unknown_store_scheme_is_refused_without_its_password(tmp_path):
         "serve", "--port", "0", home=tmp_path, extra={"ELICIT_STORE": "mysql://u:p@db/x"}
     )
     assert end.status == 2
-    assert end.err.startswith("elicit: ELICIT_STORE: no store is reached by 'mysql'")
+    assert end.err.startswith("elicit: ELICIT_STORE: there is no store type 'mysql'")
     assert "u:p" not in end.err
 
 
@@ -139,8 +139,8 @@ async def test_port_in_use_is_named_in_the_error(tmp_path):
         end = await called("serve", "--port", str(port), home=tmp_path)
     assert end.status == 1
     assert end.err == (
-        f"elicit: Port {port} of 127.0.0.1 is taken by another program; "
-        "stop that one, or choose another with --port.\n"
+        f"elicit: Port {port} of 127.0.0.1 is already used by another program; "
+        "Stop that program, or choose another port with --port.\n"
     )
 
 
@@ -274,8 +274,8 @@ async def test_port_used_by_another_elicit_server_names_the_server(tmp_path):
         end = await called("serve", "--port", str(port), home=tmp_path)
     assert end.status == 1
     assert end.err == (
-        f'elicit: Port {port} of 127.0.0.1 is taken by elicit, which serves "author\'s tools"; '
-        "stop that one, or choose another with --port.\n"
+        f"elicit: Port {port} of 127.0.0.1 is already used by elicit, which serves "
+        '"author\'s tools". Stop that program, or choose another port with --port.\n'
     )
 
 

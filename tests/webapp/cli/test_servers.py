@@ -39,7 +39,7 @@ async def test_another_server_with_the_same_name_requires_acceptance(
     for refused in refusals:
         assert refused.status == 1
         assert f"was served from {mine}/tools.py:mcp so far" in refused.err
-        assert "is not given to it" in refused.err
+        assert "gets no access to" in refused.err
     (line,) = [line for line in refusals[0].err.splitlines() if "elicit servers accept" in line]
     accept = shlex.split(line.partition("nothing is lost: elicit ")[2])
     listed = await called("servers", "list", home=tmp_path)

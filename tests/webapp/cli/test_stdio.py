@@ -151,8 +151,8 @@ async def test_stdio_with_a_port_in_use_ends_with_an_error(desktop):
         end = await run(*desktop.arguments, home=desktop.home, extra=desktop.extra)
     assert (end.status, end.out) == (1, "")
     assert end.err.endswith(
-        f"elicit: Port {desktop.port} of 127.0.0.1 is taken by another program; "
-        "stop that one, or choose another with --port.\n"
+        f"elicit: Port {desktop.port} of 127.0.0.1 is already used by another program; "
+        "Stop that program, or choose another port with --port.\n"
     )
 
 
@@ -162,7 +162,7 @@ async def test_stdio_port_used_for_another_store_names_the_server(desktop):
     elsewhere = {**desktop.extra, "ELICIT_STORE": f"sqlite:///{desktop.home / 'other.db'}"}
     end = await run(*desktop.arguments, home=desktop.home, extra=elsewhere)
     assert (end.status, end.out) == (1, "")
-    assert "is taken by elicit, which serves 'lunch'" in end.err
+    assert "is already used by elicit, which serves 'lunch'" in end.err
     first.close(0)
     assert (await ended(first.process)).status == 0
 

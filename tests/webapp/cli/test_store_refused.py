@@ -38,16 +38,16 @@ async def wrong(request: pytest.FixtureRequest) -> AsyncIterator[tuple[str, str]
     """Yield a wrong address and the expected message."""
     match request.param:
         case "nobody there":
-            yield NOBODY_THERE["postgres"], "see that the server runs"
+            yield NOBODY_THERE["postgres"], "check that the server runs"
         case "password":
             _, _, place = fresh_valkey().url.partition("://")
             address = f"valkey://tester:{PASSWORD}@{place.rpartition('@')[2]}"
-            yield address, "needs the user and the password that its server knows"
+            yield address, "put the correct user and password in ELICIT_STORE"
         case "database":
             async with fresh_database() as url:
-                yield url.replace("@/test", "@/elsewhere"), "make the database (createdb)"
+                yield url.replace("@/test", "@/elsewhere"), "create the database (createdb)"
         case "scheme":
-            yield f"postgre://tester:{PASSWORD}@127.0.0.1/elicit", "no store is reached by"
+            yield f"postgre://tester:{PASSWORD}@127.0.0.1/elicit", "there is no store type"
         case _:
             yield fresh_valkey().url.replace("db=0", "db=4711"), "has no database 4711"
 

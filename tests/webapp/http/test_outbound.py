@@ -86,7 +86,7 @@ async def test_a_cookie_that_a_provider_sets_is_not_stored(
 
 
 async def test_a_service_without_network_reaches_nobody(httpx_mock: HTTPXMock) -> None:
-    with pytest.raises(Failed, match="Nobody outside can be reached from here"):
+    with pytest.raises(Failed, match="This server makes no outbound requests"):
         await Outbound.none().run(talk())
 
 
@@ -177,7 +177,7 @@ async def test_compressed_reply_is_refused_unread(
     httpx_mock.add_response(stream=packed, headers=headers)
     tracemalloc.start()
     try:
-        with pytest.raises(Failed, match="packed"):
+        with pytest.raises(Failed, match="compressed"):
             await outbound.run(talk())
         assert tracemalloc.get_traced_memory()[1] < 2 * REPLY_BYTES_AT_MOST
     finally:
@@ -203,7 +203,7 @@ async def test_event_hook_refuses_compressed_reply_unread(
 ) -> None:
     httpx_mock.add_response(stream=packed, headers={"content-encoding": "gzip, gzip"})
     async with httpx.AsyncClient(event_hooks={"response": [refuse_packed]}) as client:
-        with pytest.raises(httpx.DecodingError, match="packed"):
+        with pytest.raises(httpx.DecodingError, match="compressed"):
             await client.get(URL)
     assert packed.reads == 0
 

@@ -86,7 +86,7 @@ def test_mount_missing_in_public_url_names_url_to_set() -> None:
 
 
 def test_second_mount_is_refused() -> None:
-    with pytest.raises(Misplaced, match=r"under /b.* Mount it once, at /tools"):
+    with pytest.raises(Misplaced, match=r"under /b.* mount the application once, at /tools"):
         inside(scope("/b/mcp", root_path="/b", app_root_path=""))
 
 

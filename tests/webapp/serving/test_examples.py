@@ -31,7 +31,7 @@ async def test_example_is_served_on_stdio(tmp_path, free_port, server, revision)
         *elicit_stdio(server, "--port", str(free_port)), revision=revision, home=tmp_path
     ) as (client, _, said):
         assert text_of(await client.call_tool("keep_key", {})) == KEPT
-    assert "No provider of accounts or payments is set up; --sandbox plays them." in said.text()
+    assert "No provider of accounts or payments is set up; --sandbox simulates them." in said.text()
 
 
 async def test_stdio_processes_have_separate_sandboxes(tmp_path, free_port):

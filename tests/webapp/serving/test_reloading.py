@@ -47,7 +47,9 @@ async def test_call_waiting_while_file_changes_continues_in_new_code(tmp_path):
             held = group.create_task(client.call_tool("keep", {}))
             first = await links.get()
             tools.write_text(TOOLS.format(answer="new code"))
-            assert "tools.py changed: it starts anew." in await said_until("stop", server.process)
+            assert "tools.py changed: the server restarts." in await said_until(
+                "stop", server.process
+            )
             assert "Still waiting" in text_of(await held)
             again = group.create_task(client.call_tool("keep", {}))
             assert (await links.get()).split("/e/")[0] == first.split("/e/")[0]
@@ -59,7 +61,7 @@ async def test_server_with_syntax_error_waits_for_file_change(tmp_path):
     tools = tmp_path / "tools.py"
     tools.write_text("def broken(:")
     process = await start("serve", "tools:mcp", "--reload", "--port", "0", home=tmp_path)
-    await said_until("starts again when a file changes", process)
+    await said_until("server restarts when a file changes", process)
     assert "tools:mcp could not be imported" in error_of(process)
     tools.write_text(TOOLS.format(answer="mended"))
     assert "changing is served." in await said_until("stop", process)

@@ -101,8 +101,8 @@ async def test_store_treats_own_run_like_elicit_serve(tmp_path, free_port):
 
 
 CANNOT_BE: tuple[tuple[str, dict[str, str], dict[str, str], str], ...] = (
-    ("sse", {}, {}, "not served over the transport sse"),
-    ("streamable-http", {"streamable_http_path": "/x"}, {}, "MCP is at /mcp"),
+    ("sse", {}, {}, "cannot be served over the transport sse"),
+    ("streamable-http", {"streamable_http_path": "/x"}, {}, "always serves MCP at /mcp"),
     ("streamable-http", {"event_store": "mine"}, {}, "given event_store="),
     ("streamable-http", {"host": "0.0.0.0"}, {}, "ELICIT_EXPOSE: "),
     ("streamable-http", {}, {"ELICIT_SECRET": "short"}, "ELICIT_SECRET: "),
@@ -140,8 +140,8 @@ async def test_port_in_use_error_names_setting(tmp_path):
         holder.listen()
         port = holder.getsockname()[1]
         end = await run("-P", SDK, str(port), home=tmp_path)
-    assert f"Port {port} of 127.0.0.1 is taken by another program" in end.err
-    assert end.err.rstrip().endswith("choose another with port= of run().")
+    assert f"Port {port} of 127.0.0.1 is already used by another program" in end.err
+    assert end.err.rstrip().endswith("choose another port with port= of run().")
 
 
 def test_unsupported_server_error_names_alternative():

@@ -128,7 +128,7 @@ async def test_new_worker_which_cannot_start_leaves_old_worker_serving(program, 
         before = processes_of(program)
         program.unlink()
         workers.start_anew()
-        await until(told(capfd, "a new worker did not start; those that serve stay"))
+        await until(told(capfd, "a new worker did not start; the current workers continue"))
         assert processes_of(program) == before
         workers.stop()
     assert running.result() == 0

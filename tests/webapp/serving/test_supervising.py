@@ -155,7 +155,7 @@ async def test_workers_are_counted_together_and_call_continues_after_they_die(ho
             assert (await links.get()).split("/e/")[0] == first.split("/e/")[0]
             await walk(browser, first, answers={}, say=lambda _: None)
             assert text_of(await again) == "kept 4 letters"
-        assert error_of(server.process).count("was killed by signal 9; another takes its") == 2
+        assert error_of(server.process).count("was killed by signal 9; a new worker replaces") == 2
 
 
 async def test_new_code_replaces_workers_one_by_one_and_broken_code_does_not(home):
@@ -164,12 +164,12 @@ async def test_new_code_replaces_workers_one_by_one_and_broken_code_does_not(hom
         (home / "tools.py").write_text("def broken(:")
         server.process.send_signal(signal.SIGHUP)
         async with asyncio.timeout(300):
-            while "those that serve stay" not in error_of(server.process):
+            while "the current workers continue" not in error_of(server.process):
                 assert await pids_of(server, are=are_two) == before
         assert await pids_of(server, are=are_two) == before
         (home / "tools.py").write_text(TOOLS.replace("kept", "new code kept"))
         server.process.send_signal(signal.SIGHUP)
-        said = asyncio.create_task(said_until("all workers are new", server.process))
+        said = asyncio.create_task(said_until("all workers have been replaced", server.process))
         answers = set[str]()
         while not said.done():
             async with client_of(server.url, "2026-07-28") as (client, _):
@@ -192,7 +192,7 @@ async def test_worker_which_dies_repeatedly_at_startup_ends_server(home):
                     await browser.get(f"{server.url}/die")
         end = await ended(server.process)
     assert end.status == 3
-    assert "a worker died 5 times, each time at once, so the server ends" in end.err
+    assert "a worker died 5 times right after it started, so the server stops" in end.err
 
 
 async def test_workers_exit_when_parent_is_killed(home):

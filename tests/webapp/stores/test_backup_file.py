@@ -85,7 +85,7 @@ async def test_truncated_or_modified_backup_is_refused(tmp_path: Path) -> None:
 async def test_backup_of_newer_version_is_refused_with_reason(tmp_path: Path) -> None:
     path = tmp_path / "backup"
     path.write_bytes(b'{"elicit_backup":2,"made_at":"2026-01-01T00:00:00Z"}\n{"rows":0}\n')
-    with pytest.raises(BadBackup, match="of a newer version of elicit"):
+    with pytest.raises(BadBackup, match="by a newer version of elicit"):
         BackupFile(path)
 
 

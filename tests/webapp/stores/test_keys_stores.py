@@ -116,7 +116,7 @@ async def test_memory_store_and_store_with_environment_secret_are_not_recorded(
     await served(of_a_variable)
     assert of_a_variable.key_file is None
     assert noted(local) == []
-    with pytest.raises(ValueError, match="no store is reached"):
+    with pytest.raises(ValueError, match="there is no store type"):
         await open_noted(settings_of(folder, "mistyped:///one.db"))
     with pytest.raises(StoreUnavailable):
         await open_noted(settings_of(folder, f"sqlite:///{folder}"))

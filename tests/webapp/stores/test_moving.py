@@ -177,7 +177,9 @@ async def test_move_fails_if_another_command_fenced_target_during_move(tmp_path:
     other = await SqliteStore.open(tmp_path / "new")
     await other.fence("somebody is at work")
     late.go_on.set()
-    with pytest.raises(NotMoved, match=r"is fenced now: somebody is at work\. Nothing more was"):
+    with pytest.raises(
+        NotMoved, match=r"is now fenced: somebody is at work\. This command has stopped"
+    ):
         await moving
     assert await scanned(other) == []
     for store in (source, late, other):
@@ -209,7 +211,7 @@ async def test_move_to_non_empty_target_is_refused_and_changes_nothing(places: P
     source, target = places
     await filled(source)
     await target.write(record("a-own"))
-    with pytest.raises(NotMoved, match="holds records already: name an empty place"):
+    with pytest.raises(NotMoved, match=r"already has records\. Name an empty target"):
         await move(source, target)
     await source.check()
     await target.check()
@@ -228,7 +230,7 @@ async def test_target_written_by_other_process_during_move_stays_usable(tmp_path
     source = await SqliteStore.open(tmp_path / "old.db")
     target = await ServedMeanwhile.open(tmp_path / "new.db")
     await source.write(record("a-1"))
-    with pytest.raises(NotMoved, match="holds records already"):
+    with pytest.raises(NotMoved, match="already has records"):
         await move(source, target)
     for store in (source, target):
         await store.check()
@@ -239,12 +241,12 @@ async def test_move_is_refused_if_target_or_source_has_other_fence(places: Place
     source, target = places
     await filled(source)
     await target.fence("somebody is at work")
-    with pytest.raises(NotMoved, match=r"is fenced: somebody is at work\. Name another place"):
+    with pytest.raises(NotMoved, match=r"is fenced: somebody is at work\. Name another target"):
         await move(source, target)
     await source.fence("somebody is at work")
     with pytest.raises(NotMoved, match="is fenced for another reason: somebody is at work"):
         await move(source, target)
-    with pytest.raises(NotMoved, match="name another place"):
+    with pytest.raises(NotMoved, match="Name another target"):
         await move(source, source)
 
 
@@ -257,7 +259,7 @@ async def test_unfence_of_incomplete_copy_is_refused_and_unfence_of_source_works
     with pytest.raises(Killed):
         await move(source, target)
     Dying.left[0] = 0
-    with pytest.raises(NotMoved, match="is a copy that is not whole"):
+    with pytest.raises(NotMoved, match="is an incomplete copy"):
         await unfence(target)
     assert "being moved" in str(await unfence(source))
     await source.write(record("a-2"))
@@ -277,7 +279,7 @@ async def test_move_fails_if_target_has_records_missing_in_source(tmp_path: Path
     why = await target.fenced()
     assert why is not None
     await target.load(record("a-3", version=1), record("a-1", version=9), behind=why)
-    with pytest.raises(NotMoved, match="1 are there that should not be"):
+    with pytest.raises(NotMoved, match="1 other records are there"):
         await move(source, target)
     assert await target.fenced() is not None
     await source.aclose()
@@ -285,5 +287,5 @@ async def test_move_fails_if_target_has_records_missing_in_source(tmp_path: Path
 
 
 async def test_memory_store_cannot_be_moved(places: Places) -> None:
-    with pytest.raises(NotMoved, match="ends with its process"):
+    with pytest.raises(NotMoved, match="is lost when its process ends"):
         await move(await open_store("memory:"), places[1])

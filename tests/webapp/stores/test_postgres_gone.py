@@ -107,7 +107,7 @@ async def test_killed_server_fails_pending_calls_and_store_recovers_after_restar
     for call in (store.check, lambda: store.erase(owner="a"), lambda: store.list("elicitation")):
         with pytest.raises(StoreUnavailable) as refused:
             await call()
-        assert "see that the server runs" in refused.value.why
+        assert "check that the server runs" in refused.value.why
     await asyncio.to_thread(server.start)
     await back(store)
     assert await store.read("a", "elicitation", "a-1") == first

@@ -126,7 +126,7 @@ async def test_hosts_of_two_database_clusters_are_refused_by_name(good, database
             good.leads_to = elsewhere.leads_to
             await good.cut_connections()
             why = ""
-            while "another database cluster" not in why:
+            while "different database cluster" not in why:
                 with pytest.raises(StoreUnavailable) as refused:
                     await store.read("a", "elicitation", "a-1")
                 why = refused.value.why
@@ -143,7 +143,7 @@ async def test_database_copied_to_another_cluster_is_refused_until_operator_acce
     await said(url, "UPDATE elicit_store SET system_identifier = '1'")
     with pytest.raises(StoreUnavailable, match="elicit move --unfence") as refused:
         await open_store(url)
-    assert "another database cluster" in refused.value.why
+    assert "different database cluster" in refused.value.why
     await (await open_store(url, watches=False, accepts_server=True)).aclose()
     await (await open_store(url)).aclose()
 
@@ -152,7 +152,7 @@ async def test_database_copied_to_another_cluster_is_refused_until_operator_acce
 async def test_server_on_older_timeline_than_stored_timeline_is_refused(url):
     await (await open_store(url)).aclose()
     await said(url, "UPDATE elicit_store SET timeline = 7")
-    with pytest.raises(StoreUnavailable, match=r"on timeline 1, .* from timeline 7"):
+    with pytest.raises(StoreUnavailable, match=r"on timeline 1, .* on timeline 7"):
         await open_store(url)
 
 
@@ -216,5 +216,5 @@ def test_hosts_and_connect_timeout_are_parsed_from_address():
     ],
 )
 def test_invalid_address_is_refused_with_advice_on_escapes(url):
-    with pytest.raises(StoreUnavailable, match="with %-escapes"):
+    with pytest.raises(StoreUnavailable, match="%-encode"):
         Connector(url, name="ELICIT_STORE", servers=Servers())

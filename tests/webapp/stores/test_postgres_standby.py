@@ -49,11 +49,14 @@ async def test_replication_report_lists_standbys_synchronous_commit_and_archivin
         await pair.has_everything()
         hosts = [f"{cable.host}" for cable in pair.cables]
         told = await of_replication(pair.url)
-        assert "takes writes, on timeline 1" in told[0]
+        assert "accepts writes, on timeline 1" in told[0]
         assert hosts[0] in told[0]
-        assert told[1] == f"{hosts[1]}: it follows another server"
-        lost = "1 standby follows and no commit waits for it: a failover loses the last seconds"
-        logs = "its log is not archived (archive_mode is off)"
+        assert told[1] == f"{hosts[1]}: it is a standby"
+        lost = (
+            "1 standby is connected but no commit waits for it: a failover loses the writes of the "
+            "last seconds"
+        )
+        logs = "its WAL is not archived (archive_mode is off)"
         assert told[2].startswith(f"{lost}: set synchronous_standby_names to two standbys")
         assert told[3].startswith(f"{logs}: set archive_mode and archive_command")
         # The app logs the same two warnings at its start.
@@ -66,8 +69,8 @@ async def test_replication_report_lists_standbys_synchronous_commit_and_archivin
         assert all(each["fix"] for each in warned)
     async with replicating(is_synchronous=True) as pair:
         told = await of_replication(pair.url)
-        assert told[2].startswith("1 standby follows and commits wait for ")
-        assert "they stand still while it is away: let two standbys follow it" in told[2]
+        assert told[2].startswith("1 standby is connected and commits wait for ")
+        assert "writes are blocked while it is disconnected: connect two standbys" in told[2]
 
 
 # finding: XB6
@@ -79,8 +82,8 @@ def test_replication_report_says_writes_block_without_synchronous_standby() -> N
         "archive_mode": "on",
     }
     found, fix = _of_replication(row)[0]
-    assert "commits wait for ANY 1 (one): every write stands still" in found
-    assert "take those that are gone out of synchronous_standby_names" in str(fix)
+    assert "commits wait for ANY 1 (one): every write is blocked" in found
+    assert "remove the missing ones from synchronous_standby_names" in str(fix)
 
 
 # finding: XB1
@@ -125,7 +128,7 @@ async def test_old_primary_is_refused_by_store_which_saw_new_timeline():
             with pytest.raises(StoreUnavailable) as refused:
                 await store.write(record("a-2"))
             why = refused.value.why
-            assert "on timeline 1, and the store has been served from timeline 2" in why
+            assert "on timeline 1, but the store has since been on timeline 2" in why
             assert pair.cables[1].host in why
         assert await pair.written_on(pair.primary) == (0, 0)
         await store.aclose()

@@ -96,7 +96,7 @@ async def test_watch_detects_deleted_file_and_error_is_logged_once(
         await store.read("a", "elicitation", "a-1")
     said = [each for each in caplog.records if each.message == "store.gone"]
     assert [each.levelno for each in said] == [logging.ERROR]
-    assert "put it back" in vars(said[0])["why"]
+    assert "put the file back" in vars(said[0])["why"]
 
 
 async def test_store_works_again_after_moved_file_is_restored(

@@ -107,7 +107,7 @@ class TestAddress:
             ("valkey://me:hunter2@cache.example:no/0", "valkey://user:password@host:6379/0"),
             ("valkey://:hunter2@", "names no host"),
             ("valkey:///3", "names no host"),
-            ("valkey://:hunter2@cache.example/three", "a database's number"),
+            ("valkey://:hunter2@cache.example/three", "a database number"),
             ("valkey://:hunter2@cache.example/3?db=4", "twice"),
             ("valkey://:hunter2@cache.example/?retry=1&hunter2=1", "retry"),
             ("valkey://cache.example/?ssl_ca_certs=/ca.pem", "ssl_ca_certs"),
@@ -158,7 +158,7 @@ class TestStart:
         with own_valkey(requirepass="swordfish") as server:
             for user in ("", ":hunter2@", "nobody:hunter2@"):
                 url = server.url.replace("valkey://", f"valkey://{user}")
-                assert "ELICIT_STORE needs the user and the password" in await refused(url)
+                assert "put the correct user and password in ELICIT_STORE" in await refused(url)
             url = server.url.replace("valkey://", "valkey://:swordfish@")
             async with opened(url) as store:
                 assert "swordfish" not in store.address
@@ -171,8 +171,10 @@ class TestStart:
 
     async def test_unreachable_server_is_refused(self):
         (port,) = free_ports(1)
-        assert "is its server up" in await refused(f"redis://:hunter2@127.0.0.1:{port}")
-        assert "is its server up" in await refused("redis://:hunter2@/nowhere/valkey.sock")
+        assert "check that its server runs" in await refused(f"redis://:hunter2@127.0.0.1:{port}")
+        assert "check that its server runs" in await refused(
+            "redis://:hunter2@/nowhere/valkey.sock"
+        )
 
     async def test_tls_connection_to_server_without_tls_is_refused(self):
         with own_valkey(has_port=True) as server:
@@ -251,7 +253,7 @@ class TestStart:
         assert holds_something(server.url)
         assert not holds_something(server.url.replace("db=0", "db=1"))
         (port,) = free_ports(1)
-        with pytest.raises(StoreUnavailable, match="is its server up"):
+        with pytest.raises(StoreUnavailable, match="check that its server runs"):
             holds_something(f"redis://127.0.0.1:{port}")
 
 
@@ -753,7 +755,7 @@ class TestCluster:
             (row,) = await store.write(record("a-1"))
             async with opened(nodes[1].url) as other:
                 end = begin_move(nodes, key(shard_of("a", shards=64), "records"))
-                with pytest.raises(StoreUnavailable, match="is being changed"):
+                with pytest.raises(StoreUnavailable, match="is being resharded"):
                     await store.write(replace(row, status="half of it is here"))
                 end()
                 (row,) = await recovered(lambda: store.write(replace(row, status="opened")))

@@ -96,7 +96,7 @@ async def test_two_workers_with_memory_store_are_refused_at_startup_for_each_hos
         async with asyncio.timeout(300):
             async for line in process.stdout:
                 EARS.hear(how, line.decode())
-                if b"2 processes are to serve this application" in line:
+                if b"2 processes would serve this application" in line:
                     break
             else:
                 pytest.fail("it started")

@@ -39,13 +39,11 @@ class ValkeyAddress:
 def parse_address(url: str) -> ValkeyAddress:
     """Parse the address. Raises ValueError, whose message does not show the password."""
     if "#" in url:
-        raise ValueError(
-            f"what follows # in {_scheme(url)}://... is lost: write # in a password as %23"
-        )
+        raise ValueError(f"{_scheme(url)}://... must not contain #: write # in a password as %23")
     if may_be_unescaped(url):
         raise ValueError(
-            f"{_scheme(url)}://... has an @ behind its host: write / in a password as %2F, ? as "
-            f"%3F and @ as %40, as in {_LIKE}"
+            f"{_scheme(url)}://... has an @ after its host: write / in a password as %2F, ? as %3F "
+            f"and @ as %40, as in {_LIKE}"
         )
     try:
         parts = urlsplit(url)
@@ -53,7 +51,9 @@ def parse_address(url: str) -> ValkeyAddress:
         query = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
     except ValueError:
         # The error could contain a part of the address, and so of the password.
-        raise ValueError(f"{_scheme(url)}://... is no address of a server: {_LIKE}") from None
+        raise ValueError(
+            f"{_scheme(url)}://... is not a valid server address: write {_LIKE}"
+        ) from None
     options: dict[str, Any] = {}
     if parts.username:
         options["username"] = unquote(parts.username)
@@ -68,13 +68,13 @@ def parse_address(url: str) -> ValkeyAddress:
     if _TLS[parts.scheme]:
         if is_socket:
             raise ValueError(
-                f"a Unix socket needs no TLS: write valkey:// and not {parts.scheme}://"
+                f"a Unix socket needs no TLS: write valkey:// instead of {parts.scheme}://"
             )
         options |= {"ssl": True, **{name: query.pop(name) for name in _FILES if name in query}}
     if query:
         raise ValueError(
-            f"{parts.scheme}://... has options that mean nothing: {', '.join(sorted(query))}. "
-            f"Possible are db, and for TLS {', '.join(_FILES)}"
+            f"{parts.scheme}://... has unknown options: {', '.join(sorted(query))}. Possible are "
+            f"db, and for TLS {', '.join(_FILES)}"
         )
     shown = (
         f"{parts.scheme}://{where}?db={database}"
@@ -95,13 +95,13 @@ def _place(parts: SplitResult, query: dict[str, str]) -> tuple[str, int]:
     if parts.hostname:
         in_path = path.strip("/")
         if in_path and number:
-            raise ValueError(f"{parts.scheme}://... names its database twice: leave ?db= out")
+            raise ValueError(f"{parts.scheme}://... names its database twice: remove ?db=")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         where, number = f"{host}:{parts.port or _PORT}", in_path or number
     else:
         if not path.strip("/") or path.strip("/").isdigit():
-            raise ValueError(f"{parts.scheme}://... names no host and no socket: {_LIKE}")
+            raise ValueError(f"{parts.scheme}://... names no host and no socket: write {_LIKE}")
         where = path
     if not (number or "0").isdecimal():
-        raise ValueError(f"{parts.scheme}://... does not end with a database's number: {_LIKE}")
+        raise ValueError(f"{parts.scheme}://... does not end with a database number: write {_LIKE}")
     return where, int(number or "0")

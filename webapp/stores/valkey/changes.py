@@ -106,7 +106,7 @@ class ValkeyChanges:
                 raise LostConnection("the store is at another server")
             if answer is None:
                 if is_asked:
-                    raise LostConnection("the server is silent")
+                    raise LostConnection("the server does not answer")
                 await connection.send_command("PING")
             elif answer[0] == b"message":
                 self._heard(answer[2])

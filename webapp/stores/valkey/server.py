@@ -102,7 +102,10 @@ class OneServer:
         number, _, noted = found.decode().partition(" ")
         now, used = (int(number), noted), self._used
         if used is not None and now != used and now[0] <= used[0]:
-            why = "another server has replaced it: stop it, or let it follow that one (REPLICAOF)"
+            why = (
+                "another server has replaced it: stop the old server, or make it a replica of the "
+                "new one (REPLICAOF)"
+            )
             _log.error("store.older_server", extra={"server": name, "why": why})
             raise LostConnection(why)
         if noted != name:
@@ -268,7 +271,7 @@ class ValkeyServer:
             if isinstance(waited, BaseException):
                 raise waited
             if waited[0] < 1:
-                raise TooLate("its disk has not taken what was written (WAITAOF)")
+                raise TooLate("its disk has not confirmed the write (WAITAOF)")
         return answers[: len(commands)]
 
     async def _find_nodes(self, answers: Sequence[object], *, waits: bool = False) -> None:
@@ -352,29 +355,29 @@ def unavailable(address: ValkeyAddress, error: BaseException) -> StoreUnavailabl
     shown, text = address.shown, str(error)
     if isinstance(error, AuthenticationError) or _NOT_LET_IN.search(text):
         why = (
-            f"the store {shown} does not let us in ({text}): ELICIT_STORE needs the user and the "
-            "password that its server knows, as valkey://user:password@host:6379/0"
+            f"the store {shown} refuses the user or password ({text}): put the correct user and "
+            "password in ELICIT_STORE, for example valkey://user:password@host:6379/0"
         )
     elif "DB index" in text:
         why = (
-            f"the store {shown} has no database {address.database}: end ELICIT_STORE with a "
-            "number that the server's `databases` allows, or with /0"
+            f"the store {shown} has no database {address.database}: end ELICIT_STORE with /0, or "
+            "with a number below the server's setting `databases`"
         )
     elif isinstance(error, NoPermissionError):
         why = (
-            f"the store {shown} forbids its user what is needed ({text}): allow it the keys and "
-            "channels elicit:*, and the commands that docs/how-to/stores.md names"
+            f"the store {shown} does not give its user the needed permissions ({text}): allow the "
+            "keys and channels elicit:*, and the commands listed in docs/how-to/stores.md"
         )
     elif isinstance(error, ClusterError | TryAgainError):
-        why = f"the cluster of the store {shown} is being changed, or lacks a server: {text}"
+        why = f"the cluster of the store {shown} is being resharded or has lost a server: {text}"
     elif isinstance(error, ResponseError):
-        why = f"the store {shown} refuses to serve: {text}"
+        why = f"the store {shown} refused a command: {text}"
     else:
         other, scheme = ("no TLS", "valkey://") if address.is_encrypted else ("TLS", "valkeys://")
         why = (
-            f"the store {shown} cannot be reached ({text}): is its server up, and is this the "
-            f"address that ELICIT_STORE should have? If the server speaks {other}, it begins with "
-            f"{scheme}"
+            f"the store {shown} cannot be reached ({text}): check that its server runs and that "
+            f"the address in ELICIT_STORE is correct. If the server uses {other}, the address "
+            f"begins with {scheme}"
         )
     refusal = StoreUnavailable(why)
     refusal.__cause__ = error

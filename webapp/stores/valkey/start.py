@@ -16,7 +16,7 @@ from webapp.stores.valkey.layout import LAYOUT_KEY, LAYOUT_VERSION, SHARDS_OF_A_
 from webapp.stores.valkey.server import ValkeyServer
 
 _OLDEST = (7, 2)
-_KEPT = "ask whoever runs the server, or set in its configuration: "
+_KEPT = "set this in the Valkey server's configuration, or ask its operator to set it: "
 
 
 async def check_server(server: ValkeyServer) -> None:
@@ -31,7 +31,7 @@ async def check_server(server: ValkeyServer) -> None:
     for config in configured:
         if (often := config.get("appendfsync")) not in (None, "always"):
             raise StoreUnavailable(
-                f"the store {shown} may lose the last second of what it acknowledged, since its "
+                f"the store {shown} can lose the writes of the last second, because its "
                 f"appendfsync is {often}: {_KEPT}appendfsync always"
             )
 
@@ -42,25 +42,25 @@ def check_info(shown: str, info: Mapping[str, Any]) -> None:
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     if numbers < _OLDEST:
         raise StoreUnavailable(
-            f"the store {shown} is of version {version}, which cannot say when its disk has what "
-            "was written: Valkey, or Redis 7.2 or newer, is needed"
+            f"the store {shown} has version {version}, which cannot confirm that a write is on "
+            "disk: use Valkey, or Redis 7.2 or newer"
         )
     if info.get("role") != "master":
         raise StoreUnavailable(
-            f"the store {shown} is a replica, which cannot be written to: set ELICIT_STORE to the "
-            "address of its primary"
+            f"the store {shown} is a read-only replica: set ELICIT_STORE to the address of its "
+            "primary"
         )
     if not info.get("aof_enabled"):
         raise StoreUnavailable(
-            f"the store {shown} keeps nothing that survives its end: {_KEPT}appendonly yes and "
+            f"the store {shown} loses all data when its server stops: {_KEPT}appendonly yes and "
             "appendfsync always"
         )
     policy = str(info.get("maxmemory_policy", ""))
     # `volatile-` policies evict only keys with a time to live, and our keys have none.
     if policy.startswith("allkeys"):
         raise StoreUnavailable(
-            f"the store {shown} throws away what was acknowledged when memory gets short "
-            f"({policy}): {_KEPT}maxmemory-policy noeviction"
+            f"the store {shown} deletes saved records when its memory is full ({policy}): "
+            f"{_KEPT}maxmemory-policy noeviction"
         )
 
 
@@ -76,6 +76,7 @@ async def shards_of(server: ValkeyServer) -> int:
     if version != str(LAYOUT_VERSION) or not count.isdecimal():
         raise StoreUnavailable(
             f"the store {server.address.shown} has layout {found.decode()!r}, written by a newer "
-            f"version of this program; this one knows up to {LAYOUT_VERSION}"
+            f"version of elicit; this version can read layouts up to {LAYOUT_VERSION}: update "
+            "elicit"
         )
     return int(count)

@@ -255,21 +255,24 @@ class ValkeyStore:
         """Return who can write to the store; only the server's operator can list all its users."""
         address = self._server.address
         fix = (
-            "let a user of its own have elicit:* alone, and ELICIT_STORE name it: "
-            "docs/how-to/stores.md"
+            "create a Valkey user that alone may use the keys elicit:*, and put it in "
+            "ELICIT_STORE: see docs/how-to/stores.md"
         )
         user = str(address.options.get("username", "default"))
         told: list[tuple[str, str | None]] = [
-            (f"it is used as the user {user}: the server's ACL LIST says who else can write", None)
+            (f"the server connects as the user {user}: ACL LIST shows who else can write", None)
             if user != "default"
-            else ("it is used as the user default, as other programs may be too", fix)
+            else ("the server connects as the user default, which other programs may use too", fix)
         ]
         if address.is_encrypted:
             return [*told, ("the connection is encrypted", None)]
         if address.is_on_this_machine:
             return [*told, ("the connection does not leave this machine", None)]
         says = "the connection is not encrypted, and it leaves this machine"
-        return [*told, (says, "let the server speak TLS, and write valkeys:// in ELICIT_STORE")]
+        return [
+            *told,
+            (says, "turn on TLS in the Valkey server, and write valkeys:// in ELICIT_STORE"),
+        ]
 
     async def check(self) -> None:
         """See Store."""
@@ -282,11 +285,11 @@ class ValkeyStore:
             free = info.get("maxmemory", 0) - info.get("used_memory", 0)
             if info.get("maxmemory") and free < min(_FREE_BYTES_AT_LEAST, info["maxmemory"] // 20):
                 raise StoreUnavailable(
-                    f"the store {self.address} has next to no memory left: raise its maxmemory"
+                    f"the store {self.address} has almost no memory left: raise its maxmemory"
                 )
             if info.get("aof_last_write_status", "ok") != "ok":
                 raise StoreUnavailable(
-                    f"the store {self.address} cannot write its log: look at its disk"
+                    f"the store {self.address} cannot write its append-only file: check its disk"
                 )
         shards = range(self._shards)
         await self._change(
