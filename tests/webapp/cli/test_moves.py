@@ -82,7 +82,7 @@ async def test_commands_on_moved_store_report_new_address(tmp_path: Path) -> Non
     ):
         listed = await called(*command, home=tmp_path)
         assert (listed.status, listed.err.startswith(says)) == (0, True), command
-        assert "moved" not in listed.out
+        assert "has moved to" not in listed.out
     for command in (("backup", "copy"), ("keys", "rotate"), ("keys", "retire", "00")):
         refused = await called(*command, home=tmp_path)
         assert (refused.status, refused.out, refused.err) == (2, "", says), command

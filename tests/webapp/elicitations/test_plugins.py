@@ -260,7 +260,7 @@ async def test_single_plugin_can_replace_author_for_stage() -> None:
             return replace(question, message="Where shall we send it?")
 
     assert (await ask(InAuthorsPlace())).message == "Where shall we send it?"
-    with pytest.raises(BadPlugin, match="keep one of them"):
+    with pytest.raises(BadPlugin, match="Only one hook can do that"):
         Plugins([InAuthorsPlace(), InAuthorsPlace()])
 
 
