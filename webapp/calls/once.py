@@ -362,9 +362,9 @@ def _kept(given: object, *, id: str, owner: str, erase_at: datetime) -> list[Don
     try:
         text = json.dumps(given, allow_nan=False)
     except Exception as error:  # noqa: BLE001 - the value may run code of its own
-        return [replace(done, fault=f"is no JSON: {error}"[:_FAULT_AT_MOST])]
+        return [replace(done, fault=f"is not JSON: {error}"[:_FAULT_AT_MOST])]
     if len(text) > LETTERS_AT_MOST:
-        return [replace(done, fault=f"is longer than {LETTERS_AT_MOST} letters of JSON")]
+        return [replace(done, fault=f"is longer than {LETTERS_AT_MOST} characters of JSON")]
     first, *rest = [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
     pieces = [replace(done, id=f"{id}-{number}", result=piece) for number, piece in enumerate(rest)]
     return [replace(done, result=first, pieces=tuple(piece.id for piece in pieces)), *pieces]
@@ -380,7 +380,7 @@ async def _piece(elicitations: Elicitations, done: DoneOnce, id: str) -> str:
 def _result(name: str, done: DoneOnce, pieces: Sequence[str]) -> Json:
     if done.fault is not None:
         raise ResultNotKept(
-            f"What once({name!r}) did is done, but not its result kept, which {done.fault}."
+            f"once({name!r}) is done, but its return value could not be saved: it {done.fault}."
         )
     result: Json = json.loads("".join((done.result, *pieces)))
     return result

@@ -474,7 +474,7 @@ class Verbs:
         if call.caller.owner is None:
             if call.caller.refusal is not None:
                 raise NotAllowed(
-                    f"once({name!r}) was not begun, as nothing of it could be kept. "
+                    f"once({name!r}) did not run, because its result could not be stored. "
                     f"{call.caller.refusal}"
                 )
             return await do_unkept(name, work, working=call.used.working)

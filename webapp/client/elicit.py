@@ -445,9 +445,9 @@ def _kept(given: object) -> dict[str, Any]:
     try:
         text = json.dumps(given, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        return {"fault": f"is no JSON: {error}"}
+        return {"fault": f"is not JSON: {error}"}
     if len(text) > RESULT_LETTERS_AT_MOST:
-        return {"fault": f"is longer than {RESULT_LETTERS_AT_MOST} letters of JSON"}
+        return {"fault": f"is longer than {RESULT_LETTERS_AT_MOST} characters of JSON"}
     return {"result": json.loads(text)}
 
 

@@ -357,7 +357,7 @@ async def test_claim_of_dead_program_expires(shop: Programs, here: AskingEnv) ->
 
 
 @pytest.mark.parametrize(
-    ("result", "words"), [({1j}, "no JSON"), ("x" * 70_000, "longer than 61440")]
+    ("result", "words"), [({1j}, "not JSON"), ("x" * 70_000, "longer than 61440")]
 )
 async def test_step_with_unserializable_result_is_not_repeated(
     shop: Programs, result, words

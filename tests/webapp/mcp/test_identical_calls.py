@@ -157,6 +157,6 @@ async def test_refused_caller_does_not_start_once(server, revision):
         for _ in range(3):
             refused = await caller.result("order")
             assert "[ELICITATION_NOT_ALLOWED]" in text_of(refused)
-            assert "once('order') was not begun" in text_of(refused)
+            assert "once('order') did not run" in text_of(refused)
         assert await rows() == before
     assert not begun

@@ -155,7 +155,7 @@ async def test_later_refunds_and_disputes_are_reported_and_shown(env: ServerEnv)
     created = await env.begin()
     await env.press(created, "card")
     for button, words in {
-        "part": "4.50\u00a0€ of it was given back.",
+        "part": "4.50\u00a0€ of it was refunded.",
         "claim": "The bank claims it back.",
         "won": "The bank claimed it back, in vain.",
     }.items():

@@ -90,7 +90,7 @@ async def test_refund_after_manual_partial_refund_refunds_rest(paying: Paying) -
     told = len(paying.env.shop.heard)
     await paying.press(begun, "part")
     assert (await paying.fetched(begun)).refunded == 450
-    assert "4.50\u00a0€ of it was given back." in (await paying.page(begun)).text
+    assert "4.50\u00a0€ of it was refunded." in (await paying.page(begun)).text
     rest = await paying.run(paying.gateway.refund(payment, reason=None))
     assert rest.price == Money("4.50", "EUR")
     assert len(paying.env.shop.heard) == told + 2

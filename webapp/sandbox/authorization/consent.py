@@ -71,7 +71,7 @@ class Consent:
             )
         person = person_of(login)
         if decision == "deny":
-            description = "The person said no."
+            description = "The person declined."
             return self._send_back(asked.way, error="access_denied", error_description=description)
         if decision != "approve" or person is None:
             return self.pages.trouble(_NOT_COMPLETE, "Choose a person and press a button.")

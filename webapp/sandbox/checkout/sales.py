@@ -190,7 +190,7 @@ class Sales(Generic[P]):
         notes = list(self.vendor.notes(sale))
         if sale.refunds:
             given = Money.from_minor_units(sale.refunded, sale.price.currency)
-            notes.insert(0, f"{given.shown} of it was given back.")
+            notes.insert(0, f"{given.shown} of it was refunded.")
         return notes
 
     def press(self, sale: P, name: str) -> str | None:

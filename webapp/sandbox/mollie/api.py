@@ -226,7 +226,7 @@ def _read(body: bytes, shape: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise MollieError(f"{error}.") from None
     except (ValueError, RecursionError):
-        raise MollieError("The body is no JSON", status=400) from None
+        raise MollieError("The body is not JSON", status=400) from None
 
 
 def _given(query: bytes, name: str) -> str | None:
