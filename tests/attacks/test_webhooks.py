@@ -74,7 +74,7 @@ async def can_still_be_paid(shop: Shop, buy: Buying) -> None:
         ({}, {"account": "acct_thief"}, "account"),
     ],
 )
-async def test_our_session_on_other_terms_settles_nothing(
+async def test_payment_that_differs_from_the_request_settles_nothing(
     shop: Shop, changes, about_event, why, buy
 ):
     session = await begun(shop, buy)

@@ -85,7 +85,7 @@ async def test_a_cookie_that_a_provider_sets_is_not_stored(
         assert not list(outbound._client.cookies.jar)
 
 
-async def test_a_service_without_network_reaches_nobody(httpx_mock: HTTPXMock) -> None:
+async def test_service_without_network_sends_no_request(httpx_mock: HTTPXMock) -> None:
     with pytest.raises(Failed, match="This server makes no outbound requests"):
         await Outbound.none().run(talk())
 

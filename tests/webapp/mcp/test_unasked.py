@@ -168,7 +168,7 @@ async def test_question_awaited_in_a_later_request_is_not_reported(server, revis
         assert await caller.text("buy") == "Ada tea"
 
 
-async def test_a_tool_that_asks_by_its_own_means_is_judged_by_its_last_leg(library):
+async def test_tool_with_own_input_request_is_checked_after_its_last_request(library):
     from tests.support.own_requests import size_form
 
     if library == "fastmcp":
@@ -191,7 +191,7 @@ async def test_a_tool_that_asks_by_its_own_means_is_judged_by_its_last_leg(libra
 
 
 @pytest.mark.every_way
-async def test_nothing_is_done_or_asked_after_a_payment_that_was_forgotten(server, revision):
+async def test_verbs_after_a_payment_without_await_are_refused(server, revision):
     done = list[str]()
 
     async def deliver(_: str) -> str:
@@ -220,7 +220,7 @@ async def test_nothing_is_done_or_asked_after_a_payment_that_was_forgotten(serve
         assert not await env.elicitations()
 
 
-async def test_what_is_caught_is_withheld_all_the_same(server, revision):
+async def test_result_is_withheld_although_the_tool_caught_the_error(server, revision):
     @server.tool()
     async def buy() -> str:
         elicit.confirm("Sure?")  # type: ignore[unused-awaitable]  # caught
@@ -266,7 +266,7 @@ async def test_question_created_by_a_module_belongs_to_no_call(
         sys.modules.pop("made_late", None)
 
 
-async def test_a_tool_that_another_calls_fails_for_what_it_forgot_itself(revision):
+async def test_nested_tool_fails_for_its_own_question_without_await(revision):
 
     server = FastMCP("shop")
 
@@ -299,7 +299,7 @@ async def test_a_tool_that_another_calls_fails_for_what_it_forgot_itself(revisio
         assert await caller.text("try_to_sell") == "nothing: 2"
 
 
-async def test_a_tool_is_not_blamed_for_what_its_sibling_is_about_to_ask(revision):
+async def test_pending_question_of_a_parallel_tool_does_not_fail_a_tool(revision):
 
     server, made, over = FastMCP("shop"), asyncio.Event(), asyncio.Event()
 

@@ -178,7 +178,7 @@ async def test_user_code_without_forms_is_sent_through_the_result_tool(revision)
         assert await caller.text("visit") == "done"
 
 
-async def test_where_a_client_shows_nothing_the_letters_come_by_that_tool_whatever_it_declares(
+async def test_user_code_is_sent_through_the_result_tool_if_the_client_shows_nothing(
     revision,
 ):
     refuses: dict[str, Any] = {"answers": ["decline"], "min_answer": timedelta(minutes=1)}
@@ -215,7 +215,7 @@ async def test_result_tool_handles_any_user_code_input(revision, tries):
         assert (await caller.result("elicitation_result", **tries)).is_error
 
 
-async def test_what_is_done_once_for_somebody_without_a_name_is_not_kept(library, revision):
+async def test_once_of_an_anonymous_caller_is_not_stored(library, revision):
     server = shop(new_server(library))
     keys: list[str] = []
 

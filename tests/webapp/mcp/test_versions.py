@@ -114,7 +114,7 @@ async def test_key_does_not_join_calls_of_two_versions(revision, is_mounted):
 
 
 @pytest.mark.parametrize("version", [None, "1.0", "2.0"])
-async def test_the_version_that_was_called_is_gone_on_with(revision, version, is_mounted):
+async def test_result_tool_continues_the_version_that_was_called(revision, version, is_mounted):
     shop = Shop(is_mounted=is_mounted)
     async with caller_of(shop.server, revision, declares=None) as (env, caller):
         pending = await shop.ask(caller, "wipe", version=version)

@@ -109,9 +109,7 @@ async def test_immediate_acceptance_is_automatic_and_ignored(server, revision, t
         await is_reached_on_the_page(it, tool, told)
 
 
-async def test_of_what_is_asked_together_nothing_keeps_the_person_from_being_reached(
-    server, revision
-):
+async def test_automatic_answers_to_questions_asked_together_lead_to_the_link(server, revision):
     @server.tool()
     async def both() -> str:
         answers = await elicit.together(

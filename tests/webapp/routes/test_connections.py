@@ -91,7 +91,7 @@ async def test_connections_page_contains_no_token_or_owner_and_is_not_cached() -
         assert f"/connections/{tail(kept)}/disconnect" in answer.text
 
 
-async def test_nobody_asks_the_provider_for_a_persons_picture() -> None:
+async def test_server_does_not_fetch_the_picture_of_a_person() -> None:
     async with oauth_env() as here:
         sandbox, paths = here.gate._app, list[str]()
 

@@ -63,7 +63,7 @@ def held(case: Case, refunded: int = 0) -> list[httpx.Response]:
     return [] if case.held is None else [reply(case.held(refunded))]
 
 
-def test_there_is_a_case_for_every_example() -> None:
+def test_every_example_has_a_case() -> None:
     assert {case.name: case.seller.declaration for case in CASES} == EXAMPLES
     assert all(isinstance(case.gateway, Signs) for case in CASES)
 
