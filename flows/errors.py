@@ -59,7 +59,10 @@ class ElicitError(Exception):
 
 
 class InvalidQuestion(ElicitError, ValueError):
-    """The arguments of a verb are wrong. The verb raises it, so a bad constant fails at import."""
+    """The arguments of a verb are wrong. Calling the verb raises this error, before the `await`.
+
+    A wrong question at the top level of a module therefore fails when the module is imported.
+    """
 
     name = "INVALID_INPUT"
     jsonrpc_code = -32602
@@ -211,7 +214,7 @@ class NotConfigured(ElicitError):
 class NotAllowed(ElicitError):
     """The question is refused: no one could safely open this caller's link.
 
-    The message says what would change that.
+    The message says how such a question can be allowed.
     """
 
     name = "ELICITATION_NOT_ALLOWED"
@@ -380,7 +383,7 @@ _HAPPENED: Final[Mapping[str, str]] = {
     "refunded": "The payment was refunded already",
     "disputed": "The payment is disputed at the payer's bank",
 }
-# Words for a refused change, where the status itself does not fit into "it cannot be ... now".
+# Replacements for values of `wanted` that do not fit into "it cannot be ... now".
 _CHANGES: Final[Mapping[str, str]] = {"exchanging": "finished", "let go": "released"}
 
 

@@ -1,8 +1,8 @@
 """Durations and deadlines, measured by a clock that cannot be set.
 
-Risks: the machine's clock is set, or the machine sleeps. A duration by the time of day is then too
-long, or ends at once. The time of day is used for stored values and for values that others receive.
-Durations within one process use a monotonic clock.
+Risks: the machine's clock is set, or the machine sleeps. A duration that is measured by the time of
+day is then too long, or ends at once. The time of day is used for stored values and for values that
+others receive. Durations within one process use a monotonic clock.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ class Clock(Protocol):
 
 
 def ticks_of(clock: Callable[[], datetime]) -> Ticks:
-    """Return a function for monotonic seconds: the system's, or the one of a test's clock."""
+    """Return a function that returns monotonic seconds, from the system or from a test's clock."""
     return getattr(clock, "ticks", time.monotonic)
 
 
@@ -71,7 +71,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 class HandClock:
     """A clock for tests, whose time passes only when a test says so.
 
-    Like a machine's clock it can be set, which durations ignore.
+    A test can also set the time of day, as on a real machine. Durations are not affected.
     """
 
     def __init__(self, start: datetime = NOON) -> None:
@@ -113,9 +113,10 @@ class Deadline:
 
     @property
     def has_ended(self) -> bool:
-        # Consistent with `left`, which waiting code uses: any shorter time is not worth waiting.
+        # Use `left`, which is rounded to microseconds: otherwise a caller that waits for `left`
+        # could get 0 from a deadline that has not ended, and repeat its wait without a pause.
         return self.left <= timedelta()
 
     def at(self, now: datetime) -> datetime:
-        """Return the deadline as a time of day, by the clock's current time."""
+        """Return the deadline as a time of day, if `now` is the current time of day."""
         return now + self.left

@@ -26,8 +26,8 @@ GONE_ALREADY = frozenset(
 def revoke(client: Client, connection: Connection) -> Talk[bool]:
     """Revoke the tokens and return True if the provider confirmed it.
 
-    With the kind `bearer`, refresh an expired access token first: otherwise the provider's reply
-    proves nothing.
+    If the provider's revocation is of the kind `bearer`, the caller has to refresh an expired
+    access token first. Otherwise the provider's reply proves nothing.
 
     Raises:
         Failed: The provider did not reply.
@@ -112,6 +112,7 @@ def _delete(client: Client, connection: Connection, way: Revocation) -> Talk[boo
 def _is_gone(reply: httpx.Response, client: Client) -> bool:
     refusal = refusal_in(reply, client.provider)
     if refusal is None:
-        is_said = members_of(reply, client.provider).get("revoked") is not False  # Slack
+        # Slack can reply with status 200 and "revoked": false.
+        is_said = members_of(reply, client.provider).get("revoked") is not False
         return reply.is_success and is_said
     return refusal.error in GONE_ALREADY and not refusal.is_passing

@@ -108,7 +108,7 @@ class Env:
         return Transport(self.app, url=f"{URL}/mcp")
 
     async def go(self, link: str) -> None:
-        """Do what the page asks for, including every step on the way."""
+        """Open the link and do what its page asks for, including steps at the providers."""
         token = link.rsplit("/", 1)[1]
         id = self.service.links.read(token, purpose=Purpose.LINK, now=self.clock()).id
         (asked,) = [each for each in await self.elicitations() if each.id == id]
@@ -193,7 +193,7 @@ def _without_streams() -> Iterator[None]:
 
 
 class _ByPort(httpx.AsyncBaseTransport):
-    """A transport to the application at each port, without using ports."""
+    """A transport that passes a request in memory to the application registered for its port."""
 
     def __init__(self) -> None:
         self._apps: dict[int | None, httpx.AsyncBaseTransport] = {}

@@ -1,4 +1,4 @@
-"""An author's start of uvicorn, with a protocol that records who opened each connection."""
+"""Start uvicorn as a tool author would, with a protocol that records who opened a connection."""
 
 import sys
 from functools import partial

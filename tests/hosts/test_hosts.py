@@ -1,4 +1,4 @@
-"""Tests of every promise through every host: the verdict must be the table's."""
+"""Check each promise on each host, and compare the verdict with the table in tests.hosts.table."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

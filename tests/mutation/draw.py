@@ -140,7 +140,7 @@ def draw_from(subject: str, chance: random.Random) -> list[Fault]:
 
 
 def main() -> None:
-    chance = random.Random(SEED)  # noqa: S311 -- to be drawn again, not to be secret
+    chance = random.Random(SEED)  # noqa: S311 -- repeatable, and no secret
     drawn = [fault for subject in SUBJECTS for fault in draw_from(subject, chance)]
     faults = [replace(fault, id=f"F{number:03}") for number, fault in enumerate(drawn, 1)]
     existing = json.loads(FAULTS.read_text())["faults"] if FAULTS.exists() else []

@@ -1,8 +1,8 @@
 """The inbox of an approver: requests that wait, and decisions, with the approver's access token.
 
 Risks: a program decides in place of a person. So these routes accept no API key, whatever its
-scopes. The person's token identifies the approver, is checked with each request, and is accepted
-no longer than a sign-in is.
+scopes. The person's token identifies the approver and is checked with each request. A token is
+refused if the person signed in longer ago than ELICIT_APPROVERS_SIGN_IN allows.
 """
 
 from http import HTTPStatus

@@ -3,8 +3,9 @@
 The framework generates the document from the routes. This module adds the parts that the framework
 cannot know: problem details for every error, the resource of each route, and the body of the proxy.
 
-Risks: a documentation page loads a script from another host into the origin of people's own pages.
-So the page has no scripts, and its only style sheet is that of people's own pages.
+Risks: a documentation page loads a script from another host, and the script then runs in the origin
+of the pages where people answer questions. So the reference page has no scripts, and loads only
+this server's style sheet.
 """
 
 import re

@@ -183,9 +183,10 @@ async def end_payment(service: Service, id: str) -> list[str]:
 
 
 async def reconcile_payments(service: Service, *, since: datetime | timedelta) -> list[str]:
-    """Compare all checkouts since that time at the providers with this store, to completion.
+    """Compare the checkouts that the providers list since `since` with this store.
 
-    Raises CommandRefused if a provider does not answer; the server then continues by itself.
+    Return after all checkouts are compared. Raises CommandRefused if a provider does not answer;
+    the server then continues the comparison automatically.
     """
     reconciling, now = service.kinds.payments.reconciling, service.clock()
     start = now - since if isinstance(since, timedelta) else since

@@ -19,7 +19,7 @@ from webapp.serving.known_servers import known_server_id
 
 
 class ServerRow(Struct, frozen=True, kw_only=True):
-    """A server, the only place that may serve it, and the time since when."""
+    """A server, the only place that may serve it, and the time when the place was recorded."""
 
     name: str
     place: str
@@ -52,7 +52,10 @@ async def list_servers(service: Service) -> Table[ServerRow]:
 
 
 async def accept_server(service: Service, *, name: str, place: str) -> list[str]:
-    """Accept a new place for a server, with all its records. Raises CommandRefused."""
+    """Record the new place of a server, which keeps its records there.
+
+    Raises CommandRefused if no server has this name.
+    """
     elicitations = service.elicitations
 
     async def moved() -> Sequence[KnownServer]:

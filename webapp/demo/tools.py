@@ -25,6 +25,6 @@ def add_tools(server: MCPServer) -> None:
 
     @server.tool()
     async def use_key() -> str:
-        """Let the person type a key, past the client and the model, and use it once."""
+        """Let the person type a key that the client and the model never see, and use it once."""
         key = await elicit.secret("The key of your weather station, please.")
         return f"The station answers to a key of {len(key)} letters."

@@ -5,8 +5,8 @@ a limit. Events above the limit are not stored. This is reported in the log (at 
 in the metrics and in the row of the address, which `elicit doctor` reads. Events that already wait
 stay, because later events may build on them.
 
-The rows are read once and then updated from the writes of all processes. They are read again every
-hour and after a gap, because rows may have been erased or lost.
+The backlog reads the rows once, and then follows the changes that all processes write. It reads the
+rows again every hour, and after changes were missed, because rows may have been erased or lost.
 """
 
 import asyncio

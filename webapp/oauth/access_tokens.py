@@ -6,11 +6,11 @@ pair of tokens before any tool gets them. One gap remains: a process that dies b
 the write loses the new pair. Its claim then expires, the provider refuses the old pair to the next
 process, and the person has to connect the account once more.
 
-Or a valid account is ended because its provider is out of order, or an account that has ended is
-refreshed forever. A refusal ends an account if the standard or the provider's declaration says so.
-Any other refusal ends it only with a proof: the provider's API refuses the access token too, or the
-provider refuses a second refresh two minutes later (an hour later if the first reply was a page or
-a redirect and not an error).
+Two more risks: a valid account is ended because its provider is out of order, or an account that
+has ended is refreshed forever. A refusal ends an account if the standard or the provider's
+declaration says so. Any other refusal ends it only with a proof: the provider's API refuses the
+access token too, or the provider refuses a second refresh two minutes later (an hour later if the
+first reply was a page or a redirect and not an error).
 """
 
 import asyncio
@@ -108,7 +108,8 @@ class AccessTokens:
     ) -> str | None:
         """Return a newer access token than `refused`, which the provider's API refused, or None.
 
-        Return None unless the account is shared with `tool` and with `client`, which calls it.
+        Return None also if the account is not shared with `tool` and `client`. `client` is the MCP
+        client that calls the tool.
         """
         found = await self._connections.read(owner, id)
         if found is None or not found.is_connected or not found.is_shared(tool, client):
@@ -233,18 +234,19 @@ class AccessTokens:
     ) -> Connection | None:
         """Store the result of a failed refresh, and return the changed account."""
         refusal = error.refusal if isinstance(error, TokenRefused) else None
-        if refusal is not None and refusal.means == "client":  # no account can be refreshed now
+        # The provider refused this server's client credentials, which is not the account's fault.
+        if refusal is not None and refusal.means == "client":
             return await self._put(claimed, lambda c: replace(c, claim=None))
         if refusal is None or refusal.means != "unsure":
             return await self._put(claimed, self._later)
         now, first = self._now, claimed.refused_at
-        if first is None or first > now:  # a later time: the clock was set back
+        if first is None or first > now:  # in the future: the clock was set back
             first = now
         wait = PAGE_AGAIN_AFTER if refusal.is_page else REFUSED_AGAIN_AFTER
         if now - first >= wait:
             return await self._lapse(claimed, reason=refusal.error, proof="refused twice")
-        # The API refuses an expired access token in any case, so after a page that check would
-        # prove nothing.
+        # The API refuses every expired access token. So if the reply was a page and the access
+        # token has expired, a refusal by the API proves nothing.
         counts = refusal.is_readable or claimed.works(now=now)
         if counts and await self._is_refused_by_api(client, claimed):
             return await self._lapse(claimed, reason=refusal.error, proof="the provider's API")

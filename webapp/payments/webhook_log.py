@@ -22,11 +22,11 @@ _log = logging.getLogger(__name__)
 
 
 class WebhookLog:
-    """Built with the service; the counts of the last minute are this process's own."""
+    """The log in the store. Counts of the last minute are still only in this process's memory."""
 
     def __init__(self, elicitations: Elicitations) -> None:
         self._elicitations = elicitations
-        self._counts = Counter[tuple[str, str, str]]()  # not written yet: day, seller, reason
+        self._counts = Counter[tuple[str, str, str]]()  # counts to write, by (day, seller, reason)
         self._logged: dict[tuple[str, str], datetime] = {}
         self._written_at: datetime | None = None
 

@@ -4,8 +4,8 @@ Risks: Python releases the interpreter lock for each statement, and a busy threa
 for a long time, so a commit of many statements stalls between them. One statement needs no BEGIN,
 and an error in one of its rows undoes all of them.
 
-The rows are inserted into a temporary view of this connection. Its triggers insert, compare and
-set.
+The statement inserts the rows into a temporary view of this connection. The triggers of the view
+insert new records, and replace a stored record only if it still has the version that was read.
 """
 
 import sqlite3

@@ -97,7 +97,7 @@ class Work:
         return f"{context.trace_id:032x}" if context.is_valid else None
 
 
-# Not part of a call's Asker: pages, webhooks and the sweeper log too, but have no Asker.
+# A ContextVar, not a field of the Asker: pages, webhooks and the sweeper log without an Asker.
 _current: ContextVar[Work | None] = ContextVar("elicit_work", default=None)
 
 

@@ -126,7 +126,7 @@ class DeclaredGateway:
                 values = self._known(elicitation, session)
                 body = msgspec.json.encode(fill(self._declared.close_body, values)).decode()
             yield self._request(self._declared.close, self._known(elicitation, session), body=body)
-            # It was closed, or paid just before: fetch it again to find out.
+            # The page is closed now, unless it was paid before the request arrived: fetch it again.
             found = yield from self.fetch(elicitation, session)
         if found.state is SessionStatus.OPEN:
             raise Failed(f"{self.seller.label} did not close its payment page.", is_refusal=True)
@@ -191,9 +191,9 @@ class DeclaredGateway:
     def _refunded_so_far(self, payment: Payment, theirs: str) -> Talk[tuple[int, int | None]]:
         """Return the amount refunded so far, and the amount left to refund if it is known.
 
-        Fetch both amounts from the provider if the declaration says how (see `Holding`), otherwise
-        use the stored amount. Without this check, a provider without idempotency keys would refund
-        twice.
+        Fetch the amounts from the provider if the declaration says how (see `Holding`). Otherwise
+        return the stored amount of the refunds. Without this check, a provider without idempotency
+        keys would refund twice.
         """
         holding, fetch = self._declared.holding, self._declared.fetch
         if holding is not None:

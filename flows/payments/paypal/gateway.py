@@ -6,15 +6,17 @@ Risks: money is captured twice, or for a question that has ended. An approved or
 yet. `collect` captures it after comparing the order with the question, and never for an ended
 elicitation. Not capturing is also how an order is closed, because PayPal has no call to cancel an
 order. An order can be captured only once (ORDER_ALREADY_CAPTURED), whatever the key. Each press of
-Continue has its own key, so that a decline is not repeated for ever. A webhook, signed or not, is
-only a hint: the order is fetched. A webhook about a manual refund or a lost dispute names only the
-capture, so the capture is fetched first. An unpaid order is not found (404) after it has expired. A
-404 only closes the order if PayPal's own clock says that the order has expired.
+Continue has its own key, because PayPal could answer a repeated key with the earlier decline. A
+webhook, signed or not, is only a hint: the order is fetched. A webhook about a manual refund or a
+lost dispute names only the capture, so the capture is fetched first. An unpaid order is not found
+(404) after it has expired. A 404 only closes the order if PayPal's own clock says that the order
+has expired.
 
 Source: PayPal's published OpenAPI documents (paths, fields, statuses, keys valid for 6 hours, for
 refunds 45 days, approval within 3 hours). Unchecked: that a repeated key returns the first order,
-whether a declined capture is repeated under its key, that a capture event names the order in
-`supplementary_data.related_ids`, and how long a completed order can be fetched.
+whether PayPal answers a repeated key of a declined capture with the same decline, that a capture
+event names the order in `supplementary_data.related_ids`, and how long a completed order can be
+fetched.
 """
 
 import base64
@@ -115,7 +117,7 @@ PAYPAL_SANDBOX: Final = replace(
 class PayPalAccount:
     """The operator's account at PayPal.
 
-    `account` is the merchant id, compared if it is set.
+    `account` is the merchant id. If it is set, orders of another merchant are rejected.
 
     With `webhook_ids`, a webhook without a valid signature by PayPal's certificate is rejected.
     """
@@ -172,7 +174,8 @@ def sandbox_paypal(
 
     Never live.
 
-    `certificates` is the sandbox's own scheme, if it signs. Raises ValueError like `paypal`.
+    `certificates` is the scheme with which the sandbox signs its webhooks, if it signs them. Raises
+    ValueError for invalid credentials or webhook ids.
     """
     _require_credentials(client_id, client_secret)
     _require_webhook_ids(webhook_ids)

@@ -1,4 +1,4 @@
-"""The caller of a request: the claims that a token must have, and what is read from them."""
+"""Access tokens of callers: the claims that a token must have, and the caller that they name."""
 
 import base64
 import json

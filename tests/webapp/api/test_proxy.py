@@ -43,7 +43,7 @@ async def test_proxy_returns_provider_response_unchanged(account: Account) -> No
     assert answer.headers["content-type"] == "application/json"
     unknown = await account.call("/github/api/nothing")
     assert unknown.status_code == 404
-    assert "code" not in unknown.json()  # the provider's own response
+    assert "code" not in unknown.json()  # not this server's problem details
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"])

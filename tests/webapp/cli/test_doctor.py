@@ -148,7 +148,8 @@ def at_stripe(
 ) -> None:
     """Mock Stripe's API.
 
-    `rights` maps rights to response statuses, for those that differ from a full-access key's.
+    `rights` maps a right to the response status of a request that needs the right. A right that is
+    not in `rights` gets the status of a full-access key.
     """
     headers = {"date": format_datetime(date, usegmt=True)}
     network.add_response(

@@ -227,7 +227,7 @@ async def test_request_after_end_of_approval_asks_again(service: Service, clock:
     clock.tick(minutes=14)
     leg = call_of(service, arguments=FIVE)
     await passes(leg)
-    run = await leg.run.begin()  # as when the body asks a question
+    run = await leg.run.begin()  # as if the tool had asked a question
     await leg.finish()
     clock.tick(minutes=5)
     assert await is_asked(service, run_id=run.id)

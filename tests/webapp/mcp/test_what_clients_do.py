@@ -321,7 +321,7 @@ async def test_next_call_after_an_abandoned_form_gets_the_link_immediately(serve
 async def test_form_stays_open_when_a_newer_identical_call_supersedes_its_call(server):
     async with here(server, LEGACY) as it:
         older = await it.asks("name")
-        it.clock.tick(seconds=10)  # too late to count as the same turn
+        it.clock.tick(seconds=10)  # more than `min_answer`, so a person can have read the form
         assert is_link(await it.caller.result("name"))
         assert "Another call is waiting" in text_of(await soon(older))
         await it.shows.says("accept", {"response": "Ann"})
@@ -405,7 +405,7 @@ async def test_client_seen_to_show_forms_is_still_trusted_when_its_person_is_awa
         assert is_link(await soon(call))
         (record,) = await it.env.service.clients.all()
         assert record.forms is not None
-        assert len(record.forms.unanswered) == 1  # only two in a row count
+        assert len(record.forms.unanswered) == 1  # one does not count, two in a row do
         again = it.caller.call("surname")
         await it.shows.says("accept", {"response": "Smith"})
         assert text_of(await soon(again)) == "hello Smith"
@@ -539,7 +539,7 @@ async def two_programs(
 
 
 async def asked_or_done(it: Here, tool: str) -> "asyncio.Task[types.CallToolResult]":
-    """Return a call whose question has reached the client, or that has its result."""
+    """Call the tool. Return the call when the client has its question or the call has ended."""
     call = it.caller.call(tool)
     await eventually(lambda: it.shows.asked or call.done())
     return call

@@ -330,7 +330,7 @@ async def test_unsharing_during_refresh_applies_to_waiting_call(*, is_answered: 
     async with serving_accounts(network, clock=clock) as service:
         asked = Asking(service, "repo", tool="list")
         _, state = await opened(service, asked)
-        if is_answered:  # with an answer that no call received
+        if is_answered:  # the call ends before it receives the answer
             await give_up(asked)
         await come_home(service, state)
         await asyncio.gather(asked.task, return_exceptions=True)
@@ -760,7 +760,7 @@ async def test_acceptance_with_more_scopes_than_refreshed_token_is_requested_aga
             ):
                 await again.account()
             assert (await the_one(service)).used == {}
-        else:  # the person granted less, so this scope was never granted
+        else:  # "admin:org" was never granted, so it is not missing now
             assert (await again.account()).scopes == ("gist",)
         assert not again.has_asked
 

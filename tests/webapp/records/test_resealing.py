@@ -1,4 +1,4 @@
-"""Recovery from a leak: what the old secret and an old copy can read, while people are served."""
+"""Recovery from a leak: the leaked secret and copy open no record, and the servers keep running."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

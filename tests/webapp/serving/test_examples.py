@@ -1,4 +1,4 @@
-"""The example servers of the low-level API and of a factory, unchanged, on both revisions."""
+"""Two examples, a low-level server and a factory, served unchanged on both protocol revisions."""
 
 import re
 import shutil
