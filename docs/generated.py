@@ -42,7 +42,7 @@ def commands() -> str:
 
 {WRITTEN}
 
-The exit status is 0 if it worked, 1 if it did not, and 2 if it was called wrongly. `--help` after any command prints what stands here.
+The exit status is 0 if the command succeeded, 1 if it failed, and 2 if its arguments are wrong. `--help` after any command prints its section of this page.
 
 | command | what it does |
 |---|---|

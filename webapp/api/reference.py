@@ -39,7 +39,7 @@ _TYPED: Final = ("post", "put", "patch")  # methods whose requests have a body
 _POLICY: Final = "default-src 'none'; style-src 'self'; frame-ancestors 'none'; base-uri 'none'"
 _TEXT, _NUMBER = Schema(type=OpenAPIType.STRING), Schema(type=OpenAPIType.INTEGER)
 _ANYTHING: Final = RequestBody(
-    description="Of any type: it is sent on as it is.",
+    description="A body of any content type, which the proxy sends to the provider unchanged.",
     content={
         "application/octet-stream": OpenAPIMediaType(
             schema=Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
@@ -47,7 +47,7 @@ _ANYTHING: Final = RequestBody(
     },
 )
 _THE_PROVIDERS: Final = OpenAPIResponse(
-    description="Status, headers and body of the provider's; problem details where there are none.",
+    description="The provider's status, headers and body, or problem details without a response.",
     content={"*/*": OpenAPIMediaType(schema=Schema())},
 )
 _CODE: Final = re.compile(r"`([^`]+)`")

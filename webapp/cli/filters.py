@@ -53,7 +53,12 @@ def add_filters(parser: argparse.ArgumentParser, *, of: type[Struct]) -> None:
     )
     moment = "a time in UTC, such as 2026-03-01T03:12, or an age, such as 90min, 12h or 7d"
     parser.add_argument("--since", type=_moment, metavar="TIME", help=f"only rows from {moment}")
-    parser.add_argument("--until", type=_moment, metavar="TIME", help="only rows from before that")
+    parser.add_argument(
+        "--until",
+        type=_moment,
+        metavar="TIME",
+        help="only rows from before a time, in the same formats as --since",
+    )
     parser.add_argument(
         "--limit",
         type=_limit,

@@ -108,7 +108,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     rotating.add_argument(
         "--anyway",
         action="store_true",
-        help="also with a secret that no process of this store has loaded yet (ELICIT_SECRET only)",
+        help="use the secret even if no process of this store has loaded it (ELICIT_SECRET only)",
     )
     rotating.add_argument(
         "--after-leak",
@@ -142,7 +142,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     retiring.add_argument(
         "--anyway",
         action="store_true",
-        help="also while links and sessions that use it are valid: they end",
+        help="retire the secret even if links and sessions that use it are still valid: they end",
     )
     retiring.set_defaults(run=partial(_run, retire), now=utc_now())
 

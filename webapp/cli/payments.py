@@ -47,22 +47,25 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--open",
         dest="only_open",
         action="store_true",
-        help="only payments that are neither used nor refunded, disputes and bank inquiries, and "
-        "failed refunds",
+        help="only payments that you have to check: paid but neither used nor refunded, "
+        "disputed, inquired about by a bank, or with a failed refund",
     )
     lists(listing, list_payments, of=PaymentRow)
     showing = commands.add_parser("show", help="show one payment in full")
     refund = commands.add_parser(
         "refund", help="refund a payment; running it again does not refund twice"
     )
-    done = commands.add_parser("done", help="remove a payment that you have checked from the list")
+    done = commands.add_parser(
+        "done", help="take a payment off the list of --open after you have checked it"
+    )
     for command in (showing, refund, done):
         add_id(command, shown_by="payments")
     shows(showing, show_payment, of=PaymentRow)
     does(refund, refund_payment)
     does(done, end_payment)
     comparing = commands.add_parser(
-        "reconcile", help="compare the providers' payment pages since a time with this store"
+        "reconcile",
+        help="compare the payments that the providers have had since a time with this store",
     )
     comparing.add_argument(
         "--since",
@@ -85,7 +88,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--spent",
         dest="also_spent",
         action="store_true",
-        help="also if a call has used the payment",
+        help="refund the payment even if a call has used it",
     )
 
 

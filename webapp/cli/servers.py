@@ -36,7 +36,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "people",
     )
     accepting.add_argument("name", metavar="NAME", help="the server's name")
-    accepting.add_argument("place", metavar="PLACE", help="its new place, as the refusal says")
+    accepting.add_argument(
+        "place", metavar="PLACE", help="the server's new address, as the refusal shows it"
+    )
     does(accepting, accept_server)
 
 
