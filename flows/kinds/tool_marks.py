@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import cast
 
-from flows.elicitation.unasked import place_of_call
+from flows.elicitation.unasked import location_of_call
 from flows.errors import InvalidQuestion
 from flows.question import asks_without_tool
 
 
 def must_mark_a_tool(mark: str) -> None:
     """Raise InvalidQuestion in an `asking` block, except while a module is being imported."""
-    if asks_without_tool() and place_of_call() is not None:
+    if asks_without_tool() and location_of_call() is not None:
         raise InvalidQuestion(
             f"{mark} marks a tool of an MCP server, and a block `asking` is not a tool. Await "
             "the questions themselves here."

@@ -274,8 +274,8 @@ class Verbs:
             call.caller.must_be_answerable(fact[0], in_client=in_client)
             call.kinds.decisions.must_be_decidable(question.request, call.caller)
         except (NotAllowed, NotSupported) as error:
-            told = {"kind": fact[0], "tool": call.tool.tool, "why": str(error)}
-            _log.info("question.not_asked", extra=told)
+            details = {"kind": fact[0], "tool": call.tool.tool, "why": str(error)}
+            _log.info("question.not_asked", extra=details)
             return question.unasked(error)
         run = await (self._a_gates_run() if is_gate else call.the_run())
         later = self._asked_again(run, step)
@@ -392,11 +392,11 @@ class Verbs:
                 return processing(question, current)
             if not current.status.is_final:
                 call.interrupt(call.presenter.busy())
-            taken = await call.leases.claim(current, run=call.run.value.id)
-            if taken is not None and not await self._has_successor(taken, step):
-                await call.run.name(taken, step)
-                return await self._outcome(question, taken)
-            if taken is None:
+            claimed = await call.leases.claim(current, run=call.run.value.id)
+            if claimed is not None and not await self._has_successor(claimed, step):
+                await call.run.name(claimed, step)
+                return await self._outcome(question, claimed)
+            if claimed is None:
                 shared = await self._shared(question, step)
                 if shared is not None:
                     return shared
@@ -424,17 +424,17 @@ class Verbs:
         await self.call.links.prove()
         return await self.call.presenter.wait(self.call, shown, waiter)
 
-    async def _has_successor(self, taken: Elicitation, step: Step) -> bool:
-        """Return True if a newer elicitation superseded `taken`: the caller has to claim that one.
+    async def _has_successor(self, claimed: Elicitation, step: Step) -> bool:
+        """Return True if a newer elicitation superseded `claimed`.
 
-        The newer elicitation then takes the place of `taken` in the run.
+        The caller has to claim the newer elicitation, which then replaces `claimed` in the run.
         """
-        if taken.status is not Status.SUPERSEDED:
+        if claimed.status is not Status.SUPERSEDED:
             return False
-        held = await self.call.elicitations.find(owner=taken.owner, join=taken.join)
-        if held is None or held.id == taken.id:
+        held = await self.call.elicitations.find(owner=claimed.owner, join=claimed.join)
+        if held is None or held.id == claimed.id:
             return False
-        self.call.leases.forget(taken)
+        self.call.leases.forget(claimed)
         await self.call.run.change(lambda run: runs.put(run, step, held.id))
         return True
 
@@ -454,17 +454,19 @@ class Verbs:
         if limit.has_ended or call.is_draining:
             call.interrupt(call.presenter.busy())
 
-    async def _outcome(self, question: Question[T], taken: Elicitation) -> Outcome[T]:
+    async def _outcome(self, question: Question[T], claimed: Elicitation) -> Outcome[T]:
         call = self.call
-        is_yes = taken.status is Status.ACCEPTED
+        is_yes = claimed.status is Status.ACCEPTED
         try:
-            content = await call.kinds[taken.kind].answer(taken) if is_yes else None
+            content = await call.kinds[claimed.kind].answer(claimed) if is_yes else None
         except Failed:  # the account or payment is gone: the next call asks again
-            call.leases.use(taken)
+            call.leases.use(claimed)
             raise
-        call.leases.use(taken)
-        call.used.note((taken.kind, taken.asked.digest), content, question.request)
-        return outcome_of(question, taken, content=content, faults=call.faults.get(taken.id, ()))
+        call.leases.use(claimed)
+        call.used.note((claimed.kind, claimed.asked.digest), content, question.request)
+        return outcome_of(
+            question, claimed, content=content, faults=call.faults.get(claimed.id, ())
+        )
 
     async def _once(
         self, name: str, work: Callable[[str], Awaitable[Json]], *, step: OnceKey

@@ -174,7 +174,7 @@ async def _given_up_rounds(call: Leg, first: int, client: AskedClient) -> tuple[
         id = call.run.value.asked[index].elicitation_id
         settled = await call.elicitations.get(id) if client.is_out(id) else None
         if settled is not None and settled.status.is_final:
-            at = client.put_at(settled, is_again=True, now=call.now)
+            at = client.first_sent_at(settled, is_again=True, now=call.now)
             rounds.setdefault(at, []).append(index)
     return tuple(as_round(rounds[at]) for at in sorted(rounds))
 

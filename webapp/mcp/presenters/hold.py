@@ -72,7 +72,7 @@ class Hold(OnStream):
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         if not self._context.session.can_send_request:
             part = Prompt(shown=shown)
-            parts = await shown.group.collect_prompts(part, way=REQUIRED, is_urgent=True)
+            parts = await shown.group.collect_prompts(part, ending=REQUIRED, is_urgent=True)
             call.interrupt(_required(parts))
         await self._unless_draining(call, shown)
         asked = shown.elicitation

@@ -29,7 +29,7 @@ from flows.elicitation.run import keep_responses
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.user_code import CHAT_WORDS
 from flows.errors import InvalidAnswer
-from webapp.calls.batch import NOBODY, RESULT, RETRY
+from webapp.calls.batch import AUTOMATIC, RESULT, RETRY
 from webapp.calls.clients import FORM, LINK, AskedClient, Deed, Mode
 from webapp.calls.presenter import Leg, PresentedQuestion, Prompt, name_at
 from webapp.deadline import Deadline
@@ -163,7 +163,7 @@ class Retry:
         if call.is_waiting_for(current):
             shown = replace(shown, elicitation=current)
             if is_unread and self._client.has_page(current.kind):
-                await self._end_with(call, Prompt(shown=shown, is_out=True), way=RESULT)
+                await self._end_with(call, Prompt(shown=shown, is_out=True), ending=RESULT)
             await self._suspend(call, shown, is_shown=True)
         return current
 
@@ -224,14 +224,16 @@ class Retry:
         if self._client.is_nobodys(asked, mode, action, content, after=after):
             await self._client.drew_nothing(asked, mode, Deed.AT_ONCE)
             part = Prompt(shown=shown, is_out=True, is_nobodys=True)
-            await self._end_with(call, part, way=NOBODY)
+            await self._end_with(call, part, ending=AUTOMATIC)
         self._answered.add(shown.index)
         return after
 
-    async def _end_with(self, call: Leg, part: Prompt, *, way: str) -> NoReturn:
+    async def _end_with(self, call: Leg, part: Prompt, *, ending: str) -> NoReturn:
         """End the request with the link as the call's result."""
         await call.links.prove()
-        parts = await part.shown.group.collect_prompts(part, way=way, is_urgent=way == NOBODY)
+        parts = await part.shown.group.collect_prompts(
+            part, ending=ending, is_urgent=ending == AUTOMATIC
+        )
         call.interrupt(self._last(call, parts))
 
     async def _answer(self, call: Leg, shown: PresentedQuestion) -> str | None:
@@ -252,7 +254,7 @@ class Retry:
             typed = user_code_in(cast("Mapping[str, Any]", response).get("content"))
             if not typed and self._client.has_page(asked.kind):
                 await self._client.answered(asked, LINK, after=0, is_valid=False)
-                await self._end_with(call, Prompt(shown=shown, is_out=True), way=RESULT)
+                await self._end_with(call, Prompt(shown=shown, is_out=True), ending=RESULT)
             words = await self._user_codes.wrong(asked, typed)
         if words is not None:
             await self._suspend(call, shown, is_shown=True, user_code=words)
@@ -320,7 +322,7 @@ class Retry:
         part = Prompt(shown=shown, is_out=is_shown, user_code=user_code)
         is_urgent = not is_shown or user_code is not None
         await call.links.prove()
-        parts = await shown.group.collect_prompts(part, way=RETRY, is_urgent=is_urgent)
+        parts = await shown.group.collect_prompts(part, ending=RETRY, is_urgent=is_urgent)
         await self._keep_responses(call)
         if self._chain.rounds >= self._limits.rounds or call.is_draining:
             # No retry: the client has no rounds left, or would retry while this process ends.
@@ -389,7 +391,9 @@ class Retry:
         mode = BY_FORM if self._asks_in_client(shown.elicitation) else BY_LINK
         if known is not None and known.at is not None:
             return Out(mode, known.at)
-        return Out(mode, self._client.put_at(shown.elicitation, is_again=shown.is_again, now=now))
+        return Out(
+            mode, self._client.first_sent_at(shown.elicitation, is_again=shown.is_again, now=now)
+        )
 
     def _state(self, call: Leg, *, shown: Mapping[int, Out], foreign: str | None) -> str:
         run = call.run.value
