@@ -170,7 +170,7 @@ def note_use(run: Run, *, again: bool) -> Run:
     return replace(run, is_repeatable=not again and run.is_repeatable is not False)
 
 
-def keep_responses(run: Run, responses: str) -> Run:
+def store_responses(run: Run, responses: str) -> Run:
     """Store the client's answers to the tool's own requests: the client sends them only once."""
     return replace(run, responses=responses)
 

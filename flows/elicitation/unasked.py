@@ -15,7 +15,7 @@ _LIBRARY_PACKAGES = ("flows", "dataclasses")
 _CAN_AWAIT = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-class Made:
+class UnaskedQuestion:
     """A question that was created in a call, and where, until it is asked or discarded."""
 
     __slots__ = ("_among", "in_def", "kind", "line", "path")
@@ -43,26 +43,28 @@ class Unasked:
 
     def __init__(self, outer: "Unasked | None" = None) -> None:
         self._outer = outer
-        self._questions: dict[Made, None] = {}  # ordered; a tool may run in its own thread
+        self._questions: dict[
+            UnaskedQuestion, None
+        ] = {}  # ordered; a tool may run in its own thread
 
-    def add(self, kind: str) -> Made | None:
+    def add(self, kind: str) -> UnaskedQuestion | None:
         """Track a question of this kind that the caller of the library has just created."""
         location = location_of_call()
         if location is None:
             return None
         path, line, in_def = location
-        question = Made(kind, path=path, line=line, in_def=in_def, among=self)
+        question = UnaskedQuestion(kind, path=path, line=line, in_def=in_def, among=self)
         self._questions[question] = None
         return question
 
-    def drop(self, question: Made) -> None:
+    def drop(self, question: UnaskedQuestion) -> None:
         self._questions.pop(question, None)
 
     def __bool__(self) -> bool:
         return bool(self._questions)
 
     @property
-    def stops_what_follows(self) -> list[Made]:
+    def stops_what_follows(self) -> list[UnaskedQuestion]:
         """The questions that block everything else until asked, including the outer call's."""
         outer = self._outer.stops_what_follows if self._outer is not None else []
         own = [
@@ -72,14 +74,14 @@ class Unasked:
         ]
         return [*outer, *own]
 
-    def pop_all(self) -> list[Made]:
+    def pop_all(self) -> list[UnaskedQuestion]:
         """Return all questions and forget them, so that they are reported only once."""
         questions = list(self._questions)
         self._questions.clear()
         return questions
 
 
-def never_asked(questions: list[Made]) -> NotAsked:
+def never_asked(questions: list[UnaskedQuestion]) -> NotAsked:
     locations = dict.fromkeys(question.place for question in questions)
     return NotAsked(*locations, in_def=any(question.in_def for question in questions))
 

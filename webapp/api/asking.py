@@ -155,7 +155,7 @@ async def ask(
     return Known(question=question, content=verbs.last_known)
 
 
-async def taken(service: Service, requester: Requester, current: Elicitation) -> Elicitation:
+async def mark_used(service: Service, requester: Requester, current: Elicitation) -> Elicitation:
     """Record that the program has used the answer: erase the answer, or mark the payment as spent.
 
     The question's run ends too, so the same Idempotency-Key returns the same result for a while. An
@@ -181,11 +181,11 @@ async def taken(service: Service, requester: Requester, current: Elicitation) ->
         await elicitations.run_to_completion(_used_up(service, current))
     else:
         key, arguments = requester.program, run.called.arguments
-        await _taken_by(service, key, current, run=run.id, arguments=arguments)
+        await _use_in_run(service, key, current, run=run.id, arguments=arguments)
     return await elicitations.get(current.id) or current
 
 
-async def _taken_by(
+async def _use_in_run(
     service: Service, key: ApiKey, current: Elicitation, *, run: str, arguments: str
 ) -> None:
     caller = Caller(owner=current.owner, client=client_of(key.program), is_user=current.is_for_user)

@@ -29,7 +29,7 @@ from webapp.settings.quotas import ListedClient, PolicySettings
 from webapp.stores import Record
 
 REMEMBERED: Final = timedelta(days=1)
-KEPT, FORGOTTEN = "kept", "forgotten"
+STORED, FORGOTTEN = "kept", "forgotten"
 # The ways to send a question to a client: in a form of the client, or as a link that it opens.
 FORM: Final = "form"
 LINK: Final = "url"
@@ -159,7 +159,7 @@ class McpClients:
     async def all(self, *, owner: str | None = None) -> list[ClientRecord]:
         """Return the records of one owner or of all owners, the latest first."""
         found = await self._elicitations.all(
-            ClientRecord, owner=owner, status=KEPT, skips_unreadable=True
+            ClientRecord, owner=owner, status=STORED, skips_unreadable=True
         )
         remembered = [one for one in found if self.now < one.erase_at]
         return sorted(remembered, key=lambda one: one.erase_at, reverse=True)
@@ -213,7 +213,7 @@ class McpClients:
                 name=client.name[:_NAME_CHARACTERS],
                 release=client.release[:_NAME_CHARACTERS],
                 erase_at=until,
-                status=KEPT,
+                status=STORED,
             )
             fresh[:] = [replace(known, **{_ATTRIBUTES[mode]: deed})]
             return fresh

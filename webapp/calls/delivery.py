@@ -80,7 +80,7 @@ async def _gave_back(elicitation: Elicitation, kinds: Kinds, *, run: str) -> boo
     return paid is not None and paid.has_ended and paid.refund_by == run
 
 
-async def is_taken_back(elicitations: Elicitations, kinds: Kinds, run: Run) -> bool:
+async def is_refunded(elicitations: Elicitations, kinds: Kinds, run: Run) -> bool:
     """Return True if the payment for a result was refunded, so that the result is not repeated.
 
     If the body itself made the refund, its result reports the refund and has to be delivered. That

@@ -33,13 +33,13 @@ from webapp.mcp import inner_calls
 from webapp.mcp.asks import ConnectionAsks
 from webapp.mcp.callers import issuer_of
 from webapp.mcp.declared import Declared, declared_by
-from webapp.mcp.leg import PreparedLeg, came_of, wire_form
+from webapp.mcp.leg import PreparedLeg, run_request, wire_form
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import note_call
 from webapp.mcp.params import must_be_fit
-from webapp.mcp.presenters.chain import read_chain, with_kept
+from webapp.mcp.presenters.chain import merged_responses, read_chain
 from webapp.mcp.presenters.choice import presenter_of
-from webapp.mcp.received import LARGE_LETTERS, must_fit
+from webapp.mcp.received import LARGE_CHARACTERS, must_fit
 from webapp.mcp.request_state import share_request_state
 from webapp.mcp.result_tool import GoOn, ResultTool
 from webapp.mcp.results import (
@@ -262,19 +262,19 @@ class Middleware:
             is_of_task=task is not None,
         )
         call.rounds = chain.replayed
-        call.on_notice = lambda told: context.session.report_progress(call.next_step(), None, told)
+        call.on_notice = lambda text: context.session.report_progress(call.next_step(), None, text)
         if chain.run_id is not None:
             run = await call.run.load()
             if not call.run.is_continued:
                 call.used.drop_accounts()
             params["requestState"] = chain.foreign
-            responses = with_kept(run.responses, chain.responses)
+            responses = merged_responses(run.responses, chain.responses)
             params.pop("inputResponses", None)
             if responses is not None:
                 params["inputResponses"] = responses
 
         async def body() -> HandlerResult:
-            return await came_of(
+            return await run_request(
                 call, server=self._server, tool=tool, context=context, call_next=call_next
             )
 
@@ -319,7 +319,7 @@ class Middleware:
         if token is not None:
             subject = subject_of(token, identity, issuer=self._issuer)
         scope = context.request.scope if context.request is not None else None
-        caller = identity.caller(scope, subject=subject, client=declared.told_by)
+        caller = identity.caller(scope, subject=subject, client=declared.distinguishing_name)
         if caller.is_anonymous and caller.by_code and not declared.shows(by_code=True):
             return replace(caller, refusal=_NOBODY_WITHOUT_FORMS)
         if caller.is_anonymous and caller.by_code and scope is not None:
@@ -438,5 +438,5 @@ def _text_of(params: Mapping[str, Any]) -> str:
 
 def _must_fit(tool: ServedTool | None, params: Mapping[str, Any], arguments: str) -> None:
     """Check large arguments; the library checks small ones itself. Raises InvalidArguments."""
-    if tool is not None and len(arguments) > LARGE_LETTERS:
+    if tool is not None and len(arguments) > LARGE_CHARACTERS:
         must_fit(params["arguments"], tool=tool.name, schema=tool.schema, validate=tool.validate)

@@ -52,7 +52,7 @@ class PreparedLeg:
     body: Callable[[], Coroutine[Any, Any, HandlerResult]]
 
 
-async def came_of(
+async def run_request(
     call: Call,
     *,
     server: Any,

@@ -35,7 +35,7 @@ from flows.elicitation import run as runs
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
 from flows.kinds.form import approver_of
-from webapp.calls.delivery import is_taken_back
+from webapp.calls.delivery import is_refunded
 from webapp.calls.presenter import Presenter, name_at
 from webapp.calls.running import Later
 from webapp.http.connection import ClientConnection
@@ -304,7 +304,7 @@ class Tasks:
     def _may_go_on(self, state: TaskState) -> bool:
         elicitations = self._service.elicitations
         is_claimed = any(
-            e.delivered_at is None and elicitations.is_taken(e) for _, e in state.asked
+            e.delivered_at is None and elicitations.is_claimed(e) for _, e in state.asked
         )
         if is_claimed or self._service.is_draining:
             return False
@@ -347,7 +347,7 @@ class Tasks:
         """Return the task's result, and store its delivery once it has arrived."""
         run = state.run
         service = self._service
-        if await is_taken_back(service.elicitations, service.kinds, run):
+        if await is_refunded(service.elicitations, service.kinds, run):
             raise _unknown()
         leg = await self._leg(request, run, TaskLeg(presents=_as_usual))
         assert run.result is not None

@@ -179,9 +179,9 @@ async def _given_up_rounds(call: Leg, first: int, client: AskedClient) -> tuple[
     return tuple(as_round(rounds[at]) for at in sorted(rounds))
 
 
-def with_kept(kept: str | None, responses: Mapping[str, Any]) -> dict[str, Any] | None:
+def merged_responses(stored: str | None, responses: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the client's answers to the tool's own requests, including earlier ones."""
-    return {**(json.loads(kept) if kept else {}), **responses} or None
+    return {**(json.loads(stored) if stored else {}), **responses} or None
 
 
 def _read_shown(listed: Sequence[str]) -> dict[int, Out]:
