@@ -224,7 +224,7 @@ class Question(Generic[T_co]):
         If the tool does not catch the error, the model receives the error.
         """
         error = NotAwaited("some place" if self._unasked is None else self._unasked.place)
-        tell_asker(error)
+        report_to_asker(error)
         raise error
 
     if not TYPE_CHECKING:  # type checkers must not see these, so that they report a missing await
@@ -389,7 +389,7 @@ def asks_without_tool() -> bool:
     return here is not None and not here.is_tool
 
 
-def tell_asker(error: ElicitError) -> None:
+def report_to_asker(error: ElicitError) -> None:
     """Report an error that a verb raised to the current asker, if there is one."""
     here = _here.get(None)
     if here is not None:
@@ -406,7 +406,7 @@ def reporting_errors() -> Generator[None]:
     try:
         yield
     except ElicitError as error:
-        tell_asker(error)
+        report_to_asker(error)
         raise
 
 

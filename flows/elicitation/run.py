@@ -228,7 +228,7 @@ def cancel(run: Run, *, now: datetime) -> Run:
     return replace(ended, is_cancelled=True)
 
 
-def make_way(run: Run) -> Run:
+def free_key(run: Run) -> Run:
     """Release the run's key for a new run. A request that names this run can read its result."""
     return replace(run, repeated_until=None) if run.is_delivered else wipe(run)
 

@@ -390,10 +390,10 @@ def is_free(elicitation: Elicitation, *, leg: str, now: datetime) -> bool:
     The outcome is free if no request claims it, if this request claims it, or if the lease has
     expired. A delivered outcome is never free.
     """
-    take = elicitation.take
+    lease = elicitation.take
     if elicitation.delivered_at is not None:
         return False
-    return take is None or take.leg == leg or now >= take.until
+    return lease is None or lease.leg == leg or now >= lease.until
 
 
 def claim(elicitation: Elicitation, *, run: str, leg: str, now: datetime) -> Elicitation:

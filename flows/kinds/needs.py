@@ -88,7 +88,7 @@ def needs(
                 f"needs(...) accepts only questions, not a {type(question).__name__}. Write, "
                 "for example, needs(elicit.oauth(github))."
             )
-        if hide and not _is_kept(question):
+        if hide and not _is_stored(question):
             raise InvalidQuestion(
                 f"{question.message!r} is asked at every call, so hide=True would hide the tool "
                 "forever. Use hide=True only with oauth, payment(once=True) and "
@@ -143,7 +143,7 @@ def needs_of(tool: object) -> tuple[Need, ...]:
     return ()
 
 
-def _is_kept(question: Question[Any]) -> bool:
+def _is_stored(question: Question[Any]) -> bool:
     match question.request:
         case AccountRequest():
             return True

@@ -201,7 +201,7 @@ class Paces:
 
 
 @dataclass(frozen=True, slots=True)
-class Holds:
+class RequiresScope:
     """A route guard that requires a key with one of the given scopes.
 
     With `or_person`, a person's own access token is accepted instead of a key. Without scopes, only
@@ -237,8 +237,8 @@ class Holds:
         return [*requirements, {"alone": []}] if self.or_person else requirements
 
 
-def holds(*scopes: KeyScope, or_person: bool = False) -> Holds:
-    return Holds(frozenset(scopes), or_person)
+def requires(*scopes: KeyScope, or_person: bool = False) -> RequiresScope:
+    return RequiresScope(frozenset(scopes), or_person)
 
 
 def requester_of(request: AnyRequest) -> Requester:

@@ -12,14 +12,14 @@ from litestar.params import FromPath
 
 from flows.elicitation.tool_call import client_of
 from flows.errors import ElicitError
-from webapp.api.access import Requester, holds
+from webapp.api.access import Requester, requires
 from webapp.api.asking import application_of, owner_for
 from webapp.api.representations import ApprovalPage, Revoked, ToldApproval, Whose
 from webapp.identity.api_keys import KeyScope
 from webapp.records.values import Approval
 from webapp.service import Service
 
-_ASKERS = holds(KeyScope.ASK, or_person=True)
+_ASKERS = requires(KeyScope.ASK, or_person=True)
 
 
 class NoSuchApproval(ElicitError):

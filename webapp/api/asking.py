@@ -234,20 +234,20 @@ async def must_have_its_money(
 
 
 async def _used_up(service: Service, current: Elicitation) -> None:
-    elicitations, leg = service.elicitations, secrets.token_urlsafe(12)
+    elicitations, request_id = service.elicitations, secrets.token_urlsafe(12)
     try:
-        mine = await elicitations.claim(current.id, run=leg, leg=leg)
+        mine = await elicitations.claim(current.id, run=request_id, leg=request_id)
     except NotPossible:
         raise QuestionBusy from None
     try:
         await _paid(service, mine)
     except PaymentGone:
-        await elicitations.each([mine.id], lambda e: states.release(e, leg=leg))
+        await elicitations.each([mine.id], lambda e: states.release(e, leg=request_id))
         raise
 
     async def rows() -> Sequence[Value]:
         delivered = await elicitations.possible(
-            [mine.id], lambda e: states.deliver(e, run=leg, now=service.clock())
+            [mine.id], lambda e: states.deliver(e, run=request_id, now=service.clock())
         )
         also = await service.kinds[mine.kind].used_up(mine) if delivered else ()
         return [*delivered, *also]
@@ -356,12 +356,12 @@ def named_by(name: str | None) -> str:
 
 
 def run_call_of(service: Service, key: ApiKey, caller: Caller, *, run: str) -> Call:
-    """Return the call of a program's run. All its requests own the claims jointly, by one `leg`."""
+    """Return the call of a program's run. All its requests own the claims jointly, by one id."""
     assert caller.owner is not None
     pepper = service.elicitations.owners.pepper
-    leg = pepper.tag("leg of a run", caller.owner, client_of(key.program), run)
+    request_id = pepper.tag("leg of a run", caller.owner, client_of(key.program), run)
     arguments = json.dumps({"run": run})
-    return call_of(service, key, caller, arguments=arguments, leg=leg)
+    return call_of(service, key, caller, arguments=arguments, leg=request_id)
 
 
 def call_of(

@@ -15,7 +15,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from flows.elicitation.states import Status
 from flows.errors import ElicitError, InvalidQuestion, NotAllowed, NotPossible
 from flows.kinds.form import asker_of
-from webapp.api.access import Requester, holds
+from webapp.api.access import Requester, requires
 from webapp.api.representations import InboxAnswer, InboxRequest, InboxRequests
 from webapp.identity.approvers import Deciding
 from webapp.kinds.decision import PendingDecision
@@ -23,7 +23,7 @@ from webapp.kinds.page_kind import terms_in
 from webapp.pages.builder_forms import decision_of
 from webapp.service import Service
 
-_PERSONS = holds(or_person=True)
+_PERSONS = requires(or_person=True)
 _AFTER = "^[A-Za-z0-9_-]{1,64}$"
 
 

@@ -16,13 +16,13 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import Struct
 
 from flows.errors import ElicitError
-from webapp.api.access import holds
+from webapp.api.access import requires
 from webapp.identity.api_keys import KeyScope
 from webapp.records.values import OutgoingEvent
 from webapp.service import Service
 
 LISTED_AT_MOST: Final = 100
-_OPERATORS = [holds(KeyScope.OPERATE)]
+_OPERATORS = [requires(KeyScope.OPERATE)]
 
 
 class NoSuchEvent(ElicitError):

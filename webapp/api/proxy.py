@@ -29,7 +29,7 @@ from flows.errors import ElicitError, Failed, InvalidQuestion
 from flows.oauth.account import BearerAuth
 from flows.oauth.connection import Connection
 from flows.origin import URL_AT_MOST, origin_of
-from webapp.api.access import Paces, Requester, holds
+from webapp.api.access import Paces, Requester, requires
 from webapp.api.accounts import user_of_accounts, working_account_of
 from webapp.api.representations import Whose
 from webapp.http.address import PublicAddress
@@ -69,7 +69,7 @@ _PASSED_FAMILIES: Final = ("ratelimit-", "x-ratelimit-", "x-rate-limit-")
 _ADDRESSES: Final = ("location", "content-location")
 # Matches a value that is a URL, such as a next page, in any other header that passes.
 _AN_ADDRESS: Final = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*:)?[/\\]", re.IGNORECASE)
-FOLLOWED_BY_NOBODY: Final = "elicit-location"
+UNFOLLOWED_LOCATION: Final = "elicit-location"
 _LINK: Final = re.compile(  # RFC 8288, 3
     r"\s*<([^<>\s\"]*)>"
     r"((?:\s*;\s*[\w!#$&+.^`|~-]+\*?(?:\s*=\s*(?:\"[^\"\\]*\"|[^\s\",;]+))?)*)\s*(?:,|$)"
@@ -110,7 +110,7 @@ _address_of = lru_cache(maxsize=16)(PublicAddress.parse)
 @route(
     "/api/accounts/{account_id:str}/proxy",
     http_method=list(_METHODS),
-    guards=[holds(KeyScope.ASK)],
+    guards=[requires(KeyScope.ASK)],
     request_max_body_size=REQUEST_BYTES_AT_MOST,
     status_code=HTTPStatus.OK,
 )
@@ -146,7 +146,7 @@ async def proxied(
         reply, asked.url, tokens=tokens, ours=_address_of(service.public_url)
     )
     if requester.person is not None and reply.is_redirect and "location" in headers:
-        headers[FOLLOWED_BY_NOBODY] = headers.pop("location")
+        headers[UNFOLLOWED_LOCATION] = headers.pop("location")
     return _response(reply, headers, tokens=tokens, is_head=request.method == HttpMethod.HEAD)
 
 

@@ -22,9 +22,9 @@ from flows.errors import ElicitError, Failed, InvalidSchema, NotConfigured, TooM
 from webapp.api.access import (
     PERSON_HEADER,
     AccessTokenRefused,
-    Holds,
     IssuerUnavailable,
     Paces,
+    RequiresScope,
     TokenUses,
     requester,
     room_in,
@@ -193,7 +193,7 @@ def api() -> Litestar:
     for route in app.routes:
         for handler in route.route_handlers if isinstance(route, HTTPRoute) else ():
             found = cast("Sequence[object]", cast("Any", handler).guards or ())
-            guards = [guard for guard in found if isinstance(guard, Holds)]
+            guards = [guard for guard in found if isinstance(guard, RequiresScope)]
             handler.security = [
                 requirement for guard in guards for requirement in guard.security
             ] or None

@@ -27,7 +27,7 @@ from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.tool_call import client_of
 from flows.elicitation.traits import traits_of
 from flows.errors import AlreadyDone
-from webapp.api.access import Requester, holds
+from webapp.api.access import Requester, requires
 from webapp.api.asking import (
     NoSuchQuestion,
     QuestionBusy,
@@ -56,7 +56,7 @@ from webapp.records.values import ApiKey
 from webapp.service import Service
 
 QUESTIONS_AT_MOST: Final = 1000
-_ASKERS = holds(KeyScope.ASK)
+_ASKERS = requires(KeyScope.ASK)
 _OPENED_AGAIN_BEFORE = timedelta(days=1)  # avoids a new expiry date at every step
 _Text = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]
 _Id = Annotated[str, Meta(min_length=1, max_length=128)]

@@ -13,7 +13,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, QueryParameter
 
 from flows.errors import ElicitError
-from webapp.api.access import holds
+from webapp.api.access import requires
 from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
 from webapp.api.representations import ToldWebhook, WebhookPage, WebhookState
 from webapp.identity.api_keys import KeyScope
@@ -22,7 +22,7 @@ from webapp.records.owners import SERVICE
 from webapp.records.values import StoredWebhook
 from webapp.service import Service
 
-_OPERATORS = [holds(KeyScope.OPERATE)]
+_OPERATORS = [requires(KeyScope.OPERATE)]
 _WORD_CHARACTERS: Final = 64
 
 

@@ -109,10 +109,10 @@ class _Result(Struct):
 
 
 def _released(elicitation: Elicitation, *, run: str) -> Elicitation:
-    take = elicitation.take
-    if take is None or take.run != run or elicitation.delivered_at is not None:
+    lease = elicitation.take
+    if lease is None or lease.run != run or elicitation.delivered_at is not None:
         return elicitation
-    return states.release(elicitation, leg=take.leg)
+    return states.release(elicitation, leg=lease.leg)
 
 
 def _unless_anothers(

@@ -115,7 +115,7 @@ async def do_once(
     id, key = once.id(elicitations), once.idempotency_key(elicitations)
     while (doing := elicitations.doing.get(id)) is not None:
         await wait({doing})  # an identical call does the work in this process
-    elicitations.doing[id] = over = asyncio.get_running_loop().create_future()
+    elicitations.doing[id] = finished = asyncio.get_running_loop().create_future()
     try:
         done = await elicitations.done(owner=owner, id=id)
         if _is_claimed(done, elicitations.clock()):
@@ -132,7 +132,7 @@ async def do_once(
                 )
     finally:
         del elicitations.doing[id]
-        over.set_result(None)
+        finished.set_result(None)
     result = await result_of(elicitations, done, name=name)
     await _end_if_cancelled()
     return result
@@ -323,17 +323,17 @@ async def _elsewhere(
 ) -> DoneOnce | None:
     """Wait until no other process holds the claim, and return the row. `wait` may end the call."""
 
-    async def over() -> None:
+    async def poll_until_free() -> None:
         while _is_claimed(  # noqa: ASYNC110 - the change is made by another process
             await elicitations.done(owner=owner, id=id), elicitations.clock()
         ):
             await asyncio.sleep(_LOOK_SECONDS)
 
-    looking = asyncio.create_task(over())
+    polling = asyncio.create_task(poll_until_free())
     try:
-        await wait({looking})
+        await wait({polling})
     finally:
-        looking.cancel()
+        polling.cancel()
     return await elicitations.done(owner=owner, id=id)
 
 

@@ -32,7 +32,7 @@ from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
 from webapp.elicitations.service import Elicitations
 from webapp.elicitations.waiters import Waiter
-from webapp.kinds.gate import holds
+from webapp.kinds.gate import still_applies
 from webapp.kinds.quotas import Room
 from webapp.kinds.registry import Kinds
 from webapp.stores import Conflict
@@ -161,7 +161,7 @@ class Questions:
                 asked = question if worded is None else worded
                 current = await self._start(asked, step, join, run, previous)
                 superseded = room.superseded
-                changed += [current, *room.taken_by(current), *map(states.let_go, previous)]
+                changed += [current, *room.rows_for(current), *map(states.let_go, previous)]
             elif not current.status.is_final and current.waiter != self._leg:
                 current = self._joined(question, current, run)
                 changed.append(current)
@@ -277,7 +277,9 @@ class Questions:
             return self._elicitations.clock() < current.expires_at
         if current.status is Status.ACCEPTED:
             # In all other cases the content of the accepted question is already erased.
-            return holds(current, self._elicitations) or self._is_stored(current, Status.ACCEPTED)
+            return still_applies(current, self._elicitations) or self._is_stored(
+                current, Status.ACCEPTED
+            )
         return (
             self._run.is_continued
             or not current.status.is_final

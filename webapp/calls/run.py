@@ -270,7 +270,7 @@ class CurrentRun:
         if not old.holds_key:
             return
         try:
-            await self._elicitations.write(runs.make_way(old))
+            await self._elicitations.write(runs.free_key(old))
         except Conflict:
             return  # the next write that needs the key meets the same conflict
 

@@ -68,13 +68,13 @@ class RunningTools:
         body: Callable[[], Coroutine[Any, Any, T]],
         connection: ClientConnection | None,
         *,
-        is_cut_told: bool = True,
+        is_cancel_explicit: bool = True,
     ) -> T:
         """Run a body and return its result.
 
-        Cancelling this coroutine means that the client cancelled the call. With `is_cut_told=False`
-        the protocol does not tell a broken connection from a cancelled call, so a cancellation can
-        mean either.
+        Cancelling this coroutine means that the client cancelled the call. With
+        `is_cancel_explicit=False` the protocol does not distinguish a broken connection from a
+        cancelled call, so a cancellation can mean either.
         """
         self._unanswered.add(call)
         self._is_idle.clear()
@@ -91,7 +91,7 @@ class RunningTools:
         except asyncio.CancelledError:
             task.add_done_callback(lambda _: self._lose(call))
             if not task.done():
-                if not is_cut_told and call.used.must_finish:
+                if not is_cancel_explicit and call.used.must_finish:
                     self._orphan(task, call)
                 else:
                     await self._cancelled(task, call)

@@ -56,7 +56,7 @@ _AGAIN: Final = frozenset(
     }
 )
 _TOKEN_EXPIRED: Final = "ACCESS_TOKEN_REFUSED"  # noqa: S105 - a code of the API's
-_NOBODY: Final = frozenset(
+_GATEWAY_ERRORS: Final = frozenset(
     {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 )
 _SAID: Final = {
@@ -318,7 +318,7 @@ def body_of(question: Question[Any]) -> dict[str, Any]:
 def _is_no_answer(reply: httpx.Response) -> bool:
     """Return True if repeating the same request later may get a proper response."""
     code = _problem_in(reply).get("code")
-    return code in _AGAIN or (code is None and reply.status_code in _NOBODY)
+    return code in _AGAIN or (code is None and reply.status_code in _GATEWAY_ERRORS)
 
 
 def _body_of(reply: httpx.Response) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Gates(PageKind):
         If a body already runs under the acceptance, this request waits for that body's result.
         """
         now, terms = self._elicitations.clock(), _terms(accepted)
-        if not holds(accepted, self._elicitations):
+        if not still_applies(accepted, self._elicitations):
             return False
         if not terms.can_be_kept or terms.covers is None or not _is_recent(accepted, now=now):
             return True
@@ -65,7 +65,7 @@ class Gates(PageKind):
         found = await self._elicitations.change(accepted.id, used_up)
         return found.delivered_at is None
 
-    async def answer(self, taken: Elicitation) -> Json:
+    async def answer(self, claimed: Elicitation) -> Json:
         """Return no content: an approval has none."""
         return {}
 
@@ -85,7 +85,7 @@ class Gates(PageKind):
         _log.info("approval.given", extra={**about, "is_wide": is_wide, "is_for_all": is_for_all})
 
 
-def holds(current: Elicitation, elicitations: Elicitations) -> bool:
+def still_applies(current: Elicitation, elicitations: Elicitations) -> bool:
     """Return True if an accepted gate still applies to its call.
 
     An acceptance applies for a limited time, and as long as the call's body runs.

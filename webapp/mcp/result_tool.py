@@ -119,7 +119,7 @@ class ResultTool:
         except ElicitError as error:
             return error_result(error, protocol_version=protocol_version)
 
-    def over(self, *, protocol_version: str) -> Result:
+    def not_continuable(self, *, protocol_version: str) -> Result:
         """Return the error result for a call that cannot be continued. No body starts again."""
         return error_result(NotAllowed(_UNKNOWN), protocol_version=protocol_version)
 

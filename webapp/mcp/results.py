@@ -267,7 +267,7 @@ def with_structure(result: Result) -> Result:
     The content matches the schema that `schema_with_pending` makes. Some clients pass the model
     only the structured content and not the text, so the content repeats the text's instructions.
     """
-    if not is_whole(result) or "structuredContent" in result:
+    if not is_final_result(result) or "structuredContent" in result:
         return result
     meta = cast("Mapping[str, Any]", result.get("_meta") or {})
     known = cast("Mapping[str, Any]", meta.get(PENDING, {}))
@@ -347,7 +347,7 @@ def _part_cut_off(part: object, hidden: Collection[str]) -> object:
     return {**said, "text": short}
 
 
-def is_whole(result: Result) -> bool:
+def is_final_result(result: Result) -> bool:
     """Return True for a body's final result: no error, no input request and no task."""
     is_complete = result.get("resultType", "complete") == "complete"
     return is_complete and "content" in result and not result.get("isError")

@@ -65,11 +65,14 @@ class Prepares(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtWork:
-    """A running body. `holds`: a tasks/result request waits for it as long as the person needs."""
+    """A running body.
+
+    `is_awaited`: a tasks/result request waits for the body as long as the person needs.
+    """
 
     task: "asyncio.Task[None]"
     call: Call
-    holds: bool
+    is_awaited: bool
 
 
 class TaskLegs:
@@ -89,10 +92,10 @@ class TaskLegs:
 
     def is_full(self, owner: str) -> bool:
         """Return True if the owner has the maximum number of running bodies."""
-        theirs = [id for id, one in self._at_work.items() if not one.holds]
+        theirs = [id for id, one in self._at_work.items() if not one.is_awaited]
         return sum(owner_of(id) == owner for id in theirs) >= AT_WORK_AT_MOST
 
-    def begin(self, leg: PreparedLeg, *, holds: bool = False) -> AtWork:
+    def begin(self, leg: PreparedLeg, *, is_awaited: bool = False) -> AtWork:
         """Start the body. Its run must be loaded and stored."""
         call = leg.call
         run_id = call.run.value.id
@@ -106,7 +109,7 @@ class TaskLegs:
                 del self._at_work[run_id]
 
         task = self._service.running_tools.begin(call, leg.body, store_result)
-        at_work = self._at_work[run_id] = AtWork(task=task, call=call, holds=holds)
+        at_work = self._at_work[run_id] = AtWork(task=task, call=call, is_awaited=is_awaited)
         task.add_done_callback(remove)
         return at_work
 

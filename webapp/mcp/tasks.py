@@ -204,7 +204,7 @@ class Tasks:
             at_work = self._legs.of(state.run.id)
             if at_work is None and not state.open:
                 at_work = await self._go_on(request, state)
-            is_held = at_work is not None and at_work.holds
+            is_held = at_work is not None and at_work.is_awaited
             if at_work is not None and (is_outrun or not is_held):
                 await asyncio.wait({at_work.task})
                 is_outrun = False
@@ -226,10 +226,12 @@ class Tasks:
 
     async def _held(self, state: TaskState, request: TaskRequest) -> Result | None:
         """Run the body in a request that asks the person. None: read the task's state again."""
-        leg = await self._leg(request, state.run, TaskLeg(presents=_as_usual, brings=state.run.id))
+        leg = await self._prepare(
+            request, state.run, TaskLeg(presents=_as_usual, brings=state.run.id)
+        )
         if leg is None:
             return None
-        call, task = leg.call, self._legs.begin(leg, holds=True).task
+        call, task = leg.call, self._legs.begin(leg, is_awaited=True).task
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
@@ -261,7 +263,7 @@ class Tasks:
         ]
         if answers and not state.has_ended:
             presenter = self._presenter(request.declared, request.caller)
-            leg = await self._leg(request, state.run, TaskLeg(presents=lambda _: presenter))
+            leg = await self._prepare(request, state.run, TaskLeg(presents=lambda _: presenter))
             if leg is not None:
                 for n, asked, response in answers:
                     shown_at = self._first_shown.get(asked.id, asked.created_at)
@@ -298,7 +300,7 @@ class Tasks:
         if at_work is not None or not self._may_go_on(state):
             return at_work
         presenter = self._presenter(request.declared, request.caller)
-        leg = await self._leg(request, state.run, TaskLeg(presents=lambda _: presenter))
+        leg = await self._prepare(request, state.run, TaskLeg(presents=lambda _: presenter))
         return None if leg is None else self._begin(leg)
 
     def _may_go_on(self, state: TaskState) -> bool:
@@ -309,10 +311,10 @@ class Tasks:
         if is_claimed or self._service.is_draining:
             return False
         # Run the body once for each payment that is processing: the tool may not wait for money.
-        new_payments = [one.id for one in state.on_its_way if one.id not in self._seen_processing]
+        new_payments = [one.id for one in state.processing if one.id not in self._seen_processing]
         for id in new_payments:
             _store_bounded(self._seen_processing, id, None)
-        return bool(new_payments) or not state.on_its_way
+        return bool(new_payments) or not state.processing
 
     def _begin(self, leg: PreparedLeg) -> AtWork | None:
         run = leg.call.run.value
@@ -321,7 +323,7 @@ class Tasks:
             return at_work
         return self._legs.begin(leg)
 
-    async def _leg(self, request: TaskRequest, run: Run, task: TaskLeg) -> PreparedLeg | None:
+    async def _prepare(self, request: TaskRequest, run: Run, task: TaskLeg) -> PreparedLeg | None:
         """Prepare a request of the task's call. None: another tool version has ended the task."""
         called = run.called
         if called is None or called.arguments is None:
@@ -349,7 +351,7 @@ class Tasks:
         service = self._service
         if await is_refunded(service.elicitations, service.kinds, run):
             raise _unknown()
-        leg = await self._leg(request, run, TaskLeg(presents=_as_usual))
+        leg = await self._prepare(request, run, TaskLeg(presents=_as_usual))
         assert run.result is not None
         if leg is not None:
             await leg.call.give_again(run, run.result)
