@@ -464,9 +464,8 @@ class Verbs:
             raise
         call.leases.use(claimed)
         call.used.note((claimed.kind, claimed.asked.digest), content, question.request)
-        return outcome_of(
-            question, claimed, content=content, faults=call.faults.get(claimed.id, ())
-        )
+        faults = call.faults.get(claimed.id, ())
+        return outcome_of(question, claimed, content=content, faults=faults)
 
     async def _once(
         self, name: str, work: Callable[[str], Awaitable[Json]], *, step: OnceKey
