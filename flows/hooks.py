@@ -429,38 +429,42 @@ def _found(plugin: object) -> Iterator[PluginHook[Any]]:
             )
 
 
-def must_say_no_more(schema: Schema[Any], typed: Json, left: Json) -> None:
+def must_say_no_more(schema: Schema[Any], typed: Json, reduced: Json) -> None:
     """Check that a hook only removed fields, choices or characters from an answer.
 
     Raises HookMisused, naming the field, for any other change.
     """
-    was, now = cast("Mapping[str, Json]", typed), cast("Mapping[str, Json]", left)
+    was, now = cast("Mapping[str, Json]", typed), cast("Mapping[str, Json]", reduced)
     for asked in schema.fields:
-        is_told = asked.name in now
-        if is_told and not _says_no_more(asked, was.get(asked.name), now[asked.name]):
+        is_present = asked.name in now
+        if is_present and not _says_no_more(asked, was.get(asked.name), now[asked.name]):
             raise HookMisused(
                 f"It changes {asked.name}: a hook can remove characters from a text or replace "
                 "them with *, remove choices, and remove fields."
             )
 
 
-def _says_no_more(asked: Field, typed: Json, left: Json) -> bool:
-    if type(left) is type(typed) and left == typed:
+def _says_no_more(asked: Field, typed: Json, reduced: Json) -> bool:
+    if type(reduced) is type(typed) and reduced == typed:
         return True
     match asked.kind:
         case "string" if asked.limits.format in (None, "multiline"):
-            return isinstance(left, str) and isinstance(typed, str) and _is_left_of(typed, left)
+            return (
+                isinstance(reduced, str)
+                and isinstance(typed, str)
+                and _is_shortened(typed, reduced)
+            )
         case "choices":
             return (
-                isinstance(left, list)
+                isinstance(reduced, list)
                 and isinstance(typed, list)
-                and all(one in typed for one in left)
-                and len(left) <= len(typed)
+                and all(one in typed for one in reduced)
+                and len(reduced) <= len(typed)
             )
         case _:
             return False
 
 
-def _is_left_of(typed: str, left: str) -> bool:
+def _is_shortened(typed: str, reduced: str) -> bool:
     rest = iter(typed)
-    return len(left) <= len(typed) and all(sign in rest for sign in left.replace("*", ""))
+    return len(reduced) <= len(typed) and all(sign in rest for sign in reduced.replace("*", ""))

@@ -18,7 +18,7 @@ import httpx
 
 from flows.elicitation.states import Completion, Json, Status
 from flows.elicitation.tool_body import ToolBody
-from flows.elicitation.unasked import Made, Unasked
+from flows.elicitation.unasked import Unasked, UnaskedQuestion
 from flows.errors import (
     Cancelled,
     Declined,
@@ -152,7 +152,7 @@ class Question(Generic[T_co]):
     again: bool = False  # the answer is for one call only; repeating the call asks again
     # if False, awaiting raises Processing as soon as a payment is on its way
     waits_for_money: bool = True
-    _made: Made | None = field(default=None, init=False, repr=False, compare=False)
+    _unasked: UnaskedQuestion | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.message.strip():
@@ -171,7 +171,7 @@ class Question(Generic[T_co]):
         if self.elicitation_id is not None:
             must_be_elicitation_id(self.elicitation_id)
         if (here := _here.get(None)) is not None:
-            object.__setattr__(self, "_made", here.unasked.add(self.request.kind))
+            object.__setattr__(self, "_unasked", here.unasked.add(self.request.kind))
 
     def __repr__(self) -> str:
         # Omit the message: it may contain untrusted text, and the repr may be printed to a model.
@@ -215,16 +215,16 @@ class Question(Generic[T_co]):
 
     def discard(self) -> None:
         """Mark the question as not needed. A call fails if it never asks a question it creates."""
-        if self._made is not None:
-            self._made.settle()
+        if self._unasked is not None:
+            self._unasked.settle()
 
     def __bool__(self) -> NoReturn:
         """Raise NotAwaited: the question was used as if it were the answer.
 
         If the tool does not catch the error, the model receives the error.
         """
-        error = NotAwaited("some place" if self._made is None else self._made.place)
-        tell_asker(error)
+        error = NotAwaited("some place" if self._unasked is None else self._unasked.place)
+        report_to_asker(error)
         raise error
 
     if not TYPE_CHECKING:  # type checkers must not see these, so that they report a missing await
@@ -389,7 +389,7 @@ def asks_without_tool() -> bool:
     return here is not None and not here.is_tool
 
 
-def tell_asker(error: ElicitError) -> None:
+def report_to_asker(error: ElicitError) -> None:
     """Report an error that a verb raised to the current asker, if there is one."""
     here = _here.get(None)
     if here is not None:
@@ -406,7 +406,7 @@ def reporting_errors() -> Generator[None]:
     try:
         yield
     except ElicitError as error:
-        tell_asker(error)
+        report_to_asker(error)
         raise
 
 

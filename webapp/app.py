@@ -152,7 +152,7 @@ async def open_app(
         loops = (
             listen(service.elicitations),
             service.running_tools.renew_leases(),
-            service.tool_lists.tell_changes(),
+            service.tool_lists.notify_changes(),
             sweep(service),
             service.events.run(),
             collector.collect(),

@@ -10,7 +10,7 @@ class CallLimits:
 
     call: timedelta = timedelta(seconds=50)  # any call that waits, from its beginning
     leg: timedelta = timedelta(seconds=40)  # a retried request, from its beginning
-    leg_at_least: timedelta = timedelta(seconds=5)
+    request_at_least: timedelta = timedelta(seconds=5)
     rounds: int = 10  # the maximum of the Python and TypeScript clients
     link: timedelta = timedelta(seconds=25)  # a repeated call, without URL mode
     progress: timedelta = timedelta(seconds=5)

@@ -42,8 +42,8 @@ def open_attempt(
     attempt = Attempt(number=number, browser=browser, started_at=now, state=state, kept=kept)
     former = elicitation.former
     last = elicitation.attempt
-    is_left_open = last is not None and last.kept != kept and last.trouble != "refused"
-    if elicitation.is_open_there and last is not None and is_left_open:
+    may_return = last is not None and last.kept != kept and last.trouble != "refused"
+    if elicitation.is_open_there and last is not None and may_return:
         former = (*former, last)
     return replace(elicitation, status=Status.OPENED, attempt=attempt, former=former)
 

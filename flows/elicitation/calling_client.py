@@ -27,10 +27,10 @@ class CallingClient(Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         """A hash that identifies this client of one person, without revealing its name."""
-        told_by, text = ("name", self.name or "") if self.id is None else ("id", self.id)
+        source, text = ("name", self.name or "") if self.id is None else ("id", self.id)
         apart = "" if self.apart is None or self.id is not None else f"\n{self.apart}"
-        whole = f"{told_by}:{text}{apart}".encode("utf-8", "surrogatepass")
-        return hashlib.sha256(whole).hexdigest()[:32]
+        identity = f"{source}:{text}{apart}".encode("utf-8", "surrogatepass")
+        return hashlib.sha256(identity).hexdigest()[:32]
 
 
 class SeenClient(Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class SeenClient(Struct, frozen=True, kw_only=True):
         return self.id is not None
 
 
-def kept_name(name: str) -> str:
+def storable_name(name: str) -> str:
     """Return a client's name in a form that can be stored: lone surrogates are escaped.
 
     Different names stay different: an escaped name starts with U+FFFD, and a name that already

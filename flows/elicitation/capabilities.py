@@ -51,10 +51,10 @@ def _must_be_capabilities(given: object) -> None:
         )
 
 
-def _part(whole: object, name: str) -> object:
-    if isinstance(whole, Mapping):
-        return cast("Mapping[str, object]", whole).get(name)
-    return getattr(whole, name, None)
+def _part(capabilities: object, name: str) -> object:
+    if isinstance(capabilities, Mapping):
+        return cast("Mapping[str, object]", capabilities).get(name)
+    return getattr(capabilities, name, None)
 
 
 def _is_object(part: object) -> bool:

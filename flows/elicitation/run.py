@@ -117,22 +117,22 @@ class Run(Struct, frozen=True, kw_only=True):
         is_repeated = self.repeated_until is not None and now < self.repeated_until
         return is_named or not self.is_delivered or is_repeated
 
-    def at(self, place: Step) -> AskedStep | None:
-        return next((asking for asking in self.asked if asking.place == place), None)
+    def at(self, step: Step) -> AskedStep | None:
+        return next((asking for asking in self.asked if asking.place == step), None)
 
-    def alike(self, place: Step) -> list[Step]:
+    def alike(self, step: Step) -> list[Step]:
         """Return all steps at which the same question was asked."""
-        places = (asking.place for asking in self.asked)
-        return [one for one in places if (one.kind, one.digest) == (place.kind, place.digest)]
+        steps = (asking.place for asking in self.asked)
+        return [one for one in steps if (one.kind, one.digest) == (step.kind, step.digest)]
 
 
-def check_order(run: Run, place: Step, *, seen: Collection[Step], says: str) -> None:
+def check_order(run: Run, step: Step, *, seen: Collection[Step], says: str) -> None:
     """Check that a resumed run repeated all earlier questions before it asks a new one.
 
     Raises QuestionChanged. Only questions of the tool's own task are checked, because siblings in a
     gather may come in any order.
     """
-    if run.at(place) is not None:
+    if run.at(step) is not None:
         return
     for asking in run.asked:
         if asking.is_ordered and asking.place not in seen:
@@ -170,15 +170,15 @@ def note_use(run: Run, *, again: bool) -> Run:
     return replace(run, is_repeatable=not again and run.is_repeatable is not False)
 
 
-def keep_responses(run: Run, responses: str) -> Run:
+def store_responses(run: Run, responses: str) -> Run:
     """Store the client's answers to the tool's own requests: the client sends them only once."""
     return replace(run, responses=responses)
 
 
-def put(run: Run, place: Step, elicitation_id: str) -> Run:
+def put(run: Run, step: Step, elicitation_id: str) -> Run:
     """Set the elicitation at a step of the run."""
     asked = tuple(
-        replace(asking, elicitation_id=elicitation_id) if asking.place == place else asking
+        replace(asking, elicitation_id=elicitation_id) if asking.place == step else asking
         for asking in run.asked
     )
     return replace(run, asked=asked)
@@ -228,7 +228,7 @@ def cancel(run: Run, *, now: datetime) -> Run:
     return replace(ended, is_cancelled=True)
 
 
-def make_way(run: Run) -> Run:
+def free_key(run: Run) -> Run:
     """Release the run's key for a new run. A request that names this run can read its result."""
     return replace(run, repeated_until=None) if run.is_delivered else wipe(run)
 

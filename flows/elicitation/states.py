@@ -390,10 +390,10 @@ def is_free(elicitation: Elicitation, *, leg: str, now: datetime) -> bool:
     The outcome is free if no request claims it, if this request claims it, or if the lease has
     expired. A delivered outcome is never free.
     """
-    take = elicitation.take
+    lease = elicitation.take
     if elicitation.delivered_at is not None:
         return False
-    return take is None or take.leg == leg or now >= take.until
+    return lease is None or lease.leg == leg or now >= lease.until
 
 
 def claim(elicitation: Elicitation, *, run: str, leg: str, now: datetime) -> Elicitation:
@@ -405,7 +405,7 @@ def claim(elicitation: Elicitation, *, run: str, leg: str, now: datetime) -> Eli
 
 def renew(elicitation: Elicitation, *, leg: str, now: datetime) -> Elicitation:
     """Extend the lease while the tool body runs."""
-    return replace(elicitation, take=replace(_taken(elicitation, leg=leg), until=now + LEASE))
+    return replace(elicitation, take=replace(_lease_of(elicitation, leg=leg), until=now + LEASE))
 
 
 def shorten(elicitation: Elicitation, *, now: datetime) -> Elicitation:
@@ -421,13 +421,13 @@ def shorten(elicitation: Elicitation, *, now: datetime) -> Elicitation:
 
 def release(elicitation: Elicitation, *, leg: str) -> Elicitation:
     """Release the claim of a request that ended without a result, for the next request."""
-    _taken(elicitation, leg=leg)
+    _lease_of(elicitation, leg=leg)
     return replace(elicitation, take=None)
 
 
 def end_lease(elicitation: Elicitation, *, leg: str) -> Elicitation:
     """End the lease of a request that used the outcome; the run goes on in another request."""
-    return replace(elicitation, take=replace(_taken(elicitation, leg=leg), until=LEASE_ENDED))
+    return replace(elicitation, take=replace(_lease_of(elicitation, leg=leg), until=LEASE_ENDED))
 
 
 def deliver(elicitation: Elicitation, *, run: str, now: datetime) -> Elicitation:
@@ -480,7 +480,7 @@ def _require_open(elicitation: Elicitation, *, wanted: str) -> None:
         raise NotPossible(status=elicitation.status, wanted=wanted)
 
 
-def _taken(elicitation: Elicitation, *, leg: str) -> Lease:
+def _lease_of(elicitation: Elicitation, *, leg: str) -> Lease:
     if elicitation.take is None or elicitation.take.leg != leg:
         raise NotPossible(status=elicitation.status, wanted="used")
     return elicitation.take

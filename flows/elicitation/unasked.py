@@ -11,11 +11,11 @@ import inspect
 from flows.elicitation.traits import traits_of
 from flows.errors import NotAsked
 
-_PASSED_OVER = ("flows", "dataclasses")
+_LIBRARY_PACKAGES = ("flows", "dataclasses")
 _CAN_AWAIT = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-class Made:
+class UnaskedQuestion:
     """A question that was created in a call, and where, until it is asked or discarded."""
 
     __slots__ = ("_among", "in_def", "kind", "line", "path")
@@ -43,58 +43,64 @@ class Unasked:
 
     def __init__(self, outer: "Unasked | None" = None) -> None:
         self._outer = outer
-        self._made: dict[Made, None] = {}  # ordered; a tool may run in its own thread
+        self._questions: dict[
+            UnaskedQuestion, None
+        ] = {}  # ordered; a tool may run in its own thread
 
-    def add(self, kind: str) -> Made | None:
+    def add(self, kind: str) -> UnaskedQuestion | None:
         """Track a question of this kind that the caller of the library has just created."""
-        place = place_of_call()
-        if place is None:
+        location = location_of_call()
+        if location is None:
             return None
-        path, line, in_def = place
-        made = Made(kind, path=path, line=line, in_def=in_def, among=self)
-        self._made[made] = None
-        return made
+        path, line, in_def = location
+        question = UnaskedQuestion(kind, path=path, line=line, in_def=in_def, among=self)
+        self._questions[question] = None
+        return question
 
-    def drop(self, made: Made) -> None:
-        self._made.pop(made, None)
+    def drop(self, question: UnaskedQuestion) -> None:
+        self._questions.pop(question, None)
 
     def __bool__(self) -> bool:
-        return bool(self._made)
+        return bool(self._questions)
 
     @property
-    def stops_what_follows(self) -> list[Made]:
+    def stops_what_follows(self) -> list[UnaskedQuestion]:
         """The questions that block everything else until asked, including the outer call's."""
         outer = self._outer.stops_what_follows if self._outer is not None else []
-        own = [made for made in list(self._made) if traits_of(made.kind).stops_what_follows]
+        own = [
+            question
+            for question in list(self._questions)
+            if traits_of(question.kind).stops_what_follows
+        ]
         return [*outer, *own]
 
-    def pop_all(self) -> list[Made]:
+    def pop_all(self) -> list[UnaskedQuestion]:
         """Return all questions and forget them, so that they are reported only once."""
-        made = list(self._made)
-        self._made.clear()
-        return made
+        questions = list(self._questions)
+        self._questions.clear()
+        return questions
 
 
-def never_asked(made: list[Made]) -> NotAsked:
-    places = dict.fromkeys(each.place for each in made)
-    return NotAsked(*places, in_def=any(each.in_def for each in made))
+def never_asked(questions: list[UnaskedQuestion]) -> NotAsked:
+    locations = dict.fromkeys(question.place for question in questions)
+    return NotAsked(*locations, in_def=any(question.in_def for question in questions))
 
 
-def place_of_call() -> tuple[str, int, bool] | None:
+def location_of_call() -> tuple[str, int, bool] | None:
     """Return the file and line of the author's call, and True if its function cannot await.
 
     Return None while a module is being imported.
     """
     frame = inspect.currentframe()
-    place: tuple[str, int, bool] | None = None
+    location: tuple[str, int, bool] | None = None
     while frame is not None:
-        room = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if room == "asyncio":  # frames further out do not belong to the call
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package == "asyncio":  # frames further out do not belong to the call
             break
         if frame.f_globals.get("__name__") == "importlib._bootstrap":
             return None
-        if place is None and room not in _PASSED_OVER:
+        if location is None and package not in _LIBRARY_PACKAGES:
             in_def = not frame.f_code.co_flags & _CAN_AWAIT
-            place = (frame.f_code.co_filename, frame.f_lineno, in_def)
+            location = (frame.f_code.co_filename, frame.f_lineno, in_def)
         frame = frame.f_back
-    return place
+    return location

@@ -23,7 +23,7 @@ from flows.errors import NotAllowed, TooManyAttempts
 
 # RFC 8628, 6.1: no vowels, so that codes are not words, and no letters that look alike.
 ALPHABET = "BCDFGHJKLMNPQRSTVWXZ"
-LETTERS = 8
+USER_CODE_CHARACTERS = 8
 TRIES_AT_MOST = 5
 WRONG_AT_MOST = 50
 SHOWN_AT_MOST = 3  # browsers with a code for one question; a guess is compared with all of them
@@ -147,7 +147,7 @@ def _characters(key: bytes, elicitation_id: str, code: Code) -> str:
     text = f"{len(elicitation_id)} {elicitation_id} {code.browser} {code.number}"
     rest = int.from_bytes(hmac.digest(key, text.encode(), hashlib.sha256), "big")
     user_code: list[str] = []
-    for _ in range(LETTERS):
+    for _ in range(USER_CODE_CHARACTERS):
         rest, index = divmod(rest, len(ALPHABET))
         user_code.append(ALPHABET[index])
     return "".join(user_code)
@@ -164,5 +164,5 @@ def _renewed(current: BrowserBinding) -> BrowserBinding:
 
 def _plain(typed: str) -> str:
     """Return the typed code in capitals, without separators."""
-    kept = typed[:TYPED_AT_MOST].upper()
-    return "".join(letter for letter in kept if letter.isalnum())
+    capitals = typed[:TYPED_AT_MOST].upper()
+    return "".join(character for character in capitals if character.isalnum())

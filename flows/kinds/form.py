@@ -270,8 +270,8 @@ def _checked(arguments: Mapping[str, object]) -> Mapping[str, Json]:
         raise InvalidQuestion(
             f"The arguments have {size} bytes, {ARGUMENTS_BYTES_AT_MOST} at most."
         )
-    kept: Mapping[str, Json] = json.loads(text)
-    return kept
+    copy: Mapping[str, Json] = json.loads(text)
+    return copy
 
 
 def _wire_property(asked: Mapping[str, Json]) -> dict[str, Json]:

@@ -20,11 +20,11 @@ from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
 from flows.kinds.form import Form, must_be_approver, timeout_for
 from flows.kinds.tool_marks import (
-    keep_mark,
-    keep_mark_on,
     layers_of,
     must_mark_a_tool,
     own_layer,
+    set_mark,
+    set_mark_on,
 )
 from flows.question import DEFAULT_TIMEOUT, MESSAGE_AT_MOST, Question
 from flows.schema.schema import schema_of
@@ -213,7 +213,7 @@ def _shut(function: object, mark: Gate) -> bool:
         before = mark_of(cast("Callable[..., Any]", layer))
         return mark if layer is own or before is None or before.is_off else before
 
-    return keep_mark(function, _MARK, of_layer)
+    return set_mark(function, _MARK, of_layer)
 
 
 def _open(function: object, mark: Gate) -> bool:
@@ -231,7 +231,7 @@ def _open(function: object, mark: Gate) -> bool:
             "The function, or the function that it wraps, is already marked with gate, and "
             "off=True cannot remove that mark. Remove the mark, or leave out functools.wraps."
         )
-    return keep_mark_on(own, _MARK, mark)
+    return set_mark_on(own, _MARK, mark)
 
 
 def _nothing_more(_: Json) -> Mapping[str, Json]:

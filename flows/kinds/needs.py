@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast, runtime_check
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
 from flows.kinds.secret import Secret
-from flows.kinds.tool_marks import keep_mark, layers_of, must_mark_a_tool
+from flows.kinds.tool_marks import layers_of, must_mark_a_tool, set_mark
 from flows.question import Question, current_asker, reporting_errors
 from flows.requests import AccountRequest, PaymentRequest
 
@@ -88,7 +88,7 @@ def needs(
                 f"needs(...) accepts only questions, not a {type(question).__name__}. Write, "
                 "for example, needs(elicit.oauth(github))."
             )
-        if hide and not _is_kept(question):
+        if hide and not _is_stored(question):
             raise InvalidQuestion(
                 f"{question.message!r} is asked at every call, so hide=True would hide the tool "
                 "forever. Use hide=True only with oauth, payment(once=True) and "
@@ -107,7 +107,7 @@ def needs(
     )
 
     def mark(tool: F) -> F:
-        if not keep_mark(tool, _MARK, lambda layer: (need, *needs_of(layer))):
+        if not set_mark(tool, _MARK, lambda layer: (need, *needs_of(layer))):
             name = type(tool).__name__
             raise InvalidQuestion(
                 f"needs(...) is a decorator for a tool's function, not for a {name}."
@@ -143,7 +143,7 @@ def needs_of(tool: object) -> tuple[Need, ...]:
     return ()
 
 
-def _is_kept(question: Question[Any]) -> bool:
+def _is_stored(question: Question[Any]) -> bool:
     match question.request:
         case AccountRequest():
             return True

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar, cast, overload
 
 from flows.errors import InvalidQuestion
-from flows.question import Outcome, Question, current_asker, tell_asker
+from flows.question import Outcome, Question, current_asker, report_to_asker
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -76,7 +76,7 @@ def together(*questions: Question[Any]) -> Together[Any]:
 
 def _refuse(why: str) -> NoReturn:
     error = InvalidQuestion(why)
-    tell_asker(error)
+    report_to_asker(error)
     raise error
 
 

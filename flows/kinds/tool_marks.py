@@ -4,21 +4,21 @@ Risks: a mark is not found. The mark is therefore written to all layers (the too
 that it wraps), so the order of decorators does not matter. A decorator that hides what it wraps
 (without `functools.wraps`) also hides the marks below it. A mark that removes a gate could also
 affect another tool that shares a layer, so such a mark is written to one layer only
-(`keep_mark_on`).
+(`set_mark_on`).
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import cast
 
-from flows.elicitation.unasked import place_of_call
+from flows.elicitation.unasked import location_of_call
 from flows.errors import InvalidQuestion
 from flows.question import asks_without_tool
 
 
 def must_mark_a_tool(mark: str) -> None:
     """Raise InvalidQuestion in an `asking` block, except while a module is being imported."""
-    if asks_without_tool() and place_of_call() is not None:
+    if asks_without_tool() and location_of_call() is not None:
         raise InvalidQuestion(
             f"{mark} marks a tool of an MCP server, and a block `asking` is not a tool. Await "
             "the questions themselves here."
@@ -34,18 +34,18 @@ def layers_of(tool: object) -> Iterator[object]:
         layer = _below(layer)
 
 
-def keep_mark(tool: object, name: str, mark: Callable[[object], object]) -> bool:
+def set_mark(tool: object, name: str, mark: Callable[[object], object]) -> bool:
     """Set each layer's mark to the result of `mark`. Return False if nothing could be marked."""
     layers = list(layers_of(tool))
     # If `@mcp.tool` ran before the mark, the server calls an inner layer: mark all layers.
     if isinstance(tool, partial):  # only the partial: its function may be served as another tool
         layers = layers[:1]
     marked = [(layer, mark(layer)) for layer in layers]
-    kept = [_write(layer, name, value) for layer, value in marked]
-    return any(kept) and any(map(callable, layers))
+    is_written = [_write(layer, name, value) for layer, value in marked]
+    return any(is_written) and any(map(callable, layers))
 
 
-def keep_mark_on(layer: object, name: str, mark: object) -> bool:
+def set_mark_on(layer: object, name: str, mark: object) -> bool:
     """Set the mark on this layer only. Return False if the layer cannot be marked."""
     return callable(layer) and _write(layer, name, mark)
 

@@ -22,7 +22,7 @@ from tests.support.mcp_server import (
 )
 from tests.support.service_env import process
 from webapp.calls.clients import FORM as IN_FORM
-from webapp.calls.clients import ClientName, Deed, PutState
+from webapp.calls.clients import ClientName, Deed, SentState
 from webapp.stores.memory import MemoryStore
 
 YES = types.ElicitResult(action="accept", content={})
@@ -96,9 +96,9 @@ async def test_accept_after_person_declined_is_refused(server, ran, revision):
 async def test_time_of_older_question_does_not_validate_early_answer(server, ran):
     async with here(server, MODERN) as it:
         older = await it.caller.asked("wipe")
-        puts = it.env.service.clients.puts
-        for id in tuple(puts):  # without this, the newer question would use the link
-            puts[id] = puts[id]._replace(state=PutState.ANSWERED)
+        sent_questions = it.env.service.clients.sent_questions
+        for id in tuple(sent_questions):  # without this, the newer question would use the link
+            sent_questions[id] = sent_questions[id]._replace(state=SentState.ANSWERED)
         it.clock.tick(minutes=6)
         newer = await it.caller.asked("wipe")
         (key,) = newer.input_requests or {}

@@ -12,8 +12,8 @@ from flows.crypto.tokens import Tokens
 from flows.elicitation import user_code as bindings
 from flows.elicitation.states import Asked, Elicitation
 from flows.elicitation.user_code import (
-    LETTERS,
     SHOWN_AT_MOST,
+    USER_CODE_CHARACTERS,
     WRONG_AT_MOST,
     BrowserBinding,
     UserCodeGenerator,
@@ -261,7 +261,7 @@ async def test_local_or_signed_in_access_does_not_replace_the_code():
 
 
 def test_allowed_guesses_cover_one_in_170_million_codes():
-    codes = len(bindings.ALPHABET) ** LETTERS
+    codes = len(bindings.ALPHABET) ** USER_CODE_CHARACTERS
     assert codes // (WRONG_AT_MOST * SHOWN_AT_MOST) >= 170_000_000
     bound = bindings.bind(None, browser="the victim's")
     for guess in range(WRONG_AT_MOST):

@@ -43,7 +43,7 @@ from webapp.sweeper import fall_due
 def test_re_encoded_token_from_provider_is_not_redacted():
     # finding: XS10
     reply = httpx.Response(200, content=base64.b64encode(b"a-token") + b" a-token nekot-a")
-    told = proxy._told(reply, {}, tokens={"a-token"}, is_head=False)
+    told = proxy._response(reply, {}, tokens={"a-token"}, is_head=False)
     assert told.content == b"YS10b2tlbg== *** nekot-a"
 
 

@@ -4,7 +4,7 @@ import httpx
 
 from tests.doors.rules import ANSWERING, ASKING, ENTERING, STORES, Door, Rule, every
 from tests.doors.world import World
-from webapp.api.proxy import _headers_told
+from webapp.api.proxy import _response_headers
 from webapp.http.address import PublicAddress
 
 
@@ -14,14 +14,15 @@ async def _names_no_route_of_ours(world: World, _: Door) -> None:
     asked = httpx.URL("https://api.tracker.example/issues/7")
     plain = {"x-next-page": "2", "etag": 'W/"a/b"', "content-disposition": 'inline; filename="a/b"'}
     assert (
-        _headers_told(httpx.Response(200, headers=plain), asked, tokens=set(), ours=ours) == plain
+        _response_headers(httpx.Response(200, headers=plain), asked, tokens=set(), ours=ours)
+        == plain
     )
     for said in ("/api/approvals", "//{0}/api", "http://{0}/api/approvals"):
         address = said.format(world.env.here.url.removeprefix("http://"))
         passed = ("location", "content-location", "x-next-page", "x-ratelimit-reset")
         hostile = dict.fromkeys((*passed, "refresh", "x-any"), address)
         reply = httpx.Response(307, headers={**hostile, "link": f"<{address}>; rel=next"})
-        headers = _headers_told(reply, asked, tokens=set(), ours=ours)
+        headers = _response_headers(reply, asked, tokens=set(), ours=ours)
         assert set(headers) <= {*passed, "link"}
         for text in headers.values():
             assert text.lstrip("<").startswith("https://api.tracker.example/")

@@ -318,7 +318,10 @@ async def test_continued_call_shows_its_link_once_per_session(
     """Test in a short time what slow_person.py shows in real time."""
     # finding: R4
     limits = CallLimits(
-        call=timedelta(seconds=1), leg=timedelta(seconds=0.2), leg_at_least=timedelta(), rounds=3
+        call=timedelta(seconds=1),
+        leg=timedelta(seconds=0.2),
+        request_at_least=timedelta(),
+        rounds=3,
     )
     async with (
         server_env(server, limits=limits) as env,

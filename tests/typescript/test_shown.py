@@ -14,7 +14,7 @@ from flows import elicit
 from tests.support.mcp_server import ServerEnv, eventually, new_server, server_env
 from tests.typescript.env import FORM, OLDER, Official, calling, text_of
 from tests.typescript.inspector import ERAS, Inspector
-from webapp.calls.clients import PutState
+from webapp.calls.clients import SentState
 from webapp.demo.walker import walk
 from webapp.limits import CallLimits
 
@@ -161,8 +161,10 @@ async def test_unanswered_question_in_inspector_leads_to_link(
         async with inspector.connected("one", "two", "three"):
             await inspector.asked("one", "ask")
             if revision == OLDER:
-                puts = env.service.clients.puts
-                await eventually(lambda: any(one.state is PutState.LINKED for one in puts.values()))
+                sent_questions = env.service.clients.sent_questions
+                await eventually(
+                    lambda: any(one.state is SentState.LINKED for one in sent_questions.values())
+                )
             else:
                 await inspector.asked("two", "ask")
             await answer(env, await inspector.call("three", "ask"))

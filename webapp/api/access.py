@@ -160,20 +160,20 @@ class Places:
     """A limit on concurrent proxied requests, per program and in total."""
 
     def __init__(self) -> None:
-        self._taken = Counter[str]()
+        self._in_use = Counter[str]()
 
     @contextmanager
     def one(self, key: str) -> Generator[None]:
         """Occupy one slot during the block. Raises TooOften if no slot is free."""
-        if self._taken[key] >= PROXIED_AT_ONCE or self._taken.total() >= PROXIED_AT_ONCE_IN_ALL:
+        if self._in_use[key] >= PROXIED_AT_ONCE or self._in_use.total() >= PROXIED_AT_ONCE_IN_ALL:
             raise TooOften(1)
-        self._taken[key] += 1
+        self._in_use[key] += 1
         try:
             yield
         finally:
-            self._taken[key] -= 1
-            if not self._taken[key]:
-                del self._taken[key]
+            self._in_use[key] -= 1
+            if not self._in_use[key]:
+                del self._in_use[key]
 
 
 def room_in(scope: Any) -> ExitStack:
@@ -201,7 +201,7 @@ class Paces:
 
 
 @dataclass(frozen=True, slots=True)
-class Holds:
+class RequiresScope:
     """A route guard that requires a key with one of the given scopes.
 
     With `or_person`, a person's own access token is accepted instead of a key. Without scopes, only
@@ -231,14 +231,14 @@ class Holds:
     @property
     def security(self) -> list[SecurityRequirement]:
         """The credentials that the route accepts, for the OpenAPI document."""
-        ways: list[SecurityRequirement] = [{"key": []}] if self.scopes else []
+        requirements: list[SecurityRequirement] = [{"key": []}] if self.scopes else []
         if not self.scopes <= {KeyScope.APPROVE, KeyScope.OPERATE}:
-            ways.append({"key": [], "person": []})
-        return [*ways, {"alone": []}] if self.or_person else ways
+            requirements.append({"key": [], "person": []})
+        return [*requirements, {"alone": []}] if self.or_person else requirements
 
 
-def holds(*scopes: KeyScope, or_person: bool = False) -> Holds:
-    return Holds(frozenset(scopes), or_person)
+def requires(*scopes: KeyScope, or_person: bool = False) -> RequiresScope:
+    return RequiresScope(frozenset(scopes), or_person)
 
 
 def requester_of(request: AnyRequest) -> Requester:

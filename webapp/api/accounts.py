@@ -17,7 +17,7 @@ from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.tool_call import client_of
 from flows.errors import ElicitError
 from flows.oauth.connection import Connection
-from webapp.api.access import Requester, holds
+from webapp.api.access import Requester, requires
 from webapp.api.asking import application_of, owner_for
 from webapp.api.representations import (
     AccessToken,
@@ -30,7 +30,7 @@ from webapp.api.states import to_account_data
 from webapp.identity.api_keys import KeyScope
 from webapp.service import Service
 
-_ASKERS = [holds(KeyScope.ASK)]
+_ASKERS = [requires(KeyScope.ASK)]
 _log = logging.getLogger(__name__)
 
 
@@ -102,7 +102,7 @@ async def disconnect_account(
     return ToldDisconnection(ended=True, revoked=ended.revoked, manage=ended.manage)
 
 
-@get("/api/accounts/{account_id:str}/token", guards=[holds(KeyScope.TOKENS)])
+@get("/api/accounts/{account_id:str}/token", guards=[requires(KeyScope.TOKENS)])
 async def read_token(
     account_id: FromPath[str],
     requester: NamedDependency[Requester],

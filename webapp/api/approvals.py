@@ -12,14 +12,14 @@ from litestar.params import FromPath
 
 from flows.elicitation.tool_call import client_of
 from flows.errors import ElicitError
-from webapp.api.access import Requester, holds
+from webapp.api.access import Requester, requires
 from webapp.api.asking import application_of, owner_for
 from webapp.api.representations import ApprovalPage, Revoked, ToldApproval, Whose
 from webapp.identity.api_keys import KeyScope
 from webapp.records.values import Approval
 from webapp.service import Service
 
-_ASKERS = holds(KeyScope.ASK, or_person=True)
+_ASKERS = requires(KeyScope.ASK, or_person=True)
 
 
 class NoSuchApproval(ElicitError):
@@ -46,7 +46,7 @@ async def list_approvals(
     A person who sends their access token instead of a key sees all approvals they gave.
     """
     found = await _of(service, requester, owner=owner_for(service, requester, user))
-    return ApprovalPage(approvals=[*map(_told, found)])
+    return ApprovalPage(approvals=[*map(_to_approval, found)])
 
 
 @delete("/api/approvals", guards=[_ASKERS], status_code=HTTPStatus.OK)
@@ -90,7 +90,7 @@ async def _of(service: Service, requester: Requester, *, owner: str) -> list[App
     ]
 
 
-def _told(approval: Approval) -> ToldApproval:
+def _to_approval(approval: Approval) -> ToldApproval:
     client = None if approval.is_for_all else approval.client
     return ToldApproval(
         id=approval.id,

@@ -155,7 +155,7 @@ async def ask(
     return Known(question=question, content=verbs.last_known)
 
 
-async def taken(service: Service, requester: Requester, current: Elicitation) -> Elicitation:
+async def mark_used(service: Service, requester: Requester, current: Elicitation) -> Elicitation:
     """Record that the program has used the answer: erase the answer, or mark the payment as spent.
 
     The question's run ends too, so the same Idempotency-Key returns the same result for a while. An
@@ -181,11 +181,11 @@ async def taken(service: Service, requester: Requester, current: Elicitation) ->
         await elicitations.run_to_completion(_used_up(service, current))
     else:
         key, arguments = requester.program, run.called.arguments
-        await _taken_by(service, key, current, run=run.id, arguments=arguments)
+        await _use_in_run(service, key, current, run=run.id, arguments=arguments)
     return await elicitations.get(current.id) or current
 
 
-async def _taken_by(
+async def _use_in_run(
     service: Service, key: ApiKey, current: Elicitation, *, run: str, arguments: str
 ) -> None:
     caller = Caller(owner=current.owner, client=client_of(key.program), is_user=current.is_for_user)
@@ -234,20 +234,20 @@ async def must_have_its_money(
 
 
 async def _used_up(service: Service, current: Elicitation) -> None:
-    elicitations, leg = service.elicitations, secrets.token_urlsafe(12)
+    elicitations, request_id = service.elicitations, secrets.token_urlsafe(12)
     try:
-        mine = await elicitations.claim(current.id, run=leg, leg=leg)
+        mine = await elicitations.claim(current.id, run=request_id, leg=request_id)
     except NotPossible:
         raise QuestionBusy from None
     try:
         await _paid(service, mine)
     except PaymentGone:
-        await elicitations.each([mine.id], lambda e: states.release(e, leg=leg))
+        await elicitations.each([mine.id], lambda e: states.release(e, leg=request_id))
         raise
 
     async def rows() -> Sequence[Value]:
         delivered = await elicitations.possible(
-            [mine.id], lambda e: states.deliver(e, run=leg, now=service.clock())
+            [mine.id], lambda e: states.deliver(e, run=request_id, now=service.clock())
         )
         also = await service.kinds[mine.kind].used_up(mine) if delivered else ()
         return [*delivered, *also]
@@ -356,12 +356,12 @@ def named_by(name: str | None) -> str:
 
 
 def run_call_of(service: Service, key: ApiKey, caller: Caller, *, run: str) -> Call:
-    """Return the call of a program's run. All its requests own the claims jointly, by one `leg`."""
+    """Return the call of a program's run. All its requests own the claims jointly, by one id."""
     assert caller.owner is not None
     pepper = service.elicitations.owners.pepper
-    leg = pepper.tag("leg of a run", caller.owner, client_of(key.program), run)
+    request_id = pepper.tag("leg of a run", caller.owner, client_of(key.program), run)
     arguments = json.dumps({"run": run})
-    return call_of(service, key, caller, arguments=arguments, leg=leg)
+    return call_of(service, key, caller, arguments=arguments, leg=request_id)
 
 
 def call_of(

@@ -15,7 +15,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from flows.elicitation.states import Status
 from flows.errors import ElicitError, InvalidQuestion, NotAllowed, NotPossible
 from flows.kinds.form import asker_of
-from webapp.api.access import Requester, holds
+from webapp.api.access import Requester, requires
 from webapp.api.representations import InboxAnswer, InboxRequest, InboxRequests
 from webapp.identity.approvers import Deciding
 from webapp.kinds.decision import PendingDecision
@@ -23,7 +23,7 @@ from webapp.kinds.page_kind import terms_in
 from webapp.pages.builder_forms import decision_of
 from webapp.service import Service
 
-_PERSONS = holds(or_person=True)
+_PERSONS = requires(or_person=True)
 _AFTER = "^[A-Za-z0-9_-]{1,64}$"
 
 
@@ -59,7 +59,9 @@ async def list_inbox(
     if name not in names:
         raise NotAllowed(f"You are not an approver as {name!r}: your names are {', '.join(names)}.")
     found, last = await service.kinds.decisions.inbox(name, is_decided=decided, after=after)
-    return InboxRequests(requests=[_told(service, person, one) for one in found], after=last)
+    return InboxRequests(
+        requests=[_to_inbox_request(service, person, one) for one in found], after=last
+    )
 
 
 @post("/api/inbox/{request_id:str}/answer", guards=[_PERSONS], status_code=HTTPStatus.OK)
@@ -81,7 +83,7 @@ async def answer_request(
         wanted = Status.ACCEPTED if data.accepts else Status.DECLINED
         raise NotPossible(status=ended.status, wanted=wanted)
     ended_as = PendingDecision(id=waiting.id, approver=approver, asked=ended)
-    return _told(service, person, ended_as)
+    return _to_inbox_request(service, person, ended_as)
 
 
 def _known(service: Service, requester: Requester) -> tuple[Deciding, list[str]]:
@@ -105,7 +107,7 @@ def _known(service: Service, requester: Requester) -> tuple[Deciding, list[str]]
     return person, names
 
 
-def _told(service: Service, person: Deciding, one: PendingDecision) -> InboxRequest:
+def _to_inbox_request(service: Service, person: Deciding, one: PendingDecision) -> InboxRequest:
     asked = one.asked
     by = asked.decided_by
     return InboxRequest(

@@ -16,13 +16,13 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import Struct
 
 from flows.errors import ElicitError
-from webapp.api.access import holds
+from webapp.api.access import requires
 from webapp.identity.api_keys import KeyScope
 from webapp.records.values import OutgoingEvent
 from webapp.service import Service
 
 LISTED_AT_MOST: Final = 100
-_OPERATORS = [holds(KeyScope.OPERATE)]
+_OPERATORS = [requires(KeyScope.OPERATE)]
 
 
 class NoSuchEvent(ElicitError):
@@ -87,7 +87,7 @@ async def list_events(
     found, last = await service.events.page(
         after=after, address=address, status=status, limit=limit
     )
-    return EventPage(events=[*map(_told, found)], after=last)
+    return EventPage(events=[*map(_to_event, found)], after=last)
 
 
 @post("/api/events/{event_id:str}/replay", guards=_OPERATORS, status_code=HTTPStatus.ACCEPTED)
@@ -96,10 +96,10 @@ async def replay_event(event_id: FromPath[str], service: NamedDependency[Service
     event = await service.events.replay(event_id)
     if event is None:
         raise NoSuchEvent
-    return _told(event)
+    return _to_event(event)
 
 
-def _told(event: OutgoingEvent) -> EventState:
+def _to_event(event: OutgoingEvent) -> EventState:
     return EventState(
         id=event.webhook_id,
         address=event.address,

@@ -15,7 +15,7 @@ from flows.errors import ElicitError, Failed, InvalidQuestion, NotPossible
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, ReceiptStatus
 from flows.payments.refunds import UnderWay
-from webapp.api.access import Requester, holds
+from webapp.api.access import Requester, requires
 from webapp.api.asking import (
     application_of,
     caller_of,
@@ -29,7 +29,7 @@ from webapp.identity.api_keys import KeyScope
 from webapp.payments.refunds import NoRefunds
 from webapp.service import Service
 
-_ASKERS = [holds(KeyScope.ASK)]
+_ASKERS = [requires(KeyScope.ASK)]
 
 
 class NoSuchPayment(ElicitError):
@@ -97,7 +97,7 @@ async def read_payment(
 
 @post(
     "/api/payments/{payment_id:str}/refund",
-    guards=[holds(KeyScope.REFUND)],
+    guards=[requires(KeyScope.REFUND)],
     status_code=HTTPStatus.OK,
 )
 async def refund_payment(
@@ -116,7 +116,7 @@ async def refund_payment(
     part = found.price if data.amount is None else _part(found, data.amount)
     if found.status is ReceiptStatus.REFUNDED or part.minor_units <= found.refunded:
         return to_payment_data(found)
-    is_whole = part == found.price
+    is_full = part == found.price
     try:
         await service.kinds.payments.refunds.refund(
             found.owner,
@@ -126,14 +126,14 @@ async def refund_payment(
             also_made=True,
             also_spent=data.also_spent,
             by=requester.name,
-            up_to=None if is_whole else part.minor_units,
+            up_to=None if is_full else part.minor_units,
         )
     except NotPossible as error:
         raise NotRefundable(_why_not(error)) from error
     except (NoRefunds, UnderWay) as error:
         raise NotRefundable(str(error)) from error
     except Failed as error:
-        has_ended = error.is_refusal and not is_whole
+        has_ended = error.is_refusal and not is_full
         goes_on = "Nothing was refunded." if has_ended else "The refund is retried automatically."
         raise RefundNotDone(f"{error} {goes_on}") from error
     return to_payment_data(await _payment_of(service, requester, payment_id, user=user))

@@ -29,7 +29,7 @@ from flows.errors import ElicitError, Failed, InvalidQuestion
 from flows.oauth.account import BearerAuth
 from flows.oauth.connection import Connection
 from flows.origin import URL_AT_MOST, origin_of
-from webapp.api.access import Paces, Requester, holds
+from webapp.api.access import Paces, Requester, requires
 from webapp.api.accounts import user_of_accounts, working_account_of
 from webapp.api.representations import Whose
 from webapp.http.address import PublicAddress
@@ -69,7 +69,7 @@ _PASSED_FAMILIES: Final = ("ratelimit-", "x-ratelimit-", "x-rate-limit-")
 _ADDRESSES: Final = ("location", "content-location")
 # Matches a value that is a URL, such as a next page, in any other header that passes.
 _AN_ADDRESS: Final = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*:)?[/\\]", re.IGNORECASE)
-FOLLOWED_BY_NOBODY: Final = "elicit-location"
+UNFOLLOWED_LOCATION: Final = "elicit-location"
 _LINK: Final = re.compile(  # RFC 8288, 3
     r"\s*<([^<>\s\"]*)>"
     r"((?:\s*;\s*[\w!#$&+.^`|~-]+\*?(?:\s*=\s*(?:\"[^\"\\]*\"|[^\s\",;]+))?)*)\s*(?:,|$)"
@@ -110,7 +110,7 @@ _address_of = lru_cache(maxsize=16)(PublicAddress.parse)
 @route(
     "/api/accounts/{account_id:str}/proxy",
     http_method=list(_METHODS),
-    guards=[holds(KeyScope.ASK)],
+    guards=[requires(KeyScope.ASK)],
     request_max_body_size=REQUEST_BYTES_AT_MOST,
     status_code=HTTPStatus.OK,
 )
@@ -142,10 +142,12 @@ async def proxied(
         reply, tokens = await _answer(service, found, asked, auth=auth)
     if not HTTPStatus.OK <= reply.status_code < 600:
         raise ProviderFailed("The provider's response has an invalid status.")
-    headers = _headers_told(reply, asked.url, tokens=tokens, ours=_address_of(service.public_url))
+    headers = _response_headers(
+        reply, asked.url, tokens=tokens, ours=_address_of(service.public_url)
+    )
     if requester.person is not None and reply.is_redirect and "location" in headers:
-        headers[FOLLOWED_BY_NOBODY] = headers.pop("location")
-    return _told(reply, headers, tokens=tokens, is_head=request.method == HttpMethod.HEAD)
+        headers[UNFOLLOWED_LOCATION] = headers.pop("location")
+    return _response(reply, headers, tokens=tokens, is_head=request.method == HttpMethod.HEAD)
 
 
 def _auth(service: Service, requester: Requester, found: Connection) -> BearerAuth:
@@ -182,8 +184,10 @@ def _checked(url: str, auth: BearerAuth) -> httpx.URL:
 
 def _sent_on(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     pairs = [(name.lower(), value) for name, value in headers]
-    kept = _without_the_connections(pairs)
-    return [pair for pair in kept if pair[0] not in _OURS and not pair[0].startswith(_FORWARDED)]
+    forwarded = _without_the_connections(pairs)
+    return [
+        pair for pair in forwarded if pair[0] not in _OURS and not pair[0].startswith(_FORWARDED)
+    ]
 
 
 def _without_the_connections(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -236,7 +240,7 @@ async def _answer(
         await flow.aclose()
 
 
-def _headers_told(
+def _response_headers(
     reply: httpx.Response, asked: httpx.URL, *, tokens: set[str], ours: PublicAddress
 ) -> dict[str, str]:
     """Return the response headers that pass; `asked` is the requested URL."""
@@ -292,7 +296,7 @@ def _links(said: str, asked: httpx.URL, *, ours: PublicAddress) -> str:
     return ", ".join(found)
 
 
-def _told(
+def _response(
     reply: httpx.Response, headers: dict[str, str], *, tokens: set[str], is_head: bool
 ) -> Response[bytes]:
     has_none = is_head or reply.status_code in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)

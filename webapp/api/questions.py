@@ -17,7 +17,7 @@ from msgspec.json import encode
 
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import ElicitError, InvalidQuestion
-from webapp.api.access import Requester, holds, must_still_count, requester_of
+from webapp.api.access import Requester, must_still_count, requester_of, requires
 from webapp.api.asking import (
     Known,
     RunPlace,
@@ -44,10 +44,10 @@ from webapp.service import Service
 
 WAIT_SECONDS_AT_MOST: Final = 50
 _PING_EVERY: Final = timedelta(seconds=15)
-_READERS = holds(KeyScope.ASK, KeyScope.APPROVE, or_person=True)
+_READERS = requires(KeyScope.ASK, KeyScope.APPROVE, or_person=True)
 
 
-@post("/api/questions", guards=[holds(KeyScope.ASK)], status_code=HTTPStatus.CREATED)
+@post("/api/questions", guards=[requires(KeyScope.ASK)], status_code=HTTPStatus.CREATED)
 async def new_question(
     data: JSONBody[NewQuestion],
     requester: NamedDependency[Requester],
@@ -152,7 +152,7 @@ async def question_events(
     """
     current = await question_of(service, requester, question_id)
     return Stream(
-        _events(service, request, current, told_before=last_event_id),
+        _events(service, request, current, last_sent=last_event_id),
         media_type="text/event-stream",
         headers={"x-accel-buffering": "no"},
     )
@@ -175,16 +175,16 @@ async def _waited(service: Service, asked: Elicitation, *, within: timedelta) ->
 
 
 async def _events(
-    service: Service, request: AnyRequest, asked: Elicitation, *, told_before: str | None
+    service: Service, request: AnyRequest, asked: Elicitation, *, last_sent: str | None
 ) -> AsyncIterator[str]:
     elicitations, requester = service.elicitations, requester_of(request)
     with elicitations.waiters.waiter(asked.id, sees_all=True) as waiter:
         current = await elicitations.get(asked.id)
         while current is not None and await _still_counts(request):
-            if str(current.version) != told_before:
+            if str(current.version) != last_sent:
                 state = await to_question_state(service, requester, current, with_answer=False)
-                told_before = str(current.version)
-                yield f"id: {told_before}\nevent: question\ndata: {encode(state).decode()}\n\n"
+                last_sent = str(current.version)
+                yield f"id: {last_sent}\nevent: question\ndata: {encode(state).decode()}\n\n"
             if current.status.is_final or service.is_draining:  # the reader reconnects
                 return
             changes = await waiter.changes(until=service.clock() + _PING_EVERY, now=service.clock())

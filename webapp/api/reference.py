@@ -78,9 +78,11 @@ def complete(document: OpenAPI) -> None:
     """Add the descriptions, errors and resources that the framework leaves out."""
     assert document.components is not None
     schemas = document.components.schemas or {}
-    for told in _all_told(Struct):  # the framework does not read the docstring of a Struct
-        if isinstance(schema := schemas.get(told.__name__), Schema):
-            schema.description = cleandoc(told.__doc__ or "")
+    for described in _described_structs(
+        Struct
+    ):  # the framework does not read the docstring of a Struct
+        if isinstance(schema := schemas.get(described.__name__), Schema):
+            schema.description = cleandoc(described.__doc__ or "")
     document.components.schemas = {**schemas, PROBLEM: _problem()}
     problem = OpenAPIResponse(
         description="Problem details (RFC 9457); `detail` says what to do.",
@@ -123,12 +125,12 @@ def page(document: _Json) -> str:
     )
 
 
-def _all_told(base: type[Struct]) -> Iterator[type[Struct]]:
+def _described_structs(base: type[Struct]) -> Iterator[type[Struct]]:
     """Yield the Structs of this package; Structs of other packages may have the same names."""
-    for told in base.__subclasses__():
-        if told.__module__.startswith(f"{__package__}."):
-            yield told
-        yield from _all_told(told)
+    for described in base.__subclasses__():
+        if described.__module__.startswith(f"{__package__}."):
+            yield described
+        yield from _described_structs(described)
 
 
 def _problem() -> Schema:
@@ -170,8 +172,10 @@ def _operation(path: str, methods: list[str], operation: _Json) -> Iterator[str]
     if parameters := operation.get("parameters"):
         yield f"<ul>{''.join(map(_parameter, parameters))}</ul>"
     sent = _named(operation.get("requestBody") or {})
-    told = [_named(answer) for code, answer in operation["responses"].items() if code != "default"]
-    for word, names in (("Body", [sent]), ("Answer", told)):
+    received = [
+        _named(answer) for code, answer in operation["responses"].items() if code != "default"
+    ]
+    for word, names in (("Body", [sent]), ("Answer", received)):
         if links := ", ".join(map(_link, dict.fromkeys(filter(None, names)))):
             yield f"<p>{word}: {links}</p>"
 

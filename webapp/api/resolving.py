@@ -15,14 +15,14 @@ from flows.elicitation.proof import ApprovedByKey
 from flows.elicitation.states import Completion, Elicitation, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import NotAllowed, NotPossible
-from webapp.api.access import Requester, holds
-from webapp.api.asking import must_have_its_money, question_of, taken
+from webapp.api.access import Requester, requires
+from webapp.api.asking import mark_used, must_have_its_money, question_of
 from webapp.api.representations import CodeTold, Completed, QuestionState, Resolution, UserCode
 from webapp.api.states import to_question_state
 from webapp.identity.api_keys import KeyScope
 from webapp.service import Service
 
-_ASKERS, _APPROVERS = holds(KeyScope.ASK), holds(KeyScope.APPROVE)
+_ASKERS, _APPROVERS = requires(KeyScope.ASK), requires(KeyScope.APPROVE)
 
 
 @post("/api/questions/{question_id:str}/cancel", guards=[_ASKERS], status_code=HTTPStatus.OK)
@@ -75,7 +75,7 @@ async def take_answer(
     if current.status is not Status.ACCEPTED:
         raise NotPossible(status=current.status, wanted="taken")
     if current.delivered_at is None:
-        current = await taken(service, requester, current)
+        current = await mark_used(service, requester, current)
     elif traits_of(current.kind).gives == "receipt":
         await must_have_its_money(service, current)
     return await to_question_state(service, requester, current)

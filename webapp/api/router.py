@@ -22,9 +22,9 @@ from flows.errors import ElicitError, Failed, InvalidSchema, NotConfigured, TooM
 from webapp.api.access import (
     PERSON_HEADER,
     AccessTokenRefused,
-    Holds,
     IssuerUnavailable,
     Paces,
+    RequiresScope,
     TokenUses,
     requester,
     room_in,
@@ -114,11 +114,11 @@ def api() -> Litestar:
     answers_of: Callable[[AnyRequest], Answers] = part("answers")
 
     def details(request: AnyRequest, error: Exception) -> Response[Any]:
-        told = _problem(error) or answers_of(request).problem_for_error(request, error)
-        told.content.update(_facts(error))
-        return told
+        response = _problem(error) or answers_of(request).problem_for_error(request, error)
+        response.content.update(_facts(error))
+        return response
 
-    made = Litestar(
+    app = Litestar(
         [
             new_question,
             list_questions,
@@ -190,13 +190,15 @@ def api() -> Litestar:
         logging_config=None,
         request_max_body_size=BODY_BYTES_AT_MOST,
     )
-    for route in made.routes:
+    for route in app.routes:
         for handler in route.route_handlers if isinstance(route, HTTPRoute) else ():
-            held = cast("Sequence[object]", cast("Any", handler).guards or ())
-            guards = [guard for guard in held if isinstance(guard, Holds)]
-            handler.security = [way for guard in guards for way in guard.security] or None
-    complete(made.openapi_schema)
-    return made
+            found = cast("Sequence[object]", cast("Any", handler).guards or ())
+            guards = [guard for guard in found if isinstance(guard, RequiresScope)]
+            handler.security = [
+                requirement for guard in guards for requirement in guard.security
+            ] or None
+    complete(app.openapi_schema)
+    return app
 
 
 def _operation_id(handler: HTTPRouteHandler, method: Method, _: object) -> str:
@@ -209,31 +211,31 @@ def _problem(error: Exception) -> Response[Any] | None:
     """Return the problem response, or None for errors that the routes of pages handle."""
     match error:
         case TooOften():
-            told = problem(error.http_status, detail=str(error), code=error.name)
-            told.headers["retry-after"] = str(error.seconds)
+            response = problem(error.http_status, detail=str(error), code=error.name)
+            response.headers["retry-after"] = str(error.seconds)
         case ApiKeyRefused():
-            told = problem(error.http_status, detail=str(error), code=error.name)
-            told.headers["www-authenticate"] = "Bearer"
+            response = problem(error.http_status, detail=str(error), code=error.name)
+            response.headers["www-authenticate"] = "Bearer"
         case AccessTokenRefused():
-            told = problem(error.status, detail=str(error), code=error.name)
-            told.headers["www-authenticate"] = error.challenge
+            response = problem(error.status, detail=str(error), code=error.name)
+            response.headers["www-authenticate"] = error.challenge
         case IssuerUnavailable():
-            told = problem(error.http_status, detail=str(error), code=error.name)
-            told.headers["retry-after"] = str(RETRY_SECONDS)
+            response = problem(error.http_status, detail=str(error), code=error.name)
+            response.headers["retry-after"] = str(RETRY_SECONDS)
         case ElicitError() if type(error) in _STATUS:
-            told = problem(_STATUS[type(error)], detail=str(error), code=error.name)
+            response = problem(_STATUS[type(error)], detail=str(error), code=error.name)
         case Failed() | ProviderFailed() | RefundNotDone():  # the provider's fault
-            told = problem(error.http_status, detail=str(error), code=error.name)
+            response = problem(error.http_status, detail=str(error), code=error.name)
         case RecursionError():  # raised by JSON decoders
-            told = problem(400, detail="The body is nested too deeply.", code="INVALID_INPUT")
+            response = problem(400, detail="The body is nested too deeply.", code="INVALID_INPUT")
         case ValidationException():
-            told = problem(error.status_code, detail=_faults_in(error), code="INVALID_INPUT")
+            response = problem(error.status_code, detail=_faults_in(error), code="INVALID_INPUT")
         case ClientException() if error.status_code == HTTPStatus.BAD_REQUEST:
             detail = "The body cannot be read: it must be JSON, in UTF-8, without NaN or Infinity."
-            told = problem(error.status_code, detail=detail, code="INVALID_INPUT")
+            response = problem(error.status_code, detail=detail, code="INVALID_INPUT")
         case _:
             return None
-    return told
+    return response
 
 
 def _facts(error: Exception) -> Mapping[str, Any]:

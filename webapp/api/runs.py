@@ -27,7 +27,7 @@ from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.tool_call import client_of
 from flows.elicitation.traits import traits_of
 from flows.errors import AlreadyDone
-from webapp.api.access import Requester, holds
+from webapp.api.access import Requester, requires
 from webapp.api.asking import (
     NoSuchQuestion,
     QuestionBusy,
@@ -42,7 +42,7 @@ from webapp.api.representations import NAME_CHARACTERS, RunName, UserName, Whose
 from webapp.calls.call import Call
 from webapp.calls.once import (
     DOING,
-    KEPT_UNDER_A_RECEIPT,
+    RECEIPT_RETENTION,
     OncePlace,
     claim,
     keep,
@@ -56,7 +56,7 @@ from webapp.records.values import ApiKey
 from webapp.service import Service
 
 QUESTIONS_AT_MOST: Final = 1000
-_ASKERS = holds(KeyScope.ASK)
+_ASKERS = requires(KeyScope.ASK)
 _OPENED_AGAIN_BEFORE = timedelta(days=1)  # avoids a new expiry date at every step
 _Text = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]
 _Id = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -182,7 +182,7 @@ async def claim_once(
     """Claim a step before doing it. The same claim, sent again within 30 seconds, stays yours."""
     async with _at_work(service, requester, user=data.user, run=data.run) as call:
         await call.the_run()
-        await call.run.change(lambda run: _kept_open(service, run, again=data.again))
+        await call.run.change(lambda run: _extended(service, run, again=data.again))
         await _hold(service, call, call.run.value, payment=data.payment)
         place = await _place(requester.program, call, data)
         row = await claim(service.elicitations, place, by=data.by)
@@ -336,9 +336,9 @@ async def _gave_back(service: Service, run: Run, current: Elicitation) -> bool:
     return paid is not None and paid.refund_by == run.id
 
 
-def _kept_open(service: Service, run: Run, *, again: bool) -> Run:
+def _extended(service: Service, run: Run, *, again: bool) -> Run:
     """Extend the run's lifetime to the lifetime of the results of `once` that it stores."""
-    until = service.clock() + KEPT_UNDER_A_RECEIPT
+    until = service.clock() + RECEIPT_RETENTION
     if run.open_until < until - _OPENED_AGAIN_BEFORE:
         run = runs.keep_open(run, until=until)
     return runs.note_use(run, again=again)
@@ -346,7 +346,7 @@ def _kept_open(service: Service, run: Run, *, again: bool) -> Run:
 
 async def _place(key: ApiKey, call: Call, step: OnceStep) -> OncePlace:
     run = call.run.value
-    scope, wish = await call.run.begin_once(step.payment, retention=KEPT_UNDER_A_RECEIPT)
+    scope, wish = await call.run.begin_once(step.payment, retention=RECEIPT_RETENTION)
     return OncePlace(
         owner=run.owner,
         scope=scope,

@@ -13,7 +13,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, QueryParameter
 
 from flows.errors import ElicitError
-from webapp.api.access import holds
+from webapp.api.access import requires
 from webapp.api.paging import LISTED_AT_MOST, After, Limit, page_of
 from webapp.api.representations import ToldWebhook, WebhookPage, WebhookState
 from webapp.identity.api_keys import KeyScope
@@ -22,7 +22,7 @@ from webapp.records.owners import SERVICE
 from webapp.records.values import StoredWebhook
 from webapp.service import Service
 
-_OPERATORS = [holds(KeyScope.OPERATE)]
+_OPERATORS = [requires(KeyScope.OPERATE)]
 _WORD_CHARACTERS: Final = 64
 
 
@@ -61,14 +61,14 @@ async def list_webhooks(
         after=after,
         limit=limit,
     )
-    return WebhookPage(webhooks=[_told(hook) for hook in found], after=last)
+    return WebhookPage(webhooks=[_to_webhook(hook) for hook in found], after=last)
 
 
 @get("/api/webhooks/{webhook_id:str}", guards=_OPERATORS)
 async def read_webhook(webhook_id: FromPath[str], service: NamedDependency[Service]) -> ToldWebhook:
     """Return a delivery. It includes the original body until the body is erased."""
     hook = await _hook(service, webhook_id)
-    return _told(hook, body=hook.body)
+    return _to_webhook(hook, body=hook.body)
 
 
 @post("/api/webhooks/{webhook_id:str}/replay", guards=_OPERATORS, status_code=HTTPStatus.OK)
@@ -76,7 +76,7 @@ async def replay_webhook(
     webhook_id: FromPath[str], service: NamedDependency[Service]
 ) -> ToldWebhook:
     """Process a delivery again. Changes that the delivery already made are not repeated."""
-    return _told(await service.webhooks.replay(await _hook(service, webhook_id)))
+    return _to_webhook(await service.webhooks.replay(await _hook(service, webhook_id)))
 
 
 async def _hook(service: Service, id: str) -> StoredWebhook:
@@ -87,7 +87,7 @@ async def _hook(service: Service, id: str) -> StoredWebhook:
     return found
 
 
-def _told(hook: StoredWebhook, *, body: str | None = None) -> ToldWebhook:
+def _to_webhook(hook: StoredWebhook, *, body: str | None = None) -> ToldWebhook:
     return ToldWebhook(
         id=hook.id,
         provider=hook.seller,

@@ -10,13 +10,14 @@ from typing import Generic, Protocol, TypeVar
 
 from webapp.elicitations.waiters import Waiter
 
-# The ways in which a presenter ends a request, in order of precedence. NOBODY comes first, so that
-# an automatic answer is reported at once. A form in the client comes before a link for the model.
-NOBODY = "nobody"
+# The ways in which a presenter ends a request, in order of precedence. AUTOMATIC comes first, so
+# that an automatic answer is reported at once. A form in the client comes before a link for the
+# model.
+AUTOMATIC = "nobody"
 RETRY = "retry"
 REQUIRED = "required"
 RESULT = "result"
-_WAYS = (NOBODY, RETRY, REQUIRED, RESULT)
+_ENDINGS = (AUTOMATIC, RETRY, REQUIRED, RESULT)
 
 
 class Placed(Protocol):
@@ -31,13 +32,13 @@ PartT = TypeVar("PartT", bound=Placed)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Standing(Generic[PartT]):
-    way: str
+    ending: str
     part: PartT
     turn: asyncio.Future[tuple[PartT, ...]] = field(repr=False)
 
     @property
     def rank(self) -> tuple[int, int]:
-        return _WAYS.index(self.way), self.part.index
+        return _ENDINGS.index(self.ending), self.part.index
 
 
 class Batch(Generic[PartT]):
@@ -52,7 +53,7 @@ class Batch(Generic[PartT]):
     @property
     def has_nobodys(self) -> bool:
         """True if the client answered a question automatically: the person gets all links."""
-        return any(one.way == NOBODY for one in self._standing)
+        return any(one.ending == AUTOMATIC for one in self._standing)
 
     def join(self, waiter: Waiter) -> None:
         self._waiters.append(waiter)
@@ -62,15 +63,17 @@ class Batch(Generic[PartT]):
         self._going -= 1
         self._look()
 
-    async def collect_prompts(self, part: PartT, *, way: str, is_urgent: bool) -> tuple[PartT, ...]:
+    async def collect_prompts(
+        self, part: PartT, *, ending: str, is_urgent: bool
+    ) -> tuple[PartT, ...]:
         """Stop one question for this request, and return the parts to show together.
 
         Only the question that ends the request returns, with the parts in the order of the run. The
         others wait until they are cancelled.
         """
         turn = asyncio.get_running_loop().create_future()
-        self._standing.append(_Standing(way=way, part=part, turn=turn))
-        if way == NOBODY or (is_urgent and not self.is_urgent):
+        self._standing.append(_Standing(ending=ending, part=part, turn=turn))
+        if ending == AUTOMATIC or (is_urgent and not self.is_urgent):
             self.is_urgent = True
             for waiter in self._waiters:
                 waiter.wake(None)
@@ -84,5 +87,5 @@ class Batch(Generic[PartT]):
         ordered = sorted(self._standing, key=lambda one: one.rank)
         lead = ordered[0]
         if not lead.turn.done():
-            ways = {lead.way, RESULT} if lead.way == NOBODY else {lead.way}
-            lead.turn.set_result(tuple(one.part for one in ordered if one.way in ways))
+            endings = {lead.ending, RESULT} if lead.ending == AUTOMATIC else {lead.ending}
+            lead.turn.set_result(tuple(one.part for one in ordered if one.ending in endings))

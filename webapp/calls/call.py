@@ -26,7 +26,7 @@ from flows.elicitation.tool_call import ToolCall
 from flows.errors import CallOver
 from flows.payments.receipt import Payment, unmade
 from flows.payments.unresolved import is_paid_otherwise
-from webapp.calls.delivery import is_error, is_taken_back, made, used_up
+from webapp.calls.delivery import is_error, is_refunded, made, used_up
 from webapp.calls.leases import Leases
 from webapp.calls.presenter import Interrupted, Presenter
 from webapp.calls.run import run_of
@@ -124,7 +124,7 @@ class Call:
         return self.elicitations.clock()
 
     @property
-    def has_taken(self) -> bool:
+    def has_claimed(self) -> bool:
         """True if this request has claimed an outcome: a disconnect (2025-11-25) ends no body."""
         return bool(self.leases)
 
@@ -183,7 +183,7 @@ class Call:
         await self.must_be_going_on()
         run = await self.run.load()
         if run.result is not None:
-            if await is_taken_back(self.elicitations, self.kinds, run):
+            if await is_refunded(self.elicitations, self.kinds, run):
                 self.used.drop_accounts()
                 return await self.run.begin_anew()
             await self.repeat(run, run.result)
@@ -200,7 +200,7 @@ class Call:
         self._is_error = is_error(result)
         self.repeats_until = run.repeated_until
         if not (self._is_error or run.is_delivered):
-            await self.elicitations.write_afresh(self._made)
+            await self.elicitations.write_afresh(self._marked_payments)
 
     async def hold(
         self,
@@ -259,19 +259,19 @@ class Call:
             self.interrupt(self.presenter.busy())
 
     def is_waiting_for(self, current: Elicitation) -> bool:
-        is_done = self.has_ended or current.status.is_final or self.is_left_to_come(current)
+        is_done = self.has_ended or current.status.is_final or self.is_not_waited_for(current)
         return not is_done and (current.waiter == self.leg or self._waits_beside(current))
 
     def _waits_beside(self, current: Elicitation) -> bool:
         """Return True if this call waits next to another call for one permanent purchase."""
         return current.is_shared and current.run != self.run.value.id
 
-    def is_left_to_come(self, current: Elicitation) -> bool:
+    def is_not_waited_for(self, current: Elicitation) -> bool:
         """Return True if the tool does not wait: the money is on its way, or an operator checks."""
         if current.status.is_final:
             return False
-        is_on_its_way = current.progress == ON_ITS_WAY and current.id in self.leaves_to_come
-        return is_on_its_way or is_paid_otherwise(current.progress)
+        is_processing = current.progress == ON_ITS_WAY and current.id in self.leaves_to_come
+        return is_processing or is_paid_otherwise(current.progress)
 
     def interrupt(self, answer: object) -> NoReturn:
         """End the body here. `answer` becomes the call's result, whatever the body does next."""
@@ -295,7 +295,7 @@ class Call:
         elif self.run.is_loaded:
             self._is_finished = True
             text = result()
-            marks = _nothing if self._is_error or self.is_polled else self._made
+            marks = _nothing if self._is_error or self.is_polled else self._marked_payments
             if len(encode(text)) <= RESULT_BYTES_AT_MOST:
                 await self.run.change(lambda run: self._finished(run, text), also=marks)
             else:
@@ -392,11 +392,11 @@ class Call:
         its payments are not refunded automatically, because the work may be done.
         """
         if not self._is_error:
-            await self.elicitations.write_afresh(self._made)
+            await self.elicitations.write_afresh(self._marked_payments)
             self.marked = []
         await self.leases.release_used()
 
-    async def _made(self) -> list[Payment]:
+    async def _marked_payments(self) -> list[Payment]:
         """Return the payments that the result uses, marked as perhaps delivered."""
         self.marked = await made(
             self.elicitations, self.kinds, self.run.value, unused=self._unused, now=self.now

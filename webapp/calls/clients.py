@@ -29,7 +29,7 @@ from webapp.settings.quotas import ListedClient, PolicySettings
 from webapp.stores import Record
 
 REMEMBERED: Final = timedelta(days=1)
-KEPT, FORGOTTEN = "kept", "forgotten"
+STORED, FORGOTTEN = "kept", "forgotten"
 # The ways to send a question to a client: in a form of the client, or as a link that it opens.
 FORM: Final = "form"
 LINK: Final = "url"
@@ -70,7 +70,7 @@ class ClientName(NamedTuple):
     release: str
 
 
-class PutState(Enum):
+class SentState(Enum):
     """The state of a question that was sent to a client.
 
     `UNFIT`: the client's answer was not valid. `LINKED`: the person has the link.
@@ -82,13 +82,13 @@ class PutState(Enum):
     LINKED = auto()
 
 
-class Put(NamedTuple):
+class SentQuestion(NamedTuple):
     """A question that was sent to a client. `at` is the time when the question was first sent.
 
     `is_overdue`: the question was sent once more, after `McpClients.silence` without an answer.
     """
 
-    state: PutState
+    state: SentState
     at: datetime
     is_overdue: bool = False
 
@@ -108,7 +108,8 @@ class McpClients:
         self._listed = {one.name: one for one in settings.clients}
         self._known: OrderedDict[str, ClientRecord | None] = OrderedDict()
         self.patience = Patience(patient_clients=settings.patient_clients, clock=elicitations.clock)
-        self.puts: OrderedDict[str, Put] = OrderedDict()  # by elicitation id, of this process
+        # By elicitation id, of this process.
+        self.sent_questions: OrderedDict[str, SentQuestion] = OrderedDict()
         self.silence = silence
         self.min_answer = settings.min_answer
         elicitations.subscribers.append(self._hear)
@@ -132,7 +133,7 @@ class McpClients:
         id = self._id(client)
         if id not in self._known:
             found = await self._elicitations.read(ClientRecord, owner=client.owner, id=id)
-            _keep(self._known, id, found, at_most=_CLIENTS_AT_MOST)
+            _store_bounded(self._known, id, found, at_most=_CLIENTS_AT_MOST)
         return self._of(self._known[id], mode)
 
     def _of(self, record: ClientRecord | None, mode: RememberedMode) -> ClientDeed | None:
@@ -158,10 +159,10 @@ class McpClients:
     async def all(self, *, owner: str | None = None) -> list[ClientRecord]:
         """Return the records of one owner or of all owners, the latest first."""
         found = await self._elicitations.all(
-            ClientRecord, owner=owner, status=KEPT, skips_unreadable=True
+            ClientRecord, owner=owner, status=STORED, skips_unreadable=True
         )
-        kept = [one for one in found if self.now < one.erase_at]
-        return sorted(kept, key=lambda one: one.erase_at, reverse=True)
+        remembered = [one for one in found if self.now < one.erase_at]
+        return sorted(remembered, key=lambda one: one.erase_at, reverse=True)
 
     async def forget(self, id: str | None = None) -> int:
         """Forget one client by its full or shortened id, or all clients. Return their number."""
@@ -212,13 +213,13 @@ class McpClients:
                 name=client.name[:_NAME_CHARACTERS],
                 release=client.release[:_NAME_CHARACTERS],
                 erase_at=until,
-                status=KEPT,
+                status=STORED,
             )
             fresh[:] = [replace(known, **{_ATTRIBUTES[mode]: deed})]
             return fresh
 
         await self._elicitations.write_afresh(noted)
-        _keep(self._known, id, fresh[0], at_most=_CLIENTS_AT_MOST)
+        _store_bounded(self._known, id, fresh[0], at_most=_CLIENTS_AT_MOST)
 
     def _id(self, client: ClientName) -> str:
         ids = self._elicitations.rows.ids
@@ -302,59 +303,59 @@ class AskedClient:
         """
         if asked.is_for_page or await self.draws_nothing(asked, mode):
             return True
-        put = self._clients.puts.get(asked.id)
-        if put is None or put.state is PutState.ANSWERED:
+        sent = self._clients.sent_questions.get(asked.id)
+        if sent is None or sent.state is SentState.ANSWERED:
             return False
-        if put.state is PutState.OUT and not (put.is_overdue or self._is_proxy):
+        if sent.state is SentState.OUT and not (sent.is_overdue or self._is_proxy):
             return False
-        if put.state is PutState.OUT:
+        if sent.state is SentState.OUT:
             await self._note(asked, mode, Deed.NEVER)
         return True
 
     def is_out(self, id: str) -> bool:
         """Return True if the client was asked this question and has not answered."""
-        return self._is(id, PutState.OUT)
+        return self._is(id, SentState.OUT)
 
     def is_unfit(self, id: str) -> bool:
         """Return True if the client's answer was not valid."""
-        return self._is(id, PutState.UNFIT)
+        return self._is(id, SentState.UNFIT)
 
     def has_link(self, id: str) -> bool:
-        return self._is(id, PutState.LINKED)
+        return self._is(id, SentState.LINKED)
 
     def has_heard_of(self, id: str) -> bool:
         """Return True if the client replied to this question, or its person has the link."""
-        put = self._clients.puts.get(id)
-        return put is not None and put.state is not PutState.OUT
+        sent = self._clients.sent_questions.get(id)
+        return sent is not None and sent.state is not SentState.OUT
 
     def has_replied(self, asked: Elicitation) -> None:
         """Record a reply to a question that was settled before the reply came."""
         if self.is_out(asked.id):
-            self._put(asked, PutState.ANSWERED)
+            self._set_state(asked, SentState.ANSWERED)
 
     def is_asked_now(self, asked: Elicitation) -> bool:
         """Return True if the client was asked so lately that nobody can have read the question."""
-        put = self._clients.puts.get(asked.id)
-        if put is None or put.state is not PutState.OUT:
+        sent = self._clients.sent_questions.get(asked.id)
+        if sent is None or sent.state is not SentState.OUT:
             return False
-        return self.is_too_soon((self._clients.now - put.at).total_seconds())
+        return self.is_too_soon((self._clients.now - sent.at).total_seconds())
 
-    def put_at(self, asked: Elicitation, *, is_again: bool, now: datetime) -> datetime:
+    def first_sent_at(self, asked: Elicitation, *, is_again: bool, now: datetime) -> datetime:
         """Return when the client was first asked, or `now` if no earlier request asked it."""
-        put = self._clients.puts.get(asked.id)
-        if put is not None:
-            return put.at
+        sent = self._clients.sent_questions.get(asked.id)
+        if sent is not None:
+            return sent.at
         return asked.created_at if is_again else now
 
     def sent(self, asked: Elicitation, *, is_again: bool = False, now: datetime) -> None:
         """Record that the client is asked now. `is_again`: an earlier request asked the same."""
-        at = self.put_at(asked, is_again=is_again, now=now)
-        self._put(asked, PutState.OUT, at=at, is_overdue=now - at >= self.silence)
+        at = self.first_sent_at(asked, is_again=is_again, now=now)
+        self._set_state(asked, SentState.OUT, at=at, is_overdue=now - at >= self.silence)
 
     def linked(self, asked: Elicitation) -> None:
         """Record that the link is sent in a result."""
-        if not self._is(asked.id, PutState.ANSWERED):
-            self._put(asked, PutState.LINKED)
+        if not self._is(asked.id, SentState.ANSWERED):
+            self._set_state(asked, SentState.LINKED)
 
     async def answered(
         self,
@@ -369,7 +370,7 @@ class AskedClient:
 
         An invalid answer is no evidence that the client lets a person answer.
         """
-        self._put(asked, PutState.ANSWERED if is_valid else PutState.UNFIT)
+        self._set_state(asked, SentState.ANSWERED if is_valid else SentState.UNFIT)
         if is_valid and not self.is_too_soon(after):
             await self._note(asked, mode, Deed.ANSWERED)
         elif not is_valid and self.is_too_soon(after):
@@ -378,40 +379,41 @@ class AskedClient:
             await self._note(asked, mode, Deed.EMPTY)
 
     async def drew_nothing(self, asked: Elicitation, mode: Mode, deed: Deed) -> None:
-        self._put(asked, PutState.OUT)
+        self._set_state(asked, SentState.OUT)
         await self._note(asked, mode, deed)
 
-    async def left_unanswered(self, asked: Elicitation, mode: Mode) -> None:
+    async def was_silent(self, asked: Elicitation, mode: Mode) -> None:
         """Record that the client did not answer while the call was held."""
         await self._note(asked, mode, Deed.SILENT)
 
     def _may_answer(self, asked: Elicitation, mode: Mode) -> bool:
         return mode == FORM and self._listed is not None and asked.kind in self._listed.answers
 
-    def _is(self, id: str, state: PutState) -> bool:
-        put = self._clients.puts.get(id)
-        return put is not None and put.state is state
+    def _is(self, id: str, state: SentState) -> bool:
+        sent = self._clients.sent_questions.get(id)
+        return sent is not None and sent.state is state
 
-    def _put(
+    def _set_state(
         self,
         asked: Elicitation,
-        state: PutState,
+        state: SentState,
         *,
         at: datetime | None = None,
         is_overdue: bool = False,
     ) -> None:
-        at = at or self.put_at(asked, is_again=False, now=self._clients.now)
-        put = Put(state, at, is_overdue)
-        _keep(self._clients.puts, asked.id, put, at_most=_QUESTIONS_AT_MOST)
+        at = at or self.first_sent_at(asked, is_again=False, now=self._clients.now)
+        sent = SentQuestion(state, at, is_overdue)
+        _store_bounded(self._clients.sent_questions, asked.id, sent, at_most=_QUESTIONS_AT_MOST)
 
     async def _did(self, asked: Elicitation, mode: Mode) -> str | None:
         if self._listed is not None:
             return Deed.ANSWERED
         if self._client is None:
             return None
-        kept = _remembered(asked, mode)
-        did = await self._clients.did(self._client, kept)
-        if did is None and kept == CONFIRM:  # a client that shows no forms shows no CONFIRM either
+        remembered_mode = _remembered(asked, mode)
+        did = await self._clients.did(self._client, remembered_mode)
+        # A client that shows no forms shows no CONFIRM either.
+        if did is None and remembered_mode == CONFIRM:
             did = await self._clients.did(self._client, FORM)
             return None if did == Deed.ANSWERED else did
         return did
@@ -419,17 +421,17 @@ class AskedClient:
     async def _note(self, asked: Elicitation, mode: Mode, deed: Deed) -> None:
         if self._client is not None and self._listed is None:
             # A client that answers automatically does so with every form.
-            kept = mode if deed is Deed.AT_ONCE else _remembered(asked, mode)
-            await self._clients.note(self._client, kept, deed, about=asked.id)
+            remembered_mode = mode if deed is Deed.AT_ONCE else _remembered(asked, mode)
+            await self._clients.note(self._client, remembered_mode, deed, about=asked.id)
 
 
 def _remembered(asked: Elicitation, mode: Mode) -> RememberedMode:
     return CONFIRM if mode == FORM and traits_of(asked.kind).page == "confirm" else mode
 
 
-def _keep(kept: OrderedDict[K, V], key: K, value: V, *, at_most: int) -> None:
+def _store_bounded(entries: OrderedDict[K, V], key: K, value: V, *, at_most: int) -> None:
     """Store the value and drop the oldest entry if there are more than `at_most`."""
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > at_most:
-        kept.popitem(last=False)
+    entries[key] = value
+    entries.move_to_end(key)
+    if len(entries) > at_most:
+        entries.popitem(last=False)

@@ -80,7 +80,7 @@ async def _gave_back(elicitation: Elicitation, kinds: Kinds, *, run: str) -> boo
     return paid is not None and paid.has_ended and paid.refund_by == run
 
 
-async def is_taken_back(elicitations: Elicitations, kinds: Kinds, run: Run) -> bool:
+async def is_refunded(elicitations: Elicitations, kinds: Kinds, run: Run) -> bool:
     """Return True if the payment for a result was refunded, so that the result is not repeated.
 
     If the body itself made the refund, its result reports the refund and has to be delivered. That
@@ -109,10 +109,10 @@ class _Result(Struct):
 
 
 def _released(elicitation: Elicitation, *, run: str) -> Elicitation:
-    take = elicitation.take
-    if take is None or take.run != run or elicitation.delivered_at is not None:
+    lease = elicitation.take
+    if lease is None or lease.run != run or elicitation.delivered_at is not None:
         return elicitation
-    return states.release(elicitation, leg=take.leg)
+    return states.release(elicitation, leg=lease.leg)
 
 
 def _unless_anothers(

@@ -27,7 +27,7 @@ class Leases:
         self._until: dict[str, datetime] = {}  # of claims made by this object
         self._is_used: dict[str, bool] = {}  # by elicitation: True if the body has seen it
         self._yeses: set[str] = set()
-        self._under_way: set[asyncio.Task[Elicitation]] = set()
+        self._unfinished_claims: set[asyncio.Task[Elicitation]] = set()
         self.on_first: Callable[[], None] = _nothing
         self.has_ended = False  # True after the end of the request, which gets no more outcomes
 
@@ -60,12 +60,12 @@ class Leases:
         if is_ours and self._is_shared and self._elicitations.is_held(current):
             self._held_before.add(current.id)
         if not is_ours or self._is_shared:
-            taking = asyncio.create_task(
+            claiming = asyncio.create_task(
                 self._elicitations.claim(current.id, run=run, leg=self._leg, known=current)
             )
-            self._under_way.add(taking)
+            self._unfinished_claims.add(claiming)
             try:
-                current = await asyncio.shield(taking)
+                current = await asyncio.shield(claiming)
             except NotPossible:
                 return None
             if current.take is not None:
@@ -73,22 +73,22 @@ class Leases:
         self._has(current)
         return current
 
-    def use(self, taken: Elicitation) -> None:
+    def use(self, claimed: Elicitation) -> None:
         """Record that the body sees the outcome from now on."""
-        self._is_used[taken.id] = True
-        if taken.status is Status.ACCEPTED:
-            self._yeses.add(taken.id)
+        self._is_used[claimed.id] = True
+        if claimed.status is Status.ACCEPTED:
+            self._yeses.add(claimed.id)
 
-    def forget(self, taken: Elicitation) -> None:
-        del self._is_used[taken.id]
+    def forget(self, claimed: Elicitation) -> None:
+        del self._is_used[claimed.id]
 
     async def release_unused(self) -> None:
         """Release the outcomes that the body has not seen, including unfinished claims."""
-        if self._under_way:
-            done, _ = await asyncio.wait(self._under_way)
-            for taking in done:
-                if not taking.cancelled() and taking.exception() is None:
-                    self._is_used.setdefault(taking.result().id, False)
+        if self._unfinished_claims:
+            done, _ = await asyncio.wait(self._unfinished_claims)
+            for claiming in done:
+                if not claiming.cancelled() and claiming.exception() is None:
+                    self._is_used.setdefault(claiming.result().id, False)
         await self._release([id for id, is_used in self._is_used.items() if not is_used])
 
     async def release_used(self) -> None:
@@ -113,8 +113,8 @@ class Leases:
             lambda e: states.renew(e, leg=self._leg, now=self._elicitations.clock()),
         )
 
-    def _has(self, taken: Elicitation) -> None:
-        self._is_used.setdefault(taken.id, False)
+    def _has(self, claimed: Elicitation) -> None:
+        self._is_used.setdefault(claimed.id, False)
         self.on_first()
 
     async def _release(self, ids: list[str]) -> None:
@@ -123,8 +123,8 @@ class Leases:
             await self._elicitations.each(ids, self._released)
 
     def _released(self, current: Elicitation) -> Elicitation:
-        take = current.take
-        if self._is_shared and take is not None and take.until != self._until.get(current.id):
+        lease = current.take
+        if self._is_shared and lease is not None and lease.until != self._until.get(current.id):
             return current  # another request with the same id has claimed the outcome since then
         return states.release(current, leg=self._leg)
 

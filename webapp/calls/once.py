@@ -46,7 +46,7 @@ Also: TypeAlias = Callable[[], Awaitable[Sequence[Value]]]
 Wait: TypeAlias = Callable[[Collection[asyncio.Future[None]]], Awaitable[object]]
 OnceKey: TypeAlias = tuple[str, str, str]  # tool, path of the body in nested calls, key
 
-LETTERS_AT_MOST = 1024 * 1024  # characters of a result's JSON, which is ASCII
+RESULT_CHARACTERS_AT_MOST = 1024 * 1024  # characters of a result's JSON, which is ASCII
 _PIECE = 24 * 1024  # characters in one row; a quote or backslash needs two bytes
 _FAULT_AT_MOST = 500
 # Quick work has no claim in the store. A claim before the work would cost one more durable write in
@@ -59,11 +59,11 @@ _RENEWED_AFTER_SECONDS = 10.0
 _LOOK_SECONDS = 0.25
 CLAIMED = timedelta(seconds=30)
 DOING = "doing"
-KEPT = timedelta(days=1)
+RETENTION = timedelta(days=1)
 # Call numbers begin at 1 each day (UTC), so they are stored a little longer than their day.
-NUMBERS_KEPT = timedelta(days=2)
+NUMBER_RETENTION = timedelta(days=2)
 # Longer than the time in which calls get the receipt (flows.elicitation.states.RECORD_KEPT).
-KEPT_UNDER_A_RECEIPT = timedelta(days=60)
+RECEIPT_RETENTION = timedelta(days=60)
 
 
 class Working:
@@ -115,7 +115,7 @@ async def do_once(
     id, key = once.id(elicitations), once.idempotency_key(elicitations)
     while (doing := elicitations.doing.get(id)) is not None:
         await wait({doing})  # an identical call does the work in this process
-    elicitations.doing[id] = over = asyncio.get_running_loop().create_future()
+    elicitations.doing[id] = finished = asyncio.get_running_loop().create_future()
     try:
         done = await elicitations.done(owner=owner, id=id)
         if _is_claimed(done, elicitations.clock()):
@@ -132,7 +132,7 @@ async def do_once(
                 )
     finally:
         del elicitations.doing[id]
-        over.set_result(None)
+        finished.set_result(None)
     result = await result_of(elicitations, done, name=name)
     await _end_if_cancelled()
     return result
@@ -177,7 +177,7 @@ async def numbered(
     day = f"{now:%Y-%m-%d}"
     last_id = owner + tag("calls of a day", call, day, size=18)
     last = await elicitations.read(CallNumber, owner=owner, id=last_id) or CallNumber(
-        id=last_id, owner=owner, call=call, day=day, number=0, erase_at=now + NUMBERS_KEPT
+        id=last_id, owner=owner, call=call, day=day, number=0, erase_at=now + NUMBER_RETENTION
     )
     last = replace(last, number=last.number + 1)
     fresh = replace(last, id=id, version=0, erase_at=now + retention)
@@ -191,7 +191,7 @@ async def claim(elicitations: Elicitations, once: OncePlace, *, by: str) -> Done
     worker renews the first. If two workers do the work, the first result is stored.
     """
     id, now = once.id(elicitations), elicitations.clock()
-    row = DoneOnce(id=id, owner=once.owner, result="", erase_at=now + KEPT_UNDER_A_RECEIPT)
+    row = DoneOnce(id=id, owner=once.owner, result="", erase_at=now + RECEIPT_RETENTION)
 
     async def claimed() -> Sequence[DoneOnce]:
         nonlocal row
@@ -225,7 +225,7 @@ async def keep(
     *,
     also: Also,
     fault: str | None = None,
-    retention: timedelta = KEPT_UNDER_A_RECEIPT,
+    retention: timedelta = RECEIPT_RETENTION,
     known: DoneOnce | None = None,
 ) -> DoneOnce:
     """Store that the work is done, with its result or the reason why the result cannot be stored.
@@ -235,7 +235,7 @@ async def keep(
     """
     id = once.id(elicitations)
     erase_at = elicitations.clock() + retention
-    done, *pieces = _kept(given, id=id, owner=once.owner, erase_at=erase_at)
+    done, *pieces = _pieces_of(given, id=id, owner=once.owner, erase_at=erase_at)
     if fault is not None:
         done, pieces = replace(done, result="", pieces=(), fault=fault[:_FAULT_AT_MOST]), []
 
@@ -323,17 +323,17 @@ async def _elsewhere(
 ) -> DoneOnce | None:
     """Wait until no other process holds the claim, and return the row. `wait` may end the call."""
 
-    async def over() -> None:
+    async def poll_until_free() -> None:
         while _is_claimed(  # noqa: ASYNC110 - the change is made by another process
             await elicitations.done(owner=owner, id=id), elicitations.clock()
         ):
             await asyncio.sleep(_LOOK_SECONDS)
 
-    looking = asyncio.create_task(over())
+    polling = asyncio.create_task(poll_until_free())
     try:
-        await wait({looking})
+        await wait({polling})
     finally:
-        looking.cancel()
+        polling.cancel()
     return await elicitations.done(owner=owner, id=id)
 
 
@@ -345,7 +345,7 @@ async def do_unkept(name: str, work: Callable[[str], Awaitable[Json]], *, workin
     with working.begun():
         given = await _done(work, secrets.token_urlsafe(18))
     await _end_if_cancelled()
-    done, *pieces = _kept(given, id="", owner="", erase_at=datetime.max.replace(tzinfo=UTC))
+    done, *pieces = _pieces_of(given, id="", owner="", erase_at=datetime.max.replace(tzinfo=UTC))
     return _result(name, done, [piece.result for piece in pieces])
 
 
@@ -356,15 +356,17 @@ async def _done(work: Callable[[str], Awaitable[Json]], key: str) -> Json:
     return result
 
 
-def _kept(given: object, *, id: str, owner: str, erase_at: datetime) -> list[DoneOnce]:
+def _pieces_of(given: object, *, id: str, owner: str, erase_at: datetime) -> list[DoneOnce]:
     """Return the row that records the work as done, and the rows for the rest of its result."""
     done = DoneOnce(id=id, owner=owner, result="", erase_at=erase_at)
     try:
         text = json.dumps(given, allow_nan=False)
     except Exception as error:  # noqa: BLE001 - the value may run code of its own
         return [replace(done, fault=f"is not JSON: {error}"[:_FAULT_AT_MOST])]
-    if len(text) > LETTERS_AT_MOST:
-        return [replace(done, fault=f"is longer than {LETTERS_AT_MOST} characters of JSON")]
+    if len(text) > RESULT_CHARACTERS_AT_MOST:
+        return [
+            replace(done, fault=f"is longer than {RESULT_CHARACTERS_AT_MOST} characters of JSON")
+        ]
     first, *rest = [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
     pieces = [replace(done, id=f"{id}-{number}", result=piece) for number, piece in enumerate(rest)]
     return [replace(done, result=first, pieces=tuple(piece.id for piece in pieces)), *pieces]

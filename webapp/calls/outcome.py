@@ -15,38 +15,38 @@ T = TypeVar("T")
 
 
 def outcome_of(
-    question: Question[T], taken: Elicitation, *, content: Json, faults: Sequence[Fault] = ()
+    question: Question[T], claimed: Elicitation, *, content: Json, faults: Sequence[Fault] = ()
 ) -> Outcome[T]:
     """Return the outcome of an ended elicitation. `content` is the input of `Question.answer`.
 
     `faults` are the errors in the client's answer that ended the elicitation.
     """
     error = refusal(
-        taken.status,
+        claimed.status,
         message=question.message,
-        elicitation_id=taken.id,
-        timeout=taken.expires_at - taken.created_at,
-        why=taken.why,
-        approver=approver_of(taken),
+        elicitation_id=claimed.id,
+        timeout=claimed.expires_at - claimed.created_at,
+        why=claimed.why,
+        approver=approver_of(claimed),
     )
     if faults:
         details = [(fault.path, fault.message) for fault in faults]
-        error = InvalidAnswer(details, elicitation_id=taken.id)
+        error = InvalidAnswer(details, elicitation_id=claimed.id)
     answer: T | None = None
     if error is None:
         try:
             answer = question.answer(content)
         except Refused as refused:
-            if traits_of(taken.kind).is_secret:  # no error message may contain a person's secret
+            if traits_of(claimed.kind).is_secret:  # no error message may contain a person's secret
                 raise
             details = [(fault.path, fault.message) for fault in refused.faults]
-            raise InvalidAnswer(details, elicitation_id=taken.id) from None
+            raise InvalidAnswer(details, elicitation_id=claimed.id) from None
     return Outcome(
-        status=taken.status,
+        status=claimed.status,
         content=answer,
         error=error,
-        is_late=taken.is_late,
-        is_by_model=taken.is_by_model,
+        is_late=claimed.is_late,
+        is_by_model=claimed.is_by_model,
     )
 
 

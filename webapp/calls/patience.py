@@ -41,7 +41,7 @@ class Patience:
         is_named = name in self._patient_clients
         return is_named or (caller.owner or "", caller.client) in self._patient
 
-    def holds(self, caller: Caller, limit: timedelta) -> timedelta:
+    def limit_for(self, caller: Caller, limit: timedelta) -> timedelta:
         """Return how long a call can be held: `limit`, or less if the client gave up sooner."""
         known = self._gave_up.get((caller.owner or "", caller.client))
         if known is None or self._clock() >= known[1]:
@@ -64,10 +64,10 @@ class Patience:
         if is_given_up:
             if _GIVEN_UP_AT_LEAST <= waited < MOST_ALLOW:
                 given_up = (waited, self._clock() + REMEMBERED)
-                _keep(self._gave_up, key, given_up)
+                _store_bounded(self._gave_up, key, given_up)
             return
         if waited >= MOST_ALLOW:
-            _keep(self._patient, key, None)
+            _store_bounded(self._patient, key, None)
         if key in self._gave_up and waited > self._gave_up[key][0]:
             del self._gave_up[key]
 
@@ -95,9 +95,11 @@ class WatchedCall:
             self._patience.waited(self._caller, began_at=self._began_at, is_given_up=False)
 
 
-def _keep(kept: OrderedDict[tuple[str, str], V], key: tuple[str, str], value: V) -> None:
+def _store_bounded(
+    entries: OrderedDict[tuple[str, str], V], key: tuple[str, str], value: V
+) -> None:
     """Store the value and drop the oldest entry if there are too many."""
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > _CLIENTS_AT_MOST:
-        kept.popitem(last=False)
+    entries[key] = value
+    entries.move_to_end(key)
+    if len(entries) > _CLIENTS_AT_MOST:
+        entries.popitem(last=False)

@@ -32,7 +32,7 @@ from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
 from webapp.elicitations.service import Elicitations
 from webapp.elicitations.waiters import Waiter
-from webapp.kinds.gate import holds
+from webapp.kinds.gate import still_applies
 from webapp.kinds.quotas import Room
 from webapp.kinds.registry import Kinds
 from webapp.stores import Conflict
@@ -147,7 +147,7 @@ class Questions:
             before = run = self._run.value
             self._check(run, step)
             known = run.at(step)
-            current, former = await self._look(run, known, join)
+            current, previous = await self._look(run, known, join)
             changed: list[Value] = []
             superseded: Sequence[Elicitation] = ()
             if current is None:
@@ -159,9 +159,9 @@ class Questions:
                 else:
                     room = await admit()
                 asked = question if worded is None else worded
-                current = await self._start(asked, step, join, run, former)
+                current = await self._start(asked, step, join, run, previous)
                 superseded = room.superseded
-                changed += [current, *room.taken_by(current), *map(states.let_go, former)]
+                changed += [current, *room.rows_for(current), *map(states.let_go, previous)]
             elif not current.status.is_final and current.waiter != self._leg:
                 current = self._joined(question, current, run)
                 changed.append(current)
@@ -277,18 +277,20 @@ class Questions:
             return self._elicitations.clock() < current.expires_at
         if current.status is Status.ACCEPTED:
             # In all other cases the content of the accepted question is already erased.
-            return holds(current, self._elicitations) or self._is_kept(current, Status.ACCEPTED)
+            return still_applies(current, self._elicitations) or self._is_stored(
+                current, Status.ACCEPTED
+            )
         return (
             self._run.is_continued
             or not current.status.is_final
-            or self._is_kept(current, Status.DECLINED, Status.DENIED)
+            or self._is_stored(current, Status.DECLINED, Status.DENIED)
             or (
                 current.why not in (INTERRUPTED, DOES_NOT_FIT)
-                and self._is_kept(current, Status.FAILED)
+                and self._is_stored(current, Status.FAILED)
             )
         )
 
-    def _is_kept(self, held: Elicitation, *statuses: Status) -> bool:
+    def _is_stored(self, held: Elicitation, *statuses: Status) -> bool:
         return held.status in statuses and self._elicitations.clock() < held.stored_until
 
     def _join_key(self, question: Question[Any], step: Step) -> str:
@@ -312,7 +314,7 @@ class Questions:
         step: Step,
         join: str,
         run: Run,
-        former: Sequence[Elicitation],
+        previous: Sequence[Elicitation],
     ) -> Elicitation:
         request = question.request
         must_be_tool_name(self._tool.tool)
@@ -350,7 +352,7 @@ class Questions:
             waiter=self._leg,
             run=run.id,
             is_by_code=self._is_by_code,
-            is_for_page=any(one.why == DOES_NOT_FIT and now < one.expires_at for one in former),
+            is_for_page=any(one.why == DOES_NOT_FIT and now < one.expires_at for one in previous),
             is_for_user=self._is_for_user,
             user=self._asker if self._is_for_user else None,
             is_of_task=self._is_of_task,

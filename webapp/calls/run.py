@@ -201,7 +201,7 @@ class CurrentRun:
             return
         raise Contended(self.value.id)
 
-    async def name(self, taken: Elicitation, place: Step) -> None:
+    async def name(self, claimed: Elicitation, step: Step) -> None:
         """Record the claimed elicitation at a place of the run, so that its result uses it up.
 
         Only a late acceptance needs this. Before it came, another request may have found a refusal
@@ -209,8 +209,8 @@ class CurrentRun:
         run is therefore written even if it looks unchanged: if this copy is old, the write
         conflicts, and the run is reloaded and changed.
         """
-        if taken.is_late:
-            await self.change(lambda run: runs.put(run, place, taken.id), is_sure=False)
+        if claimed.is_late:
+            await self.change(lambda run: runs.put(run, step, claimed.id), is_sure=False)
 
     async def end_unasked(self) -> None:
         """Store that a run in which no question was asked has ended.
@@ -270,7 +270,7 @@ class CurrentRun:
         if not old.holds_key:
             return
         try:
-            await self._elicitations.write(runs.make_way(old))
+            await self._elicitations.write(runs.free_key(old))
         except Conflict:
             return  # the next write that needs the key meets the same conflict
 

@@ -68,13 +68,13 @@ class RunningTools:
         body: Callable[[], Coroutine[Any, Any, T]],
         connection: ClientConnection | None,
         *,
-        is_cut_told: bool = True,
+        is_cancel_explicit: bool = True,
     ) -> T:
         """Run a body and return its result.
 
-        Cancelling this coroutine means that the client cancelled the call. With `is_cut_told=False`
-        the protocol does not tell a broken connection from a cancelled call, so a cancellation can
-        mean either.
+        Cancelling this coroutine means that the client cancelled the call. With
+        `is_cancel_explicit=False` the protocol does not distinguish a broken connection from a
+        cancelled call, so a cancellation can mean either.
         """
         self._unanswered.add(call)
         self._is_idle.clear()
@@ -91,7 +91,7 @@ class RunningTools:
         except asyncio.CancelledError:
             task.add_done_callback(lambda _: self._lose(call))
             if not task.done():
-                if not is_cut_told and call.used.must_finish:
+                if not is_cancel_explicit and call.used.must_finish:
                     self._orphan(task, call)
                 else:
                     await self._cancelled(task, call)
@@ -115,14 +115,14 @@ class RunningTools:
         call.is_polled = True
 
         async def work() -> None:
-            came_of_it: T | Exception
+            outcome: T | Exception
             try:
-                came_of_it = await self.run(call, body, None)
+                outcome = await self.run(call, body, None)
             except Exception as error:  # noqa: BLE001 - a task's edge: stored and reported
-                came_of_it = error
+                outcome = error
             finally:
                 self._answered(call)
-            await self._noted(call, lambda: then(came_of_it))
+            await self._noted(call, lambda: then(outcome))
 
         task = asyncio.create_task(work())
         self._begun.add(task)
@@ -180,7 +180,7 @@ class RunningTools:
             connection.on_end(lambda _: self._answered(call))
         if not call.notes_delivery:
             return
-        over = self._in_flight[call.run.value.id] = asyncio.get_running_loop().create_future()
+        arrival = self._in_flight[call.run.value.id] = asyncio.get_running_loop().create_future()
 
         self._delivering.add(call)
         before = 0 if connection is None else connection.pieces
@@ -188,9 +188,9 @@ class RunningTools:
         def end(arrived: bool) -> None:  # noqa: FBT001 - the connection's callback
             # A client may close a stream once it has the result, before the empty last chunk.
             if arrived or (connection is not None and connection.pieces > before):
-                self._note(call, call.delivered, then=lambda: self._land(call, over))
+                self._note(call, call.delivered, then=lambda: self._land(call, arrival))
             else:
-                self._land(call, over)
+                self._land(call, arrival)
                 self._lose(call)
                 if later is not None:
                     later(lambda other: self.deliver(call, other))
@@ -210,10 +210,10 @@ class RunningTools:
         orphans = [task for task, call in self._orphans.items() if _only_works(call, run_id)]
         if orphans:
             await (wait(orphans) if wait else asyncio.wait(orphans, timeout=ARRIVAL_SECONDS))
-        over = self._in_flight.get(run_id)
-        if over is not None:
-            await asyncio.wait({over}, timeout=ARRIVAL_SECONDS)
-        return bool(orphans) or over is not None
+        arrival = self._in_flight.get(run_id)
+        if arrival is not None:
+            await asyncio.wait({arrival}, timeout=ARRIVAL_SECONDS)
+        return bool(orphans) or arrival is not None
 
     async def renew_leases(self) -> None:
         """Renew the leases of running bodies until cancelled."""
@@ -242,9 +242,9 @@ class RunningTools:
             _, stubborn = await asyncio.wait(tuple(self._calls), timeout=ENDING_SECONDS)
             for task in stubborn:
                 _log.error("call.not_ended", extra={"leg": self._calls[task].leg})
-        for left in (self._begun, self._notes):
-            if left:
-                await asyncio.wait(tuple(left), timeout=ENDING_SECONDS)
+        for pending in (self._begun, self._notes):
+            if pending:
+                await asyncio.wait(tuple(pending), timeout=ENDING_SECONDS)
 
     def _answered(self, call: Call) -> None:
         self._unanswered.discard(call)
@@ -252,7 +252,7 @@ class RunningTools:
             self._is_idle.set()
 
     def _orphan(self, task: asyncio.Task[Any], call: Call) -> None:
-        if task.done() or not (call.has_taken or call.used.must_finish):
+        if task.done() or not (call.has_claimed or call.used.must_finish):
             return
         self._bound(task, call)
 
@@ -338,17 +338,17 @@ class RunningTools:
         again, self._again = self._again, asyncio.Event()
         again.set()
 
-    def _land(self, call: Call, over: asyncio.Future[None]) -> None:
+    def _land(self, call: Call, arrival: asyncio.Future[None]) -> None:
         self._delivering.discard(call)
         run_id = call.run.value.id
-        if self._in_flight.get(run_id) is over:
+        if self._in_flight.get(run_id) is arrival:
             del self._in_flight[run_id]
-        if not over.done():
-            over.set_result(None)
+        if not arrival.done():
+            arrival.set_result(None)
 
 
 def _only_works(call: Call, run_id: str) -> bool:
-    return call.run.is_loaded and call.run.value.id == run_id and not call.has_taken
+    return call.run.is_loaded and call.run.value.id == run_id and not call.has_claimed
 
 
 def _about(call: Call, error: Exception | None = None) -> dict[str, object]:

@@ -9,13 +9,13 @@ a moment ago and has not started. Each check therefore lets the ready tasks run 
 import asyncio
 import logging
 
-from flows.elicitation.unasked import Made, Unasked, never_asked
+from flows.elicitation.unasked import Unasked, UnaskedQuestion, never_asked
 from flows.question import current_unasked
 
 _log = logging.getLogger(__name__)
 
 
-async def nothing_stands_before() -> None:
+async def must_have_asked_blocking() -> None:
     """Check that no payment or confirmation was created but not asked. Raises NotAsked."""
     unasked = current_unasked()
     if unasked.stops_what_follows:
@@ -28,10 +28,10 @@ async def all_were_asked(unasked: Unasked, *, tool: str) -> None:
     """Check that the body asked every question it created. Raises NotAsked."""
     if unasked:
         await asyncio.sleep(0)
-    if made := unasked.pop_all():
-        _log.error("questions.not_awaited", extra={"tool": tool, "places": _in_full(made)})
-        raise never_asked(made)
+    if forgotten := unasked.pop_all():
+        _log.error("questions.not_awaited", extra={"tool": tool, "places": _in_full(forgotten)})
+        raise never_asked(forgotten)
 
 
-def _in_full(made: list[Made]) -> list[str]:
-    return [f"{each.path}:{each.line}" for each in made]
+def _in_full(questions: list[UnaskedQuestion]) -> list[str]:
+    return [f"{question.path}:{question.line}" for question in questions]

@@ -25,8 +25,8 @@ from flows.question import Outcome, Question, Request, ReturningRequest, current
 from flows.requests import is_for_good
 from webapp.calls.call import Call
 from webapp.calls.once import (
-    KEPT,
-    KEPT_UNDER_A_RECEIPT,
+    RECEIPT_RETENTION,
+    RETENTION,
     OnceKey,
     OncePlace,
     do_once,
@@ -37,7 +37,7 @@ from webapp.calls.prefetched import Fact, Prefetched
 from webapp.calls.presenter import Interrupted, PresentedQuestion, Prompts
 from webapp.calls.questions import Check, Questions
 from webapp.calls.resources import OwnersReach
-from webapp.calls.unasked import nothing_stands_before
+from webapp.calls.unasked import must_have_asked_blocking
 from webapp.deadline import Deadline
 from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.retry import Erased
@@ -115,7 +115,7 @@ class Verbs:
 
     async def ask(self, question: Question[T]) -> Outcome[T]:
         try:
-            await nothing_stands_before()
+            await must_have_asked_blocking()
             outcome = await self._ask(question)
             is_gate = traits_of(question.request.kind).is_gate
             if is_gate and outcome.accepted and self.call.run.value.result is not None:
@@ -131,7 +131,7 @@ class Verbs:
         self, questions: Sequence[Question[Any]], *, stops_at_no: bool
     ) -> tuple[Outcome[Any], ...]:
         try:
-            await nothing_stands_before()
+            await must_have_asked_blocking()
             outcomes = await self._ask_all(questions, stops_at_no=stops_at_no)
         except ElicitError as error:
             self.last_error = error
@@ -158,7 +158,7 @@ class Verbs:
         """
         body = current_body()
         try:
-            await nothing_stands_before()
+            await must_have_asked_blocking()
             if again is None:
                 return await self._once(name, work, step=("", "", ""))
             step = (self.call.tool.tool, body.path, json.dumps(key))
@@ -197,17 +197,17 @@ class Verbs:
         program: str | None = None,
         tool: str | None = None,
     ) -> Completion:
-        await nothing_stands_before()
+        await must_have_asked_blocking()
         return await self.call.completing.complete(
             elicitation_id, content, owner=owner, program=program, tool=tool
         )
 
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
-        await nothing_stands_before()
+        await must_have_asked_blocking()
         return await self.call.completing.complete_return(request, content)
 
     async def forget(self, name: str) -> bool:
-        await nothing_stands_before()
+        await must_have_asked_blocking()
         await self.call.must_be_going_on()
         owner, server = self.call.caller.must_be_known(), self.call.tool.server
         return await self.call.kinds.secrets.forget(owner=owner, server=server, name=name)
@@ -274,8 +274,8 @@ class Verbs:
             call.caller.must_be_answerable(fact[0], in_client=in_client)
             call.kinds.decisions.must_be_decidable(question.request, call.caller)
         except (NotAllowed, NotSupported) as error:
-            told = {"kind": fact[0], "tool": call.tool.tool, "why": str(error)}
-            _log.info("question.not_asked", extra=told)
+            details = {"kind": fact[0], "tool": call.tool.tool, "why": str(error)}
+            _log.info("question.not_asked", extra=details)
             return question.unasked(error)
         run = await (self._a_gates_run() if is_gate else call.the_run())
         later = self._asked_again(run, step)
@@ -347,7 +347,7 @@ class Verbs:
 
     async def _is_open(self, asked: Elicitation, by: AskedBy) -> bool:
         if traits_of(asked.kind).is_gate and asked.status is Status.ACCEPTED:
-            return await self.call.kinds.gates.still_stands(asked, by)
+            return await self.call.kinds.gates.is_still_valid(asked, by)
         return self.call.now < asked.stored_until
 
     async def _ask_at(self, step: Step, question: Question[T], group: Prompts) -> Outcome[T]:
@@ -388,15 +388,15 @@ class Verbs:
                     return cancelled(question, current)
                 current = settled
             await call.must_be_going_on()
-            if call.is_left_to_come(current):
+            if call.is_not_waited_for(current):
                 return processing(question, current)
             if not current.status.is_final:
                 call.interrupt(call.presenter.busy())
-            taken = await call.leases.claim(current, run=call.run.value.id)
-            if taken is not None and not await self._has_successor(taken, step):
-                await call.run.name(taken, step)
-                return await self._outcome(question, taken)
-            if taken is None:
+            claimed = await call.leases.claim(current, run=call.run.value.id)
+            if claimed is not None and not await self._has_successor(claimed, step):
+                await call.run.name(claimed, step)
+                return await self._outcome(question, claimed)
+            if claimed is None:
                 shared = await self._shared(question, step)
                 if shared is not None:
                     return shared
@@ -414,27 +414,27 @@ class Verbs:
     ) -> Elicitation | None:
         """Show the question and wait for its answer. Return None if the client cancelled the wait.
 
-        If the tool must not wait for this payment (`Call.is_left_to_come`), return immediately.
+        If the tool must not wait for this payment (`Call.is_not_waited_for`), return immediately.
         """
         if not question.waits_for_money:
             self.call.leaves_to_come.add(shown.elicitation.id)
         waiter.sees_all = traits_of(shown.elicitation.kind).gives == "receipt"
-        if self.call.is_left_to_come(shown.elicitation):
+        if self.call.is_not_waited_for(shown.elicitation):
             return shown.elicitation
         await self.call.links.prove()
         return await self.call.presenter.wait(self.call, shown, waiter)
 
-    async def _has_successor(self, taken: Elicitation, step: Step) -> bool:
-        """Return True if a newer elicitation superseded `taken`: the caller has to claim that one.
+    async def _has_successor(self, claimed: Elicitation, step: Step) -> bool:
+        """Return True if a newer elicitation superseded `claimed`.
 
-        The newer elicitation then takes the place of `taken` in the run.
+        The caller has to claim the newer elicitation, which then replaces `claimed` in the run.
         """
-        if taken.status is not Status.SUPERSEDED:
+        if claimed.status is not Status.SUPERSEDED:
             return False
-        held = await self.call.elicitations.find(owner=taken.owner, join=taken.join)
-        if held is None or held.id == taken.id:
+        held = await self.call.elicitations.find(owner=claimed.owner, join=claimed.join)
+        if held is None or held.id == claimed.id:
             return False
-        self.call.leases.forget(taken)
+        self.call.leases.forget(claimed)
         await self.call.run.change(lambda run: runs.put(run, step, held.id))
         return True
 
@@ -454,17 +454,18 @@ class Verbs:
         if limit.has_ended or call.is_draining:
             call.interrupt(call.presenter.busy())
 
-    async def _outcome(self, question: Question[T], taken: Elicitation) -> Outcome[T]:
+    async def _outcome(self, question: Question[T], claimed: Elicitation) -> Outcome[T]:
         call = self.call
-        is_yes = taken.status is Status.ACCEPTED
+        is_yes = claimed.status is Status.ACCEPTED
         try:
-            content = await call.kinds[taken.kind].answer(taken) if is_yes else None
+            content = await call.kinds[claimed.kind].answer(claimed) if is_yes else None
         except Failed:  # the account or payment is gone: the next call asks again
-            call.leases.use(taken)
+            call.leases.use(claimed)
             raise
-        call.leases.use(taken)
-        call.used.note((taken.kind, taken.asked.digest), content, question.request)
-        return outcome_of(question, taken, content=content, faults=call.faults.get(taken.id, ()))
+        call.leases.use(claimed)
+        call.used.note((claimed.kind, claimed.asked.digest), content, question.request)
+        faults = call.faults.get(claimed.id, ())
+        return outcome_of(question, claimed, content=content, faults=faults)
 
     async def _once(
         self, name: str, work: Callable[[str], Awaitable[Json]], *, step: OnceKey
@@ -479,7 +480,7 @@ class Verbs:
                 )
             return await do_unkept(name, work, working=call.used.working)
         await call.the_run()
-        retention = KEPT if (receipt := call.used.receipt) is None else KEPT_UNDER_A_RECEIPT
+        retention = RETENTION if (receipt := call.used.receipt) is None else RECEIPT_RETENTION
         scope, wish = await call.run.begin_once(receipt, retention=retention)
         owner = call.run.value.owner
         return await do_once(

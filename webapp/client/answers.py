@@ -23,7 +23,7 @@ from flows.schema.schema import Refused
 from webapp.client.requests import Requests
 
 T = TypeVar("T")
-_TOLD_AS: Final = {"account": "account", "receipt": "payment"}
+_STATE_FIELDS: Final = {"account": "account", "receipt": "payment"}
 # Headers for the server itself. The provider gets the account's credentials from the server.
 _NOT_PASSED_ON = frozenset({"authorization", "cookie", "host"})
 _LOCATION = {b"elicit-location": b"location"}
@@ -40,18 +40,18 @@ async def answer_of(
     """
     request: Request = question.request
     id = state["id"]
-    told = state[_TOLD_AS.get(traits_of(request.kind).gives or "", "content")]
-    if told is None:
+    content = state[_STATE_FIELDS.get(traits_of(request.kind).gives or "", "content")]
+    if content is None:
         raise Failed(
             "The answer was erased before the program received it. Ask again.", elicitation_id=id
         )
     if isinstance(request, AccountRequest):
-        account = _account_of(told, reach=reach, with_token=with_token)
+        account = _account_of(content, reach=reach, with_token=with_token)
         return cast("T", await account)
     if isinstance(request, PaymentRequest):
-        return cast("T", _receipt_of(told, elicitation_id=id or "", reach=reach))
+        return cast("T", _receipt_of(content, elicitation_id=id or "", reach=reach))
     try:
-        return question.answer(told)
+        return question.answer(content)
     except Refused as refused:
         if traits_of(request.kind).is_secret:  # no error text may contain what a person typed
             raise
@@ -135,49 +135,51 @@ class ServersReach:
         """Refund the payment. Return the data that `refund_of` reads."""
         body = {"run": self._run} | ({} if reason is None else {"reason": reason})
         path = f"/api/payments/{receipt_id}/refund"
-        told = await self.requests.post(path, body, self.requests.whose)
-        is_done = told["status"] == ReceiptStatus.REFUNDED
+        payment = await self.requests.post(path, body, self.requests.whose)
+        is_done = payment["status"] == ReceiptStatus.REFUNDED
         status = RefundStatus.SUCCEEDED if is_done else RefundStatus.PENDING
-        about = {"id": told["id"], "amount": told["amount"], "currency": told["currency"]}
+        about = {"id": payment["id"], "amount": payment["amount"], "currency": payment["currency"]}
         return {**about, "status": status.value}
 
 
-async def _account_of(told: Mapping[str, Any], *, reach: ServersReach, with_token: bool) -> Account:
+async def _account_of(
+    account: Mapping[str, Any], *, reach: ServersReach, with_token: bool
+) -> Account:
     """Return the account of an answer, with its access token if `with_token` is set."""
-    id, key = str(told["id"]), dict[str, Any]()
+    id, key = str(account["id"]), dict[str, Any]()
     if with_token:
         requests = reach.requests
         key = await requests.read(f"/api/accounts/{id}/token", requests.whose)
     content = Content(
-        provider=told["provider"],
+        provider=account["provider"],
         id=id,
-        label=told["label"],
-        scopes=tuple(told["scopes"]),
+        label=account["label"],
+        scopes=tuple(account["scopes"]),
         access_token=key.get("access_token", ""),
-        api=told["api"] or "",
+        api=account["api"] or "",
         api_hosts=tuple(key.get("api_hosts", ())),
     )
     return AccountThroughServer(content, connection=id, reach=reach)
 
 
-def _receipt_of(told: Mapping[str, Any], *, elicitation_id: str, reach: ServersReach) -> Receipt:
+def _receipt_of(payment: Mapping[str, Any], *, elicitation_id: str, reach: ServersReach) -> Receipt:
     """Return the receipt of an answer. Ledger fields that the server does not send are empty."""
     paid = Payment(
-        id=told["id"],
+        id=payment["id"],
         owner="",
         elicitation_id=elicitation_id,
         join="",
         server="",
         tool="",
-        seller=told["provider"],
+        seller=payment["provider"],
         session="",
         payment_intent=None,
-        amount=Money.from_minor_units(told["amount"], told["currency"]).minor_units,
-        currency=told["currency"],
-        what=told["what"],
-        is_live=told["is_live"],
-        paid_at=msgspec.convert(told["paid_at"], Payment.__annotations__["paid_at"]),
-        status=ReceiptStatus(told["status"]),
+        amount=Money.from_minor_units(payment["amount"], payment["currency"]).minor_units,
+        currency=payment["currency"],
+        what=payment["what"],
+        is_live=payment["is_live"],
+        paid_at=msgspec.convert(payment["paid_at"], Payment.__annotations__["paid_at"]),
+        status=ReceiptStatus(payment["status"]),
     )
     return Receipt(paid, resources=reach)
 
@@ -191,8 +193,8 @@ class _Proxy(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         client = self._requests.client
-        where = {**self._requests.whose, "url": str(request.url)}
-        url = client.build_request("GET", self._path, params=where).url
+        params = {**self._requests.whose, "url": str(request.url)}
+        url = client.build_request("GET", self._path, params=params).url
         headers = [pair for pair in request.headers.multi_items() if pair[0] not in _NOT_PASSED_ON]
         passed_on = httpx.Request(
             request.method,
@@ -203,5 +205,9 @@ class _Proxy(httpx.AsyncBaseTransport):
         )
         reply = await client.send(passed_on, stream=True, follow_redirects=False)
         # A redirect that this client follows is sent through the proxy again, without credentials.
-        told = [(_LOCATION.get(name.lower(), name), value) for name, value in reply.headers.raw]
-        return httpx.Response(reply.status_code, headers=told, stream=reply.stream, request=request)
+        reply_headers = [
+            (_LOCATION.get(name.lower(), name), value) for name, value in reply.headers.raw
+        ]
+        return httpx.Response(
+            reply.status_code, headers=reply_headers, stream=reply.stream, request=request
+        )

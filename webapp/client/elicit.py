@@ -36,7 +36,7 @@ from flows.payments.unresolved import is_paid_otherwise
 from flows.question import Outcome, Question, ReturningRequest, current_body, refusal
 from flows.requests import PaymentRequest
 from webapp.calls.shown_link import Show, ShownLink
-from webapp.calls.unasked import all_were_asked, nothing_stands_before
+from webapp.calls.unasked import all_were_asked, must_have_asked_blocking
 from webapp.client.answers import ServersReach, answer_of, processing
 from webapp.client.requests import PATIENCE, WAIT_SECONDS, Requests, ServerRefused, body_of
 from webapp.deadline import Deadline
@@ -44,8 +44,8 @@ from webapp.printing import tell
 
 T = TypeVar("T")
 NAME_CHARACTERS: Final = 255
-RESULT_LETTERS_AT_MOST: Final = 60 * 1024  # characters of JSON that `once` stores
-_ON_ITS_WAY_SECONDS: Final = 5  # between two polls for a payment that is not waited for
+RESULT_CHARACTERS_AT_MOST: Final = 60 * 1024  # characters of JSON that `once` stores
+_PROCESSING_POLL_SECONDS: Final = 5  # between two polls for a payment that is not waited for
 _CLAIMED_AGAIN_SECONDS: Final = 10.0
 _BUSY_SECONDS: Final = 1.0
 _WORD: Final = re.compile(r"[A-Za-z0-9._~-]{1,128}")  # a valid id or name of a secret
@@ -126,7 +126,7 @@ class Elicit:
         self._asked = Counter[tuple[str, str]]()
         self._ids: dict[str, int] = {}  # ids of this block's questions, with their `nth`
         self._shown = set[str]()
-        self._over: dict[str, None] = {}  # the questions whose outcome the program received
+        self._finished: dict[str, None] = {}  # the questions whose outcome the program received
         self._receipt: str | None = None  # the last payment, unless it was a permanent purchase
         self._is_begun = False  # whether there is a run to end
         self._again = False
@@ -158,7 +158,7 @@ class Elicit:
         return self._reach
 
     async def ask(self, question: Question[T]) -> Outcome[T]:
-        await nothing_stands_before()
+        await must_have_asked_blocking()
         outcome = await self._ask(question)
         self._has(question, outcome)
         return outcome
@@ -166,7 +166,7 @@ class Elicit:
     async def ask_together(
         self, questions: Sequence[Question[Any]], *, stops_at_no: bool
     ) -> tuple[Outcome[Any], ...]:
-        await nothing_stands_before()
+        await must_have_asked_blocking()
 
         async def ask(question: Question[Any]) -> Outcome[Any]:
             outcome = await self._ask(question)
@@ -196,7 +196,7 @@ class Elicit:
 
         The result has 60 KiB of JSON at most.
         """
-        await nothing_stands_before()
+        await must_have_asked_blocking()
         with current_body().using(name, key):
             return await self._once(name, work, key=key, again=again)
 
@@ -256,14 +256,14 @@ class Elicit:
             return Completion.UNKNOWN
         path = f"/api/questions/{elicitation_id}/complete"
         try:
-            told = await self._requests.post(path, {"content": content})
+            reply = await self._requests.post(path, {"content": content})
         except ServerRefused as refused:
             if refused.problem == NotPossible.name:
                 return Completion.ALREADY_SETTLED
             if refused.status == 404:
                 return Completion.UNKNOWN
             raise
-        return Completion.LATE if told.get("is_late") else Completion.ACCEPTED
+        return Completion.LATE if reply.get("is_late") else Completion.ACCEPTED
 
     async def complete_return(self, request: ReturningRequest, content: Json) -> Completion:
         _served_only(
@@ -292,7 +292,7 @@ class Elicit:
                 return await self._outcome(question, state)
             # An earlier, equal question was paid late: ask for that question.
             nth = self._ids[state["id"]]
-            state = await self._put(question, nth=nth)
+            state = await self._post(question, nth=nth)
             self._ids[str(state["id"])] = nth
 
     async def _stated(self, question: Question[Any]) -> dict[str, Any]:
@@ -306,16 +306,16 @@ class Elicit:
         while True:
             nth = self._asked[fact]
             self._asked[fact] += 1
-            state = await self._put(question, nth=nth)
+            state = await self._post(question, nth=nth)
             if state["id"] is None or state["id"] not in self._ids:
                 break
         if state["id"] is not None:
             self._ids[state["id"]] = nth
         return state
 
-    async def _put(self, question: Question[Any], *, nth: int) -> dict[str, Any]:
-        place = {**self._requests.whose, "run": self.run, "nth": nth}
-        return await self._requests.post("/api/questions", {**body_of(question), **place})
+    async def _post(self, question: Question[Any], *, nth: int) -> dict[str, Any]:
+        step = {**self._requests.whose, "run": self.run, "nth": nth}
+        return await self._requests.post("/api/questions", {**body_of(question), **step})
 
     def _has(self, question: Question[Any], outcome: Outcome[Any]) -> None:
         """Remember the outcome's receipt: later work in `once` is done once for that payment."""
@@ -326,14 +326,14 @@ class Elicit:
     async def _waited(self, question: Question[Any], state: dict[str, Any]) -> dict[str, Any]:
         try:
             async with asyncio.TaskGroup() as tasks:
-                showing = tasks.create_task(self._told(state))
+                showing = tasks.create_task(self._show_link(state))
                 state = await self._held(question, state)
                 showing.cancel()
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         return state
 
-    async def _told(self, state: Mapping[str, Any]) -> None:
+    async def _show_link(self, state: Mapping[str, Any]) -> None:
         id = str(state["id"])
         if id in self._shown or state["url"] is None:
             return
@@ -353,13 +353,13 @@ class Elicit:
             await showing
 
     async def _wrong(self, id: str, typed: str) -> str | None:
-        told = await self._requests.post(f"/api/questions/{id}/user-code", {"code": typed})
-        return cast("str | None", told["says"])
+        reply = await self._requests.post(f"/api/questions/{id}/user-code", {"code": typed})
+        return cast("str | None", reply["says"])
 
     async def _held(self, question: Question[Any], state: dict[str, Any]) -> dict[str, Any]:
         """Wait until the question has ended, or its payment is in progress if that suffices."""
         until = Deadline(question.timeout, ticks=asyncio.get_running_loop().time)
-        seconds = WAIT_SECONDS if question.waits_for_money else _ON_ITS_WAY_SECONDS
+        seconds = WAIT_SECONDS if question.waits_for_money else _PROCESSING_POLL_SECONDS
         path = f"/api/questions/{state['id']}"
         while not Status(state["status"]).is_final:
             has_come = not question.waits_for_money and state["progress"] is not None
@@ -374,7 +374,7 @@ class Elicit:
             return processing(question, state)
         if id is not None:
             self._is_begun = True
-            self._over[id] = None
+            self._finished[id] = None
         if status is Status.ACCEPTED:
             self._again = self._again or question.again
             return Outcome(
@@ -412,7 +412,7 @@ class Elicit:
             renewing = asyncio.create_task(self._renew(claim))
             try:
                 given: Any = work(state["idempotency_key"])
-                done = _kept(await given if inspect.isawaitable(given) else given)
+                done = _result_fields(await given if inspect.isawaitable(given) else given)
             except Exception:
                 with suppress(ElicitError):  # the error of the work is being raised
                     await self._requests.post("/api/runs/once/done", {**step, "failed": True})
@@ -434,20 +434,20 @@ class Elicit:
         """End the run on the server. Its answers are used up in one write."""
         if not self._is_begun:
             return
-        about = {"run": self.run, "questions": list(self._over), "is_error": is_error}
+        about = {"run": self.run, "questions": list(self._finished), "is_error": is_error}
         await self._requests.post(
             "/api/runs/end", {**self._requests.whose, **about, "again": self._again}
         )
 
 
-def _kept(given: object) -> dict[str, Any]:
+def _result_fields(given: object) -> dict[str, Any]:
     """Return the fields that report the result of finished work to the server."""
     try:
         text = json.dumps(given, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         return {"fault": f"is not JSON: {error}"}
-    if len(text) > RESULT_LETTERS_AT_MOST:
-        return {"fault": f"is longer than {RESULT_LETTERS_AT_MOST} characters of JSON"}
+    if len(text) > RESULT_CHARACTERS_AT_MOST:
+        return {"fault": f"is longer than {RESULT_CHARACTERS_AT_MOST} characters of JSON"}
     return {"result": json.loads(text)}
 
 

@@ -55,8 +55,8 @@ _AGAIN: Final = frozenset(
         *("ISSUER_UNAVAILABLE", "TOO_MANY_OPEN"),
     }
 )
-_TOKEN_OVER: Final = "ACCESS_TOKEN_REFUSED"  # noqa: S105 - a code of the API's
-_NOBODY: Final = frozenset(
+_TOKEN_EXPIRED: Final = "ACCESS_TOKEN_REFUSED"  # noqa: S105 - a code of the API's
+_GATEWAY_ERRORS: Final = frozenset(
     {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 )
 _SAID: Final = {
@@ -190,11 +190,11 @@ class Requests:
             except httpx.TransportError as error:
                 why = type(error).__name__
             else:
-                if may_renew and _problem_in(reply).get("code") == _TOKEN_OVER:
+                if may_renew and _problem_in(reply).get("code") == _TOKEN_EXPIRED:
                     may_renew = False
                     continue
                 if not _is_no_answer(reply):
-                    return _told(reply)
+                    return _body_of(reply)
                 why = str(reply.status_code)
                 seconds = max(seconds, _asked_to_wait(reply))
             if all(limit.has_ended for limit in limits):
@@ -318,10 +318,10 @@ def body_of(question: Question[Any]) -> dict[str, Any]:
 def _is_no_answer(reply: httpx.Response) -> bool:
     """Return True if repeating the same request later may get a proper response."""
     code = _problem_in(reply).get("code")
-    return code in _AGAIN or (code is None and reply.status_code in _NOBODY)
+    return code in _AGAIN or (code is None and reply.status_code in _GATEWAY_ERRORS)
 
 
-def _told(reply: httpx.Response) -> dict[str, Any]:
+def _body_of(reply: httpx.Response) -> dict[str, Any]:
     """Return the body of a successful response, or raise the error of a failed one."""
     if reply.is_success:
         return cast("dict[str, Any]", reply.json()) if reply.content else {}
@@ -345,8 +345,8 @@ def _told(reply: httpx.Response) -> dict[str, Any]:
 def _problem_in(reply: httpx.Response) -> dict[str, Any]:
     if not reply.headers.get("content-type", "").startswith("application/problem+json"):
         return {}
-    told: Any = reply.json()
-    return cast("dict[str, Any]", told) if isinstance(told, dict) else {}
+    body: Any = reply.json()
+    return cast("dict[str, Any]", body) if isinstance(body, dict) else {}
 
 
 def _asked_to_wait(reply: httpx.Response) -> float:

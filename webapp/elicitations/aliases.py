@@ -62,8 +62,8 @@ def must_be_alias(name: str) -> None:
     Raises:
         InvalidQuestion: `name` is in the format of our ids.
     """
-    made = made_at(name)
-    if made is not None and made.year <= _LAST_YEAR:
+    created_at = made_at(name)
+    if created_at is not None and created_at.year <= _LAST_YEAR:
         raise InvalidQuestion(
             f"elicitation_id {name!r} has the format of the ids that this server makes. Use an id "
             "of your own, such as the number of the order."

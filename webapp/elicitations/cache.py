@@ -23,7 +23,7 @@ class Cache:
         """Return True if the elicitation is known to have ended. Ended elicitations stay ended."""
         return id in self._ended
 
-    def keep(self, value: Elicitation) -> bool:
+    def store(self, value: Elicitation) -> bool:
         """Store the value. Return False if the cache has a newer version."""
         if value.status.is_final:
             self._ended[value.id] = None

@@ -13,7 +13,7 @@ from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
 from webapp.records.values import KeptSecret
 
-KEPT: Final = (Connection, Payment, KeptSecret)
+OWNER_DATA: Final = (Connection, Payment, KeptSecret)
 
 
 class Changes:

@@ -90,7 +90,7 @@ async def _keep_late(
     """
     moved: list[Elicitation] = []
 
-    async def kept() -> Sequence[Value]:
+    async def rows() -> Sequence[Value]:
         nonlocal moved
         current = await elicitations.get(id)
         if current is None:
@@ -113,7 +113,7 @@ async def _keep_late(
         return [*superseded, late, *await also(late)]
 
     try:
-        written = await elicitations.write_afresh(kept)
+        written = await elicitations.write_afresh(rows)
     except NotPossible:
         return Completion.ALREADY_SETTLED
     if written:

@@ -47,12 +47,12 @@ from webapp.importing import imported
 T = TypeVar("T")
 ValueT = TypeVar("ValueT", bound=HookFacts)
 PATIENCE: Final = timedelta(seconds=5)
-TOLD_AT_ONCE: Final = 1000  # the maximum of settled questions whose hooks run at the same time
+HOOKS_AT_ONCE: Final = 1000  # the maximum of settled questions whose hooks run at the same time
 NOT_ASKED: Final = (
     "Nobody was asked: a rule of the server's operator failed. Call this tool again once the "
     "operator has fixed it; the server's log has the reason."
 )
-NOT_TAKEN: Final = (
+NOT_CHECKED: Final = (
     "This answer could not be checked, so nothing was sent. Try again; if the error persists, tell "
     "the server's operator."
 )
@@ -152,7 +152,7 @@ class Plugins:
             asked_at=elicitation.created_at,
             expires_at=elicitation.expires_at,
         )
-        await self._tell(question, "start")
+        await self._run_after_hooks(question, "start")
 
     async def answering(
         self,
@@ -178,8 +178,8 @@ class Plugins:
             content=cast("Mapping[str, Json]", content),
         )
 
-        def must_be_less(before: GivenAnswer, left: GivenAnswer) -> None:
-            must_say_no_more(schema, before.content, left.content)
+        def must_be_less(original: GivenAnswer, reduced: GivenAnswer) -> None:
+            must_say_no_more(schema, original.content, reduced.content)
 
         async def verified(value: GivenAnswer) -> GivenAnswer:
             await verify(value.content)
@@ -197,13 +197,13 @@ class Plugins:
 
     def settled(self, elicitation: Elicitation) -> None:
         """Start the hooks for a settled and stored question, without waiting for them."""
-        if len(self._running) >= TOLD_AT_ONCE:
+        if len(self._running) >= HOOKS_AT_ONCE:
             _log.error(
                 "hook.failed", extra={"id": elicitation.id, "why": "too many hooks are running"}
             )
             return
         assert elicitation.settled_at is not None
-        is_told = elicitation.status is Status.ACCEPTED and is_heard(elicitation.kind)
+        is_visible = elicitation.status is Status.ACCEPTED and is_heard(elicitation.kind)
         question = SettledQuestion(
             **_facts_of(elicitation),
             id=elicitation.id,
@@ -212,9 +212,9 @@ class Plugins:
             status=elicitation.status.value,
             is_late=elicitation.is_late,
             by=elicitation.proof,
-            content=elicitation.content if is_told else None,
+            content=elicitation.content if is_visible else None,
         )
-        task = asyncio.create_task(self._tell(question, "settle"))
+        task = asyncio.create_task(self._run_after_hooks(question, "settle"))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
@@ -273,7 +273,7 @@ class Plugins:
                     given = await given
             return _handed_on(hook, value, given, check)
 
-    async def _tell(self, value: HookFacts, stage: str) -> None:
+    async def _run_after_hooks(self, value: HookFacts, stage: str) -> None:
         for hook in reversed(self._hooks["after", stage]):
             with suppress(HookRefused):  # the write cannot be undone
                 await self._hand(hook, value)
@@ -292,7 +292,7 @@ class _Onward(Generic[ValueT]):
         self._hook, self._value, self._check, self._do = hook, value, check, do
         self.limit: asyncio.Timeout | None = None
         self.failed: BaseException | None = None
-        self._came_to: ValueT | None = None
+        self._result: ValueT | None = None
         self._calls = 0
 
     async def __call__(self, value: ValueT | None = None) -> ValueT:
@@ -301,12 +301,12 @@ class _Onward(Generic[ValueT]):
         handed = _handed_on(self._hook, self._value, value, self._check)
         with self._stopped():
             try:
-                came_to = await self._do(handed)
+                result = await self._do(handed)
             except BaseException as error:
                 self.failed = error
                 raise
-        self._came_to = came_to
-        return deepcopy(came_to)
+        self._result = result
+        return deepcopy(result)
 
     def passed(self) -> ValueT:
         """Return the result of the stage.
@@ -316,9 +316,9 @@ class _Onward(Generic[ValueT]):
         if self.failed is not None:
             raise self.failed
         self._must_be_once()
-        if self._came_to is None:
+        if self._result is None:
             raise HookMisused("It does not await the stage: write `await call_on()`, once.")
-        return self._came_to
+        return self._result
 
     def _must_be_once(self) -> None:
         if self._calls > 1:
@@ -332,13 +332,13 @@ class _Onward(Generic[ValueT]):
         if limit is None or until is None:
             yield
             return
-        left = until - loop.time()
+        remaining = until - loop.time()
         limit.reschedule(None)
         try:
             yield
         finally:
             with suppress(RuntimeError):  # the hook returned without awaiting the stage
-                limit.reschedule(loop.time() + left)
+                limit.reschedule(loop.time() + remaining)
 
 
 def is_heard(kind: str) -> bool:
@@ -430,7 +430,7 @@ def _blamed(hook: PluginHook[Any], onward: _Onward[Any] | None = None) -> Genera
             raise
         _log.exception("hook.failed", extra=_about(hook))
         is_asking = hook.stage.value is ProposedQuestion
-        raise HookRefused(NOT_ASKED if is_asking else NOT_TAKEN) from error
+        raise HookRefused(NOT_ASKED if is_asking else NOT_CHECKED) from error
 
 
 def _about(hook: PluginHook[Any]) -> dict[str, str]:

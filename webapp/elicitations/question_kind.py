@@ -63,7 +63,7 @@ class QuestionKind(Protocol):
         """Return `asked` with the data that this kind shows and needs."""
         ...
 
-    async def answer(self, taken: Elicitation) -> Json:
+    async def answer(self, claimed: Elicitation) -> Json:
         """Return the argument for `Question.answer` from an accepted elicitation."""
         ...
 

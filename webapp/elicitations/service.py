@@ -22,7 +22,7 @@ from flows.elicitation.states import LEASE, Elicitation, Json, Lease, Status
 from flows.errors import ElicitError, NotPossible
 from webapp.deadline import Clock, Steps, ticks_of
 from webapp.elicitations.cache import Cache
-from webapp.elicitations.changes import KEPT, Changes
+from webapp.elicitations.changes import OWNER_DATA, Changes
 from webapp.elicitations.plugins import Plugins
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
 from webapp.elicitations.waiters import Changed, Waiter, Waiters
@@ -132,10 +132,10 @@ class Elicitations:
                 self.recent.forget(value.id)
             raise
         for value in written:
-            if isinstance(value, KEPT):
+            if isinstance(value, OWNER_DATA):
                 self.changes.report(value.owner)
             elif isinstance(value, Elicitation):
-                if self.recent.keep(value):
+                if self.recent.store(value):
                     self.waiters.wake(value)
                 if value.version == 1:
                     self._was_asked(value)
@@ -300,30 +300,30 @@ class Elicitations:
         self, id: str, *, run: str, leg: str, known: Elicitation | None = None
     ) -> Elicitation:
         """Claim the outcome for a request. Raises NotPossible if another request has claimed it."""
-        former: Lease | None = None
+        previous: Lease | None = None
 
         def free(current: Elicitation) -> Elicitation:
-            nonlocal former
-            former = current.take
+            nonlocal previous
+            previous = current.take
             if (lease := current.take) is not None and lease.leg != leg and self._is_unsure(lease):
                 raise NotPossible(status=current.status, wanted="taken")
             return states.claim(current, run=run, leg=leg, now=self.clock())
 
         try:
-            taken = await self.change(id, free, known=known)
+            claimed = await self.change(id, free, known=known)
         except NotPossible:
             await self.each([id], lambda e: states.shorten(e, now=self.clock()))
             raise
-        if former is not None and former.leg != leg and not former.is_ended:
+        if previous is not None and previous.leg != leg and not previous.is_ended:
             _log.info("lease.taken_over", extra={"id": id})
             self.observer.taken_over()
-        return taken
+        return claimed
 
     def is_held(self, current: Elicitation) -> bool:
         """Return True while the lease on the outcome lasts, according to this process's clock."""
         return current.take is not None and self.clock() < current.take.until
 
-    def is_taken(self, current: Elicitation) -> bool:
+    def is_claimed(self, current: Elicitation) -> bool:
         """Return True if a tool may be using the outcome.
 
         If the clock was changed recently, an expired lease may still be valid, so return True.
@@ -337,7 +337,7 @@ class Elicitations:
         A process that has just started cannot tell an expired lease from one that is about to be
         renewed, so this method waits until it can. A command's process has always just started.
         """
-        while self.is_taken(current):
+        while self.is_claimed(current):
             if self.is_held(current):
                 await self.each([current.id], lambda e: states.shorten(e, now=self.clock()))
                 return True
@@ -402,18 +402,18 @@ class Elicitations:
             self._works.discard(task)
 
     def _was_asked(self, fresh: Elicitation) -> None:
-        _log.info("elicitation.asked", extra={**_told(fresh), "tool": fresh.asked.tool})
+        _log.info("elicitation.asked", extra={**_log_fields(fresh), "tool": fresh.asked.tool})
         self.observer.asked(fresh.kind)
 
     def _moved(self, changed: Elicitation) -> None:
         status = "late" if changed.is_late else changed.status.value
         if changed.status.is_final:
-            _log.info("elicitation.settled", extra={**_told(changed), "status": status})
+            _log.info("elicitation.settled", extra={**_log_fields(changed), "status": status})
             self.observer.settled(changed.kind, status)
             if self.plugins.hear_ends:
                 self.plugins.settled(changed)
         else:
-            _log.info("elicitation.changed", extra={**_told(changed), "status": status})
+            _log.info("elicitation.changed", extra={**_log_fields(changed), "status": status})
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._works.discard(task)
@@ -429,12 +429,12 @@ class Elicitations:
             nonlocal waiter
             now = self.clock()
             waiter = self.waiters.of_leg(id, current.waiter)
-            take = (
+            lease = (
                 Lease(run=waiter.run, leg=waiter.leg, until=now + LEASE)
                 if waiter is not None
                 else None
             )
-            return end(current, now=now, take=take)
+            return end(current, now=now, take=lease)
 
         settled = await self.change(id, change, also=also)
         if waiter is not None and waiter.taker is not None:
@@ -445,7 +445,7 @@ class Elicitations:
         return settled
 
 
-def _told(elicitation: Elicitation) -> dict[str, str]:
+def _log_fields(elicitation: Elicitation) -> dict[str, str]:
     """Return the log fields of the elicitation, with the waiting call if there is one."""
     about = {"id": elicitation.id, "kind": elicitation.kind}
     return about if elicitation.waiter is None else {**about, "call": elicitation.waiter}

@@ -35,12 +35,12 @@ class ToolLists:
         self._changes.want()
         self._listings.add(listing)
 
-    async def tell_changes(self) -> None:
+    async def notify_changes(self) -> None:
         """Check the listings whose owner's data has changed. Runs until cancelled."""
         while True:
             owners = await self._changes.owners()
-            told = [one for one in self._listings if one.owner in owners or None in owners]
-            await asyncio.gather(*map(_look, told))
+            changed = [one for one in self._listings if one.owner in owners or None in owners]
+            await asyncio.gather(*map(_look, changed))
 
 
 async def _look(listing: Listing) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
 from flows.errors import StoreUnavailable, Unreadable
-from webapp.elicitations.changes import KEPT
+from webapp.elicitations.changes import OWNER_DATA
 from webapp.elicitations.service import Elicitations
 from webapp.records.chain import AUDIT
 from webapp.records.high_water import MARK
@@ -17,7 +17,7 @@ from webapp.records.values import KINDS
 from webapp.stores import Choosing, Look, Record
 
 LISTEN_AGAIN_SECONDS = 1.0
-_KEPT = frozenset(KINDS[kind] for kind in KEPT)
+_OWNER_DATA_KINDS = frozenset(KINDS[kind] for kind in OWNER_DATA)
 _MANY = frozenset({"elicitation", "run"})
 _log = logging.getLogger(__name__)
 
@@ -62,14 +62,14 @@ async def _hear(elicitations: Elicitations, record: Record | Look | None) -> Non
         elicitations.waiters.wake_all()
         if record is None:
             elicitations.recent.clear()
-            for tell in elicitations.on_gap:
-                tell()
+            for on_gap in elicitations.on_gap:
+                on_gap()
             with suppress(StoreUnavailable):  # the sweeper compares the store's mark later
                 await elicitations.high_water.look()
         return
     if record.kind == MARK:
         elicitations.high_water.receive(record)
-    if record.kind in _KEPT:
+    if record.kind in _OWNER_DATA_KINDS:
         elicitations.changes.report(record.owner)
     elif record.kind == DATA_KEY:
         elicitations.owners.forget(record.owner)
@@ -78,12 +78,12 @@ async def _hear(elicitations: Elicitations, record: Record | Look | None) -> Non
         await hear(record)
     if elicitations.waiters.has(record.id):
         try:
-            await _tell(elicitations, record)
+            await _wake_waiters(elicitations, record)
         except Unreadable:
             _log.exception("record.unreadable", extra={"kind": record.kind})
 
 
-async def _tell(elicitations: Elicitations, record: Record) -> None:
+async def _wake_waiters(elicitations: Elicitations, record: Record) -> None:
     if record.kind == "elicitation":
         elicitations.waiters.wake(await elicitations.rows.open(record, Elicitation))
     elif record.kind == "run":

@@ -86,7 +86,7 @@ class Decisions:
         terms = {"approver": request.approver, "asker": by.asker}
         return replace(asked, terms={**msgspec.to_builtins(request.terms), **terms})
 
-    async def answer(self, taken: Elicitation) -> Json:
+    async def answer(self, claimed: Elicitation) -> Json:
         return {}
 
     def return_path(self, elicitation: Elicitation) -> str:
@@ -195,7 +195,7 @@ class Decisions:
         if approver_of(asked) is None:
             return await self._elicitations.end(asked, Status.DECLINED)
         ended = await self._elicitations.end(asked, Status.CANCELLED, why=WITHDRAWN)
-        await self._take_out(asked)
+        await self._close_item(asked)
         return ended
 
     async def fall_due(self, item: InboxItem) -> None:
@@ -224,7 +224,7 @@ class Decisions:
             _log.info("approval.decided", extra=about)
         return await elicitations.get(asked.id) or asked
 
-    async def _take_out(self, asked: Elicitation) -> None:
+    async def _close_item(self, asked: Elicitation) -> None:
         """Mark the item of a withdrawn question, so that it takes no place among open items."""
         approver, elicitations = approver_of(asked), self._elicitations
         if approver is None:

@@ -43,29 +43,29 @@ class Gates(PageKind):
             return None
         return {} if await self.approvals.covers(by, request.covers) else None
 
-    async def still_stands(self, accepted: Elicitation, by: AskedBy) -> bool:
+    async def is_still_valid(self, accepted: Elicitation, by: AskedBy) -> bool:
         """Return True if this request may start under the acceptance of an earlier request.
 
         If its approval was revoked, mark the acceptance as used, so that the gate is asked again.
         If a body already runs under the acceptance, this request waits for that body's result.
         """
         now, terms = self._elicitations.clock(), _terms(accepted)
-        if not holds(accepted, self._elicitations):
+        if not still_applies(accepted, self._elicitations):
             return False
         if not terms.can_be_kept or terms.covers is None or not _is_recent(accepted, now=now):
             return True
-        if self._elicitations.is_taken(accepted) or await self.approvals.covers(by, terms.covers):
+        if self._elicitations.is_claimed(accepted) or await self.approvals.covers(by, terms.covers):
             return True
 
         def used_up(found: Elicitation) -> Elicitation:
-            if self._elicitations.is_taken(found):
+            if self._elicitations.is_claimed(found):
                 return found
             return replace(found, delivered_at=now, content=None, holds_key=False)
 
         found = await self._elicitations.change(accepted.id, used_up)
         return found.delivered_at is None
 
-    async def answer(self, taken: Elicitation) -> Json:
+    async def answer(self, claimed: Elicitation) -> Json:
         """Return no content: an approval has none."""
         return {}
 
@@ -85,21 +85,21 @@ class Gates(PageKind):
         _log.info("approval.given", extra={**about, "is_wide": is_wide, "is_for_all": is_for_all})
 
 
-def holds(current: Elicitation, elicitations: Elicitations) -> bool:
+def still_applies(current: Elicitation, elicitations: Elicitations) -> bool:
     """Return True if an accepted gate still applies to its call.
 
     An acceptance applies for a limited time, and as long as the call's body runs.
     """
     if not traits_of(current.kind).is_gate or current.status is not Status.ACCEPTED:
         return False
-    return elicitations.is_taken(current) or _is_recent(current, now=elicitations.clock())
+    return elicitations.is_claimed(current) or _is_recent(current, now=elicitations.clock())
 
 
 def _is_recent(accepted: Elicitation, *, now: datetime) -> bool:
-    holds_for = traits_of(accepted.kind).holds_for_its_call
+    valid_for = traits_of(accepted.kind).holds_for_its_call
     assert accepted.settled_at is not None
-    assert holds_for is not None
-    return now < accepted.settled_at + holds_for
+    assert valid_for is not None
+    return now < accepted.settled_at + valid_for
 
 
 def _resources(ticks: Collection[str]) -> tuple[bool, bool]:

@@ -76,13 +76,13 @@ class PageKind:
     def log(self, accepted: Elicitation, ticks: Collection[str]) -> None:
         """Log the accepted answer after it is stored."""
 
-    async def answer(self, taken: Elicitation) -> Json:
-        if taken.content is None:
+    async def answer(self, claimed: Elicitation) -> Json:
+        if claimed.content is None:
             raise Failed(
                 "The answer was erased before the tool received it. Ask again.",
-                elicitation_id=taken.id,
+                elicitation_id=claimed.id,
             )
-        return taken.content
+        return claimed.content
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
         return []

@@ -52,7 +52,7 @@ class Room:
     standing: Standing
     session: str
 
-    def taken_by(self, asked: Elicitation) -> list[Value]:
+    def rows_for(self, asked: Elicitation) -> list[Value]:
         """Return the records to write together with the question."""
         one = Open(id=asked.id, session=self.session, expires_at=asked.expires_at)
         there = (*self.standing.open, one)

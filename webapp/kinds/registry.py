@@ -94,8 +94,8 @@ class Kinds:
         *,
         ticks: Collection[str],
     ) -> Elicitation:
-        left = await self.reduced(asked, answer, proof, by=kind)
-        return await kind.complete(asked, left, proof, ticks=ticks)
+        reduced = await self.reduced(asked, answer, proof, by=kind)
+        return await kind.complete(asked, reduced, proof, ticks=ticks)
 
     def client(self, elicitation: Elicitation) -> Client | None:
         """Return the OAuth client at the provider of the account that the question is about."""

@@ -23,13 +23,13 @@ from webapp.records.values import KINDS, Check
 from webapp.stores import Conflict, Record
 
 ANSWERED_WITHIN = 5.0  # in seconds
-NOBODY = Fault(
+NOT_CHECKED = Fault(
     path="",
     message="The tool did not check your answer in time, so nothing was sent. Try again. If "
     "that doesn't help, ask your assistant to call the tool again.",
 )
 _BROKEN = Fault(path="", message="The tool could not check your answer, so nothing was sent.")
-_KEPT = timedelta(seconds=30)
+_STORED_FOR = timedelta(seconds=30)
 _KNOWN_AT_MOST = 20_000
 _Typed: TypeAlias = Callable[[Json], object]
 _log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Rules:
             owner=asked.owner,
             elicitation_id=asked.id,
             content=content,
-            erase_at=elicitations.clock() + _KEPT,
+            erase_at=elicitations.clock() + _STORED_FOR,
         )
         future: asyncio.Future[Sequence[Fault]] = asyncio.get_running_loop().create_future()
         self._asked[check.id] = future
@@ -79,7 +79,7 @@ class Rules:
                 return await future
         except TimeoutError:
             _log.warning("rules.timed_out", extra={"id": asked.id})
-            return [NOBODY]
+            return [NOT_CHECKED]
         finally:
             del self._asked[check.id]
 

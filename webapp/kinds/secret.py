@@ -28,7 +28,7 @@ class SecretPage(PageKind):
         """Return the secret stored under the request's name, or None if it no longer matches."""
         if request.name is None:
             return None
-        found = await self._kept(by.owner, by.server, request.name)
+        found = await self._stored(by.owner, by.server, request.name)
         if found is None or found.content is None or check(request.schema, found.content):
             return None
         try:
@@ -52,7 +52,7 @@ class SecretPage(PageKind):
 
     async def forget(self, *, owner: str, server: str, name: str) -> bool:
         async def wiped() -> Sequence[Value]:
-            found = await self._kept(owner, server, name)
+            found = await self._stored(owner, server, name)
             if found is None or found.content is None:
                 return []
             return [replace(found, content=None, erase_at=self._elicitations.clock())]
@@ -60,13 +60,13 @@ class SecretPage(PageKind):
         return bool(await self._elicitations.write_afresh(wiped))
 
     async def _named(self, current: Elicitation, name: str, content: Json) -> KeptSecret:
-        found = await self._kept(current.owner, current.asked.server, name)
+        found = await self._stored(current.owner, current.asked.server, name)
         if found is not None:
             return replace(found, content=content, erase_at=None)
         id = self._id(current.owner, current.asked.server, name)
         return KeptSecret(id=id, owner=current.owner, content=content)
 
-    async def _kept(self, owner: str, server: str, name: str) -> KeptSecret | None:
+    async def _stored(self, owner: str, server: str, name: str) -> KeptSecret | None:
         id = self._id(owner, server, name)
         return await self._elicitations.read(KeptSecret, owner=owner, id=id)
 

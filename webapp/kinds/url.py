@@ -33,8 +33,8 @@ class Visits:
         url = None if callable(request.url) else request.address(link)
         return replace(asked, url=url, origins=request.origins, waits=request.waits)
 
-    async def answer(self, taken: Elicitation) -> Json:
-        return taken.content
+    async def answer(self, claimed: Elicitation) -> Json:
+        return claimed.content
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
         return []

@@ -41,7 +41,7 @@ Asking: TypeAlias = asyncio.Task[ClientAnswer | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
+class _PassedOn:
     """A request that is still open at the client. The request ends when its question ends."""
 
     asking: Asking
@@ -53,22 +53,22 @@ class ClientAsks:
     """The questions of one connection, by elicitation id."""
 
     def __init__(self) -> None:
-        self._left: dict[str, _Left] = {}
+        self._passed_on: dict[str, _PassedOn] = {}
         self._open: dict[str, Asking] = {}
         self._accepted: set[str] = set()
         self._given_up: set[str] = set()
-        self._untold: set[str] = set()  # left open by a call: notify the client when they end
+        self._to_notify: set[str] = set()  # left open by a call: notify the client when they end
         self._works: set[asyncio.Task[None]] = set()
 
     def begin(self, id: str, ask: Callable[[], Coroutine[Any, Any, ClientAnswer | None]]) -> Asking:
         """Ask the client, or continue a request that an earlier call left open."""
         self._given_up.discard(id)
-        left = self._left.pop(id, None)
-        if left is not None:
-            left.end.cancel()
-            left.asking.remove_done_callback(left.on_answer)
-            if not left.asking.done() or _action_of(left.asking) in _COUNTS:
-                return left.asking
+        passed_on = self._passed_on.pop(id, None)
+        if passed_on is not None:
+            passed_on.end.cancel()
+            passed_on.asking.remove_done_callback(passed_on.on_answer)
+            if not passed_on.asking.done() or _action_of(passed_on.asking) in _COUNTS:
+                return passed_on.asking
         asking = self._open[id] = asyncio.create_task(ask())
         asking.add_done_callback(partial(self._closed, id))
         return asking
@@ -93,12 +93,12 @@ class ClientAsks:
             self.give_up(id)
         end = asyncio.get_running_loop().call_later(life.total_seconds(), asking.cancel)
         on_answer = partial(self._received, id, late)
-        self._left[id] = _Left(asking, end, on_answer)
-        self._untold.add(id)
+        self._passed_on[id] = _PassedOn(asking, end, on_answer)
+        self._to_notify.add(id)
         asking.add_done_callback(on_answer)
 
-    def has_left(self, id: str) -> bool:
-        return id in self._left
+    def is_passed_on(self, id: str) -> bool:
+        return id in self._passed_on
 
     def is_awaited(self, id: str) -> bool:
         """Return True if the client was asked, and a call still waits for its answer."""
@@ -119,7 +119,7 @@ class ClientAsks:
         return id in self._accepted
 
     def _received(self, id: str, late: Late, asking: Asking) -> None:
-        if id not in self._left or asking.cancelled() or asking.exception() is not None:
+        if id not in self._passed_on or asking.cancelled() or asking.exception() is not None:
             return  # the question has ended or a newer call waits for the answer
         work = asyncio.create_task(_logged(late(asking.result())))
         self._works.add(work)
@@ -127,17 +127,17 @@ class ClientAsks:
 
     def end(self, id: str) -> None:
         """Drop a question that has ended and whose end the client knows."""
-        self._untold.discard(id)
+        self._to_notify.discard(id)
         self._accepted.discard(id)
         self._given_up.discard(id)
-        if (left := self._left.pop(id, None)) is not None:
-            left.end.cancel()
-            left.asking.cancel()
+        if (passed_on := self._passed_on.pop(id, None)) is not None:
+            passed_on.end.cancel()
+            passed_on.asking.cancel()
 
     async def ended(self, elicitations: Elicitations) -> list[str]:
         """Return and drop the questions that ended between calls. The client is to be notified."""
         ended: list[str] = []
-        for id in tuple(self._untold):
+        for id in tuple(self._to_notify):
             found = await elicitations.get(id)
             if found is None or found.status.is_final:
                 self.end(id)

@@ -33,13 +33,13 @@ from webapp.mcp import inner_calls
 from webapp.mcp.asks import ConnectionAsks
 from webapp.mcp.callers import issuer_of
 from webapp.mcp.declared import Declared, declared_by
-from webapp.mcp.leg import PreparedLeg, came_of, wire_form
+from webapp.mcp.leg import PreparedLeg, run_request, wire_form
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import note_call
 from webapp.mcp.params import must_be_fit
-from webapp.mcp.presenters.chain import read_chain, with_kept
+from webapp.mcp.presenters.chain import merged_responses, read_chain
 from webapp.mcp.presenters.choice import presenter_of
-from webapp.mcp.received import LARGE_LETTERS, must_fit
+from webapp.mcp.received import LARGE_CHARACTERS, must_fit
 from webapp.mcp.request_state import share_request_state
 from webapp.mcp.result_tool import GoOn, ResultTool
 from webapp.mcp.results import (
@@ -60,7 +60,7 @@ from webapp.service import Service
 from webapp.telemetry.work import working
 
 _log = logging.getLogger(__name__)
-_NOBODY_WITHOUT_FORMS = (
+_FORMS_NEEDED = (
     "Nobody can be asked: the server asks an anonymous caller by a one-time code, from the page to "
     "the chat, and the client must declare the elicitation modes url and form for that."
 )
@@ -166,7 +166,7 @@ class Middleware:
                 return said
             going_on, params = said, said.within(params)
         task = self._tasks.leg_of(params, declared, caller)
-        leg = await self._leg(
+        leg = await self._prepare(
             context,
             call_next,
             params=params,
@@ -179,15 +179,15 @@ class Middleware:
         call = leg.call
         if going_on is not None and (await call.run.load()).id != going_on.run_id:
             # The run has just ended, or the server now has another version of the tool.
-            return self._result_tool.over(protocol_version=context.protocol_version)
+            return self._result_tool.not_continuable(protocol_version=context.protocol_version)
         if task is not None and not declared.is_modern:
             return await self._tasks.create(leg)
         watched = service.clients.patience.watch(caller, connection)
-        is_cut_told = context.request is None or context.protocol_version < MODERN
+        is_cancel_explicit = context.request is None or context.protocol_version < MODERN
         with working(tracer=service.telemetry.tracer, call=call.leg):
             try:
                 result = await service.running_tools.run(
-                    call, leg.body, connection, is_cut_told=is_cut_told
+                    call, leg.body, connection, is_cancel_explicit=is_cancel_explicit
                 )
             except asyncio.CancelledError:
                 watched.gave_up()
@@ -201,7 +201,7 @@ class Middleware:
         service.running_tools.deliver(call, connection, later=later)
         return result
 
-    async def _leg(
+    async def _prepare(
         self,
         context: ServerRequestContext[Any, Any],
         call_next: CallNext,
@@ -262,19 +262,19 @@ class Middleware:
             is_of_task=task is not None,
         )
         call.rounds = chain.replayed
-        call.on_notice = lambda told: context.session.report_progress(call.next_step(), None, told)
+        call.on_notice = lambda text: context.session.report_progress(call.next_step(), None, text)
         if chain.run_id is not None:
             run = await call.run.load()
             if not call.run.is_continued:
                 call.used.drop_accounts()
             params["requestState"] = chain.foreign
-            responses = with_kept(run.responses, chain.responses)
+            responses = merged_responses(run.responses, chain.responses)
             params.pop("inputResponses", None)
             if responses is not None:
                 params["inputResponses"] = responses
 
         async def body() -> HandlerResult:
-            return await came_of(
+            return await run_request(
                 call, server=self._server, tool=tool, context=context, call_next=call_next
             )
 
@@ -319,9 +319,9 @@ class Middleware:
         if token is not None:
             subject = subject_of(token, identity, issuer=self._issuer)
         scope = context.request.scope if context.request is not None else None
-        caller = identity.caller(scope, subject=subject, client=declared.told_by)
+        caller = identity.caller(scope, subject=subject, client=declared.distinguishing_name)
         if caller.is_anonymous and caller.by_code and not declared.shows(by_code=True):
-            return replace(caller, refusal=_NOBODY_WITHOUT_FORMS)
+            return replace(caller, refusal=_FORMS_NEEDED)
         if caller.is_anonymous and caller.by_code and scope is not None:
             wait = self._service.anonymous_limit.allow(address_key(scope))
             return replace(caller, refusal=str(TooOften(wait))) if wait else caller
@@ -361,7 +361,7 @@ class Middleware:
             version=context.protocol_version,
             connection=self._connection(context),
             later=partial(when_read_later, request_id),
-            prepares=partial(self._leg, context, call_next, declared=declared, caller=caller),
+            prepares=partial(self._prepare, context, call_next, declared=declared, caller=caller),
         )
         return await self._tasks.answer(request, partial(call_next, context))
 
@@ -438,5 +438,5 @@ def _text_of(params: Mapping[str, Any]) -> str:
 
 def _must_fit(tool: ServedTool | None, params: Mapping[str, Any], arguments: str) -> None:
     """Check large arguments; the library checks small ones itself. Raises InvalidArguments."""
-    if tool is not None and len(arguments) > LARGE_LETTERS:
+    if tool is not None and len(arguments) > LARGE_CHARACTERS:
         must_fit(params["arguments"], tool=tool.name, schema=tool.schema, validate=tool.validate)

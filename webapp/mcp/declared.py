@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from mcp.server.context import ServerRequestContext
 from mcp_types import ClientCapabilities
 
-from flows.elicitation.calling_client import kept_name
+from flows.elicitation.calling_client import storable_name
 from flows.elicitation.capabilities import MODES, modes_of
 from webapp.mcp.results import MODERN
 from webapp.settings.quotas import ListedClient
@@ -36,7 +36,7 @@ _BRIDGED: Final = re.compile(r" \(via mcp-remote [^()]*\)\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """A client as it declares itself. `name` has the form that `kept_name` returns.
+    """A client as it declares itself. `name` has the form that `storable_name` returns.
 
     `name` is without the suffix of a bridge. `release` is the client's own version. `modes` are the
     declared modes, without those that the client does not show according to the operator.
@@ -63,7 +63,7 @@ class Declared:
         return ", ".join((self.release[:_VERSION_CHARACTERS], *sorted(self.capabilities)))
 
     @property
-    def told_by(self) -> str:
+    def distinguishing_name(self) -> str:
         """The text by which the calls of unverified clients are distinguished."""
         return self.name or "" if self.apart is None else f"{self.name or ''}\n{self.apart}"
 
@@ -89,8 +89,8 @@ def declared_by(
     """Return what the client declared. `listed` returns the operator's setting for a client."""
     params = context.session.client_params
     info = params.client_info if params is not None else None
-    given, release = ("", "") if info is None else (info.name, kept_name(info.version))
-    name = None if info is None else kept_name(_BRIDGED.sub("", given))
+    given, release = ("", "") if info is None else (info.name, storable_name(info.version))
+    name = None if info is None else storable_name(_BRIDGED.sub("", given))
     is_modern = context.protocol_version >= MODERN
     modes = modes_of(context.session.client_capabilities)
     if is_modern and _BRIDGED.search(given):

@@ -23,7 +23,7 @@ from webapp.kinds.registry import Kinds
 # The amount of text that a client's form is assumed to show in full.
 _ARGUMENTS_AT_MOST = 20
 _LINE_AT_MOST = 300
-_LETTERS_AT_MOST = 2000
+_CHARACTERS_AT_MOST = 2000
 
 
 class HasKinds(Protocol):
@@ -43,7 +43,7 @@ def fits(arguments: Json) -> bool:
     return (
         len(shown) <= _ARGUMENTS_AT_MOST
         and all(len(one.name) + len(one.value) <= _LINE_AT_MOST for one in shown)
-        and sum(len(one.name) + len(one.value) for one in shown) <= _LETTERS_AT_MOST
+        and sum(len(one.name) + len(one.value) for one in shown) <= _CHARACTERS_AT_MOST
     )
 
 

@@ -125,8 +125,8 @@ async def _run(context: Any, call_next: Any) -> Any:
     body = current_body().inner(f"{message.name} {digest}")
     with asking(asker, body=body) as unasked:
         result = await call_next(context)
-    is_whole = isinstance(result, ToolResult) and not isinstance(result, InputRequiredToolResult)
-    if is_whole and not result.is_error:
+    is_final = isinstance(result, ToolResult) and not isinstance(result, InputRequiredToolResult)
+    if is_final and not result.is_error:
         try:
             await all_were_asked(unasked, tool=str(context.message.name))
         except NotAsked as error:

@@ -29,14 +29,14 @@ from webapp.mcp.results import (
     escaped,
     given_again,
     in_revision,
-    is_whole,
+    is_final_result,
     text_result,
     with_structure,
     without,
 )
 from webapp.mcp.tools import ServedTool
 
-_HALF_A_LETTER = (
+_LONE_SURROGATE = (
     "The result of this tool contains half a character (a lone surrogate), which no message can "
     "contain. The tool may already have done its work. Its author has to encode the text, for "
     "example with text.encode(errors='replace').decode()."
@@ -52,7 +52,7 @@ class PreparedLeg:
     body: Callable[[], Coroutine[Any, Any, HandlerResult]]
 
 
-async def came_of(
+async def run_request(
     call: Call,
     *,
     server: Any,
@@ -70,7 +70,7 @@ async def came_of(
             inner_calls.enter(verbs, server, tool)
             await ask_first(verbs, tool, name=call.tool.tool, arguments=call.tool.arguments)
             own = wire_form(await call_next(context))
-        if not call.is_interrupted and is_whole(own):
+        if not call.is_interrupted and is_final_result(own):
             await all_were_asked(unasked, tool=call.tool.tool)
     except ElicitError as refused:  # raised outside the body: a tool's own errors are results
         error = refused
@@ -129,7 +129,7 @@ async def _finished(
     try:
         text = encode(own).decode()
     except UnicodeEncodeError:
-        own = text_result(_HALF_A_LETTER, protocol_version=protocol_version, is_error=True)
+        own = text_result(_LONE_SURROGATE, protocol_version=protocol_version, is_error=True)
         text = encode(own).decode()
     await call.finish(lambda: text, is_error=bool(own.get("isError")))
     return own

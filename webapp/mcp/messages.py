@@ -43,7 +43,7 @@ class BoundedMessages:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        if _told_length(scope) > MESSAGE_BYTES_AT_MOST:
+        if _content_length(scope) > MESSAGE_BYTES_AT_MOST:
             await _refuse(send, _TOO_LONG)
             return
         body, begun = bytearray(), deque[Message]()
@@ -105,9 +105,9 @@ def _marks(text: bytes) -> int:
     return sum(map(text.count, (b",", b"[", b"{")))
 
 
-def _told_length(scope: Mapping[str, Any]) -> int:
-    told = exchange_of(scope).headers.get(b"content-length")
-    return int(told[0]) if told and told[0].isascii() and told[0].isdecimal() else 0
+def _content_length(scope: Mapping[str, Any]) -> int:
+    values = exchange_of(scope).headers.get(b"content-length")
+    return int(values[0]) if values and values[0].isascii() and values[0].isdecimal() else 0
 
 
 async def _refuse(

@@ -34,12 +34,12 @@ async def ask_needs(
     marks = tool.needs if tool is not None else ()
     given: Mapping[str, Json] = json.loads(arguments) if marks else {}
     # Within one call, each nested tool's completion function runs once.
-    whose = f"{name}:{digest_of_arguments(arguments)}:" if is_inner else ""
+    prefix = f"{name}:{digest_of_arguments(arguments)}:" if is_inner else ""
     for number, need in enumerate(marks):
-        await _ask(verbs, need, given, place=f"{whose}{number}")
+        await _ask(verbs, need, given, need_id=f"{prefix}{number}")
 
 
-async def _ask(verbs: Verbs, need: Need, arguments: Mapping[str, Json], *, place: str) -> None:
+async def _ask(verbs: Verbs, need: Need, arguments: Mapping[str, Json], *, need_id: str) -> None:
     facts = [verbs.fact(question.request) for question in need.questions]
     # A need that this call has asked is not skipped later: the places in the run would change.
     skip_if = need.skip_if if need.skip_if and not await _has_asked(verbs, facts) else None
@@ -50,16 +50,16 @@ async def _ask(verbs: Verbs, need: Need, arguments: Mapping[str, Json], *, place
     # Convert the answers before the body: an answer that the author's type refuses does not count.
     answers = [question.answer(outcome.content) for question, outcome in pairs]
     if need.on_complete is not None and await _has_asked(verbs, facts):
-        await _complete(verbs, need.on_complete, answers, name=f"needs:{place}:{facts}")
+        await _complete(verbs, need.on_complete, answers, name=f"needs:{need_id}:{facts}")
     for (question, outcome), fact in zip(pairs, facts, strict=True):
         verbs.prefetched.put(fact, outcome, key=question.key)
 
 
 async def _yes(verbs: Verbs, question: Question[Any], decline_message: str | None) -> Outcome[Json]:
     """Return the outcome with the unconverted answer. Raise the error for a refusal."""
-    as_it_came: Question[Json] = replace(question, answer=_unchanged)
-    as_it_came.discard()  # nobody awaits this copy: `ask` below asks the question
-    outcome = await verbs.ask(as_it_came)
+    unconverted: Question[Json] = replace(question, answer=_unchanged)
+    unconverted.discard()  # nobody awaits this copy: `ask` below asks the question
+    outcome = await verbs.ask(unconverted)
     if outcome.error is not None:
         verbs.last_error = _in_other_words(outcome.error, decline_message)
         raise verbs.last_error

@@ -155,7 +155,7 @@ class OpenedSessions:
             "user": session.user,
         }
         _log.info("session.ended", extra={"why": "unused"})
-        await self._app(scope, _nothing_more, _to_nobody)
+        await self._app(scope, _nothing_more, _discard)
 
     def _forget(self, id: str) -> None:
         session = self._open_ones.pop(id, None)
@@ -180,7 +180,7 @@ async def _nothing_more() -> Message:
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
-async def _to_nobody(message: Message) -> None:
+async def _discard(message: Message) -> None:
     pass
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn, cast
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
-NAME_LETTERS_AT_MOST: Final = 256
+NAME_CHARACTERS_AT_MOST: Final = 256
 
 
 def must_be_fit(method: str, params: Mapping[str, Any] | None) -> None:
@@ -21,9 +21,10 @@ def must_be_fit(method: str, params: Mapping[str, Any] | None) -> None:
     about = _mapping(params.get("_meta"))
     for info in (params.get("clientInfo"), about.get(types.CLIENT_INFO_META_KEY)):
         name = _mapping(info).get("name")
-        if isinstance(name, str) and len(name) > NAME_LETTERS_AT_MOST:
+        if isinstance(name, str) and len(name) > NAME_CHARACTERS_AT_MOST:
             _refuse(
-                f"The client's name (clientInfo) has more than {NAME_LETTERS_AT_MOST} characters."
+                f"The client's name (clientInfo) has more than {NAME_CHARACTERS_AT_MOST} "
+                "characters."
             )
     if method == "tools/call":
         _must_be_a_call(params)
@@ -31,9 +32,13 @@ def must_be_fit(method: str, params: Mapping[str, Any] | None) -> None:
 
 def _must_be_a_call(params: Mapping[str, Any]) -> None:
     name, state = params.get("name"), params.get("requestState")
-    if not isinstance(name, str) or len(name) > NAME_LETTERS_AT_MOST or not _is_whole(name):
+    if (
+        not isinstance(name, str)
+        or len(name) > NAME_CHARACTERS_AT_MOST
+        or not _is_valid_unicode(name)
+    ):
         _refuse(
-            f"name must be a tool's name: a string of at most {NAME_LETTERS_AT_MOST} characters."
+            f"name must be a tool's name: a string of at most {NAME_CHARACTERS_AT_MOST} characters."
         )
     if not isinstance(params.get("arguments"), Mapping | None):
         _refuse("arguments must be a JSON object.")
@@ -53,7 +58,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
-def _is_whole(text: str) -> bool:
+def _is_valid_unicode(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:  # a lone surrogate

@@ -32,7 +32,7 @@ from webapp.mcp.messages import VALUES_AT_MOST, has_too_many_values
 
 SHOWN_BYTES_AT_MOST: Final = 48 * 1024  # one record of the store has to hold them
 OF_ITS_OWN: Final = "made by the tool itself"
-LARGE_LETTERS: Final = 8 * 1024
+LARGE_CHARACTERS: Final = 8 * 1024
 _NAMED_AT_MOST = 5
 _READ_AT_MOST = 1000
 _NAME_CHARACTERS = 60
@@ -53,7 +53,7 @@ def received(
     """
     properties = cast("Mapping[str, Any]", (schema or {}).get("properties", {}))
     try:
-        _must_be_whole(given)
+        _must_be_displayable(given)
         if schema is not None and not _admits_others(schema):
             _must_be_declared(given, list(properties))
         shown = (
@@ -61,7 +61,7 @@ def received(
             if validate is None
             else _as_validated(given, properties, validate)
         )
-        _must_be_whole(shown)
+        _must_be_displayable(shown)
     except (InvalidArguments, InvalidQuestion) as refused:
         raise not_shown(tool, str(refused)) from None
     except RecursionError:  # a text that the library parses as JSON, or a recursive type
@@ -85,8 +85,8 @@ def must_fit(
 ) -> None:
     """Check large arguments before the library does, whose own error names every invalid value.
 
-    Use this for calls with more than LARGE_LETTERS characters. The library validates smaller calls
-    itself. Raises InvalidArguments.
+    Use this for calls with more than LARGE_CHARACTERS characters. The library validates smaller
+    calls itself. Raises InvalidArguments.
     """
     properties = cast("Mapping[str, Any]", (schema or {}).get("properties", {}))
     # MCPServer parses a text as JSON if the parameter is not declared as a text.
@@ -172,7 +172,7 @@ def validated_by(
     return validate
 
 
-def _must_be_whole(given: object) -> None:
+def _must_be_displayable(given: object) -> None:
     """Check that a page can show the value. Raises InvalidArguments or InvalidQuestion."""
     must_be_flat(given)
     try:
@@ -283,11 +283,11 @@ def _faults(error: ValidationError) -> str:
     if (count := error.error_count()) > _READ_AT_MOST:  # reading one error makes pydantic build all
         return f"{count} of their values are invalid. Call it with arguments that match its schema."
     faults = error.errors(include_url=False, include_input=False, include_context=False)
-    told = [
+    texts = [
         f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"
         for one in faults[:_NAMED_AT_MOST]
     ]
-    return "; ".join(told)[:_WORDS_CHARACTERS] + ". Call it with arguments that match its schema."
+    return "; ".join(texts)[:_WORDS_CHARACTERS] + ". Call it with arguments that match its schema."
 
 
 class _NotShownError(Exception):
@@ -370,9 +370,9 @@ def _known(value: object) -> Json:
 
 
 def _listed(names: list[str]) -> str:
-    told = ", ".join(map(_named, names[:_NAMED_AT_MOST]))
+    listed = ", ".join(map(_named, names[:_NAMED_AT_MOST]))
     others = len(names) - _NAMED_AT_MOST
-    return told if others <= 0 else f"{told} and {others} more"
+    return listed if others <= 0 else f"{listed} and {others} more"
 
 
 def _named(name: str) -> str:

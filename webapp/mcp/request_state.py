@@ -70,10 +70,10 @@ class Shared:
 
     def __init__(self, *, ours: RequestStateCodec, theirs: RequestStateCodec) -> None:
         self._ours = ours
-        self._theirs = theirs.former if isinstance(theirs, Shared) else theirs
+        self._theirs = theirs.boundary_codec if isinstance(theirs, Shared) else theirs
 
     @property
-    def former(self) -> RequestStateCodec:
+    def boundary_codec(self) -> RequestStateCodec:
         return self._theirs
 
     def seal(self, payload: bytes) -> str:

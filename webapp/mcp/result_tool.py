@@ -119,7 +119,7 @@ class ResultTool:
         except ElicitError as error:
             return error_result(error, protocol_version=protocol_version)
 
-    def over(self, *, protocol_version: str) -> Result:
+    def not_continuable(self, *, protocol_version: str) -> Result:
         """Return the error result for a call that cannot be continued. No body starts again."""
         return error_result(NotAllowed(_UNKNOWN), protocol_version=protocol_version)
 
@@ -188,12 +188,12 @@ class ResultTool:
         if not isinstance(typed, str) or not asked.is_by_code:
             raise NotAllowed(_UNKNOWN)
         try:
-            told = await self._service.user_codes.typed(asked, typed)
+            typed_code = await self._service.user_codes.typed(asked, typed)
         except NotPossible:
             raise NotAllowed(_UNKNOWN) from None
-        if told is not TypedCode.RIGHT:
-            raise NotAllowed(told.value)
-        return f"{told.value} When the person is done: {_CALL_AGAIN}"
+        if typed_code is not TypedCode.RIGHT:
+            raise NotAllowed(typed_code.value)
+        return f"{typed_code.value} When the person is done: {_CALL_AGAIN}"
 
     async def _answer(self, asked: Elicitation, content: Json) -> None:
         """Store the model's own answer to a plain form, if the model may answer.

@@ -30,7 +30,7 @@ Result: TypeAlias = dict[str, Any]
 MODERN = "2026-07-28"
 REQUIRES_INPUT = "This tool requires user input to continue"
 RESULT_TOOL = "elicitation_result"
-ERROR_LETTERS_AT_MOST = 16 * 1024  # characters of each text
+ERROR_CHARACTERS_AT_MOST = 16 * 1024  # characters of each text
 PENDING = "elicitationPending"
 _PENDING_SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -73,14 +73,14 @@ def link_result(parts: Sequence[Prompt], *, has_result_tool: bool = False) -> Re
         opening = f"Waiting for {' and '.join(map(str, dict.fromkeys(approvers)))}."
     if all(part.shown.elicitation.progress == ON_ITS_WAY for part in parts):
         opening = "Still waiting for the payment, not for the person."
-    nobody = _nobody_asked(parts)
-    if nobody is not None:
-        opening = f"{nobody} [{nobody.name}]"
+    error = _automatic_answer_error(parts)
+    if error is not None:
+        opening = f"{error} [{error.name}]"
     links = "\n".join(_link_text(part.shown) for part in parts)
     by_tool = f", or {RESULT_TOOL} with its elicitId" if has_result_tool else ""
     facts = [_facts(part.shown, has_result_tool=has_result_tool) for part in parts]
     # Programs read this entry. If there are several questions, it is about the first one.
-    meta: dict[str, Any] = {PENDING: facts[0], **_meta_of(nobody)}
+    meta: dict[str, Any] = {PENDING: facts[0], **_meta_of(error)}
     if len(facts) > 1:
         meta["elicitationsPending"] = facts
     return text_result(
@@ -91,7 +91,7 @@ def link_result(parts: Sequence[Prompt], *, has_result_tool: bool = False) -> Re
     )
 
 
-def _nobody_asked(parts: Sequence[Prompt]) -> NobodyAsked | None:
+def _automatic_answer_error(parts: Sequence[Prompt]) -> NobodyAsked | None:
     """Return the error to report if the client answered one question automatically, or None."""
     ids = (part.shown.elicitation.id for part in parts if part.is_nobodys)
     id = next(ids, None)
@@ -126,11 +126,11 @@ def form_result(part: Prompt) -> Result:
 
     The result is an error only if the client answered automatically: then nobody is being asked.
     """
-    asked, nobody = part.shown.elicitation, _nobody_asked([part])
+    asked, error = part.shown.elicitation, _automatic_answer_error([part])
     opening = "Nobody has answered this tool's question in the client yet."
-    if nobody is not None:
+    if error is not None:
         opening = (
-            f"{nobody} [{nobody.name}]\nOnly the client can ask this question here: tell the "
+            f"{error} [{error.name}]\nOnly the client can ask this question here: tell the "
             "person that their client answers automatically, and that the server's operator can "
             "name it in ELICIT_CLIENTS."
         )
@@ -138,8 +138,8 @@ def form_result(part: Prompt) -> Result:
         f"{opening} What for: {asked.asked.message}\nCall this tool again with the same arguments "
         f"until {asked.expires_at:%H:%M} UTC: it is asked again. "
         "You cannot answer for the person.",
-        is_error=nobody is not None,
-        meta=_meta_of(nobody),
+        is_error=error is not None,
+        meta=_meta_of(error),
     )
 
 
@@ -190,7 +190,7 @@ def _called_with(shown: PresentedQuestion) -> Mapping[str, Json]:
 def _in_short(arguments: Mapping[str, Json]) -> dict[str, Json]:
     """Return shortened arguments, by which the model recognises its call. The page shows all."""
     listed = [
-        (_whole_characters(name)[:_VALUE_CHARACTERS], value) for name, value in arguments.items()
+        (_valid_unicode(name)[:_VALUE_CHARACTERS], value) for name, value in arguments.items()
     ]
     named = dict(listed[:_ARGUMENTS_AT_MOST])
     short: dict[str, Json] = {name: _cut(value) for name, value in named.items()}
@@ -204,13 +204,13 @@ def _in_short(arguments: Mapping[str, Json]) -> dict[str, Json]:
 
 def _cut(value: Json) -> Json:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    text = _whole_characters(text)
+    text = _valid_unicode(text)
     if len(text) > _VALUE_CHARACTERS:
         return f"{text[:_VALUE_CHARACTERS]}... ({len(text)} characters in all)"
     return text if isinstance(value, str) else value
 
 
-def _whole_characters(text: str) -> str:
+def _valid_unicode(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
@@ -267,7 +267,7 @@ def with_structure(result: Result) -> Result:
     The content matches the schema that `schema_with_pending` makes. Some clients pass the model
     only the structured content and not the text, so the content repeats the text's instructions.
     """
-    if not is_whole(result) or "structuredContent" in result:
+    if not is_final_result(result) or "structuredContent" in result:
         return result
     meta = cast("Mapping[str, Any]", result.get("_meta") or {})
     known = cast("Mapping[str, Any]", meta.get(PENDING, {}))
@@ -284,13 +284,13 @@ def schema_with_pending(schema: Mapping[str, Any]) -> dict[str, Any]:
         own = {name: value for name, value in schema.items() if name not in _OF_DOCUMENT}
         root = {name: schema[name] for name in _OF_DOCUMENT if name in schema}
         return {**root, "anyOf": [own, _PENDING_SCHEMA]}
-    kept = {name for name in schema if name in _OF_ROOT or name.startswith("x-")}
-    left_out = {"unevaluatedProperties"}
+    root_keywords = {name for name in schema if name in _OF_ROOT or name.startswith("x-")}
+    dropped = {"unevaluatedProperties"}
     # These two keywords apply to all properties that are not in the same schema object.
     if schema.get("properties"):
-        left_out |= {"additionalProperties", "patternProperties"}
-    rest = {name: schema[name] for name in schema if name not in kept | left_out}
-    widened: dict[str, Any] = {name: schema[name] for name in schema if name in kept}
+        dropped |= {"additionalProperties", "patternProperties"}
+    rest = {name: schema[name] for name in schema if name not in root_keywords | dropped}
+    widened: dict[str, Any] = {name: schema[name] for name in schema if name in root_keywords}
     properties = schema.get("properties")
     if isinstance(properties, Mapping):
         known = cast("Mapping[str, Any]", properties)
@@ -341,13 +341,13 @@ def _part_cut_off(part: object, hidden: Collection[str]) -> object:
         return part
     said = cast("Mapping[str, object]", part)
     text = said.get("text")
-    if not isinstance(text, str) or len(text) <= ERROR_LETTERS_AT_MOST:
+    if not isinstance(text, str) or len(text) <= ERROR_CHARACTERS_AT_MOST:
         return said
-    short = masked_in_short(text, hidden, at_most=ERROR_LETTERS_AT_MOST)
+    short = masked_in_short(text, hidden, at_most=ERROR_CHARACTERS_AT_MOST)
     return {**said, "text": short}
 
 
-def is_whole(result: Result) -> bool:
+def is_final_result(result: Result) -> bool:
     """Return True for a body's final result: no error, no input request and no task."""
     is_complete = result.get("resultType", "complete") == "complete"
     return is_complete and "content" in result and not result.get("isError")
@@ -357,11 +357,11 @@ def without(raised: Exception, hidden: Collection[str]) -> Exception:
     """Return the exception of a body, or an MCPError without the `hidden` texts and shortened."""
     if isinstance(raised, MCPError):
         given = [raised.message, raised.data]
-        said = masked_in_short(raised.message, hidden, at_most=ERROR_LETTERS_AT_MOST)
+        said = masked_in_short(raised.message, hidden, at_most=ERROR_CHARACTERS_AT_MOST)
         message, data = said, masked(raised.data, hidden)
         return raised if [message, data] == given else MCPError(raised.code, message, data)
     said = str(raised)
-    cleared = masked_in_short(said, hidden, at_most=ERROR_LETTERS_AT_MOST)
+    cleared = masked_in_short(said, hidden, at_most=ERROR_CHARACTERS_AT_MOST)
     return raised if cleared == said else MCPError(INTERNAL_ERROR, cleared)
 
 

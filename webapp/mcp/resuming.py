@@ -44,7 +44,7 @@ from webapp.http.connection import (
     client_connection_of,
 )
 
-KEPT: Final = timedelta(minutes=5)
+STORED_FOR: Final = timedelta(minutes=5)
 EVENTS_AT_MOST: Final = 1000  # of a session
 BYTES_AT_MOST: Final = 2 * 1024 * 1024  # of a session
 BYTES_IN_ALL: Final = 64 * 1024 * 1024
@@ -73,7 +73,7 @@ class _Stream:
     name: str
     events: list[_Event] = field(default_factory=list[_Event])
     bytes: int = 0
-    over_at: datetime | None = None
+    ended_at: datetime | None = None
     is_dropped: bool = False
     reader: object = None  # the newest reader; an older reader stops
     waiting: list[asyncio.Future[None]] = field(default_factory=list[asyncio.Future[None]])
@@ -160,7 +160,7 @@ class Streams(EventStore):
         # The tasks of a session hold a reference to it, and so keep its events alive.
         self._sessions: WeakValueDictionary[str, _Session] = WeakValueDictionary()
         self._open: OrderedDict[_Stream, _Shelf] = OrderedDict()
-        self._over: OrderedDict[_Stream, _Shelf] = OrderedDict()
+        self._ended: OrderedDict[_Stream, _Shelf] = OrderedDict()
         self.bytes = 0
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
@@ -169,7 +169,7 @@ class Streams(EventStore):
         if shelf is None:
             return id  # the application is not wrapped by `around`: nobody can resume
         stream = shelf.streams.get(stream_id)
-        if stream is not None and (stream.over_at is not None or message is None):
+        if stream is not None and (stream.ended_at is not None or message is None):
             self._drop(stream, shelf)  # the client reuses a request id: this is a new stream
             stream = None
         if stream is None:
@@ -187,9 +187,9 @@ class Streams(EventStore):
         shelf.events += 1
         self.bytes += cost
         if event.answers is not None and not stream.is_standalone:
-            stream.over_at = now
+            stream.ended_at = now
             del self._open[stream]
-            self._over[stream] = shelf
+            self._ended[stream] = shelf
         stream.wake()
         self._make_room(shelf, now)
         return event.id
@@ -293,15 +293,15 @@ class Streams(EventStore):
         return here.session.shelf
 
     def _make_room(self, shelf: _Shelf, now: datetime) -> None:
-        while self._over:
-            oldest, its_shelf = next(iter(self._over.items()))
-            if oldest.over_at is None or now < oldest.over_at + KEPT:
+        while self._ended:
+            oldest, its_shelf = next(iter(self._ended.items()))
+            if oldest.ended_at is None or now < oldest.ended_at + STORED_FOR:
                 break
             self._drop(oldest, its_shelf)
         while shelf.events > EVENTS_AT_MOST or shelf.bytes > BYTES_AT_MOST:
             self._drop(_first(shelf.streams), shelf)
         while self.bytes > BYTES_IN_ALL:
-            self._drop(*next(iter((self._over or self._open).items())))
+            self._drop(*next(iter((self._ended or self._open).items())))
 
     def _forget(self, shelf: _Shelf) -> None:
         for stream in tuple(shelf.streams.values()):
@@ -311,7 +311,7 @@ class Streams(EventStore):
         if shelf.streams.pop(stream.name, None) is None:
             return
         self._open.pop(stream, None)
-        self._over.pop(stream, None)
+        self._ended.pop(stream, None)
         shelf.bytes -= stream.bytes
         shelf.events -= len(stream.events)
         self.bytes -= stream.bytes
@@ -321,7 +321,7 @@ class Streams(EventStore):
 
 def _first(streams: Mapping[str, _Stream]) -> _Stream:
     """Return the stream to drop first: the oldest ended stream, or else the oldest stream."""
-    return next((one for one in streams.values() if one.over_at), next(iter(streams.values())))
+    return next((one for one in streams.values() if one.ended_at), next(iter(streams.values())))
 
 
 async def _read(
@@ -341,17 +341,17 @@ async def _read(
     stream.reader = me = object()
     stream.wake()
     await send({**headers, "status": 200})
-    leaving = asyncio.create_task(_left(receive))
+    leaving = asyncio.create_task(_disconnected(receive))
     loop = asyncio.get_running_loop()
     last, ends_at = here.last_event_id, loop.time() + READ_AT_MOST.total_seconds()
     try:
         while not leaving.done():
             for event in stream.after(last) or ():
                 if event.answers is not None and here.connection is not None:
-                    _tell(session, event.answers, here.connection)
+                    _mark_read(session, event.answers, here.connection)
                 await send(_body(_on_the_wire(event)))
                 last = event.id
-            has_ended = stream.over_at is not None or stream.is_dropped or session.has_ended
+            has_ended = stream.ended_at is not None or stream.is_dropped or session.has_ended
             if has_ended or stream.reader is not me or loop.time() >= ends_at:
                 break
             turn = loop.create_future()
@@ -368,7 +368,7 @@ async def _read(
         await asyncio.wait({leaving})
 
 
-def _tell(session: _Session, request_id: RequestId, connection: ClientConnection) -> None:
+def _mark_read(session: _Session, request_id: RequestId, connection: ClientConnection) -> None:
     session.read[request_id] = connection
     if len(session.read) > _CALLS_AT_MOST:
         session.read.popitem(last=False)
@@ -376,7 +376,7 @@ def _tell(session: _Session, request_id: RequestId, connection: ClientConnection
         callback(connection)
 
 
-async def _left(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 

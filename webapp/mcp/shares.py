@@ -52,14 +52,14 @@ class Shares:
 
     def has_room(self, sender: Sender) -> bool:
         """Return True if the sender may open one more session now."""
-        room, taken = self.room, self._counts[sender.share]
+        room, used = self.room, self._counts[sender.share]
         if sender.is_nameless:
-            if taken >= room.for_address or self._nameless >= room.for_nameless:
+            if used >= room.for_address or self._nameless >= room.for_nameless:
                 return False
-        elif taken >= room.for_person:
+        elif used >= room.for_person:
             return False
-        kept_free = 0 if sender.is_own_user else room.for_own_user
-        return len(self._sessions) < room.for_all - kept_free
+        reserved = 0 if sender.is_own_user else room.for_own_user
+        return len(self._sessions) < room.for_all - reserved
 
     def open(self, sender: Sender, *, user: object, now: float) -> ClientSession:
         """Count and return a new session, before the library opens it."""

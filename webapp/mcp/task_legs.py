@@ -65,11 +65,14 @@ class Prepares(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtWork:
-    """A running body. `holds`: a tasks/result request waits for it as long as the person needs."""
+    """A running body.
+
+    `is_awaited`: a tasks/result request waits for the body as long as the person needs.
+    """
 
     task: "asyncio.Task[None]"
     call: Call
-    holds: bool
+    is_awaited: bool
 
 
 class TaskLegs:
@@ -89,33 +92,33 @@ class TaskLegs:
 
     def is_full(self, owner: str) -> bool:
         """Return True if the owner has the maximum number of running bodies."""
-        theirs = [id for id, one in self._at_work.items() if not one.holds]
+        theirs = [id for id, one in self._at_work.items() if not one.is_awaited]
         return sum(owner_of(id) == owner for id in theirs) >= AT_WORK_AT_MOST
 
-    def begin(self, leg: PreparedLeg, *, holds: bool = False) -> AtWork:
+    def begin(self, leg: PreparedLeg, *, is_awaited: bool = False) -> AtWork:
         """Start the body. Its run must be loaded and stored."""
         call = leg.call
         run_id = call.run.value.id
 
-        async def keep(came_of_it: HandlerResult | Exception) -> None:
+        async def store_result(outcome: HandlerResult | Exception) -> None:
             if not call.is_interrupted:
-                await self._keep(call, came_of_it)
+                await self._store_result(call, outcome)
 
-        def over(_: object) -> None:
+        def remove(_: object) -> None:
             if self._at_work.get(run_id) is at_work:
                 del self._at_work[run_id]
 
-        task = self._service.running_tools.begin(call, leg.body, keep)
-        at_work = self._at_work[run_id] = AtWork(task=task, call=call, holds=holds)
-        task.add_done_callback(over)
+        task = self._service.running_tools.begin(call, leg.body, store_result)
+        at_work = self._at_work[run_id] = AtWork(task=task, call=call, is_awaited=is_awaited)
+        task.add_done_callback(remove)
         return at_work
 
-    async def _keep(self, call: Call, came_of_it: HandlerResult | Exception) -> None:
-        result = _result_of(came_of_it)
-        told = about(result).get("errorId")
-        if told == StoreUnavailable.name:
+    async def _store_result(self, call: Call, outcome: HandlerResult | Exception) -> None:
+        result = _result_of(outcome)
+        error_id = about(result).get("errorId")
+        if error_id == StoreUnavailable.name:
             return  # store nothing: the next poll runs the body again
-        if told == Cancelled.name:
+        if error_id == Cancelled.name:
             await call.run.change(lambda run: runs.cancel(run, now=call.now))
             return
         text = encode(result).decode()
@@ -133,19 +136,19 @@ class TaskLegs:
             _log.warning("task.result_not_stored", extra={"run": gone})
 
 
-def _result_of(came_of_it: HandlerResult | Exception) -> Result:
-    match came_of_it:
+def _result_of(outcome: HandlerResult | Exception) -> Result:
+    match outcome:
         case MCPError():
-            fault = came_of_it.error
+            fault = outcome.error
             return _error(fault.message, **of_fault(fault.message, fault.code, fault.data))
         case Exception():
-            _log.error("task.body_failed", exc_info=came_of_it)
-            text = str(came_of_it)
+            _log.error("task.body_failed", exc_info=outcome)
+            text = str(outcome)
             return _error(text, **of_fault(text, types.INTERNAL_ERROR, None))
         case BaseModel():
-            return came_of_it.model_dump(mode="json", by_alias=True, exclude_none=True)
+            return outcome.model_dump(mode="json", by_alias=True, exclude_none=True)
         case _:
-            result = dict(came_of_it or {})
+            result = dict(outcome or {})
             is_asking = result.get("resultType") == "input_required"
             return _error(_ASKS_ITSELF) if is_asking else result
 

@@ -50,8 +50,8 @@ class TaskState:
     @property
     def is_gone(self) -> bool:
         """True if the task has ended and its result is no longer stored."""
-        is_kept = self.run.result is not None and self.now < self.run.expires_at
-        return self.has_ended and not self.run.is_cancelled and not is_kept
+        is_stored = self.run.result is not None and self.now < self.run.expires_at
+        return self.has_ended and not self.run.is_cancelled and not is_stored
 
     @property
     def open(self) -> list[tuple[int, Elicitation]]:
@@ -68,7 +68,7 @@ class TaskState:
         return [(n, one) for n, one in self.open if not traits_of(one.kind).is_anothers]
 
     @property
-    def on_its_way(self) -> list[Elicitation]:
+    def processing(self) -> list[Elicitation]:
         return [one for _, one in self._unsettled if one.progress == ON_ITS_WAY]
 
     def status(self, protocol_version: str) -> TaskStatus:
@@ -97,7 +97,7 @@ class TaskState:
         }
         if status == "cancelled":
             message = _CANCELLED
-        elif status == "working" and self.on_its_way:
+        elif status == "working" and self.processing:
             message = f"{message}\n{_PAYMENT}" if message else _PAYMENT
         return {**task, "statusMessage": message} if message else task
 

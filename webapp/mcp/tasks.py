@@ -35,7 +35,7 @@ from flows.elicitation import run as runs
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
 from flows.kinds.form import approver_of
-from webapp.calls.delivery import is_taken_back
+from webapp.calls.delivery import is_refunded
 from webapp.calls.presenter import Presenter, name_at
 from webapp.calls.running import Later
 from webapp.http.connection import ClientConnection
@@ -54,7 +54,7 @@ from webapp.records.ids import owner_of
 from webapp.service import Service
 
 METHODS: Final = frozenset({"tasks/get", "tasks/result", "tasks/update", "tasks/cancel"})
-ID_LETTERS_AT_MOST: Final = 200
+ID_CHARACTERS_AT_MOST: Final = 200
 LOOKS_AGAIN: Final = timedelta(seconds=5)  # the longest wait for another process's change
 AT_ONCE_SECONDS: Final = 1.0  # the time that a poll gives the body that it started
 _SHOWN_AT_MOST: Final = 20_000
@@ -97,7 +97,7 @@ class Tasks:
         self._server = server
         self._legs = TaskLegs(service)
         self._first_shown = OrderedDict[str, datetime]()
-        self._on_its_way = OrderedDict[str, None]()  # payments that bodies saw as processing
+        self._seen_processing = OrderedDict[str, None]()  # payments that bodies saw as processing
 
     def leg_of(
         self, params: Mapping[str, Any], declared: Declared, caller: Caller
@@ -176,22 +176,22 @@ class Tasks:
                 await asyncio.wait({at_work.task}, timeout=AT_ONCE_SECONDS)
             state = await self._state(request)
         status = state.status(request.version)
-        told = state.to_result(
+        result = state.to_result(
             request.version, status=status, message=self._message(state, request)
         )
         if not request.is_modern:
-            return told
-        told["resultType"] = "complete"
+            return result
+        result["resultType"] = "complete"
         match status:
             case "input_required":
-                told["inputRequests"] = await self._input_requests(state, request)
+                result["inputRequests"] = await self._input_requests(state, request)
             case "completed":
-                told["result"] = await self._delivered(state, request)
+                result["result"] = await self._delivered(state, request)
             case "failed":
-                told["error"] = fault_of(await self._delivered(state, request))
+                result["error"] = fault_of(await self._delivered(state, request))
             case _:
                 pass
-        return told
+        return result
 
     async def _result(self, request: TaskRequest) -> Result:
         """Send the client the task's questions, wait for the task's result, and return it."""
@@ -204,7 +204,7 @@ class Tasks:
             at_work = self._legs.of(state.run.id)
             if at_work is None and not state.open:
                 at_work = await self._go_on(request, state)
-            is_held = at_work is not None and at_work.holds
+            is_held = at_work is not None and at_work.is_awaited
             if at_work is not None and (is_outrun or not is_held):
                 await asyncio.wait({at_work.task})
                 is_outrun = False
@@ -226,10 +226,12 @@ class Tasks:
 
     async def _held(self, state: TaskState, request: TaskRequest) -> Result | None:
         """Run the body in a request that asks the person. None: read the task's state again."""
-        leg = await self._leg(request, state.run, TaskLeg(presents=_as_usual, brings=state.run.id))
+        leg = await self._prepare(
+            request, state.run, TaskLeg(presents=_as_usual, brings=state.run.id)
+        )
         if leg is None:
             return None
-        call, task = leg.call, self._legs.begin(leg, holds=True).task
+        call, task = leg.call, self._legs.begin(leg, is_awaited=True).task
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
@@ -261,7 +263,7 @@ class Tasks:
         ]
         if answers and not state.has_ended:
             presenter = self._presenter(request.declared, request.caller)
-            leg = await self._leg(request, state.run, TaskLeg(presents=lambda _: presenter))
+            leg = await self._prepare(request, state.run, TaskLeg(presents=lambda _: presenter))
             if leg is not None:
                 for n, asked, response in answers:
                     shown_at = self._first_shown.get(asked.id, asked.created_at)
@@ -298,19 +300,21 @@ class Tasks:
         if at_work is not None or not self._may_go_on(state):
             return at_work
         presenter = self._presenter(request.declared, request.caller)
-        leg = await self._leg(request, state.run, TaskLeg(presents=lambda _: presenter))
+        leg = await self._prepare(request, state.run, TaskLeg(presents=lambda _: presenter))
         return None if leg is None else self._begin(leg)
 
     def _may_go_on(self, state: TaskState) -> bool:
         elicitations = self._service.elicitations
-        is_taken = any(e.delivered_at is None and elicitations.is_taken(e) for _, e in state.asked)
-        if is_taken or self._service.is_draining:
+        is_claimed = any(
+            e.delivered_at is None and elicitations.is_claimed(e) for _, e in state.asked
+        )
+        if is_claimed or self._service.is_draining:
             return False
         # Run the body once for each payment that is processing: the tool may not wait for money.
-        untold = [one.id for one in state.on_its_way if one.id not in self._on_its_way]
-        for id in untold:
-            _keep(self._on_its_way, id, None)
-        return bool(untold) or not state.on_its_way
+        new_payments = [one.id for one in state.processing if one.id not in self._seen_processing]
+        for id in new_payments:
+            _store_bounded(self._seen_processing, id, None)
+        return bool(new_payments) or not state.processing
 
     def _begin(self, leg: PreparedLeg) -> AtWork | None:
         run = leg.call.run.value
@@ -319,7 +323,7 @@ class Tasks:
             return at_work
         return self._legs.begin(leg)
 
-    async def _leg(self, request: TaskRequest, run: Run, task: TaskLeg) -> PreparedLeg | None:
+    async def _prepare(self, request: TaskRequest, run: Run, task: TaskLeg) -> PreparedLeg | None:
         """Prepare a request of the task's call. None: another tool version has ended the task."""
         called = run.called
         if called is None or called.arguments is None:
@@ -345,9 +349,9 @@ class Tasks:
         """Return the task's result, and store its delivery once it has arrived."""
         run = state.run
         service = self._service
-        if await is_taken_back(service.elicitations, service.kinds, run):
+        if await is_refunded(service.elicitations, service.kinds, run):
             raise _unknown()
-        leg = await self._leg(request, run, TaskLeg(presents=_as_usual))
+        leg = await self._prepare(request, run, TaskLeg(presents=_as_usual))
         assert run.result is not None
         if leg is not None:
             await leg.call.give_again(run, run.result)
@@ -361,23 +365,23 @@ class Tasks:
         asked: dict[str, Any] = {}
         for n, one in state.open_here:
             if one.id not in self._first_shown:
-                _keep(self._first_shown, one.id, state.now)
+                _store_bounded(self._first_shown, one.id, state.now)
             asked[_key(n, one)] = presenter.request(self._service, one, url=self._link(one))
         return asked
 
     def _message(self, state: TaskState, request: TaskRequest) -> str:
         """Return the status message with the links, for clients that show no questions."""
         presenter = self._presenter(request.declared, request.caller)
-        waits: list[str] = []
+        lines: list[str] = []
         for _, one in state.open:
             approver = approver_of(one)
-            told = f"Waiting for {approver or 'the person'}: {one.asked.message}"
+            line = f"Waiting for {approver or 'the person'}: {one.asked.message}"
             if approver is not None:
-                told += f" The person can follow or withdraw the request: {self._link(one)}"
+                line += f" The person can follow or withdraw the request: {self._link(one)}"
             elif presenter.client.has_page(one.kind):
-                told += f" They answer at {self._link(one)}"
-            waits.append(told)
-        return "\n".join(waits)
+                line += f" They answer at {self._link(one)}"
+            lines.append(line)
+        return "\n".join(lines)
 
     def _link(self, asked: Elicitation) -> str:
         return self._service.links.of(asked, now=self._service.clock())
@@ -396,7 +400,7 @@ class Tasks:
 
     async def _run(self, request: TaskRequest) -> Run:
         id, caller = request.params.get("taskId"), request.caller
-        is_id = isinstance(id, str) and len(id) <= ID_LETTERS_AT_MOST and id.isascii()
+        is_id = isinstance(id, str) and len(id) <= ID_CHARACTERS_AT_MOST and id.isascii()
         if not is_id or caller.owner is None or owner_of(cast("str", id)) != caller.owner:
             raise _unknown()
         run = await self._service.elicitations.run(owner=caller.owner, id=cast("str", id))
@@ -436,10 +440,10 @@ def _about(result: Result, run_id: str) -> Result:
     return {**result, "_meta": {**_mapping(result.get("_meta")), **related_task(run_id)}}
 
 
-def _keep(kept: "OrderedDict[str, Any]", id: str, value: object) -> None:
-    kept[id] = value
-    if len(kept) > _SHOWN_AT_MOST:
-        kept.popitem(last=False)
+def _store_bounded(entries: "OrderedDict[str, Any]", id: str, value: object) -> None:
+    entries[id] = value
+    if len(entries) > _SHOWN_AT_MOST:
+        entries.popitem(last=False)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

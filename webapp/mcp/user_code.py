@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 FIELD = "code"
-LETTERS_SCHEMA: dict[str, Any] = {
+USER_CODE_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
         FIELD: {

@@ -241,12 +241,12 @@ class InProcess(Transport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a synchronous client's request from a worker thread to the event loop."""
-        whole = httpx.Request(
+        copy = httpx.Request(
             request.method, request.url, headers=request.headers, content=request.read()
         )
-        return asyncio.run_coroutine_threadsafe(self._whole(whole), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(self._read_response(copy), self._loop).result()
 
-    async def _whole(self, request: httpx.Request) -> httpx.Response:
+    async def _read_response(self, request: httpx.Request) -> httpx.Response:
         reply = await self.handle_async_request(request)
         body = await reply.aread()
         return httpx.Response(

@@ -17,7 +17,7 @@ from webapp.logs.events import TOOL_LOGGERS, root_cause
 from webapp.mcp.leg import wire_form
 from webapp.mcp.tools import low_level_of
 
-_LETTERS_AT_MOST = 2000
+_CHARACTERS_AT_MOST = 2000
 
 
 class LastCall(logging.Handler):
@@ -31,11 +31,11 @@ class LastCall(logging.Handler):
     def __str__(self) -> str:
         if self._heard is None:
             return "No tool call has ended."
-        lines = [f"The last call returned: {self._heard[:_LETTERS_AT_MOST]}"]
+        lines = [f"The last call returned: {self._heard[:_CHARACTERS_AT_MOST]}"]
         if self._raised is not None:
             says, at = str(self._raised), raised_at(self._raised)
             is_heard = not says or says in self._heard
-            its_own = "" if is_heard else f": {says[:_LETTERS_AT_MOST]}"
+            its_own = "" if is_heard else f": {says[:_CHARACTERS_AT_MOST]}"
             where = f" at {at}" if at else ""
             lines.append(f"The tool raised {type(self._raised).__name__}{where}{its_own}")
         return "\n".join(lines)

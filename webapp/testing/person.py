@@ -151,7 +151,7 @@ class AskedPerson:
             self.webhooks.hold()
             await acts.pay(errand, comes_back=False)
             self._later.append(self.webhooks.release)
-            return await self._let_it_expire(errand)
+            return await self._expire(errand)
 
         self._will("pay late", do, "payment")
 
@@ -181,7 +181,7 @@ class AskedPerson:
 
     def never_comes(self) -> None:
         """Open nothing until the question expires."""
-        self._will("leave the question unanswered", self._let_it_expire)
+        self._will("leave the question unanswered", self._expire)
 
     def does(self, what: Callable[[str, httpx.AsyncClient], Awaitable[object]]) -> None:
         """Run a custom action: `what` receives the link and the person's browser."""
@@ -269,9 +269,9 @@ class AskedPerson:
     async def _walk(self, errand: Errand, fields: Mapping[str, str]) -> ElicitResult:
         return await acts.visit_page(errand, fields, [*self._places, *errand.asked.asked.origins])
 
-    async def _let_it_expire(self, errand: Errand) -> ElicitResult:
-        left = errand.asked.expires_at - self.clock()
-        self.clock.tick(seconds=max(left, timedelta()).total_seconds() + 1)
+    async def _expire(self, errand: Errand) -> ElicitResult:
+        remaining = errand.asked.expires_at - self.clock()
+        self.clock.tick(seconds=max(remaining, timedelta()).total_seconds() + 1)
         await self._service.elicitations.end(errand.asked, Status.EXPIRED)
         return CANCEL if errand.is_form else ACCEPT
 

@@ -62,7 +62,7 @@ async def test_completion_claims_outcome_for_waiting_request_in_same_write(here:
     assert after.version == before.version + 1
     assert after.take is not None
     assert after.take.leg == call.leg
-    assert call.has_taken, "before the body goes on, a disconnect leaves it alone"
+    assert call.has_claimed, "before the body goes on, a disconnect leaves it alone"
     with pytest.raises(NotPossible):
         await here.elicitations.claim(after.id, run="r", leg="another")
     await soon(waiting)
@@ -161,7 +161,7 @@ async def test_claim_for_waiter_which_left_is_released(clock: Clock) -> None:
         waiting.cancel()
         await settled_loop()
         await call.finish()
-        assert not call.has_taken
+        assert not call.has_claimed
         store.gate.set()
         assert await soon(completing) is Completion.ACCEPTED
         store.gate = None

@@ -41,7 +41,7 @@ from tests.support.mcp_server import eventually
 from tests.support.service_env import Holding, call_of, process
 from webapp.calls.verbs import Verbs
 from webapp.deadline import NOON
-from webapp.elicitations.plugins import NOT_ASKED, NOT_TAKEN, TOLD_AT_ONCE, Plugins
+from webapp.elicitations.plugins import HOOKS_AT_ONCE, NOT_ASKED, NOT_CHECKED, Plugins
 from webapp.stores.memory import MemoryStore
 
 TOOL = ToolCall(server="s", tool="delete", client="c", arguments="{}")
@@ -394,7 +394,7 @@ async def test_exception_of_hook_before_write_refuses_question_or_answer(
     is_asking = stage.value is ProposedQuestion
     with pytest.raises(HookRefused) as refused:
         await (ask if is_asking else answer)(raising(stage, moment, raised))
-    assert str(refused.value) == (NOT_ASKED if is_asking else NOT_TAKEN)
+    assert str(refused.value) == (NOT_ASKED if is_asking else NOT_CHECKED)
     (logged,) = [record for record in caplog.records if record.message == "hook.failed"]
     assert vars(logged)["stage"] == f"{moment} {stage.name}"
     assert logged.exc_info is not None
@@ -490,11 +490,11 @@ async def test_events_above_hook_limit_are_logged(caplog: pytest.LogCaptureFixtu
             seen.append(question.id)
 
     plugins = Plugins([Waiting()], patience=timedelta(minutes=1))
-    for _ in range(TOLD_AT_ONCE + 1):
+    for _ in range(HOOKS_AT_ONCE + 1):
         plugins.settled(ANSWERED)
     gate.set()
     await plugins.aclose()
-    assert len(seen) == TOLD_AT_ONCE
+    assert len(seen) == HOOKS_AT_ONCE
     assert [record.message for record in caplog.records] == ["hook.failed"]
 
 

@@ -275,7 +275,7 @@ async def test_approval_is_reused_without_question_after_crash_and_lease(
         clock.tick(seconds=31)
         leg = call_of(after, arguments=FIVE, run_id=call.run.value.id)
         await passes(leg)
-        assert leg.has_taken
+        assert leg.has_claimed
         assert len(await after.elicitations.store.list("elicitation")) == 1
         await leg.finish(lambda: json.dumps({}))
 

@@ -77,7 +77,7 @@ class Orphaned:
         self.at[what] = (self.clock.now - NOON).total_seconds()
 
     async def live(
-        self, *, work_takes: float, is_paid: bool = False, is_cut_told: bool = False
+        self, *, work_takes: float, is_paid: bool = False, is_cancel_explicit: bool = False
     ) -> None:
         bodies = RunningTools(orphaned_at_most=timedelta(minutes=10), grace=timedelta(seconds=10))
 
@@ -93,7 +93,9 @@ class Orphaned:
 
         async with process(MemoryStore(), self.clock) as service:
             call = call_of(service)
-            running = asyncio.ensure_future(bodies.run(call, body, None, is_cut_told=is_cut_told))
+            running = asyncio.ensure_future(
+                bodies.run(call, body, None, is_cancel_explicit=is_cancel_explicit)
+            )
             await asyncio.sleep(1)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -135,7 +137,7 @@ def test_call_cancelled_inside_once_gets_the_grace(work_takes, done, over):
     # finding: R14
     cancelled = Orphaned(Clock())
     loop = HandLoop(cancelled.clock)
-    loop.run_until_complete(cancelled.live(work_takes=work_takes, is_cut_told=True))
+    loop.run_until_complete(cancelled.live(work_takes=work_takes, is_cancel_explicit=True))
     loop.close()
     assert {what: round(at) for what, at in cancelled.at.items()} == {
         **({"done": done} if done is not None else {}),

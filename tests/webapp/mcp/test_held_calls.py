@@ -362,12 +362,12 @@ async def test_client_waiting_longer_later_is_held_for_the_full_limit(library):
         first, connection = clients.patience.watch(me, None), StreamConnection()
         clock.tick(seconds=5)
         first.gave_up()
-        assert clients.patience.holds(me, limit) == timedelta(seconds=4)
+        assert clients.patience.limit_for(me, limit) == timedelta(seconds=4)
         longer = clients.patience.watch(me, connection)
         clock.tick(seconds=10)
         longer.has_result()
         connection.end(is_delivered=True)
-        assert clients.patience.holds(me, limit) == limit
+        assert clients.patience.limit_for(me, limit) == limit
 
 
 async def test_immediate_disconnect_does_not_change_the_wait_limit(library):
@@ -376,4 +376,4 @@ async def test_immediate_disconnect_does_not_change_the_wait_limit(library):
         me = Identified(owner="ann", client="a client")
         env.service.clients.patience.watch(me, None).gave_up()
         limit = timedelta(seconds=25)
-        assert env.service.clients.patience.holds(me, limit) == limit
+        assert env.service.clients.patience.limit_for(me, limit) == limit

@@ -15,7 +15,7 @@ from webapp.mcp.messages import (
     has_too_many_values,
     is_nested_too_deep,
 )
-from webapp.mcp.results import ERROR_LETTERS_AT_MOST
+from webapp.mcp.results import ERROR_CHARACTERS_AT_MOST
 
 
 def test_many_invalid_arguments_produce_a_short_error():
@@ -79,7 +79,7 @@ async def test_error_text_of_a_call_is_limited(server):
         assert "9000 of their values are invalid" in text_of(wrong)
         assert text_of(await caller.call("total", numbers=[1] * 9_000)) == "9000"
         failed = await caller.call("fail", text="no such thing " * 8_000)
-        assert len(text_of(failed)) < ERROR_LETTERS_AT_MOST + 100
+        assert len(text_of(failed)) < ERROR_CHARACTERS_AT_MOST + 100
         async with httpx.AsyncClient(timeout=300) as http:
             long = await http.post(env.mcp_url, content=b" " * (MESSAGE_BYTES_AT_MOST + 1))
             many = await http.post(env.mcp_url, content=b"[" * (VALUES_AT_MOST + 2))

@@ -27,7 +27,7 @@ from tests.support.hand_loop import HandLoop
 from tests.support.mcp_server import BOTH, URL, caller_of, soon, text_of
 from tests.support.service_env import asked, process
 from webapp.elicitations.watcher import listen
-from webapp.kinds.rules import ANSWERED_WITHIN, NOBODY
+from webapp.kinds.rules import ANSWERED_WITHIN, NOT_CHECKED
 from webapp.records.values import Check
 from webapp.stores.memory import MemoryStore
 
@@ -150,7 +150,7 @@ def test_unanswered_validation_accepts_nothing_and_allows_a_retry():
     loop = HandLoop(clock)
     asking = Asking(QUESTIONS["form"], clock, is_heard=False)
     found, (check,) = loop.run_until_complete(asking.faults(RIGHT))
-    assert found == [NOBODY]
+    assert found == [NOT_CHECKED]
     assert loop.time() == pytest.approx(ANSWERED_WITHIN, abs=1)
     assert (check.erase_at - clock.now).total_seconds() < 30
     loop.close()

@@ -46,7 +46,7 @@ def test_payment_in_transit_leaves_the_task_working():
     paid = state(asked=replace(ASKED, progress=ON_ITS_WAY))
     assert paid.status(MODERN) == "working"
     assert "on its way" in paid.to_result(MODERN, status="working")["statusMessage"]
-    assert paid.on_its_way
+    assert paid.processing
     assert not paid.open
 
 

@@ -258,7 +258,7 @@ async def test_link_accepted_unread_is_also_in_a_patient_clients_result(
         call = await it.asks("visit")
         (asked,) = await it.env.elicitations()
         clients = it.env.service.clients
-        await eventually(lambda: clients.puts[asked.id].state.name == "ANSWERED")
+        await eventually(lambda: clients.sent_questions[asked.id].state.name == "ANSWERED")
         await it.pass_time(seconds=50)
         assert is_link(await soon(call))
 

@@ -174,14 +174,14 @@ async def _given_up_rounds(call: Leg, first: int, client: AskedClient) -> tuple[
         id = call.run.value.asked[index].elicitation_id
         settled = await call.elicitations.get(id) if client.is_out(id) else None
         if settled is not None and settled.status.is_final:
-            at = client.put_at(settled, is_again=True, now=call.now)
+            at = client.first_sent_at(settled, is_again=True, now=call.now)
             rounds.setdefault(at, []).append(index)
     return tuple(as_round(rounds[at]) for at in sorted(rounds))
 
 
-def with_kept(kept: str | None, responses: Mapping[str, Any]) -> dict[str, Any] | None:
+def merged_responses(stored: str | None, responses: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the client's answers to the tool's own requests, including earlier ones."""
-    return {**(json.loads(kept) if kept else {}), **responses} or None
+    return {**(json.loads(stored) if stored else {}), **responses} or None
 
 
 def _read_shown(listed: Sequence[str]) -> dict[int, Out]:

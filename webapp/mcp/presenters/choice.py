@@ -49,7 +49,7 @@ def presenter_of(
     limits, user_codes, modes = service.limits, service.user_codes, declared.modes
     in_form = _in_form(service, caller)
     ticks = service.elicitations.ticks
-    held_until = Deadline(patience.holds(caller, limits.call), ticks=ticks)
+    held_until = Deadline(patience.limit_for(caller, limits.call), ticks=ticks)
     shows = declared.shows(by_code=caller.by_code)
     client = _client(declared, caller=caller, service=service)
     in_result = LinkInResult(
@@ -57,7 +57,7 @@ def presenter_of(
         modes=modes,
         # A request with requestState follows an answered form, and its links are new to the
         # client: do not hold it.
-        held=patience.holds(caller, limits.link) if chain.run_id is None else timedelta(),
+        held=patience.limit_for(caller, limits.link) if chain.run_id is None else timedelta(),
         held_until=held_until,
         has_result_tool=has_result_tool,
         dismissed=dismissed,
@@ -98,7 +98,7 @@ def presenter_of(
         modes=modes,
         client=client,
         in_result=in_result,
-        leg_until=Deadline(limits.leg, ticks=ticks),
+        request_until=Deadline(limits.leg, ticks=ticks),
         held_until=held_until,
         limits=limits,
         user_codes=user_codes,

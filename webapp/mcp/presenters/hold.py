@@ -26,7 +26,7 @@ from webapp.mcp.asks import Asking, ClientAnswer, ClientAsks
 from webapp.mcp.forms import agreed
 from webapp.mcp.presenters.link import LinkInResult
 from webapp.mcp.presenters.on_stream import OnStream
-from webapp.mcp.user_code import LETTERS_SCHEMA, user_code_in
+from webapp.mcp.user_code import USER_CODE_SCHEMA, user_code_in
 
 UNFIT = "unfit"  # the action of a client that accepted the form for a user code without a code
 FORMS_AT_MOST = 60  # forms for one user code: stops a client that fills them automatically
@@ -72,7 +72,7 @@ class Hold(OnStream):
     async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
         if not self._context.session.can_send_request:
             part = Prompt(shown=shown)
-            parts = await shown.group.collect_prompts(part, way=REQUIRED, is_urgent=True)
+            parts = await shown.group.collect_prompts(part, ending=REQUIRED, is_urgent=True)
             call.interrupt(_required(parts))
         await self._unless_draining(call, shown)
         asked = shown.elicitation
@@ -172,7 +172,7 @@ class Hold(OnStream):
     async def _ask_user_code(self, call: Leg, asked: Elicitation) -> ClientAnswer:
         words, answer = CHAT_WORDS, ClientAnswer(action="cancel")
         for _ in range(FORMS_AT_MOST):
-            form = ElicitRequestFormParams(message=words, requested_schema=LETTERS_SCHEMA)
+            form = ElicitRequestFormParams(message=words, requested_schema=USER_CODE_SCHEMA)
             answer = await self._send(call, form)
             if answer.action != "accept":
                 return answer

@@ -53,7 +53,7 @@ class HoldForm(OnStream):
                 if silence is not None and silence.has_ended:
                     await self._client.drew_nothing(asked, self.mode, Deed.SILENT)
                 elif silence is None and self._is_held_enough:
-                    await self._client.left_unanswered(asked, self.mode)
+                    await self._client.was_silent(asked, self.mode)
                 await self._still_waiting(call, shown, asking)
             answer = asking.result()
             if answer is not None:

@@ -74,7 +74,7 @@ class InTask:
         if self._otherwise is not None and not await self._makes_a_task(call, current):
             return await self._otherwise.wait(call, shown, waiter)
         await call.links.prove()
-        await shown.group.collect_prompts(Prompt(shown=shown), way=RETRY, is_urgent=True)
+        await shown.group.collect_prompts(Prompt(shown=shown), ending=RETRY, is_urgent=True)
         return call.interrupt(self._created(call))
 
     def mode_of(self, asked: Elicitation) -> Mode:

@@ -69,7 +69,7 @@ class LinkInResult:
             part = Prompt(shown=replace(shown, elicitation=current), is_out=shown.is_again)
             await call.links.prove()
             parts = await shown.group.collect_prompts(
-                part, way=RESULT, is_urgent=not shown.is_again
+                part, ending=RESULT, is_urgent=not shown.is_again
             )
             call.interrupt(
                 pending_result(call, parts, self._client, has_result_tool=self._has_result_tool)

@@ -30,7 +30,7 @@ from mcp_types import (
 from pydantic import BaseModel, field_validator
 
 from flows.elicitation.states import Elicitation, Json
-from webapp.calls.batch import NOBODY, RESULT
+from webapp.calls.batch import AUTOMATIC, RESULT
 from webapp.calls.clients import AskedClient, Deed, Mode
 from webapp.calls.presenter import Leg, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
@@ -124,7 +124,7 @@ class OnStream:
             return False
         if not self._client.has_page(asked.kind) or self._asks.has_accepted(asked.id):
             return False
-        if self._asks.has_left(asked.id) and await self._client.has_answered(asked, self.mode):
+        if self._asks.is_passed_on(asked.id) and await self._client.has_answered(asked, self.mode):
             return False
         # The client was asked on this connection, and another call still waits for the answer.
         if self._asks.is_open(asked.id):
@@ -194,7 +194,7 @@ class OnStream:
             raise
         finally:
             asking.remove_done_callback(wake)
-            if not self._asks.has_left(id):
+            if not self._asks.is_passed_on(id):
                 asking.cancel()
                 with anyio.CancelScope(shield=True):
                     await asyncio.wait({asking})
@@ -203,14 +203,14 @@ class OnStream:
     def _is_given_up(self) -> bool:
         """True if the client cancelled the call, and not a shutdown of this process."""
         outbound = getattr(self._context.session, "_request_outbound", None)
-        told = getattr(outbound, "cancel_requested", None)
-        return told is not None and bool(told.is_set())
+        cancelled = getattr(outbound, "cancel_requested", None)
+        return cancelled is not None and bool(cancelled.is_set())
 
     def _leave(
         self, call: Leg, asked: Elicitation, asking: Asking, *, is_to_newer: bool = False
     ) -> None:
         """Leave the client's request open when the call ends, so that a late answer counts."""
-        late, life = partial(self._came_late, call, asked), asked.expires_at - call.now
+        late, life = partial(self._receive_late, call, asked), asked.expires_at - call.now
         self._asks.leave(asked.id, asking, life=life, late=late, is_to_newer=is_to_newer)
 
     def _leave_to_newer(self, call: Leg, current: Elicitation, asking: Asking) -> None:
@@ -219,7 +219,9 @@ class OnStream:
         if not (current.status.is_final or is_the_bodys_end):
             self._leave(call, current, asking, is_to_newer=not call.is_interrupted)
 
-    async def _came_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer | None) -> None:
+    async def _receive_late(
+        self, call: Leg, asked: Elicitation, answer: ClientAnswer | None
+    ) -> None:
         if answer is None or self._is_nobodys(asked, answer):
             return
         is_valid = await self._settle_late(call, asked, answer)
@@ -250,7 +252,7 @@ class OnStream:
         await self._client.drew_nothing(asked, self.mode, Deed.AT_ONCE)
         part = Prompt(shown=shown, is_out=True, is_nobodys=True)
         await call.links.prove()
-        parts = await shown.group.collect_prompts(part, way=NOBODY, is_urgent=True)
+        parts = await shown.group.collect_prompts(part, ending=AUTOMATIC, is_urgent=True)
         call.interrupt(self._still(call, parts))
 
     def _at_most(self, until: datetime, *, now: datetime) -> datetime:
@@ -269,7 +271,7 @@ class OnStream:
         self._leave(call, shown.elicitation, asking)
         part = Prompt(shown=shown, is_out=True)
         await call.links.prove()
-        parts = await shown.group.collect_prompts(part, way=RESULT, is_urgent=False)
+        parts = await shown.group.collect_prompts(part, ending=RESULT, is_urgent=False)
         call.interrupt(self._still(call, parts))
 
     def _still(self, call: Leg, parts: Sequence[Prompt]) -> Result:
@@ -291,7 +293,7 @@ class OnStream:
         """
         part = Prompt(shown=shown, is_out=is_out)
         await call.links.prove()
-        parts = await shown.group.collect_prompts(part, way=RESULT, is_urgent=False)
+        parts = await shown.group.collect_prompts(part, ending=RESULT, is_urgent=False)
         call.interrupt(pending_result(call, parts, self._client))
 
 

@@ -25,11 +25,11 @@ from typing import Any, NoReturn, cast
 
 from msgspec.json import encode
 
-from flows.elicitation.run import keep_responses
+from flows.elicitation.run import store_responses
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.user_code import CHAT_WORDS
 from flows.errors import InvalidAnswer
-from webapp.calls.batch import NOBODY, RESULT, RETRY
+from webapp.calls.batch import AUTOMATIC, RESULT, RETRY
 from webapp.calls.clients import FORM, LINK, AskedClient, Deed, Mode
 from webapp.calls.presenter import Leg, PresentedQuestion, Prompt, name_at
 from webapp.deadline import Deadline
@@ -56,15 +56,15 @@ from webapp.mcp.presenters.chain import (
     Out,
     as_round,
     in_hex,
+    merged_responses,
     settled_round,
-    with_kept,
     write_shown,
 )
 from webapp.mcp.presenters.link import LinkInResult, pending_result
 from webapp.mcp.results import Result, busy_result
-from webapp.mcp.user_code import LETTERS_SCHEMA, user_code_in
+from webapp.mcp.user_code import USER_CODE_SCHEMA, user_code_in
 
-_LETTERS = "-code"
+_USER_CODE_SUFFIX = "-code"
 _ACCOUNTS_AT_MOST = 8  # in one token
 _RESPONSES_BYTES_AT_MOST = 40 * 1024  # bytes of the sealed form: JSON text inside JSON
 _SECOND = timedelta(seconds=1)
@@ -81,7 +81,7 @@ class Retry:
         modes: frozenset[str],
         client: AskedClient,
         in_result: LinkInResult,
-        leg_until: Deadline,
+        request_until: Deadline,
         held_until: Deadline,
         limits: CallLimits,
         user_codes: UserCodes,
@@ -92,7 +92,7 @@ class Retry:
         self._modes = modes
         self._client = client
         self._in_result = in_result
-        self._leg_until = leg_until
+        self._request_until = request_until
         self._held_until = held_until
         self._limits = limits
         self._user_codes = user_codes
@@ -112,7 +112,7 @@ class Retry:
         return self.asks_in_client(asked.kind, arguments_in(asked))
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
-        wanted = max(self._leg_until.at(now), now + self._limits.leg_at_least)
+        wanted = max(self._request_until.at(now), now + self._limits.request_at_least)
         return min(wanted, self._held_until.at(now))
 
     def busy(self) -> Result:
@@ -163,7 +163,7 @@ class Retry:
         if call.is_waiting_for(current):
             shown = replace(shown, elicitation=current)
             if is_unread and self._client.has_page(current.kind):
-                await self._end_with(call, Prompt(shown=shown, is_out=True), way=RESULT)
+                await self._end_with(call, Prompt(shown=shown, is_out=True), ending=RESULT)
             await self._suspend(call, shown, is_shown=True)
         return current
 
@@ -199,8 +199,8 @@ class Retry:
         if not self._client.has_page(asked.kind):
             return False
         if shown.replaces is not None and not call.run.is_continued:
-            former = await call.elicitations.get(shown.replaces)
-            has_expired = former is not None and former.status is Status.EXPIRED
+            previous = await call.elicitations.get(shown.replaces)
+            has_expired = previous is not None and previous.status is Status.EXPIRED
             if has_expired and not self._client.has_heard_of(shown.replaces):
                 return True
         mode: Mode = FORM if self._asks_in_client(asked) else LINK
@@ -224,14 +224,16 @@ class Retry:
         if self._client.is_nobodys(asked, mode, action, content, after=after):
             await self._client.drew_nothing(asked, mode, Deed.AT_ONCE)
             part = Prompt(shown=shown, is_out=True, is_nobodys=True)
-            await self._end_with(call, part, way=NOBODY)
+            await self._end_with(call, part, ending=AUTOMATIC)
         self._answered.add(shown.index)
         return after
 
-    async def _end_with(self, call: Leg, part: Prompt, *, way: str) -> NoReturn:
+    async def _end_with(self, call: Leg, part: Prompt, *, ending: str) -> NoReturn:
         """End the request with the link as the call's result."""
         await call.links.prove()
-        parts = await part.shown.group.collect_prompts(part, way=way, is_urgent=way == NOBODY)
+        parts = await part.shown.group.collect_prompts(
+            part, ending=ending, is_urgent=ending == AUTOMATIC
+        )
         call.interrupt(self._last(call, parts))
 
     async def _answer(self, call: Leg, shown: PresentedQuestion) -> str | None:
@@ -243,7 +245,7 @@ class Retry:
         action = _action(self._chain.answers.get(_key(shown.name)))
         if action in ("decline", "cancel") or not asked.is_by_code or _is_confirmed(asked):
             return action
-        response = self._chain.answers.get(_key(shown.name) + _LETTERS)
+        response = self._chain.answers.get(_key(shown.name) + _USER_CODE_SUFFIX)
         answered = _action(response)
         if answered in ("decline", "cancel"):
             return answered
@@ -252,7 +254,7 @@ class Retry:
             typed = user_code_in(cast("Mapping[str, Any]", response).get("content"))
             if not typed and self._client.has_page(asked.kind):
                 await self._client.answered(asked, LINK, after=0, is_valid=False)
-                await self._end_with(call, Prompt(shown=shown, is_out=True), way=RESULT)
+                await self._end_with(call, Prompt(shown=shown, is_out=True), ending=RESULT)
             words = await self._user_codes.wrong(asked, typed)
         if words is not None:
             await self._suspend(call, shown, is_shown=True, user_code=words)
@@ -298,17 +300,17 @@ class Retry:
         foreign = state if isinstance(state, str) else None
         return self._state(call, shown=self._out(call), foreign=foreign)
 
-    async def _keep_responses(self, call: Leg) -> None:
-        kept = call.run.value.responses
-        together = json.dumps(with_kept(kept, self._chain.responses))
-        if self._chain.responses and together != kept:
-            if (size := len(encode(together))) > _RESPONSES_BYTES_AT_MOST:
+    async def _store_responses(self, call: Leg) -> None:
+        stored = call.run.value.responses
+        merged = json.dumps(merged_responses(stored, self._chain.responses))
+        if self._chain.responses and merged != stored:
+            if (size := len(encode(merged))) > _RESPONSES_BYTES_AT_MOST:
                 why = (
                     f"The client's responses to the tool's own requests have {size} bytes; at most "
                     f"{_RESPONSES_BYTES_AT_MOST} can be stored while a person is asked."
                 )
                 raise InvalidAnswer([("", why)])
-            await call.run.change(lambda run: keep_responses(run, together))
+            await call.run.change(lambda run: store_responses(run, merged))
 
     def _out(self, call: Leg) -> Mapping[int, Out]:
         """Return the run's questions that were sent to the client; {} for another run's token."""
@@ -320,8 +322,8 @@ class Retry:
         part = Prompt(shown=shown, is_out=is_shown, user_code=user_code)
         is_urgent = not is_shown or user_code is not None
         await call.links.prove()
-        parts = await shown.group.collect_prompts(part, way=RETRY, is_urgent=is_urgent)
-        await self._keep_responses(call)
+        parts = await shown.group.collect_prompts(part, ending=RETRY, is_urgent=is_urgent)
+        await self._store_responses(call)
         if self._chain.rounds >= self._limits.rounds or call.is_draining:
             # No retry: the client has no rounds left, or would retry while this process ends.
             call.interrupt(self._last(call, parts))
@@ -334,7 +336,7 @@ class Retry:
         out = {**before, **{n: before[n]._replace(at=None) for n in self._answered if n in before}}
         for part in parts:
             if not part.is_out:
-                out[part.shown.index] = self._put_out(part.shown, before, now=now)
+                out[part.shown.index] = self._record_sent(part.shown, before, now=now)
                 # If the call has ended, another group's result is sent and not this one.
                 if not (call.has_ended or again):
                     self._client.sent(part.shown.elicitation, is_again=part.shown.is_again, now=now)
@@ -366,8 +368,8 @@ class Retry:
             is_link = not self._asks_in_client(shown.elicitation)
             user_code = CHAT_WORDS if is_link and shown.elicitation.is_by_code else None
         if user_code is not None:
-            requests[_key(shown.name) + _LETTERS] = _asks_for(
-                mode="form", message=user_code, requestedSchema=LETTERS_SCHEMA
+            requests[_key(shown.name) + _USER_CODE_SUFFIX] = _asks_for(
+                mode="form", message=user_code, requestedSchema=USER_CODE_SCHEMA
             )
         return requests
 
@@ -378,7 +380,7 @@ class Retry:
             return _asks_for(mode="form", message=message_of(asked), requestedSchema=schema)
         return _asks_for(mode="url", message=asked.asked.message, url=shown.url)
 
-    def _put_out(
+    def _record_sent(
         self, shown: PresentedQuestion, before: Mapping[int, Out], *, now: datetime
     ) -> Out:
         """Return how the question is sent, and when it was first sent to the client.
@@ -389,7 +391,9 @@ class Retry:
         mode = BY_FORM if self._asks_in_client(shown.elicitation) else BY_LINK
         if known is not None and known.at is not None:
             return Out(mode, known.at)
-        return Out(mode, self._client.put_at(shown.elicitation, is_again=shown.is_again, now=now))
+        return Out(
+            mode, self._client.first_sent_at(shown.elicitation, is_again=shown.is_again, now=now)
+        )
 
     def _state(self, call: Leg, *, shown: Mapping[int, Out], foreign: str | None) -> str:
         run = call.run.value
