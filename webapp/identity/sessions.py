@@ -117,9 +117,9 @@ class Sessions:
 
     async def start(self, signed_in: SignedIn, *, cookies: Mapping[str, str]) -> BrowserSession:
         """Return a new session, and end the browser's previous one."""
-        former = await self.of(cookies)
-        if former is not None:
-            await self._end(former)
+        previous = await self.of(cookies)
+        if previous is not None:
+            await self._end(previous)
         now = self._clock()
         return BrowserSession(
             id=secrets.token_urlsafe(_ID_BYTES),
@@ -155,9 +155,9 @@ class Sessions:
         `back` is a path of this server; any other value becomes the home page.
         """
         is_ours = len(back) <= BACK_AT_MOST and _PATH.fullmatch(back) is not None
-        left = Left(kept=kept, back=back if is_ours else "/")
+        pending = Left(kept=kept, back=back if is_ours else "/")
         until = self._clock() + SIGN_IN_AT_MOST
-        text = self._seal(Purpose.SIGNIN, _SIGN_IN_ID, left, expires_at=until)
+        text = self._seal(Purpose.SIGNIN, _SIGN_IN_ID, pending, expires_at=until)
         return self._cookie(self.leaving_name, text, life=SIGN_IN_AT_MOST)
 
     def left(self, cookies: Mapping[str, str]) -> Left | None:

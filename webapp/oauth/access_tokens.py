@@ -272,7 +272,7 @@ class AccessTokens:
         try:
             return await self._outbound.run(_is_refused(client, claimed), to=client)
         except Exception as error:  # noqa: BLE001 - the edge of a task
-            _tell(error, "account.not_proven", claimed)
+            _log_failure(error, "account.not_proven", claimed)
             return False
 
     async def _note(self, client: Client, claimed: Connection, error: Exception) -> Exception:
@@ -334,11 +334,11 @@ class AccessTokens:
         if client is None:
             return False
         try:
-            way = await self._outbound.run(_way(client.provider), to=client)
-            if way is None:
+            kind = await self._outbound.run(_revocation_kind(client.provider), to=client)
+            if kind is None:
                 return None
             now = self._now
-            if way != "form" and not claimed.works(now=now) and claimed.refresh_token is not None:
+            if kind != "form" and not claimed.works(now=now) and claimed.refresh_token is not None:
                 # A revocation with an expired access token may revoke nothing, and the refresh
                 # token would stay valid: refresh first.
                 renewed = await self._outbound.run(refresh(client, claimed, now=now), to=client)
@@ -346,7 +346,7 @@ class AccessTokens:
                 await self._put(claimed, lambda c: refreshed(c, renewed, now=now))
             return await self._outbound.run(revoke(client, claimed), to=client)
         except Exception as error:  # noqa: BLE001 - the edge of a task
-            _tell(error, "account.not_revoked", claimed)
+            _log_failure(error, "account.not_revoked", claimed)
             return False
 
     def _said(self, connection: Connection) -> Disconnection:
@@ -409,7 +409,7 @@ def _with(current: Connection, renewed: Renewed, *, now: datetime) -> Connection
     return replace(refreshed(current, renewed, now=now), claim=None, retry_at=None, refused_at=None)
 
 
-def _way(provider: Provider) -> Talk[str | None]:
+def _revocation_kind(provider: Provider) -> Talk[str | None]:
     """Return the kind of the provider's revocation endpoint, or None if it has none."""
     if provider.revoke is not None or not provider.discovers:
         return None if provider.revoke is None else provider.revoke.kind
@@ -431,7 +431,7 @@ def _is_refused(client: Client, connection: Connection) -> Talk[bool]:
     return reply.status_code == 401
 
 
-def _tell(error: Exception, event: str, connection: Connection) -> None:
+def _log_failure(error: Exception, event: str, connection: Connection) -> None:
     about = {"provider": connection.provider}
     if isinstance(error, ElicitError):
         _log.warning(event, extra={**about, "why": getattr(error, "why", str(error))})
