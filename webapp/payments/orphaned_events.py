@@ -96,7 +96,7 @@ class OrphanedEvents:
             return None
         session = event.session
         return await self._payments.ledger.of_session(
-            event.reference, session.id, seller=seller.name, payment=session.payment
+            event.reference, session.id, provider=seller.name, payment=session.payment
         )
 
 

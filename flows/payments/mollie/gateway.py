@@ -163,10 +163,10 @@ class MollieGateway:
         return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
-        kept, key = asked(elicitation, attempt, self.seller)
-        reply = yield self._request("POST", _PAYMENTS, body=kept.request, key=key)
+        stored, key = asked(elicitation, attempt, self.seller)
+        reply = yield self._request("POST", _PAYMENTS, body=stored.request, key=key)
         found = payment_in(reply, self.seller, doing="open its payment page")
-        return learned(kept, elicitation, session_of(found, self.seller), self.seller)
+        return learned(stored, elicitation, session_of(found, self.seller), self.seller)
 
     def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         terms_for(elicitation, self.seller)

@@ -223,14 +223,14 @@ class PayPalGateway:
         return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
-        kept, key = asked(elicitation, attempt, self.seller)
-        reply = yield from self._send("POST", _ORDERS, body=kept.request, key=key)
+        stored, key = asked(elicitation, attempt, self.seller)
+        reply = yield from self._send("POST", _ORDERS, body=stored.request, key=key)
         if is_key_used(reply):
             raise KeyUsed(self.seller, why=problem(reply, code_of=issue_in))
-        if has_lapsed(reply, until=kept.expires_at):  # it was created and has expired unpaid
-            return kept
+        if has_lapsed(reply, until=stored.expires_at):  # it was created and has expired unpaid
+            return stored
         order = order_in(reply, self.seller, doing="open its payment page")
-        return learned(kept, elicitation, session_of(order, self.seller), self.seller)
+        return learned(stored, elicitation, session_of(order, self.seller), self.seller)
 
     def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         _, found = yield from self._order(elicitation, session)

@@ -72,7 +72,7 @@ async def test_derived_row_ids_are_unchanged(
         "loose end": {ids.unresolved(asked.id, owner=of, **sold) for of in (asked.owner, SERVICE)},
         "hook": {ids.webhook(asked.id, owner=of, **told) for of in (asked.owner, SERVICE)},
         "client": {ids.client(asked.owner, name="editor", release="1.2")},
-        "early news": {ids.early_event(SERVICE, seller="stripe", payment="pi_1")},
+        "early news": {ids.early_event(SERVICE, provider="stripe", payment="pi_1")},
     }
     for kind, expected in found.items():
         assert {record.id for record in EARLIER if record.kind == kind} == expected
