@@ -68,14 +68,14 @@ class EventOutbox:
             for address in self._addresses
             if address.wants(told_as) and address.name not in self._backlog.ended
         )
-        kept = list[OutgoingEvent]()
+        found = list[OutgoingEvent]()
         for value, told_as, address in wanted:
-            if len(kept) < at_most and self._backlog.has_room(address.name):
-                kept.append(self._event(value, told_as, address))
+            if len(found) < at_most and self._backlog.has_room(address.name):
+                found.append(self._event(value, told_as, address))
             else:
                 self._backlog.leave_out(address.name)
                 self._observer.event_sent(address.name, "not_kept")
-        return kept
+        return found
 
     def wrote(self, values: Sequence[Value]) -> None:
         """Count the written events and wake the sender; see Outbox."""
@@ -107,15 +107,15 @@ class EventOutbox:
 def _type_of(move: Move[Value]) -> str | None:
     """Return the event type of a change, or None if no event is sent for it."""
     kind, word = move.entry.kind, move.entry.what.partition(":")[0]
-    former = (move.former or "").partition(":")[0]
+    previous = (move.former or "").partition(":")[0]
     if kind != KINDS[Payment]:
         return TYPES.get((kind, word))
-    if word == former and word in _TOLD_ONCE:
+    if word == previous and word in _TOLD_ONCE:
         return None
     is_back = word in _STANDS
-    if is_back and former in _CLAIMED:
+    if is_back and previous in _CLAIMED:
         word = "dispute won"
-    elif is_back and former == _INQUIRY:
+    elif is_back and previous == _INQUIRY:
         word = "inquiry closed"
     return TYPES.get((kind, word))
 

@@ -252,11 +252,11 @@ class EventSender:
             pause = timedelta(seconds=min(int(text[:9]), RETRY_AFTER_AT_MOST.total_seconds()))
             return now + pause
         try:
-            told = parsedate_to_datetime(text)
+            retry_at = parsedate_to_datetime(text)
         except (ValueError, OverflowError):
             return None
-        told = told if told.tzinfo is not None else told.replace(tzinfo=UTC)
-        return min(told, now + RETRY_AFTER_AT_MOST)
+        retry_at = retry_at if retry_at.tzinfo is not None else retry_at.replace(tzinfo=UTC)
+        return min(retry_at, now + RETRY_AFTER_AT_MOST)
 
 
 def state_id(elicitations: Elicitations, address: EventAddress) -> str:

@@ -31,9 +31,9 @@ def told_of_the_end(tell: Callable[[], object]) -> Generator[None]:
         # a handler that was installed later can still call this one after the loop is closed
         if not loop.is_closed():
             loop.call_soon_threadsafe(tell)
-        former = before[signal.Signals(number)]
-        assert callable(former)
-        former(number, frame)
+        previous = before[signal.Signals(number)]
+        assert callable(previous)
+        previous(number, frame)
 
     handled = [number for number, handler in before.items() if callable(handler)]
     for number in handled:

@@ -89,10 +89,10 @@ class Guard:
         public_url: str,
         allowed_origins: frozenset[str] = frozenset(),
         trusted_proxies: tuple[Network, ...] = (),
-        taken_path: str = "",
+        stripped_path: str = "",
         any_host_paths: frozenset[str] = frozenset(),
     ) -> None:
-        """`taken_path` is the prefix that a proxy strips before the request arrives here.
+        """`stripped_path` is the prefix that a proxy strips before the request arrives here.
 
         `any_host_paths` are served for any host name, because browsers cannot use them. Raises
         ValueError for an invalid address or origin.
@@ -102,7 +102,7 @@ class Guard:
         own = (self._address.scheme, self._address.authority)
         self._page_origins = {*self._named_origins, own}
         self._trusted_proxies = trusted_proxies
-        self._taken_path = taken_path
+        self._taken_path = stripped_path
         self._any_host_paths = any_host_paths
         self._told = set[str]()  # codes of refusals that were logged as a warning
 
@@ -144,7 +144,7 @@ class Guard:
         address = self._address
         try:
             return placed(
-                scope, url=address.url, root_path=address.root_path, taken=self._taken_path
+                scope, url=address.url, root_path=address.root_path, stripped=self._taken_path
             )
         except Misplaced as error:
             if error.is_mounted:

@@ -111,14 +111,14 @@ class _Press:
                 ended = await elicitations.end(opened, Status.FAILED, why=why)
                 raise _has_ended_error(ended) from error
             raise
-        kept = departure.kept
-        if kept is not None:
+        stored = departure.kept
+        if stored is not None:
             opened = await elicitations.change(
-                id, lambda e: attempts.keep(e, number=number, kept=kept)
+                id, lambda e: attempts.keep(e, number=number, kept=stored)
             )
             # The question ended in the meantime, or another process superseded this checkout: the
             # person must not pay there any more.
-            if opened.status.is_final or (kind.holds_open and _is_superseded(opened, kept)):
+            if opened.status.is_final or (kind.holds_open and _is_superseded(opened, stored)):
                 raise _has_ended_error(opened)
         if not opened.asked.waits:
             done = await complete_elicitation(elicitations, id, {}, OnPage())
@@ -128,14 +128,14 @@ class _Press:
 
     def _opened(self, current: Elicitation) -> Elicitation:
         context = self._redirect(current, number=attempts.next_attempt(current))
-        kept, browser = self.flow.prepare(current, context), self.browser
+        prepared, browser = self.flow.prepare(current, context), self.browser
         if self.kind.holds_open and stands_in_the_way(current, browser=browser, now=context.now):
             # Another process handles a press at this moment. The page says so, and the person can
             # press again.
             raise NotPossible(status=current.status, wanted="continued while another page is open")
         state = state_hash(self.rest)
         opened = attempts.open_attempt(
-            current, browser=browser, state=state, kept=kept, now=context.now
+            current, browser=browser, state=state, kept=prepared, now=context.now
         )
         if not self.kind.holds_open:
             return opened
@@ -203,7 +203,7 @@ async def returned(service: Service, states: list[str], *, now: datetime) -> Ret
     )
 
 
-def _is_superseded(elicitation: Elicitation, kept: Json) -> bool:
-    """Return True if the latest attempt has another checkout than `kept`, or none."""
-    mine, latest = msgspec.convert(kept, StoredCheckout), kept_of(elicitation.attempt)
+def _is_superseded(elicitation: Elicitation, stored: Json) -> bool:
+    """Return True if the latest attempt has another checkout than `stored`, or none."""
+    mine, latest = msgspec.convert(stored, StoredCheckout), kept_of(elicitation.attempt)
     return latest is None or latest.url is None or latest.session != mine.session

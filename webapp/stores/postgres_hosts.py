@@ -331,9 +331,9 @@ class _Asking:
         """Collect answers for this many seconds, or until `until()` is true."""
         now = asyncio.get_running_loop().time
         end = now() + seconds
-        while self._asked and not until() and (left := end - now()) > 0:
+        while self._asked and not until() and (remaining := end - now()) > 0:
             done, self._asked = await asyncio.wait(
-                self._asked, timeout=left, return_when=asyncio.FIRST_COMPLETED
+                self._asked, timeout=remaining, return_when=asyncio.FIRST_COMPLETED
             )
             self.answers += [task.result() for task in done]
 

@@ -24,9 +24,9 @@ class Script:
         self._text = files("webapp.stores.valkey").joinpath(f"{name}.lua").read_text("utf-8")
         named = _NAMED.findall(self._text)
         self._keys = _in_order(name, [each[1:] for each in named if each[0] == "KEYS"])
-        told = _in_order(name, [each[1:] for each in named if each[0] == "ARGV"])
-        if told != arguments:
-            raise AssertionError(f"{name}.lua takes {told}, and is given {arguments}")
+        declared = _in_order(name, [each[1:] for each in named if each[0] == "ARGV"])
+        if declared != arguments:
+            raise AssertionError(f"{name}.lua takes {declared}, and is given {arguments}")
         if not {*self._keys} <= {*KEYS, "names"}:
             raise AssertionError(f"{name}.lua has keys of its own: {self._keys}")
         digest = sha1(self._text.encode(), usedforsecurity=False).hexdigest()

@@ -94,9 +94,9 @@ class OneServer:
         await connection.on_connect()
         sections = ("replication", "cluster")
         info = cast("bytes", await self._ask(connection, "INFO", *sections)).decode()
-        told = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
-        name = told.get("master_replid", "")
-        if told.get("role") != "master" or told.get("cluster_enabled") == "1" or not name:
+        fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+        name = fields.get("master_replid", "")
+        if fields.get("role") != "master" or fields.get("cluster_enabled") == "1" or not name:
             return  # a replica or cluster node, which checks writes itself, or no identifier
         found = cast("bytes | None", await self._ask(connection, "GET", SERVER_KEY)) or b"0 "
         number, _, noted = found.decode().partition(" ")
@@ -233,10 +233,10 @@ class ValkeyServer:
         client: Any = self._client
         if self.is_cluster:
             node = client.get_random_primary_node()  # random: a later try skips a dead node
-            made: AbstractConnection = node.connection_class(**node.connection_kwargs)
+            connection: AbstractConnection = node.connection_class(**node.connection_kwargs)
         else:
-            made = client.connection_pool.make_connection()
-        return made
+            connection = client.connection_pool.make_connection()
+        return connection
 
     async def aclose(self) -> None:
         if self._finding is not None:
