@@ -427,7 +427,7 @@ def open_page(elicitation: Elicitation, *, now: datetime) -> StoredCheckout | No
     return stored if stored.expires_at > (now + CLOCKS_DIFFER).timestamp() else None
 
 
-def stands_in_the_way(elicitation: Elicitation, *, browser: str, now: datetime) -> bool:
+def has_open_page_elsewhere(elicitation: Elicitation, *, browser: str, now: datetime) -> bool:
     """Return True if the latest attempt may have an open page that is not for this browser.
 
     Two browsers never share a page: the person who pays would return as another person.

@@ -192,7 +192,7 @@ def refund_changed(payment: Payment, change: RefundChange, *, at: datetime) -> P
     return pending(payment, at) if payment.pending is None and payment.refunded else payment
 
 
-def refunds_told(
+def with_reported_changes(
     payment: Payment, changes: Iterable[RefundChange], now: datetime, *, before: Payment
 ) -> Payment:
     """Apply the status of all refunds. `before` is the payment when the provider was asked."""

@@ -167,7 +167,7 @@ def refund_key(payment: Payment) -> str:
     return f"refund:{payment.id}" + (f":again-{failed}" if failed else "")
 
 
-def changes_told(
+def reported_changes(
     refunds: Iterable[ProviderRefund], seller: MerchantAccount
 ) -> tuple[RefundChange, ...]:
     """Return the current status of each refund. Raises Failed."""
@@ -223,7 +223,7 @@ def existing_refunds(listing: Talk[Sequence[RefundT]]) -> Talk[Sequence[RefundT]
         raise Failed(str(error)) from error
 
 
-def refund_that_stands(
+def already_refunded(
     refunds: Iterable[ProviderRefund],
     payment: Payment,
     seller: MerchantAccount,

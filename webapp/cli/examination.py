@@ -234,9 +234,9 @@ async def _payments(settings: Settings, name: str, around: Surroundings) -> list
     return found
 
 
-def _clock(told_at: str, label: str, now: datetime) -> Sequence[Finding]:
+def _clock(reported_at: str, label: str, now: datetime) -> Sequence[Finding]:
     with suppress(ValueError):
-        apart = now - parsedate_to_datetime(told_at)
+        apart = now - parsedate_to_datetime(reported_at)
         if abs(apart) > CLOCKS_APART_AT_MOST:
             is_ahead = apart > timedelta()
             says = f"{abs(apart).total_seconds():.0f} s {'ahead of' if is_ahead else 'behind'}"

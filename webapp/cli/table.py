@@ -79,20 +79,20 @@ def show_facts(row: Struct, *, as_json: bool) -> None:
         return
     values = _values(row)
     inner = {name: value for name, value in values.items() if _is_of_rows(value)}
-    facts = _told_of({name: value for name, value in values.items() if name not in inner})
+    facts = _texts_of({name: value for name, value in values.items() if name not in inner})
     padded = max(map(len, facts), default=0)
     for name, text in sorted(facts.items(), key=lambda fact: "\n" in fact[1]):
         tell(f"\n{text}" if "\n" in text else f"{name:{padded}}  {printed(text)}")
     for name, rows in inner.items():
         for number, each in enumerate(rows, 1):
             tell(f"\n{name} {number}")
-            about = _told_of(each)
+            about = _texts_of(each)
             padded = max(map(len, about), default=0)
             for field, text in about.items():
                 tell(f"  {field:{padded}}  {printed(' '.join(text.split()))}")
 
 
-def _told_of(values: Mapping[str, Any]) -> dict[str, str]:
+def _texts_of(values: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: text_of(value) for name, value in values.items() if value not in (None, {}, [], ())
     }
@@ -247,13 +247,13 @@ def _line(row: Sequence[str], widths: Sequence[int], width: int) -> str:
 def _cut(text: str, width: int) -> str:
     if cells_of(text) <= width:
         return text
-    kept, room = "", width - 1
+    beginning, room = "", width - 1
     for sign in text:
         room -= _cells(sign)
         if room < 0:
             break
-        kept += sign
-    return f"{kept.rstrip()}…"
+        beginning += sign
+    return f"{beginning.rstrip()}…"
 
 
 def _cells(sign: str) -> int:

@@ -153,7 +153,7 @@ class AccessTokens:
             if not _is_due(current, refused=refused, now=now):
                 return current
             client = self._connections.client(current)
-            if client is None or _is_put_off(current, now=now):
+            if client is None or _is_delayed(current, now=now):
                 return _as_it_is(current, refused=refused, now=now)
             try:
                 await self._failures.check(client, owner=current.owner, refreshes=True)
@@ -222,7 +222,7 @@ class AccessTokens:
                 return None
             return _as_it_is(current, refused=refused, now=self._now, error=noted)
         else:
-            current = await self._put(claimed, lambda c: _with(c, renewed, now=now))
+            current = await self._write_claimed(claimed, lambda c: _with(c, renewed, now=now))
             await self._failures.clear(client, owner=claimed.owner, refreshes=True)
         # The account may have been connected again, or disconnected, in the meantime.
         now = self._now
@@ -234,9 +234,9 @@ class AccessTokens:
         """Store the result of a failed refresh, and return the changed account."""
         refusal = error.refusal if isinstance(error, TokenRefused) else None
         if refusal is not None and refusal.means == "client":  # no account can be refreshed now
-            return await self._put(claimed, lambda c: replace(c, claim=None))
+            return await self._write_claimed(claimed, lambda c: replace(c, claim=None))
         if refusal is None or refusal.means != "unsure":
-            return await self._put(claimed, self._later)
+            return await self._write_claimed(claimed, self._later)
         now, first = self._now, claimed.refused_at
         if first is None or first > now:  # a later time: the clock was set back
             first = now
@@ -249,7 +249,7 @@ class AccessTokens:
         if counts and await self._is_refused_by_api(client, claimed):
             return await self._lapse(claimed, reason=refusal.error, proof="the provider's API")
         again_at = min(first + wait, now + REFUSED_AGAIN_AFTER)
-        return await self._put(
+        return await self._write_claimed(
             claimed, lambda c: replace(c, claim=None, refused_at=first, retry_at=again_at)
         )
 
@@ -259,14 +259,14 @@ class AccessTokens:
         now = self._now
         about = {"id": claimed.id, "provider": claimed.provider, "reason": reason, "proof": proof}
         _log.info("account.lapsed", extra=about)
-        return await self._put(claimed, lambda c: lapse(c, now=now))
+        return await self._write_claimed(claimed, lambda c: lapse(c, now=now))
 
     async def _prove(self, client: Client, claimed: Connection) -> None:
         """End an account without a refresh token if the provider's API refuses its access token."""
         if await self._is_refused_by_api(client, claimed):
             await self._lapse(claimed, reason=None, proof="the provider's API")
         else:
-            await self._put(claimed, self._later)
+            await self._write_claimed(claimed, self._later)
 
     async def _is_refused_by_api(self, client: Client, claimed: Connection) -> bool:
         try:
@@ -285,7 +285,7 @@ class AccessTokens:
             hidden=(claimed.access_token, claimed.refresh_token),
         )
 
-    async def _put(
+    async def _write_claimed(
         self, claimed: Connection, change: Callable[[Connection], Connection]
     ) -> Connection | None:
         """Write the change if this process still has the claim, and return the current row."""
@@ -343,7 +343,7 @@ class AccessTokens:
                 # token would stay valid: refresh first.
                 renewed = await self._outbound.run(refresh(client, claimed, now=now), to=client)
                 claimed = refreshed(claimed, renewed, now=now)
-                await self._put(claimed, lambda c: refreshed(c, renewed, now=now))
+                await self._write_claimed(claimed, lambda c: refreshed(c, renewed, now=now))
             return await self._outbound.run(revoke(client, claimed), to=client)
         except Exception as error:  # noqa: BLE001 - the edge of a task
             _log_failure(error, "account.not_revoked", claimed)
@@ -365,7 +365,7 @@ def _is_due(current: Connection, *, refused: str | None, now: datetime) -> bool:
     return current.access_token == refused
 
 
-def _is_put_off(current: Connection, *, now: datetime) -> bool:
+def _is_delayed(current: Connection, *, now: datetime) -> bool:
     """Return True if the last refresh failed a moment ago.
 
     Ignore a `retry_at` too far in the future: it was stored before the clock was set back.

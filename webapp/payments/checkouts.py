@@ -23,7 +23,7 @@ from flows.payments.gateway import (
     CLOCKS_DIFFER,
     ProviderSession,
     forget_page,
-    stands_in_the_way,
+    has_open_page_elsewhere,
 )
 from flows.payments.registry import Gateways
 from flows.payments.responses import KeyUsed, learned
@@ -102,7 +102,7 @@ class Checkouts:
         """Return the lock with which presses of Continue wait for the previous press."""
         return self._pressing.setdefault(elicitation_id, asyncio.Lock())
 
-    async def make_way(self, elicitation_id: str, *, browser: str) -> None:
+    async def close_earlier_page(self, elicitation_id: str, *, browser: str) -> None:
         """Close the page of an earlier press, unless it is this browser's own page.
 
         Raises:
@@ -226,7 +226,7 @@ class Checkouts:
     def _blocks_new_page(self, elicitation: Elicitation, browser: str) -> bool:
         now = self._elicitations.clock()
         is_going_on = not elicitation.status.is_final
-        return is_going_on and stands_in_the_way(elicitation, browser=browser, now=now)
+        return is_going_on and has_open_page_elsewhere(elicitation, browser=browser, now=now)
 
     async def ask_once(self, elicitation: Elicitation) -> Elicitation:
         """Poll the elicitation's sessions, unless they were polled a moment ago.

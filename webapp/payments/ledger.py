@@ -278,8 +278,8 @@ class Ledger:
             refunds.must_be_quiet(current, now)
             asked = await self._not_in_hand(current, run=run)
             # A run that refunds its own payment ends its claim itself.
-            is_let_go = asked is not None and run is None
-            return [begun, states.let_go(asked)] if asked and is_let_go else [begun]
+            is_released = asked is not None and run is None
+            return [begun, states.let_go(asked)] if asked and is_released else [begun]
 
         await self._elicitations.write_afresh(values)
         assert begun is not None

@@ -154,10 +154,8 @@ class Payments:
         """
         seller, terms = self._chosen(request), self._terms(request)
         self.flow.named(seller.name).check(request.price)
-        in_the_way = await self.unresolved.in_the_way(
-            by.owner, terms, server=by.server, tool=by.tool
-        )
-        for payment in in_the_way:
+        blocking = await self.unresolved.blocking(by.owner, terms, server=by.server, tool=by.tool)
+        for payment in blocking:
             await self._require_ended(payment)
         return replace(asked, origins=seller.checkout_origins[:1], terms=msgspec.to_builtins(terms))
 

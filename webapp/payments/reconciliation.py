@@ -205,7 +205,7 @@ class Reconciling:
         if session.is_live != seller.is_live:
             return False
         reference = session.reference or ""
-        await self._unresolved.of_nobody(reference, session, seller=seller, why=why)
+        await self._unresolved.add_unmatched(reference, session, seller=seller, why=why)
         return True
 
     async def _store_progress(

@@ -182,7 +182,9 @@ class Refunds:
         def asked(current: Payment) -> Payment:
             if changes is None:
                 return refunds.asked_about(current, clock(), is_pending=True)
-            return restated(refunds.refunds_told(current, changes, clock(), before=payment))
+            return restated(
+                refunds.with_reported_changes(current, changes, clock(), before=payment)
+            )
 
         await self._ledger.change(payment.owner, payment.id, asked)
         return changes is not None
@@ -309,14 +311,14 @@ class Refunds:
         """
         mine = await self._ledger.change(begun.owner, begun.id, self._leased)
 
-        def let_go(current: Payment) -> Payment:
+        def released(current: Payment) -> Payment:
             is_mine = current.refund_at == mine.refund_at
             return then(replace(current, refund_at=begun.refund_at)) if is_mine else current
 
         try:
             return await self._finish(mine)
         except Failed:
-            await self._ledger.change(begun.owner, begun.id, let_go)
+            await self._ledger.change(begun.owner, begun.id, released)
             raise
 
     async def _finish(self, payment: Payment) -> Refund:

@@ -94,7 +94,7 @@ class UnresolvedPayments:
             fresh, lambda current: current or replace(fresh, status=UnresolvedStatus.OTHERWISE)
         )
 
-    async def of_nobody(
+    async def add_unmatched(
         self, reference: str, session: ProviderSession, *, seller: MerchantAccount, why: str
     ) -> None:
         """List a payment for a question that is not stored. `why` is a key of ABOUT.
@@ -155,7 +155,7 @@ class UnresolvedPayments:
             found += await self._elicitations.all(UnresolvedPayment, status=status)
         return sorted(found, key=lambda one: (one.found_at, one.id), reverse=True)
 
-    async def in_the_way(
+    async def blocking(
         self, owner: str, terms: CheckoutTerms, *, server: str, tool: str
     ) -> list[UnresolvedPayment]:
         """Return the sessions for the same thing that may be paid, or were paid differently."""

@@ -257,7 +257,7 @@ class _OwnersChain:
             if found.key == HEAD:
                 self._come_to(found)
             else:
-                await self._find_head(is_in_the_way=True)
+                await self._find_head(has_id_conflict=True)
             return []
         if found is not None:
             return [job for job in jobs if _is_about(found, job)]
@@ -276,16 +276,16 @@ class _OwnersChain:
             if each.version and await read(each.owner, each.kind, each.id) is None
         ][:1]
 
-    async def _find_head(self, *, is_in_the_way: bool = False) -> None:
+    async def _find_head(self, *, has_id_conflict: bool = False) -> None:
         """Read the head, and find the block after which to continue.
 
-        That is the last block if the head is missing, or if another block `is_in_the_way`, because
-        it already has the id of the next block.
+        That is the last block if the head is missing. It is also the last block with
+        `has_id_conflict`: then another block already has the id of the next block.
         """
         store = self._chain.owners.store
         head = await store.find(self._owner, AUDIT, HEAD)
         last = head
-        if head is None or is_in_the_way:
+        if head is None or has_id_conflict:
             while page := await store.list(
                 AUDIT, owner=self._owner, after=None if last is None else last.id, limit=_PAGE
             ):

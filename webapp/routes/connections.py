@@ -162,8 +162,8 @@ def _to(connection: Connection) -> Response[Any]:
 
 
 def _connected(page: PageRequest, connection: Connection, among: Sequence[Connection]) -> Connected:
-    kept = page.service.kinds.accounts.connections
-    client, provider = kept.client(connection), kept.provider(connection)
+    accounts = page.service.kinds.accounts.connections
+    client, provider = accounts.client(connection), accounts.provider(connection)
     standing: Standing = "works"
     if client is None and connection.server == page.answers.server:
         standing = "unused"  # another server's configuration is unknown here

@@ -21,7 +21,7 @@ from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Attempt, Completion, Elicitation, Json, Status, Trouble
 from flows.errors import Failed, InvalidToken, NotConfigured, NotPossible
 from flows.oauth.token_errors import is_operators_fault
-from flows.payments.gateway import stands_in_the_way
+from flows.payments.gateway import has_open_page_elsewhere
 from flows.payments.responses import KeyUsed
 from flows.payments.session import StoredCheckout, kept_of
 from webapp.elicitations.complete import complete_elicitation
@@ -64,7 +64,7 @@ async def depart(
         return await press.depart(elicitation.id)
     checkouts = service.kinds.payments.checkouts
     async with checkouts.one_at_a_time(elicitation.id):
-        await checkouts.make_way(elicitation.id, browser=press.browser)
+        await checkouts.close_earlier_page(elicitation.id, browser=press.browser)
         return await press.depart(elicitation.id)
 
 
@@ -129,7 +129,9 @@ class _Press:
     def _opened(self, current: Elicitation) -> Elicitation:
         context = self._redirect(current, number=attempts.next_attempt(current))
         prepared, browser = self.flow.prepare(current, context), self.browser
-        if self.kind.holds_open and stands_in_the_way(current, browser=browser, now=context.now):
+        if self.kind.holds_open and has_open_page_elsewhere(
+            current, browser=browser, now=context.now
+        ):
             # Another process handles a press at this moment. The page says so, and the person can
             # press again.
             raise NotPossible(status=current.status, wanted="continued while another page is open")

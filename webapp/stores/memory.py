@@ -139,7 +139,7 @@ class MemoryStore:
         check_copies(records)
         contents = self._open_contents()
         contents.must_be_fenced((behind,))
-        contents.refuse_taken_keys(records)
+        contents.refuse_used_keys(records)
         contents.put(records)
 
     async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
@@ -276,9 +276,9 @@ class _Contents:
             found = self.records.get((record.owner, record.kind, record.id))
             if record.version != (0 if found is None else found.version):
                 raise Conflict(found)
-        self.refuse_taken_keys(records)
+        self.refuse_used_keys(records)
 
-    def refuse_taken_keys(self, records: tuple[Record, ...]) -> None:
+    def refuse_used_keys(self, records: tuple[Record, ...]) -> None:
         names = {(record.owner, record.kind, record.id) for record in records}
         for record in records:
             if record.key is not None:

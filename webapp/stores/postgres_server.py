@@ -74,7 +74,7 @@ class Server:
         self._own = own
         self._is_silent = asyncio.Event()
         self._is_stalled = False
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.get_running_loop()
         self._watching = self._loop.create_task(self._watch())
 
@@ -125,7 +125,7 @@ class Server:
                 max_size=_CONNECTIONS_AT_MOST,
                 max_inactive_connection_lifetime=_IDLE_SECONDS,
                 command_timeout=seconds,
-                reset=_keep,
+                reset=_skip_reset,
                 # A pooler gives each transaction another session, which lacks our prepared
                 # statements.
                 statement_cache_size=0 if is_pooled else 100,
@@ -230,12 +230,12 @@ class Server:
     async def _run_to_completion(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the work to completion, even if its caller is cancelled."""
         task = self._loop.create_task(work)
-        self._under_way.add(task)
+        self._running.add(task)
         task.add_done_callback(self._forget)
         return await asyncio.shield(task)
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
-        self._under_way.discard(task)
+        self._running.discard(task)
         if not task.cancelled():
             task.exception()  # mark the error as retrieved: perhaps no caller waits any more
 
@@ -314,7 +314,7 @@ class Server:
     async def aclose(self) -> None:
         """Close all connections, none of which may be in use."""
         self._watching.cancel()
-        await asyncio.wait([self._watching, *self._under_way])
+        await asyncio.wait([self._watching, *self._running])
         try:
             await self._pool.close()
         except ERRORS:
@@ -333,7 +333,7 @@ _SESSION = {
 }
 
 
-async def _keep(_connection: object) -> None:
+async def _skip_reset(_connection: object) -> None:
     """Skip the pool's reset: no session is ever changed, and a reset would cost a round trip."""
 
 

@@ -58,14 +58,14 @@ from flows.payments.receipt import Payment, Refund, RefundChange
 from flows.payments.responses import (
     KeyUsed,
     ProviderRefund,
+    already_refunded,
     as_one,
-    changes_told,
     existing_refunds,
     json_request,
     learned,
     problem,
     refund_key,
-    refund_that_stands,
+    reported_changes,
     standing_refunds,
     written,
 )
@@ -273,13 +273,13 @@ class PayPalGateway:
         if reply.status_code in (200, 201):
             return read_refund(reply, payment, self.seller)
         listed = yield from self._refunds(payment)
-        return refund_that_stands(
+        return already_refunded(
             listed, payment, self.seller, price=price, refused=reply, code_of=issue_in
         )
 
     def refunds(self, payment: Payment) -> Talk[Sequence[RefundChange]]:
         payment_of(payment, self.seller)
-        return changes_told((yield from self._refunds(payment)), self.seller)
+        return reported_changes((yield from self._refunds(payment)), self.seller)
 
     def read_unsigned(self, body: bytes, *, query: str) -> UnsignedNotice | None:
         return unsigned_in(body)

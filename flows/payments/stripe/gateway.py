@@ -32,13 +32,13 @@ from flows.payments.receipt import Payment, Refund, RefundChange
 from flows.payments.responses import (
     KeyUsed,
     ProviderRefund,
+    already_refunded,
     as_one,
-    changes_told,
     existing_refunds,
     learned,
     problem,
     refund_key,
-    refund_that_stands,
+    reported_changes,
     standing_refunds,
 )
 from flows.payments.session import REFERENCE_KEY, StoredCheckout, terms_of
@@ -163,13 +163,13 @@ class StripeGateway:
             return read_refund(reply, payment, self.seller)
         # Refunded already, or the key was used with another reason: list the refunds to find out.
         listed = yield from self._refunds(intent)
-        return refund_that_stands(
+        return already_refunded(
             listed, payment, self.seller, price=price, refused=reply, code_of=code_of
         )
 
     def refunds(self, payment: Payment) -> Talk[Sequence[RefundChange]]:
         listed = yield from self._refunds(payment_of(payment, self.seller))
-        return changes_told(listed, self.seller)
+        return reported_changes(listed, self.seller)
 
     def _refunds(self, intent: str) -> Talk[Sequence[ProviderRefund]]:
         def listing() -> Talk[Sequence[ProviderRefund]]:

@@ -62,13 +62,13 @@ def examined(
 ) -> Talk[SetupReport]:
     """Check the account. `url` is the webhook address, or None if webhooks cannot reach us."""
     reply = yield request("GET", "/v1/account")
-    told_at = reply.headers.get("date")
+    reported_at = reply.headers.get("date")
     if reply.status_code == HTTPStatus.UNAUTHORIZED:
         wrong = SetupFinding(
             says=f"{seller.label} rejects the key.",
             fix=f"set {_KEY} to a secret key from {_KEYS}",
         )
-        return SetupReport(findings=(wrong,), told_at=told_at)
+        return SetupReport(findings=(wrong,), told_at=reported_at)
     found = [_of_account(reply, seller)]
     tried: dict[str, int] = {}
     for right, (method, path) in RIGHTS.items():
@@ -78,7 +78,7 @@ def examined(
     if url is not None:
         listed = yield request("GET", "/v1/webhook_endpoints?limit=100")
         found += _of_endpoints(listed, url, seller)
-    return SetupReport(findings=tuple(found), told_at=told_at)
+    return SetupReport(findings=tuple(found), told_at=reported_at)
 
 
 def _of_rights(tried: Mapping[str, int], charge_status: int, seller: StripeAccount) -> SetupFinding:

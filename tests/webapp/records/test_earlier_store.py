@@ -65,8 +65,8 @@ async def test_derived_row_ids_are_unchanged(
 ) -> None:
     ids = RowIds((await open_owners(store=earlier, ring=RING)).pepper)
     (asked,) = [record for record in EARLIER if record.kind == "elicitation"]
-    sold = {"seller": "stripe", "session": "cs_1"}
-    told = {"seller": "stripe", "event": "evt_1"}
+    sold = {"provider": "stripe", "session": "cs_1"}
+    told = {"provider": "stripe", "event": "evt_1"}
     found = {
         "payment": {ids.payment(asked.id, **sold)},
         "loose end": {ids.unresolved(asked.id, owner=of, **sold) for of in (asked.owner, SERVICE)},

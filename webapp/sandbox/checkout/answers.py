@@ -245,7 +245,7 @@ def provider_router(name: str, routes: Mapping[str, Any], *handlers: HTTPRouteHa
     return Router(
         f"/{name}",
         route_handlers=[
-            *(_handler(place, _asking(act)) for place, act in routes.items()),
+            *(_handler(endpoint, _asking(act)) for endpoint, act in routes.items()),
             _handler("POST /control", SandboxAnswers.control),
             *handlers,
         ],
@@ -260,8 +260,8 @@ def _asking(act: Any) -> Answering:
     return lambda answers, call: answers.give(lambda: answers.api.ask(call, act))
 
 
-def _handler(place: str, answering: Answering) -> HTTPRouteHandler:
-    method, _, path = place.partition(" ")
+def _handler(endpoint: str, answering: Answering) -> HTTPRouteHandler:
+    method, _, path = endpoint.partition(" ")
 
     @route(path, http_method=HttpMethod(method), status_code=HTTPStatus.OK)
     async def handle(request: AnyRequest, answers: NamedDependency[Any]) -> Response[Any]:

@@ -99,8 +99,8 @@ class StripeSession(Sale):
 
     @property
     def status(self) -> str:
-        over = "expired" if self.state is SaleState.OVER else "complete"
-        return "open" if self.is_open else over
+        ended = "expired" if self.state is SaleState.OVER else "complete"
+        return "open" if self.is_open else ended
 
     def as_json(self) -> dict[str, Json]:
         return {

@@ -146,7 +146,7 @@ class ValkeyServer:
         self._options = options
         self.one = OneServer()
         self._finding: asyncio.Task[None] | None = None
-        self._left: list[RedisCluster] = []  # replaced clients; their commands complete
+        self._replaced: list[RedisCluster] = []  # replaced clients; their commands complete
 
     @classmethod
     async def connect(
@@ -241,7 +241,7 @@ class ValkeyServer:
     async def aclose(self) -> None:
         if self._finding is not None:
             await stop(self._finding)
-        for client in (*self._left, self._client):
+        for client in (*self._replaced, self._client):
             await client.aclose()
 
     async def _pipeline(
@@ -314,9 +314,9 @@ class ValkeyServer:
                     await other.aclose()
         if found is not None:
             self._client = found
-            self._left.append(client)
-        while len(self._left) > _LEFT_AT_MOST:
-            await self._left.pop(0).aclose()
+            self._replaced.append(client)
+        while len(self._replaced) > _LEFT_AT_MOST:
+            await self._replaced.pop(0).aclose()
 
 
 async def stop(task: asyncio.Task[Any]) -> None:
