@@ -131,7 +131,7 @@ def forbid(connection: Connection, tool: str) -> Connection:
     return replace(connection, tools=tools, used=used)
 
 
-def keep_to(connection: Connection, keys: Collection[str] | None) -> Connection:
+def limit_to(connection: Connection, keys: Collection[str] | None) -> Connection:
     """Limit the account to those of its known clients with these keys; None: no limit."""
     known = (client.key for client in connection.clients)
     only = None if keys is None else tuple(key for key in known if key in keys)

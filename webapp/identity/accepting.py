@@ -18,7 +18,7 @@ from webapp.http.exchange import PEER_KEY
 from webapp.identity.local_peer import (
     Peer,
     PeerConnection,
-    is_told_at_once,
+    is_peer_lookup_fast,
     loopback_of,
     uid_of_peer,
 )
@@ -65,7 +65,7 @@ class Arriving(_Base):
         super().connection_made(transport)
         self._idle_since = self.loop.time()
         peer = None
-        if is_told_at_once():
+        if is_peer_lookup_fast():
             peer = peer_of(transport)
             if peer is not None:
                 self.app = _noting(self.app, peer)

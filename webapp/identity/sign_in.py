@@ -75,12 +75,12 @@ class SigningIn:
 
     def back_of(self, cookies: Mapping[str, str]) -> str:
         """Return the path to which this browser wanted to go, or "/"."""
-        pending = self._sessions.left(cookies)
+        pending = self._sessions.sign_in_state(cookies)
         return "/" if pending is None else pending.back
 
     async def finish(self, arrival: CallbackParams, cookies: Mapping[str, str]) -> Back:
         """Complete a sign-in. Raises Mixed for another request's answer, Denied, or Failed."""
-        pending = self._sessions.left(cookies)
+        pending = self._sessions.sign_in_state(cookies)
         if pending is None:
             raise Mixed("this browser did not leave")
         talk = self._signin.finish(

@@ -18,7 +18,7 @@ from flows.oauth.connection import (
     Connection,
     allow,
     forbid,
-    keep_to,
+    limit_to,
     put_aside,
     put_in_use,
     renewed,
@@ -156,12 +156,12 @@ class Connections:
         """Stop sharing the account with the tool. The tool has to ask for the account again."""
         await self._change(owner, id, lambda current: forbid(current, tool))
 
-    async def keep_to(self, owner: str, id: str, clients: Collection[str] | None) -> None:
+    async def limit_to(self, owner: str, id: str, clients: Collection[str] | None) -> None:
         """Let only clients with these keys use the account (None: any client).
 
         The tools of other clients have to ask for the account.
         """
-        await self._change(owner, id, lambda current: keep_to(current, clients))
+        await self._change(owner, id, lambda current: limit_to(current, clients))
 
     async def _change(
         self, owner: str, id: str, change: Callable[[Connection], Connection]

@@ -155,7 +155,7 @@ class Checkouts:
             raise NotPossible(status=found.state, wanted="paid anew")
         await self._elicitations.change(elicitation.id, lambda e: forget_page(e, session))
 
-    async def can_be_made_again(self, elicitation_id: str, refused: Failed) -> bool:
+    async def can_be_requested_again(self, elicitation_id: str, refused: Failed) -> bool:
         """Return True if a refused page can be requested again with another idempotency key.
 
         The key may belong to an earlier page of this question that the store has lost. In that
@@ -280,10 +280,10 @@ class Checkouts:
         """
         latest = elicitation.attempt
         assert latest is not None
-        is_former = any(one.number == number != latest.number for one in elicitation.former)
+        is_earlier = any(one.number == number != latest.number for one in elicitation.former)
         if (
             SessionStatus.PENDING in await self.ask_provider(elicitation, collects=False)
-            or is_former
+            or is_earlier
         ):
             return  # the money is on its way, or another tab has a newer checkout
         with suppress(NotPossible):

@@ -174,7 +174,7 @@ class Verification:
         done: Completion | None = None
         match verified:
             case SessionStatus.PAID if elicitation.status is Status.ACCEPTED:
-                done, is_kept = Completion.ALREADY_SETTLED, False
+                done, is_written = Completion.ALREADY_SETTLED, False
             case SessionStatus.PAID:
                 assert payment is not None
                 # Write without a look-up first: nearly always the rows are new, and a conflict
@@ -192,10 +192,10 @@ class Verification:
                 )
                 if done is Completion.UNKNOWN:  # the question is erased
                     raise Erased(elicitation.id)
-                is_kept = done is not Completion.ALREADY_SETTLED
+                is_written = done is not Completion.ALREADY_SETTLED
             case _:
-                is_kept = await self._note(elicitation, session, verified, also=rows)
-        if not is_kept:
+                is_written = await self._note(elicitation, session, verified, also=rows)
+        if not is_written:
             # Paid twice or reported twice: the ledger has each paid session once.
             await self._elicitations.write_afresh(lambda: self._of_ended(elicitation, rows))
         if early_webhooks:

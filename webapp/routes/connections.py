@@ -94,7 +94,7 @@ async def keep(page: NamedDependency[PageRequest], id: FromPath[str]) -> Respons
     """Save which of the person's assistants may use an account: only the ticked ones, or all."""
     found = await _pressed(page, id)
     clients = None if page.last("all") == "1" else page.form.get("client", [])
-    await page.service.kinds.accounts.connections.keep_to(found.owner, found.id, clients)
+    await page.service.kinds.accounts.connections.limit_to(found.owner, found.id, clients)
     return _to(found)
 
 

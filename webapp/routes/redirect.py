@@ -101,7 +101,7 @@ class _Press:
                 )
             if kind.holds_open and isinstance(error, Failed) and error.is_refusal and tries:
                 checkouts = self.service.kinds.payments.checkouts
-                if await checkouts.can_be_made_again(id, error):
+                if await checkouts.can_be_requested_again(id, error):
                     return await self.depart(id, tries=tries - 1)
             if kind.holds_open and isinstance(error, Failed) and error.is_permanent:
                 # The provider would refuse every further press, so the question ends and the

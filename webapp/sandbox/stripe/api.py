@@ -310,13 +310,13 @@ def _part(session: StripeSession, amount: int | None) -> int:
             code="resource_missing",
             param="payment_intent",
         )
-    if session.left == 0:
+    if session.remaining_units == 0:
         raise StripeError(
             f"Charge {session.charge} has already been refunded.", code="charge_already_refunded"
         )
     if amount is None:
-        return session.left
-    remaining = session.amount_left
+        return session.remaining_units
+    remaining = session.remaining_amount
     if amount > remaining:
         raise StripeError(
             f"Refund amount ({amount}) is greater than unrefunded amount on charge ({remaining}).",

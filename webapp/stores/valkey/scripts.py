@@ -40,7 +40,7 @@ class Script:
         """
         return (*self._head(shard, names), *arguments)
 
-    def whole(self, command: Command) -> Command | None:
+    def with_text(self, command: Command) -> Command | None:
         """Return this script's command with the text in place of the digest, else None."""
         return ("EVAL", self._text, *command[2:]) if command[:2] == self._by_digest else None
 
@@ -67,6 +67,6 @@ FENCE = Script("fence", "why", "instead")
 _ALL = (WRITE, FIND, LIST, DUE, CLAIM, ERASE, CHECK, SCAN, FENCE)
 
 
-def whole_of(command: Command) -> Command:
+def with_script_text(command: Command) -> Command:
     """Return the command with the script's text, for a server that does not know the script."""
-    return next((whole for script in _ALL if (whole := script.whole(command))), command)
+    return next((found for script in _ALL if (found := script.with_text(command))), command)

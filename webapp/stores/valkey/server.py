@@ -52,7 +52,7 @@ from redis.exceptions import (
 from flows.errors import StoreUnavailable
 from webapp.stores.valkey.address import ValkeyAddress
 from webapp.stores.valkey.layout import SERVER_KEY, key
-from webapp.stores.valkey.scripts import Command, whole_of
+from webapp.stores.valkey.scripts import Command, with_script_text
 
 # A server that does not answer for longer than this counts as unavailable.
 ANSWER_SECONDS = 10.0
@@ -206,7 +206,7 @@ class ValkeyServer:
             if again:
                 await self._find_nodes(answers, waits=True)
                 answered = await self._pipeline(
-                    [whole_of(commands[n]) for n in again], durable, is_redirected=True
+                    [with_script_text(commands[n]) for n in again], durable, is_redirected=True
                 )
                 for n, answer in zip(again, answered, strict=True):
                     answers[n] = answer
