@@ -433,7 +433,7 @@ def _edge(
         public_url=settings.url,
         allowed_origins=settings.origins,
         trusted_proxies=settings.proxies,
-        taken_path=settings.taken_path,
+        stripped_path=settings.taken_path,
         # Metrics are read from each process at its own address, whatever the Host header.
         any_host_paths=frozenset({METRICS_PATH}) if settings.telemetry.metrics else frozenset(),
     )

@@ -315,8 +315,8 @@ def _client(claims: Mapping[str, Any]) -> str:
 def _scopes(claims: Mapping[str, Any]) -> tuple[str, ...]:
     said = claims.get("scope", claims.get("scp"))
     words = said.split(" ") if isinstance(said, str) else said if is_list(said) else []
-    kept = dict.fromkeys(word for word in words if isinstance(word, str) and word)
-    return tuple(kept)[:SCOPES_AT_MOST]
+    unique = dict.fromkeys(word for word in words if isinstance(word, str) and word)
+    return tuple(unique)[:SCOPES_AT_MOST]
 
 
 def _sign_in(claims: Mapping[str, Any], *, now: datetime) -> datetime:

@@ -57,27 +57,27 @@ class BearerAuth(httpx.Auth):
     async def async_auth_flow(
         self, request: httpx.Request
     ) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        sent, is_whole = self._token, _is_whole(request)
+        sent, can_be_resent = self._token, _can_be_resent(request)
         (first,) = self.auth_flow(request)
         reply = yield first
         if self._is_refused(reply, sent):
             # Renew even if the request cannot be repeated, to notice a revoked token.
             if self._token == sent and self._renew is not None:
                 self._token = await self._renew(sent) or sent
-            if is_whole and self._is_other(request, sent):
+            if can_be_resent and self._is_other(request, sent):
                 (again,) = self.auth_flow(request)
                 yield again
 
     def sync_auth_flow(
         self, request: httpx.Request
     ) -> Generator[httpx.Request, httpx.Response, None]:
-        sent, is_whole = self._token, _is_whole(request)
+        sent, can_be_resent = self._token, _can_be_resent(request)
         (first,) = self.auth_flow(request)
         reply = yield first
         if self._is_refused(reply, sent):
             if self._token == sent and self._renew is not None and self._wait is not None:
                 self._token = self._wait(self._renew(sent)) or sent
-            if is_whole and self._is_other(request, sent):
+            if can_be_resent and self._is_other(request, sent):
                 yield from self.auth_flow(request)
 
     def _is_refused(self, reply: httpx.Response, sent: str) -> bool:
@@ -98,7 +98,7 @@ class BearerAuth(httpx.Auth):
         raise TypeError("an access token cannot be pickled or copied")
 
 
-def _is_whole(request: httpx.Request) -> bool:
+def _can_be_resent(request: httpx.Request) -> bool:
     """Return True if the request can be sent again: a streamed body can be sent only once."""
     return isinstance(request.stream, httpx.ByteStream)
 

@@ -121,7 +121,7 @@ class OauthFlow:
         provider = client.provider
         scopes = provider.asks(terms.asked(switches=_switches(context, terms)))
         has_nonce = "openid" in scopes and provider.discovers
-        kept = StoredAttempt(
+        stored = StoredAttempt(
             verifier=secrets.token_urlsafe(VERIFIER_BYTES),
             scopes=scopes,
             nonce=secrets.token_urlsafe(NONCE_BYTES) if has_nonce else None,
@@ -131,7 +131,7 @@ class OauthFlow:
             token=provider.token,
             client_auth=provider.client_auth,
         )
-        return cast("Json", msgspec.to_builtins(kept))
+        return cast("Json", msgspec.to_builtins(stored))
 
     def begin(self, elicitation: Elicitation, context: RedirectContext) -> Talk[Redirect]:
         """Return the redirect to the provider.
@@ -140,32 +140,33 @@ class OauthFlow:
             Failed: The provider's metadata cannot be fetched or trusted.
         """
         terms, client = self._client(elicitation)
-        provider, kept, authorize = client.provider, _kept(elicitation), client.provider.authorize
+        provider, stored = client.provider, _stored_attempt(elicitation)
+        authorize = provider.authorize
         if provider.discovers:
             found = yield from discover(provider)
-            if kept.nonce is not None and found.jwks is None:
+            if stored.nonce is not None and found.jwks is None:
                 raise Failed(f"{provider.label} does not publish its signing keys.")
             authorize = found.authorize
-            kept = msgspec.structs.replace(
-                kept,
-                sends_issuer=kept.sends_issuer or found.sends_issuer,
+            stored = msgspec.structs.replace(
+                stored,
+                sends_issuer=stored.sends_issuer or found.sends_issuer,
                 token=found.token,
                 jwks=found.jwks,
                 userinfo=found.userinfo,
-                client_auth=found.client_auth(kept.client_auth),
+                client_auth=found.client_auth(stored.client_auth),
             )
         url = authorize_url(
             client,
-            place=authorize,
-            redirect_uri=kept.redirect_uri,
-            scopes=kept.scopes,
+            endpoint=authorize,
+            redirect_uri=stored.redirect_uri,
+            scopes=stored.scopes,
             state=context.state,
-            verifier=kept.verifier,
-            nonce=kept.nonce,
+            verifier=stored.verifier,
+            nonce=stored.nonce,
             account=terms.account,
             switches=_switches(context, terms),
         )
-        return Redirect(url=url, kept=cast("Json", msgspec.to_builtins(kept)))
+        return Redirect(url=url, kept=cast("Json", msgspec.to_builtins(stored)))
 
     def code_of(self, elicitation: Elicitation, arrival: CallbackParams) -> str:
         """Return the code from the callback.
@@ -176,12 +177,12 @@ class OauthFlow:
             Failed: The provider refused for another reason.
         """
         _, client = self._client(elicitation)
-        kept = _kept(elicitation)
+        stored = _stored_attempt(elicitation)
         return code_in(
             arrival,
             client.provider,
-            issuer=kept.issuer,
-            sends_issuer=kept.sends_issuer,
+            issuer=stored.issuer,
+            sends_issuer=stored.sends_issuer,
             denied=f"The person declined at {client.provider.label}.",
             elicitation_id=elicitation.id,
         )
@@ -189,23 +190,23 @@ class OauthFlow:
     def finish(self, elicitation: Elicitation, *, code: str, now: datetime) -> Talk[Grant]:
         """Redeem the code, once, and return the grant with the account's person. Raises Failed."""
         _, client = self._client(elicitation)
-        provider, kept = client.provider, _kept(elicitation)
-        assert kept.token is not None
+        provider, stored = client.provider, _stored_attempt(elicitation)
+        assert stored.token is not None
         request = exchange(
             client,
-            place=kept.token,
+            endpoint=stored.token,
             code=code,
-            redirect_uri=kept.redirect_uri,
-            verifier=kept.verifier,
-            client_auth=kept.client_auth,
+            redirect_uri=stored.redirect_uri,
+            verifier=stored.verifier,
+            client_auth=stored.client_auth,
         )
         reply = yield from ask(request, provider)
         granted = tokens_in(reply, provider, now=now)
-        person = yield from _person(client, kept, granted, now=now)
-        issuer = kept.issuer or origin_of(provider.authorize or provider.api)
+        person = yield from _person(client, stored, granted, now=now)
+        issuer = stored.issuer or origin_of(provider.authorize or provider.api)
         return Grant(
             tokens=granted.tokens,
-            scopes=provider.granted(kept.scopes, said=granted.scopes),
+            scopes=provider.granted(stored.scopes, said=granted.scopes),
             person=person,
             issuer=issuer,
         )
@@ -271,7 +272,7 @@ def single(arrival: CallbackParams) -> Mapping[str, str | None]:
 def exchange(
     client: Client,
     *,
-    place: str,
+    endpoint: str,
     code: str,
     redirect_uri: str,
     verifier: str,
@@ -285,7 +286,7 @@ def exchange(
         "code_verifier": verifier,
     }
     body = client.provider.body
-    return post(client, place=place, values=values, client_auth=client_auth, body=body)
+    return post(client, endpoint=endpoint, values=values, client_auth=client_auth, body=body)
 
 
 def proven_claims(
@@ -321,26 +322,26 @@ def _switches(context: RedirectContext, terms: AccountTerms) -> bool:
 
 
 def _person(
-    client: Client, kept: StoredAttempt, granted: TokenReply, *, now: datetime
+    client: Client, stored: StoredAttempt, granted: TokenReply, *, now: datetime
 ) -> Talk[Person]:
     provider, token, claims = client.provider, granted.tokens.access_token, None
-    if kept.nonce is not None:
-        assert kept.issuer is not None
-        assert kept.jwks is not None
+    if stored.nonce is not None:
+        assert stored.issuer is not None
+        assert stored.jwks is not None
         claims = yield from proven_claims(
-            granted, client, jwks=kept.jwks, issuer=kept.issuer, nonce=kept.nonce, now=now
+            granted, client, jwks=stored.jwks, issuer=stored.issuer, nonce=stored.nonce, now=now
         )
     if provider.person is not None:
         reply = yield from ask(probe(provider.person, provider=provider, token=token), provider)
         return read_person(reply, provider, provider.person)
     person = None
     if claims is not None:
-        person = yield from named_person(claims, provider, userinfo=kept.userinfo, token=token)
+        person = yield from named_person(claims, provider, userinfo=stored.userinfo, token=token)
     if person is None:
         raise Failed(f"{provider.label} did not say whose account it is.")
     return person
 
 
-def _kept(elicitation: Elicitation) -> StoredAttempt:
+def _stored_attempt(elicitation: Elicitation) -> StoredAttempt:
     assert elicitation.attempt is not None
     return msgspec.convert(elicitation.attempt.kept, StoredAttempt)

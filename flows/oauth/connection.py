@@ -131,26 +131,26 @@ def forbid(connection: Connection, tool: str) -> Connection:
     return replace(connection, tools=tools, used=used)
 
 
-def keep_to(connection: Connection, keys: Collection[str] | None) -> Connection:
+def limit_to(connection: Connection, keys: Collection[str] | None) -> Connection:
     """Limit the account to those of its known clients with these keys; None: no limit."""
     known = (client.key for client in connection.clients)
     only = None if keys is None else tuple(key for key in known if key in keys)
     return replace(connection, only=only)
 
 
-def renewed(connection: Connection, former: Connection) -> Connection:
-    """Return a reconnected account with the tools and clients of `former` added to its own."""
+def renewed(connection: Connection, previous: Connection) -> Connection:
+    """Return a reconnected account with the tools and clients of `previous` added to its own."""
     now_asking = {client.key: client for client in connection.clients}
-    known = {client.key: client for client in former.clients if client.key not in now_asking}
-    only = None if former.only is None else tuple(dict.fromkeys((*former.only, *now_asking)))
+    known = {client.key: client for client in previous.clients if client.key not in now_asking}
+    only = None if previous.only is None else tuple(dict.fromkeys((*previous.only, *now_asking)))
     return replace(
         connection,
         clients=_remembered({**known, **now_asking}.values(), only),
         only=only,
-        tools=tuple(dict.fromkeys((*former.tools, *connection.tools))),
-        used=former.used,
-        put_aside_at=former.put_aside_at,
-        version=former.version,
+        tools=tuple(dict.fromkeys((*previous.tools, *connection.tools))),
+        used=previous.used,
+        put_aside_at=previous.put_aside_at,
+        version=previous.version,
     )
 
 

@@ -59,14 +59,14 @@ class Pending(Struct, frozen=True, kw_only=True):
 def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[DeviceCode]:
     """Request a code for the person. Raises Failed."""
     provider = client.provider
-    place, token, userinfo = provider.device, provider.token, None
+    endpoint, token, userinfo = provider.device, provider.token, None
     client_auth: str = provider.client_auth
     if provider.discovers:
         found = yield from discover(provider)
-        place = place or found.device
+        endpoint = endpoint or found.device
         token, userinfo = found.token, found.userinfo
         client_auth = found.client_auth(client_auth)
-    if place is None or token is None:
+    if endpoint is None or token is None:
         raise Failed(
             f"{provider.label} does not support connecting without a browser on this machine."
         )
@@ -74,7 +74,7 @@ def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[Dev
     values = {"client_id": client.client_id}
     if asked:
         values["scope"] = provider.scope_separator.join(asked)
-    request = post(client, place=place, values=values, client_auth=client_auth)
+    request = post(client, endpoint=endpoint, values=values, client_auth=client_auth)
     reply = yield from ask(request, provider)
     refusal = refusal_in(reply, provider)
     if refusal is not None:
@@ -118,7 +118,7 @@ def poll(client: Client, code: DeviceCode, *, now: datetime) -> Talk[Grant | Pen
     }
     request = post(
         client,
-        place=code.token,
+        endpoint=code.token,
         values=values,
         client_auth=code.client_auth,
         body=provider.body,

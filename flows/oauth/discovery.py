@@ -42,8 +42,8 @@ class Metadata:
 def discover(provider: Provider) -> Talk[Metadata]:
     """Fetch the issuer's metadata and return it. Raises Failed if it is missing or not valid."""
     assert provider.issuer is not None
-    place = provider.issuer.rstrip("/") + "/.well-known/openid-configuration"
-    return read_metadata((yield from ask(get(place, provider=provider), provider)), provider)
+    url = provider.issuer.rstrip("/") + "/.well-known/openid-configuration"
+    return read_metadata((yield from ask(get(url, provider=provider), provider)), provider)
 
 
 def read_metadata(reply: httpx.Response, provider: Provider) -> Metadata:

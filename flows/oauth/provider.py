@@ -316,10 +316,10 @@ class Provider:
             ("switch", [name for name, _ in self.switch]),
             ("lasting", [name for name, _ in self.lasting]),
         ):
-            taken = sorted((OUR_PARAMETERS | {self.scope_parameter}) & set(named))
-            if taken:
+            reserved = sorted((OUR_PARAMETERS | {self.scope_parameter}) & set(named))
+            if reserved:
                 faults.append(
-                    f"{key}: {', '.join(taken)} is set by the server itself; leave it out."
+                    f"{key}: {', '.join(reserved)} is set by the server itself; leave it out."
                 )
             if len(set(named)) < len(named):
                 faults.append(f"{key}: a parameter is listed twice.")

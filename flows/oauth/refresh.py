@@ -77,9 +77,11 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
         raise RefreshTokenGone(
             f"{provider.label} sent no refresh token, so this connection cannot be renewed."
         )
-    place, client_auth = yield from _place(client, connection)
+    endpoint, client_auth = yield from _token_endpoint(client, connection)
     values = {"grant_type": "refresh_token", "refresh_token": connection.refresh_token}
-    request = post(client, place=place, values=values, client_auth=client_auth, body=provider.body)
+    request = post(
+        client, endpoint=endpoint, values=values, client_auth=client_auth, body=provider.body
+    )
     reply = yield from ask(request, provider)
     refusal = refusal_in(reply, provider)
     if refusal is not None:
@@ -118,16 +120,16 @@ def refreshed(connection: Connection, renewed: Renewed, *, now: datetime) -> Con
     )
 
 
-def _place(client: Client, connection: Connection) -> Talk[tuple[str, str]]:
+def _token_endpoint(client: Client, connection: Connection) -> Talk[tuple[str, str]]:
     """Return the endpoint for refreshing, and how this server authenticates there.
 
     The endpoint is the one that redeemed the code, unless the provider has one for refreshing.
     """
     provider = client.provider
-    place = provider.refresh or connection.token or provider.token
+    endpoint = provider.refresh or connection.token or provider.token
     client_auth = connection.client_auth or provider.client_auth
-    if place is not None:
-        return place, client_auth
+    if endpoint is not None:
+        return endpoint, client_auth
     found = yield from discover(provider)
     return found.token, found.client_auth(client_auth)
 

@@ -34,7 +34,7 @@ def ask(
 def authorize_url(
     client: Client,
     *,
-    place: str | None,
+    endpoint: str | None,
     redirect_uri: str,
     scopes: tuple[str, ...],
     state: str,
@@ -57,7 +57,7 @@ def authorize_url(
     if scopes:
         more[provider.scope_parameter] = provider.scope_separator.join(scopes)
     url: str = _RFC6749.prepare_grant_uri(
-        place,
+        endpoint,
         client.client_id,
         "code",
         redirect_uri=redirect_uri,
@@ -85,7 +85,7 @@ def get(url: str, *, provider: Provider, token: str | None = None) -> httpx.Requ
 def post(
     client: Client,
     *,
-    place: str,
+    endpoint: str,
     values: Mapping[str, str],
     client_auth: str,
     body: str = "form",
@@ -97,8 +97,8 @@ def post(
     else:
         sent |= {"client_id": client.client_id, "client_secret": client.client_secret}
     if body == "json":
-        return httpx.Request("POST", place, json=sent, headers=headers)
-    return httpx.Request("POST", place, data=sent, headers=headers)
+        return httpx.Request("POST", endpoint, json=sent, headers=headers)
+    return httpx.Request("POST", endpoint, data=sent, headers=headers)
 
 
 def auth_of(ways: Collection[str]) -> str:

@@ -66,13 +66,13 @@ class TokenReply:
 
 def read_token_reply(reply: httpx.Response, provider: Provider, *, now: datetime) -> TokenReply:
     """Return the tokens in a reply. Raises Failed if it has no usable access token."""
-    whole = _whole(reply, provider)
-    error = (whole or {}).get("error")
-    if error not in (None, "") or (whole is not None and whole.get("ok") is False):
+    content = _json_object(reply, provider)
+    error = (content or {}).get("error")
+    if error not in (None, "") or (content is not None and content.get("ok") is False):
         raise Failed(f"{provider.label} did not issue an access token{_code_of(error)}.")
-    if reply.status_code not in (200, 201) or whole is None:
+    if reply.status_code not in (200, 201) or content is None:
         raise Failed(f"{provider.label} did not issue an access token (HTTP {reply.status_code}).")
-    says = whole
+    says = content
     for key in provider.token_path:
         says = _inside(says, key)
     access_token = _token(says, "access_token", provider)
@@ -83,7 +83,7 @@ def read_token_reply(reply: httpx.Response, provider: Provider, *, now: datetime
         raise Failed(
             f"{provider.label} issued an access token of a type that this server does not support."
         )
-    id_token = whole.get("id_token")
+    id_token = content.get("id_token")
     return TokenReply(
         tokens=TokenSet(
             access_token=access_token,
@@ -99,21 +99,21 @@ def read_person(reply: httpx.Response, provider: Provider, probe: PersonProbe) -
     """Return the person in the reply to the probe. Raises Failed if it names none."""
     says = object_in(reply)
     if reply.status_code != 200 or says is None:
-        _nobody(provider, f" (HTTP {reply.status_code})")
+        _raise_no_person(provider, f" (HTTP {reply.status_code})")
     person = person_of(
         id=member_of(says, probe.id),
         labels=(member_of(says, probe.label),),
         name=member_of(says, probe.name),
         picture=member_of(says, probe.picture),
     )
-    return person or _nobody(provider)
+    return person or _raise_no_person(provider)
 
 
 def read_userinfo(reply: httpx.Response, provider: Provider) -> Mapping[str, Any]:
     """Return the claims from the userinfo endpoint's reply. Raises Failed."""
     says = object_in(reply)
     if reply.status_code != 200 or says is None:
-        _nobody(provider, f" (HTTP {reply.status_code})")
+        _raise_no_person(provider, f" (HTTP {reply.status_code})")
     return says
 
 
@@ -146,10 +146,10 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
 
 def members_of(reply: httpx.Response, provider: Provider) -> Mapping[str, Any]:
     """Return the members of a JSON reply, or of a form if the provider sends forms; else {}."""
-    return _whole(reply, provider) or {}
+    return _json_object(reply, provider) or {}
 
 
-def _whole(reply: httpx.Response, provider: Provider) -> dict[str, Any] | None:
+def _json_object(reply: httpx.Response, provider: Provider) -> dict[str, Any] | None:
     says = object_in(reply)
     return _form(reply) if says is None and provider.replies == "form" else says
 
@@ -214,8 +214,8 @@ def _scopes(said: Any, provider: Provider) -> tuple[str, ...] | None:
     if not is_list(said):
         return None
     words = (word.strip() for word in said if isinstance(word, str))
-    kept = dict.fromkeys(word for word in words if _TOKEN.fullmatch(word) and len(word) <= 512)
-    return tuple(kept)[:SCOPES_AT_MOST]
+    unique = dict.fromkeys(word for word in words if _TOKEN.fullmatch(word) and len(word) <= 512)
+    return tuple(unique)[:SCOPES_AT_MOST]
 
 
 def _inside(says: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -246,5 +246,5 @@ def _code_of(error: Any) -> str:
     return f" ({error})" if isinstance(error, str) and ERROR_CODE.fullmatch(error) else ""
 
 
-def _nobody(provider: Provider, more: str = "") -> NoReturn:
+def _raise_no_person(provider: Provider, more: str = "") -> NoReturn:
     raise Failed(f"{provider.label} did not say whose account it is{more}.")

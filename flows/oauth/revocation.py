@@ -32,57 +32,59 @@ def revoke(client: Client, connection: Connection) -> Talk[bool]:
     Raises:
         Failed: The provider did not reply.
     """
-    found = yield from _way(client, connection)
+    found = yield from _revocation_of(client, connection)
     if found is None:
         return False
-    way, client_auth = found
-    match way.kind:
+    revocation, client_auth = found
+    match revocation.kind:
         case "delete":
-            return (yield from _delete(client, connection, way))
+            return (yield from _delete(client, connection, revocation))
         case "bearer":
-            request = called("POST", way.url, client=client, token=connection.access_token)
+            request = called("POST", revocation.url, client=client, token=connection.access_token)
             reply = yield from ask(request, client.provider)
             return _is_gone(reply, client)
         case "json":
-            return (yield from _give(client, way, client_auth, connection.access_token))
+            return (yield from _give(client, revocation, client_auth, connection.access_token))
         case "form":
-            return (yield from _give_both(client, connection, way, client_auth))
+            return (yield from _give_both(client, connection, revocation, client_auth))
 
 
-def _way(client: Client, connection: Connection) -> Talk[tuple[Revocation, str] | None]:
+def _revocation_of(client: Client, connection: Connection) -> Talk[tuple[Revocation, str] | None]:
     provider = client.provider
     client_auth = connection.client_auth or provider.client_auth
     if provider.revoke is not None or not provider.discovers:
         return None if provider.revoke is None else (provider.revoke, client_auth)
     try:
-        place = (yield from discover(provider)).revoke
+        endpoint = (yield from discover(provider)).revoke
     except Failed as error:
         if isinstance(error.__cause__, httpx.HTTPError):
             raise
         return None
-    return None if place is None else (Revocation(url=place), client_auth)
+    return None if endpoint is None else (Revocation(url=endpoint), client_auth)
 
 
 def _give_both(
-    client: Client, connection: Connection, way: Revocation, client_auth: str
+    client: Client, connection: Connection, revocation: Revocation, client_auth: str
 ) -> Talk[bool]:
     """Revoke the refresh token, then the access token.
 
     Revoking one of the two does not always end the other (RFC 7009, 2.1).
     """
     if connection.refresh_token is None:
-        return (yield from _give(client, way, client_auth, connection.access_token))
+        return (yield from _give(client, revocation, client_auth, connection.access_token))
     hint = "refresh_token"
-    if not (yield from _give(client, way, client_auth, connection.refresh_token, hint=hint)):
+    if not (yield from _give(client, revocation, client_auth, connection.refresh_token, hint=hint)):
         return False
     return (
-        yield from _give(client, way, client_auth, connection.access_token, has_given_other=True)
+        yield from _give(
+            client, revocation, client_auth, connection.access_token, has_given_other=True
+        )
     )
 
 
 def _give(
     client: Client,
-    way: Revocation,
+    revocation: Revocation,
     client_auth: str,
     token: str,
     *,
@@ -90,9 +92,15 @@ def _give(
     has_given_other: bool = False,
 ) -> Talk[bool]:
     values = {"token": token}
-    if way.kind == "form":
+    if revocation.kind == "form":
         values["token_type_hint"] = hint
-    request = post(client, place=way.url, values=values, client_auth=client_auth, body=way.kind)
+    request = post(
+        client,
+        endpoint=revocation.url,
+        values=values,
+        client_auth=client_auth,
+        body=revocation.kind,
+    )
     reply = yield from ask(request, client.provider)
     if has_given_other and reply.status_code == 400:
         # The provider accepted our credentials for the refresh token, so a refusal now means that
@@ -102,8 +110,8 @@ def _give(
     return _is_gone(reply, client)
 
 
-def _delete(client: Client, connection: Connection, way: Revocation) -> Talk[bool]:
-    url = way.url.replace("{client_id}", quote(client.client_id, safe=""))
+def _delete(client: Client, connection: Connection, revocation: Revocation) -> Talk[bool]:
+    url = revocation.url.replace("{client_id}", quote(client.client_id, safe=""))
     request = deleted(url, client=client, values={"access_token": connection.access_token})
     reply = yield from ask(request, client.provider)
     return reply.status_code in (204, 404)

@@ -87,7 +87,7 @@ class SignIn:
         )
         url = authorize_url(
             self.client,
-            place=metadata.authorize,
+            endpoint=metadata.authorize,
             redirect_uri=self.redirect_uri,
             scopes=self.client.provider.asks((*SCOPES, *self.scopes)),
             state=leaving.state,
@@ -108,11 +108,11 @@ class SignIn:
             Failed: The issuer did not identify the person.
         """
         provider = self.client.provider
-        leaving = _left(kept)
+        leaving = _leaving_of(kept)
         code = self._code(arrival, leaving, metadata)
         request = exchange(
             self.client,
-            place=metadata.token,
+            endpoint=metadata.token,
             code=code,
             redirect_uri=self.redirect_uri,
             verifier=leaving.verifier,
@@ -158,8 +158,8 @@ class SignIn:
         )
 
 
-def _left(kept: Json) -> Leaving:
+def _leaving_of(stored: Json) -> Leaving:
     try:
-        return msgspec.convert(kept, Leaving)
+        return msgspec.convert(stored, Leaving)
     except msgspec.ValidationError:
         raise Mixed("this browser did not leave") from None

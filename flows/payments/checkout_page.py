@@ -24,10 +24,10 @@ Asking: TypeAlias = Callable[[Elicitation, RedirectContext], StoredCheckout]
 
 def prepared(elicitation: Elicitation, context: RedirectContext, ask: Asking) -> Json:
     """Return the checkout whose page is already open, or the request that `ask` builds."""
-    kept: Json = msgspec.to_builtins(
+    stored: Json = msgspec.to_builtins(
         open_page(elicitation, now=context.now) or ask(elicitation, context)
     )
-    return kept
+    return stored
 
 
 def asking(body: object, *, until: datetime) -> StoredCheckout:
@@ -50,8 +50,8 @@ def begun(elicitation: Elicitation, gateway: Gateway) -> Talk[Redirect]:
     opened = kept_of(elicitation.attempt)
     if opened is not None and opened.url is not None:
         return Redirect(url=opened.url)
-    kept = yield from gateway.repeat(elicitation, elicitation.attempt)
-    return Redirect(url=page_in(kept, gateway.seller), kept=msgspec.to_builtins(kept))
+    stored = yield from gateway.repeat(elicitation, elicitation.attempt)
+    return Redirect(url=page_in(stored, gateway.seller), kept=msgspec.to_builtins(stored))
 
 
 def asked(
@@ -59,7 +59,7 @@ def asked(
 ) -> tuple[StoredCheckout, str]:
     """Return an attempt's stored request and its idempotency key. Raises Failed."""
     terms_for(elicitation, seller)
-    kept = kept_of(attempt)
-    if kept is None:
+    stored = kept_of(attempt)
+    if stored is None:
         raise Failed("No payment was begun here.", elicitation_id=elicitation.id)
-    return kept, f"{elicitation.id}:{attempt.number}"
+    return stored, f"{elicitation.id}:{attempt.number}"

@@ -40,9 +40,9 @@ class ProviderClaim:
     currency: str | None = None
 
 
-def claimed(payment: Payment, told: Iterable[ProviderClaim], *, now: datetime) -> Payment:
+def claimed(payment: Payment, reported: Iterable[ProviderClaim], *, now: datetime) -> Payment:
     """Apply the current stages of a payment's claims, as the provider reported them to a poll."""
-    for one in told:
+    for one in reported:
         amount = one.amount if one.currency == payment.currency else None
         payment = disputed(payment, one.id, one.stage, at=now, amount=amount)
     return payment
@@ -91,12 +91,14 @@ def charged_back(
     names, claims = (session, ASKED + session), claims_of(payment)
     changed: dict[str, BankClaim] = {}
     if amount > 0:
-        taken = None if amount >= payment.amount else amount
+        partial_amount = None if amount >= payment.amount else amount
         for id in names if now is not None and _is_won(claims) else names[:1]:
             known = claims.get(id)
-            is_more = known is None or not known.stage.takes_money or _more(taken, known.amount)
+            is_more = (
+                known is None or not known.stage.takes_money or _more(partial_amount, known.amount)
+            )
             if now is not None or is_more:
-                changed[id] = BankClaim(stage=Dispute.LOST, amount=taken)
+                changed[id] = BankClaim(stage=Dispute.LOST, amount=partial_amount)
     elif now is not None:
         changed = {id: BankClaim(stage=Dispute.WON) for id in names if id in claims}
     return _with_claims(payment, changed)
@@ -119,8 +121,8 @@ def restated(payment: Payment) -> Payment:
 
 def claims_of(payment: Payment) -> Mapping[str, BankClaim]:
     """Return all claims by their keys. Claims in rows of the first version have only a stage."""
-    former = {id: BankClaim(stage=word) for id, word in payment.disputes.items()}
-    return {**former, **payment.claims}
+    from_disputes = {id: BankClaim(stage=word) for id, word in payment.disputes.items()}
+    return {**from_disputes, **payment.claims}
 
 
 def claimed_of(payment: Payment) -> int:
@@ -131,12 +133,12 @@ def claimed_of(payment: Payment) -> int:
     """
     claims = claims_of(payment)
     is_won = _is_won(claims)
-    taken = [
+    amounts = [
         payment.amount if claim.amount is None else claim.amount
         for id, claim in claims.items()
         if claim.stage.takes_money and (not is_won or id.startswith((CLAIM, ASKED)))
     ]
-    return min(sum(taken), payment.amount)
+    return min(sum(amounts), payment.amount)
 
 
 def stage_of(payment: Payment) -> Dispute | None:

@@ -421,35 +421,35 @@ def payment_of(payment: Payment, seller: MerchantAccount) -> str:
 
 def open_page(elicitation: Elicitation, *, now: datetime) -> StoredCheckout | None:
     """Return the latest attempt's checkout if its page can still be paid, or None."""
-    kept = kept_of(elicitation.attempt)
-    if kept is None or kept.url is None:
+    stored = kept_of(elicitation.attempt)
+    if stored is None or stored.url is None:
         return None
-    return kept if kept.expires_at > (now + CLOCKS_DIFFER).timestamp() else None
+    return stored if stored.expires_at > (now + CLOCKS_DIFFER).timestamp() else None
 
 
-def stands_in_the_way(elicitation: Elicitation, *, browser: str, now: datetime) -> bool:
+def has_open_page_elsewhere(elicitation: Elicitation, *, browser: str, now: datetime) -> bool:
     """Return True if the latest attempt may have an open page that is not for this browser.
 
     Two browsers never share a page: the person who pays would return as another person.
     """
     attempt = elicitation.attempt
-    kept = kept_of(attempt)
-    if attempt is None or kept is None or kept.expires_at <= now.timestamp():
+    stored = kept_of(attempt)
+    if attempt is None or stored is None or stored.expires_at <= now.timestamp():
         return False
-    if kept.session is None:
+    if stored.session is None:
         # The session does not exist if the provider refused it; otherwise we don't know.
         return attempt.trouble != "refused"
     is_theirs = attempt.browser == browser and open_page(elicitation, now=now) is not None
-    return kept.url is not None and not is_theirs
+    return stored.url is not None and not is_theirs
 
 
 def forget_page(elicitation: Elicitation, session: str) -> Elicitation:
     """Drop a page that the provider closed early, so the next press of Continue opens a new one."""
     attempt = elicitation.attempt
-    kept = kept_of(attempt)
-    if attempt is None or kept is None or kept.session != session or kept.url is None:
+    stored = kept_of(attempt)
+    if attempt is None or stored is None or stored.session != session or stored.url is None:
         return elicitation
-    closed: Json = msgspec.to_builtins(replace(kept, url=None))
+    closed: Json = msgspec.to_builtins(replace(stored, url=None))
     return replace(elicitation, attempt=replace(attempt, kept=closed))
 
 

@@ -85,8 +85,8 @@ class Money:
     @property
     def shown(self) -> str:
         """The text for a page: the amount, then symbol or code, without a possible line break."""
-        whole, point, fraction = str(self.amount).partition(".")
-        grouped = f"{int(whole):,}".replace(",", _NARROW)
+        integer, point, fraction = str(self.amount).partition(".")
+        grouped = f"{int(integer):,}".replace(",", _NARROW)
         return f"{grouped}{point}{fraction}{_NO_BREAK}{_SYMBOLS.get(self.currency, self.currency)}"
 
     def _fill(self, minor_units: int, currency: str, digits: int) -> None:

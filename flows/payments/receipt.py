@@ -352,9 +352,10 @@ def used(payment: Payment, now: datetime) -> Payment:
     """Record that the result was sent, even if a bank claimed the payment in the meantime."""
     if payment.status is ReceiptStatus.DISPUTED:
         return replace(payment, spent_at=payment.spent_at or now)
-    taken = claim(payment) if payment.status is ReceiptStatus.OPEN else payment
-    # Otherwise the payment was already spent, or it was or will be refunded.
-    return spend(taken, now) if ReceiptStatus.SPENT in TRANSITIONS[taken.status] else payment
+    claimed_payment = claim(payment) if payment.status is ReceiptStatus.OPEN else payment
+    if ReceiptStatus.SPENT not in TRANSITIONS[claimed_payment.status]:
+        return payment  # it was already spent, or it was or will be refunded
+    return spend(claimed_payment, now)
 
 
 def require(payment: Payment, wanted: ReceiptStatus) -> None:
@@ -432,6 +433,6 @@ class _Refund(Struct, frozen=True, kw_only=True):
 
 def refund_of(data: Json) -> Refund:
     """Return the refund that `Refund.as_json` wrote."""
-    kept = msgspec.convert(data, _Refund)
-    price = Money.from_minor_units(kept.amount, kept.currency)
-    return Refund(id=kept.id, price=price, status=kept.status)
+    stored = msgspec.convert(data, _Refund)
+    price = Money.from_minor_units(stored.amount, stored.currency)
+    return Refund(id=stored.id, price=price, status=stored.status)

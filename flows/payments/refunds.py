@@ -180,8 +180,8 @@ def refund_changed(payment: Payment, change: RefundChange, *, at: datetime) -> P
         return payment
     is_of_all = payment.status is ReceiptStatus.REFUNDED and payment.refund_id == change.id
     if not change.stands and is_of_all:
-        left = 0 if change.amount is None else max(0, payment.refunded - change.amount)
-        return _with_failed(payment, [change], at, left=left)
+        remaining = 0 if change.amount is None else max(0, payment.refunded - change.amount)
+        return _with_failed(payment, [change], at, remaining=remaining)
     asked_now = PendingRefund(ask_at=at)
     if not change.stands:
         return replace(payment, pending=asked_now)
@@ -192,19 +192,19 @@ def refund_changed(payment: Payment, change: RefundChange, *, at: datetime) -> P
     return pending(payment, at) if payment.pending is None and payment.refunded else payment
 
 
-def refunds_told(
-    payment: Payment, told: Iterable[RefundChange], now: datetime, *, before: Payment
+def with_reported_changes(
+    payment: Payment, changes: Iterable[RefundChange], now: datetime, *, before: Payment
 ) -> Payment:
     """Apply the status of all refunds. `before` is the payment when the provider was asked."""
     if (payment.refunded, payment.failed_refunds) != (before.refunded, before.failed_refunds):
         return payment  # a refund was recorded during the poll, so the answer may lack it
-    told = tuple(told)
-    failed = [one for one in told if not one.stands]
-    standing = sum(one.amount or 0 for one in told if one.stands)
+    changes = tuple(changes)
+    failed = [one for one in changes if not one.stands]
+    standing = sum(one.amount or 0 for one in changes if one.stands)
     payment = receipts.partly_refunded(payment, now, amount=standing)
     if failed:
-        payment = _with_failed(payment, failed, now, left=min(standing, payment.refunded))
-    is_pending = any(one.stands and not one.is_done for one in told)
+        payment = _with_failed(payment, failed, now, remaining=min(standing, payment.refunded))
+    is_pending = any(one.stands and not one.is_done for one in changes)
     if is_pending and payment.pending is None:
         return pending(payment, now)
     return asked_about(payment, now, is_pending=is_pending)
@@ -238,15 +238,15 @@ def failed_since(payment: Payment, at: datetime | None) -> int:
 
 
 def _with_failed(
-    payment: Payment, failed: Iterable[RefundChange], at: datetime, *, left: int
+    payment: Payment, failed: Iterable[RefundChange], at: datetime, *, remaining: int
 ) -> Payment:
-    """Record failed refunds. `left` is the total that remains refunded."""
+    """Record failed refunds. `remaining` is the amount that is still refunded."""
     new = {one.id: FailedRefund(amount=one.amount or payment.amount, at=at) for one in failed}
     owed_up_to = max(payment.owed_up_to, payment.refunded)
     payment = replace(payment, failed_refunds={**new, **payment.failed_refunds})
-    if left >= payment.refunded:
+    if remaining >= payment.refunded:
         return payment
-    payment = replace(payment, owed_up_to=owed_up_to, refunded=left, part=None)
+    payment = replace(payment, owed_up_to=owed_up_to, refunded=remaining, part=None)
     if payment.status is not ReceiptStatus.REFUNDED:
         return payment
     return replace(

@@ -79,14 +79,14 @@ def written(price: Money, *, digits: int | None = None) -> str:
     """
     own = digits_of(price.currency)
     wanted = own if digits is None else digits
-    whole, rest = divmod(price.minor_units, 10**own)
+    integer, rest = divmod(price.minor_units, 10**own)
     fraction = f"{rest:0{own}d}" if own else ""
     if price.minor_units <= 0:
         raise InvalidQuestion(f"A price of {price} cannot be paid: it must be above zero.")
     if fraction[wanted:].strip("0"):
         raise InvalidQuestion(f"{price} has more decimals than can be charged in this currency.")
-    kept = fraction[:wanted].ljust(wanted, "0")
-    return f"{whole}.{kept}" if kept else str(whole)
+    decimals = fraction[:wanted].ljust(wanted, "0")
+    return f"{integer}.{decimals}" if decimals else str(integer)
 
 
 def minor_units(value: str, currency: str) -> int:
@@ -103,8 +103,8 @@ def minor_units(value: str, currency: str) -> int:
         raise Malformed("amount") from None
     if found is None:
         raise Malformed("amount")
-    whole, fraction = found[1], found[2] or ""
-    units = int(whole + fraction[:digits].ljust(digits, "0"))
+    integer, fraction = found[1], found[2] or ""
+    units = int(integer + fraction[:digits].ljust(digits, "0"))
     if fraction[digits:].strip("0") or units >= 10**MINOR_UNIT_DIGITS_AT_MOST:
         raise Malformed("amount")
     return units
@@ -167,7 +167,7 @@ def refund_key(payment: Payment) -> str:
     return f"refund:{payment.id}" + (f":again-{failed}" if failed else "")
 
 
-def changes_told(
+def reported_changes(
     refunds: Iterable[ProviderRefund], seller: MerchantAccount
 ) -> tuple[RefundChange, ...]:
     """Return the current status of each refund. Raises Failed."""
@@ -223,7 +223,7 @@ def existing_refunds(listing: Talk[Sequence[RefundT]]) -> Talk[Sequence[RefundT]
         raise Failed(str(error)) from error
 
 
-def refund_that_stands(
+def already_refunded(
     refunds: Iterable[ProviderRefund],
     payment: Payment,
     seller: MerchantAccount,
@@ -254,7 +254,7 @@ def as_one(refunds: Sequence[ProviderRefund], price: Money) -> Refund:
 
 
 def learned(
-    kept: StoredCheckout,
+    stored: StoredCheckout,
     elicitation: Elicitation,
     session: ProviderSession,
     seller: MerchantAccount,
@@ -275,15 +275,15 @@ def learned(
             f"{seller.label} returned a payment page that is not at {seller.checkout_origins[0]}, "
             "so the server does not send you there. Nothing was charged."
         )
-    until = kept.expires_at if session.closes_at is None else int(session.closes_at.timestamp())
-    return msgspec.structs.replace(kept, session=session.id, url=session.url, expires_at=until)
+    until = stored.expires_at if session.closes_at is None else int(session.closes_at.timestamp())
+    return msgspec.structs.replace(stored, session=session.id, url=session.url, expires_at=until)
 
 
-def page_in(kept: StoredCheckout, seller: MerchantAccount) -> str:
+def page_in(stored: StoredCheckout, seller: MerchantAccount) -> str:
     """Return the URL of the payment page. Raises Failed if there is none."""
-    if kept.url is None:
+    if stored.url is None:
         raise Failed(f"{seller.label} returned no payment page. Nothing was charged.")
-    return kept.url
+    return stored.url
 
 
 def _origin(url: str) -> str | None:

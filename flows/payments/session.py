@@ -110,9 +110,9 @@ def sessions_of(elicitation: Elicitation) -> tuple[str, ...]:
     """Return the sessions of this elicitation's attempts, the latest first."""
     attempts = (elicitation.attempt, *reversed(elicitation.former))
     return tuple(
-        kept.session
+        stored.session
         for attempt in attempts
-        if (kept := kept_of(attempt)) is not None and kept.session is not None
+        if (stored := kept_of(attempt)) is not None and stored.session is not None
     )
 
 
@@ -123,8 +123,8 @@ def began_before(elicitation: Elicitation, session: str, moment: datetime) -> bo
     compare the elicitation's creation time.
     """
     for attempt in (elicitation.attempt, *elicitation.former):
-        kept = kept_of(attempt)
-        if attempt is None or kept is None or kept.session != session:
+        stored = kept_of(attempt)
+        if attempt is None or stored is None or stored.session != session:
             continue
-        return attempt.started_at <= moment or not kept.request
+        return attempt.started_at <= moment or not stored.request
     return elicitation.created_at <= moment

@@ -126,10 +126,10 @@ def paid_otherwise(
     unresolved: UnresolvedPayment, *, amount: int | None, currency: str | None, is_live: bool
 ) -> UnresolvedPayment:
     """Record a payment that differs from the question, unless an operator has reviewed it."""
-    told = replace(unresolved, paid=amount, paid_currency=currency, paid_live=is_live)
-    if unresolved.status is UnresolvedStatus.DONE and told == unresolved:
+    changed = replace(unresolved, paid=amount, paid_currency=currency, paid_live=is_live)
+    if unresolved.status is UnresolvedStatus.DONE and changed == unresolved:
         return unresolved
-    return replace(told, status=UnresolvedStatus.OTHERWISE, look_at=None, ended_at=None)
+    return replace(changed, status=UnresolvedStatus.OTHERWISE, look_at=None, ended_at=None)
 
 
 def end(

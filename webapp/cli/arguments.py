@@ -17,11 +17,11 @@ _PLAIN = "id:"
 def with_ids(arguments: Sequence[str]) -> list[str]:
     """Return the arguments with ids and owners that begin with "-" written as plain values."""
     found = list[str]()
-    id_place = 1 if arguments[:1] == ["show"] else _PLACE
-    for place, word in enumerate(arguments):
+    id_index = 1 if arguments[:1] == ["show"] else _PLACE
+    for index, word in enumerate(arguments):
         if found[-1:] == [_OWNER] and word.startswith("-"):
             found[-1] = f"{_OWNER}={word}"
-        elif _DASHED.fullmatch(word) or (place == id_place and _BEGINNING.fullmatch(word)):
+        elif _DASHED.fullmatch(word) or (index == id_index and _BEGINNING.fullmatch(word)):
             found.append(_PLAIN + word)
         else:
             found.append(word)

@@ -101,13 +101,13 @@ async def verify_chains(
     stored = await service.heads.stored(key=signer)
     found, documents = list(stored.faults), list(stored.documents)
     said = [_held(documents, of="the store")] if documents else []
-    for place, elsewhere in await _from_elsewhere(service, against):
+    for source, elsewhere in await _from_elsewhere(service, against):
         genuine, wrong = _compared(service.heads, elsewhere, stored, key=signer)
-        if place == against and not genuine:
-            raise CommandRefused(*(f"{place}: {why}" for why in wrong))
+        if source == against and not genuine:
+            raise CommandRefused(*(f"{source}: {why}" for why in wrong))
         if genuine:
-            said.append(_held(genuine, of=str(place)))
-        found += [f"{place}: {why}" for why in wrong]
+            said.append(_held(genuine, of=str(source)))
+        found += [f"{source}: {why}" for why in wrong]
         documents += genuine
     verified = await verify(
         service.elicitations.owners,

@@ -75,21 +75,21 @@ async def connect_by_code(service: Service, asked: Elicitation, terminal: Termin
     """
     accounts, clock = service.kinds.accounts, service.elicitations.clock
     client, terms = _client(service, asked), accounts.terms(asked)
-    terminal.say(_told(service, asked, client))
+    terminal.say(_instructions(service, asked, client))
     code = await service.outbound.run(start(client, terms.asked(), now=clock()), to=client)
-    terminal.say(_told_code(code))
+    terminal.say(_code_of(code))
     grant = await _answered(service, asked, code, terminal)
     is_wanted = terms.wants(grant.person)
     if is_wanted and not await terminal.is_right(await _question(service, asked, client, grant)):
         await accounts.code_exchange.revoke_grant(asked, grant, code)
         await service.elicitations.end(asked, Status.DECLINED)
-        terminal.say(_nothing_kept(client))
+        terminal.say(_nothing_stored(client))
         return False
     before, who = await service.elicitations.get(asked.id) or asked, plain(grant.person.label)
     token, client_auth = code.token, code.client_auth
     if not await accounts.code_exchange.finish(asked, grant, token=token, client_auth=client_auth):
         wrong = why_not(terms, grant.person, shows=plain)
-        terminal.say(f"{wrong}. {_nothing_kept(client)}")
+        terminal.say(f"{wrong}. {_nothing_stored(client)}")
         return False
     after = await service.elicitations.get(asked.id) or asked
     terminal.say(_outcome(who, before, after))
@@ -162,7 +162,7 @@ def _outcome(who: str, before: Elicitation, after: Elicitation) -> str:
     )
 
 
-def _told(service: Service, asked: Elicitation, client: Client) -> str:
+def _instructions(service: Service, asked: Elicitation, client: Client) -> str:
     """Return the request: who asks, for which account, with which scopes, and why."""
     terms, provider = service.kinds.accounts.terms(asked), client.provider
     account = f"the account {plain(terms.account)}" if terms.account else "your account"
@@ -182,7 +182,7 @@ def _told(service: Service, asked: Elicitation, client: Client) -> str:
     return "\n".join(lines)
 
 
-def _told_code(code: DeviceCode) -> str:
+def _code_of(code: DeviceCode) -> str:
     uri = plain(code.verification_uri, limit=len(code.verification_uri))
     return (
         f"Open {uri} in any browser, and enter {code.user_code}\nThe code works until "
@@ -208,7 +208,7 @@ def _label(service: Service, asked: Elicitation) -> str:
     return terms.provider if client is None else client.provider.label
 
 
-def _nothing_kept(client: Client) -> str:
+def _nothing_stored(client: Client) -> str:
     manage = client.provider.manage
     if manage is None:
         return "Nothing was saved."

@@ -128,9 +128,9 @@ async def examine_store(
             found.append(ok("writes", "the store accepts them, and has room"))
             if settings.store.startswith(SQLITE):
                 file = Path(settings.store.removeprefix(SQLITE))
-                await asyncio.to_thread(_must_be_whole, file)
+                await asyncio.to_thread(_check_integrity, file)
                 found.append(ok("indexes", "they match their records"))
-            found += await _kept(settings, store, outbound=outbound, clock=clock)
+            found += await _stored_state(settings, store, outbound=outbound, clock=clock)
     except Unreadable:
         found.append(wrong("secrets", str(under_another_secret(settings))))
     except StoreUnavailable as error:
@@ -142,8 +142,8 @@ async def examine_store(
     return found
 
 
-def _said(subject: str, told: Sequence[tuple[str, str | None]]) -> Sequence[Finding]:
-    return [note(subject, says, fix=fix) if fix else ok(subject, says) for says, fix in told]
+def _said(subject: str, states: Sequence[tuple[str, str | None]]) -> Sequence[Finding]:
+    return [note(subject, says, fix=fix) if fix else ok(subject, says) for says, fix in states]
 
 
 async def _store_clock(store: Store, clock: Clock) -> Sequence[Finding]:
@@ -159,7 +159,7 @@ async def _store_clock(store: Store, clock: Clock) -> Sequence[Finding]:
     return [note("clock", says, fix=f"{fix}is served")]
 
 
-async def _kept(
+async def _stored_state(
     settings: Settings, store: Store, *, outbound: Outbound, clock: Clock
 ) -> Sequence[Finding]:
     """Check the last backup's age, payments that need an operator, and clients that misbehaved."""
@@ -275,7 +275,7 @@ def _of_store(sentence: str) -> Finding:
     return wrong("store", sentence)
 
 
-def _must_be_whole(path: Path) -> None:
+def _check_integrity(path: Path) -> None:
     """Check the integrity of the database file. Raises CommandRefused, or sqlite3.Error."""
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
         (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()

@@ -119,13 +119,13 @@ async def _address(settings: Settings, around: Surroundings) -> list[Finding]:
 
 
 async def _alive(settings: Settings, outbound: Outbound) -> Finding:
-    place = f"{settings.url}/live"
+    url = f"{settings.url}/live"
     try:
-        reply = await outbound.send(httpx.Request("GET", place))
+        reply = await outbound.send(httpx.Request("GET", url))
     except (httpx.HTTPError, Failed) as error:
         return wrong(
             "address",
-            f"{place} cannot be reached from here ({_words(error)})",
+            f"{url} cannot be reached from here ({_words(error)})",
             fix="start the server, and point the DNS name and the proxy to it; or set ELICIT_URL "
             "to the address that people open. If this machine cannot reach its own public "
             "address, run this on another one",
@@ -134,12 +134,12 @@ async def _alive(settings: Settings, outbound: Outbound) -> Finding:
 
 
 def _how_alive(reply: httpx.Response, settings: Settings) -> Finding:
-    place = f"{settings.url}/live"
+    url = f"{settings.url}/live"
     status = reply.status_code
     if status == HTTPStatus.MISDIRECTED_REQUEST:
         return wrong(
             "address",
-            f"a proxy changes the Host header of {place}",
+            f"a proxy changes the Host header of {url}",
             fix="let the proxy forward it (nginx: proxy_set_header Host $http_host), or set "
             "ELICIT_URL to the address that people open",
         )
@@ -147,19 +147,19 @@ def _how_alive(reply: httpx.Response, settings: Settings) -> Finding:
         to = reply.headers.get("location", "elsewhere")
         return wrong(
             "address",
-            f"{place} redirects to {to}",
+            f"{url} redirects to {to}",
             fix="set ELICIT_URL to the final address, and register that at providers",
         )
     if status in (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT):
         return wrong(
             "address",
-            f"a proxy answers at {place}, but cannot reach the server (HTTP {status})",
+            f"a proxy answers at {url}, but cannot reach the server (HTTP {status})",
             fix="start the server with the --host and --port that the proxy connects to",
         )
     if status != HTTPStatus.OK or not _is_ours(reply):
         return wrong(
             "address",
-            f"another program answers at {place} (HTTP {status})",
+            f"another program answers at {url} (HTTP {status})",
             fix="set ELICIT_URL to the address of this server, with its path behind the proxy (and "
             "ELICIT_ROOT_PATH, if the proxy strips the path)",
         )
@@ -167,7 +167,7 @@ def _how_alive(reply: httpx.Response, settings: Settings) -> Finding:
     if changed:
         return note(
             "address",
-            f"{place} answers, but a proxy removes or changes {', '.join(changed)}",
+            f"{url} answers, but a proxy removes or changes {', '.join(changed)}",
             fix="let the proxy pass response headers unchanged",
         )
     return ok("address", f"{settings.url} leads here")
@@ -211,17 +211,15 @@ async def _encrypted(settings: Settings, around: Surroundings) -> Finding:
 async def _payments(settings: Settings, name: str, around: Surroundings) -> list[Finding]:
     """Check our registration at one payment provider, and compare the clocks."""
     seller = settings.sellers[name]
-    place = None if name in settings.unreached else f"{settings.url}/webhooks/{name}"
+    url = None if name in settings.unreached else f"{settings.url}/webhooks/{name}"
     gateway = Gateways({name: seller}).examinable.get(name)
     if gateway is None:
         where = (
-            "cannot reach this server, so the server polls it"
-            if place is None
-            else f"go to {place}"
+            "cannot reach this server, so the server polls it" if url is None else f"go to {url}"
         )
         return [ok(name, f"webhooks of {seller.label} {where}; the server cannot poll for more")]
     try:
-        report = await around.outbound.run(gateway.examine(place))
+        report = await around.outbound.run(gateway.examine(url))
     except Failed as error:
         fix = "allow outgoing https from this machine to it, and check its status page"
         return [note(name, f"{seller.label} could not be reached ({error})", fix=fix)]
@@ -236,9 +234,9 @@ async def _payments(settings: Settings, name: str, around: Surroundings) -> list
     return found
 
 
-def _clock(told_at: str, label: str, now: datetime) -> Sequence[Finding]:
+def _clock(reported_at: str, label: str, now: datetime) -> Sequence[Finding]:
     with suppress(ValueError):
-        apart = now - parsedate_to_datetime(told_at)
+        apart = now - parsedate_to_datetime(reported_at)
         if abs(apart) > CLOCKS_APART_AT_MOST:
             is_ahead = apart > timedelta()
             says = f"{abs(apart).total_seconds():.0f} s {'ahead of' if is_ahead else 'behind'}"
@@ -269,16 +267,16 @@ async def _accounts(settings: Settings, around: Surroundings) -> list[Finding]:
     found = list[Finding]()
     client = settings.identity.client
     if client is not None:
-        place = f"{settings.url}{CALLBACK_PATH}"
-        found.append(await _issuer("ELICIT_ISSUER", client, place, around))
+        url = f"{settings.url}{CALLBACK_PATH}"
+        found.append(await _issuer("ELICIT_ISSUER", client, url, around))
     for name in sorted(settings.credentials):
         provider = settings.providers.get(name)
         if provider is not None:
-            place = f"{settings.url}/callback/{name}"
+            url = f"{settings.url}/callback/{name}"
             setting = f"ELICIT_{name.upper()}_CLIENT_ID"
             id, secret = settings.credentials[name]
             client = Client(provider=provider, client_id=id, client_secret=secret)
-            found.append(await _issuer(setting, client, place, around))
+            found.append(await _issuer(setting, client, url, around))
     return found
 
 

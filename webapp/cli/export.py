@@ -73,7 +73,7 @@ async def export_owner(service: Service, owner: str) -> Export:
     """Export a person's data. Raises CommandRefused if no person or several match."""
     tag = await owner_of(service, owner)
 
-    async def told(kind: type[ValueT], fields: tuple[str, ...]) -> list[dict[str, Any]]:
+    async def rows_of(kind: type[ValueT], fields: tuple[str, ...]) -> list[dict[str, Any]]:
         rows = await service.elicitations.rows.all(kind, owner=tag, skips_unreadable=True)
         return [_fields(row, fields) for row in rows]
 
@@ -82,18 +82,18 @@ async def export_owner(service: Service, owner: str) -> Export:
         owner=tag[:OWNER_CHARACTERS],
         made_at=service.clock(),
         questions=[_question(each) for each in asked],
-        accounts=await told(Connection, _ACCOUNT),
-        payments=await told(Payment, _PAYMENT),
-        unresolved_payments=await told(UnresolvedPayment, _UNRESOLVED),
-        webhooks=await told(StoredWebhook, _WEBHOOK),
-        approvals=await told(Approval, _APPROVAL),
-        clients=await told(ClientRecord, _CLIENT),
-        secrets=await told(KeptSecret, _SECRET),
-        audit=[_told(row) async for row in told_of(service, tag)],
+        accounts=await rows_of(Connection, _ACCOUNT),
+        payments=await rows_of(Payment, _PAYMENT),
+        unresolved_payments=await rows_of(UnresolvedPayment, _UNRESOLVED),
+        webhooks=await rows_of(StoredWebhook, _WEBHOOK),
+        approvals=await rows_of(Approval, _APPROVAL),
+        clients=await rows_of(ClientRecord, _CLIENT),
+        secrets=await rows_of(KeptSecret, _SECRET),
+        audit=[_audit_json(row) async for row in told_of(service, tag)],
     )
 
 
-def _told(row: AuditRow) -> dict[str, Any]:
+def _audit_json(row: AuditRow) -> dict[str, Any]:
     """Return the fields of an audit entry that have a value."""
     fields: dict[str, Any] = msgspec.to_builtins(row)
     return {name: value for name, value in fields.items() if value is not None}

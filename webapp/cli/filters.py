@@ -104,8 +104,8 @@ def filtered(table: Table[R], by: Filters, *, of: type[Struct], as_json: bool) -
     if len(shown) < len(rows):
         tell(f"{len(shown)} of {len(rows)} are shown: --limit 0 shows all.", out=sys.stderr)
     nothing = "No row matches these filters." if table.rows else table.nothing
-    kept = [*table.ids, *(str(getattr(row, "id", "")) for row in table.rows)]
-    return replace(table, rows=shown, nothing=nothing, ids=[id for id in kept if id])
+    ids = [*table.ids, *(str(getattr(row, "id", "")) for row in table.rows)]
+    return replace(table, rows=shown, nothing=nothing, ids=[id for id in ids if id])
 
 
 def _fits(text: str, value: str) -> bool:

@@ -161,12 +161,12 @@ async def rotate(
         pass  # the newest secret was created for the rotation that was interrupted
     elif keys.file is not None:
         # Rewrap before the file changes: this checks that the store uses one of these secrets.
-        left = await rewrap(store=keys.store, ring=keys.ring)
-        if left.done:
+        result = await rewrap(store=keys.store, ring=keys.ring)
+        if result.done:
             lines.append(
                 f"A rotation to {newest.hex()} was interrupted and is now finished: "
-                f"{_keys(left.done)} of {keys.place} encrypted again. For another new secret, run "
-                "the command again."
+                f"{_keys(result.done)} of {keys.place} encrypted again. For another new secret, "
+                "run the command again."
             )
             return lines
         if keys.file.put_in_front(new_secret(), before=newest, now=now):
@@ -351,12 +351,12 @@ async def _on_keys(
     settings = settings_for(environment)
     try:
         ring = file.ring() if file is not None else settings.ring
-        place = without_password(settings.store)
+        store_url = without_password(settings.store)
         async with opened_store(settings) as store:
             await must_be_unfenced(store) if changes else await warn_if_fenced(store)
             return await _refusing(
                 work,
-                Keys(ring=ring, store=store, place=place, variable=variable, file=file),
+                Keys(ring=ring, store=store, place=store_url, variable=variable, file=file),
                 settings,
             )
     except (OSError, WeakSecret) as error:

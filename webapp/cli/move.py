@@ -91,8 +91,8 @@ async def _move(source: str, target: str) -> None:
         moved = await move(old, new)
         assert old.address is not None
         assert new.address is not None
-        _tell_moved(moved, old=old.address, new=new.address)
-        await asyncio.to_thread(_tell_of_secret, old.address, new.address)
+        _report_moved(moved, old=old.address, new=new.address)
+        await asyncio.to_thread(_report_secret, old.address, new.address)
     password = " (with its password)" if "@" in target else ""
     tell(
         f"Set ELICIT_STORE to {new.address}{password} for every server, and restart them. They "
@@ -101,14 +101,14 @@ async def _move(source: str, target: str) -> None:
     )
 
 
-def _tell_moved(moved: Moved, *, old: str, new: str) -> None:
+def _report_moved(moved: Moved, *, old: str, new: str) -> None:
     if moved.was_before:
         tell(f"{old} was moved before; {new} has {counted(moved.records)} now.")
     else:
         tell(f"All of {old} is in {new}: {counted(moved.records)}, each compared.")
 
 
-def _tell_of_secret(old: str, new: str) -> None:
+def _report_secret(old: str, new: str) -> None:
     """Say which secret the new store needs, and record its address in the key file."""
     key_file = key_file_of(os.environ)
     if key_file is None:
@@ -131,7 +131,7 @@ async def _say_what(source: str, target: str) -> None:
     is_there = await _holds_something(target)
     async with _opened(source) as store:
         if is_there or is_shared(target):  # opening a missing file would create it
-            await _must_take(target, store, is_there=is_there)
+            await _check_target(target, store, is_there=is_there)
         kinds = Counter([each.kind async for page in store.scan() for each in page])
         if why := await store.fenced():
             tell(f"The store is fenced: {why}.")
@@ -141,7 +141,7 @@ async def _say_what(source: str, target: str) -> None:
     tell("Nothing was moved.")
 
 
-async def _must_take(target: str, source: Store, *, is_there: bool) -> None:
+async def _check_target(target: str, source: Store, *, is_there: bool) -> None:
     """Open the target as a move would, and create its tables. Raises the errors of a move."""
     async with _opened(target) as new:
         if not is_there or await new.fenced() is not None:

@@ -62,11 +62,11 @@ class PaymentRow(Struct, frozen=True, kw_only=True):
     paid_currency: str | None = None
 
 
-def of_payment(payment: Payment, *, is_taken: bool) -> PaymentRow:
+def of_payment(payment: Payment, *, is_claimed: bool) -> PaymentRow:
     return PaymentRow(
         **_of_either(payment),
-        standing=_standing(payment, is_taken=is_taken),
-        note=_note(payment, is_taken=is_taken),
+        standing=_standing(payment, is_claimed=is_claimed),
+        note=_note(payment, is_claimed=is_claimed),
         is_open=_is_open(payment),
         payment=payment.payment_intent,
         paid_at=payment.paid_at,
@@ -141,20 +141,20 @@ def _is_open(payment: Payment) -> bool:
     return payment.status in _OPEN or payment.part is not None or payment.owed > 0 or is_asked
 
 
-def _standing(payment: Payment, *, is_taken: bool) -> str:
-    if is_taken:
+def _standing(payment: Payment, *, is_claimed: bool) -> str:
+    if is_claimed:
         return ReceiptStatus.TAKEN.value
     if payment.status is ReceiptStatus.OPEN:
         return "made" if payment.may_be_delivered else payment.status.value
     return state_of(payment)
 
 
-def _note(payment: Payment, *, is_taken: bool) -> str | None:
+def _note(payment: Payment, *, is_claimed: bool) -> str | None:
     words = list[str]()
     if payment.status is ReceiptStatus.OPEN and payment.surplus_to is not None:
         words.append("paid twice: will be refunded once the provider shows both")
     elif payment.may_be_delivered:
-        if not is_taken:
+        if not is_claimed:
             words.append(_why_not_by_itself(payment))
     elif payment.status is ReceiptStatus.OPEN and payment.refund_at is not None:
         words.append(f"will be refunded automatically on {payment.refund_at:%Y-%m-%d}")

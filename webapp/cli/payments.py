@@ -135,8 +135,8 @@ async def refund_payment(
         payment = await service.kinds.payments.ledger.read(payment.owner, payment.id) or payment
     if (said := _refunded_already(payment, part)) is not None:
         return [said]
-    is_whole = part == payment.price
-    refunds, up_to = service.kinds.payments.refunds, None if is_whole else part.minor_units
+    is_full = part == payment.price
+    refunds, up_to = service.kinds.payments.refunds, None if is_full else part.minor_units
     try:
         refund = await refunds.refund(
             payment.owner,
@@ -154,9 +154,9 @@ async def refund_payment(
         raise
     except ElicitError as error:
         is_refusal = isinstance(error, Failed) and error.is_refusal
-        goes_on = _AGAIN_WHOLE if is_whole else _NOTHING if is_refusal else _AGAIN_PART
+        goes_on = _AGAIN_WHOLE if is_full else _NOTHING if is_refusal else _AGAIN_PART
         raise CommandRefused(f"{error} {goes_on}") from error
-    if is_whole:
+    if is_full:
         return [_given(part, refund)]
     after = await service.kinds.payments.ledger.read(payment.owner, payment.id) or payment
     if after.refunded > part.minor_units:  # another refund was faster
@@ -246,13 +246,13 @@ async def _all(service: Service) -> dict[str, PaymentRow]:
     paid, ledger = await _payments(service), service.kinds.payments.ledger
     rows = [
         *map(of_unresolved, await service.kinds.payments.unresolved.open()),
-        *map(of_pending, await _on_their_way(service)),
-        *[of_payment(one, is_taken=await ledger.is_in_hand(one)) for one in paid],
+        *map(of_pending, await _pending(service)),
+        *[of_payment(one, is_claimed=await ledger.is_in_hand(one)) for one in paid],
     ]
     return {row.id: row for row in rows}
 
 
-async def _on_their_way(service: Service) -> list[Elicitation]:
+async def _pending(service: Service) -> list[Elicitation]:
     """List questions with a payment by a method that takes time, the latest first.
 
     The list includes questions that have expired.
@@ -278,8 +278,8 @@ def _refunded_already(payment: Payment, part: Money) -> str | None:
 
 
 def _given(price: Money, refund: Refund) -> str:
-    is_on_its_way = refund.status != "succeeded"
-    return f"{price} {'is being refunded' if is_on_its_way else 'is refunded'} ({refund.id})."
+    is_pending = refund.status != "succeeded"
+    return f"{price} {'is being refunded' if is_pending else 'is refunded'} ({refund.id})."
 
 
 def _part(payment: Payment, amount: str) -> Money:

@@ -90,8 +90,10 @@ async def purge_owner(service: Service, owner: str, *, is_sure: bool) -> list[st
             f"{counted(waiting)} of waiting webhooks still contain data of the payer. Run this "
             "command again when elicit webhooks list shows none that waits."
         )
-    left = [each async for page in records_of(service, tag) for each in page if _is_sealed(each)]
-    until = await destroy_purged(owners, tag, left, now=now)
+    remaining = [
+        each async for page in records_of(service, tag) for each in page if _is_sealed(each)
+    ]
+    until = await destroy_purged(owners, tag, remaining, now=now)
     said.append("The data is erased. Earlier backups still contain it until you delete them.")
     if until is not None:
         said.append(
@@ -147,17 +149,17 @@ async def _erase(service: Service, owner: str) -> None:
     store, now = service.elicitations.store, service.clock()
     for _ in range(_ROUNDS_AT_MOST):
         paid = await _asked_for_money(service, owner)
-        left = [
+        remaining = [
             replace(each, key=None, due_at=None, erase_at=now)
             async for page in records_of(service, owner)
             for each in page
             if not _stays(each, paid)
         ]
-        if not left:
+        if not remaining:
             return
-        for start in range(0, len(left), _AT_ONCE):
+        for start in range(0, len(remaining), _AT_ONCE):
             try:
-                await store.write(*left[start : start + _AT_ONCE])
+                await store.write(*remaining[start : start + _AT_ONCE])
             except Conflict:
                 continue  # another process wrote one of these records: try again in the next round
         while await store.erase(owner=owner, before=now):

@@ -51,20 +51,20 @@ async def is_under_way(store: Store, ring: Ring) -> bool:
 
 async def reseal(store: Store, ring: Ring, *, now: datetime) -> Resealed:
     """Renew each data key that is older than the newest secret, and seal all records again."""
-    made = sealed = lost = dropped = 0
+    renewed = sealed = lost = dropped = 0
     until: datetime | None = None
     async for page in pages(store, DATA_KEY):
-        made += sum(await asyncio.gather(*(_renew(store, ring, one, now=now) for one in page)))
+        renewed += sum(await asyncio.gather(*(_renew(store, ring, one, now=now) for one in page)))
     async for page in pages(store, *KINDS.values()):
         outcomes = await asyncio.gather(*(_seal(store, ring, record) for record in page))
         sealed += outcomes.count(True)
         lost += outcomes.count(None)
     async for page in pages(store, DATA_KEY):
-        for kept in await asyncio.gather(*(_drop(store, ring, one, now=now) for one in page)):
-            dropped += kept is True
-            if isinstance(kept, datetime):
-                until = kept if until is None else max(until, kept)
-    return Resealed(made=made, sealed=sealed, lost=lost, dropped=dropped, until=until)
+        for result in await asyncio.gather(*(_drop(store, ring, one, now=now) for one in page)):
+            dropped += result is True
+            if isinstance(result, datetime):
+                until = result if until is None else max(until, result)
+    return Resealed(made=renewed, sealed=sealed, lost=lost, dropped=dropped, until=until)
 
 
 async def renew_purged(owners: Owners, owner: str, *, now: datetime) -> None:
@@ -86,21 +86,21 @@ async def renew_purged(owners: Owners, owner: str, *, now: datetime) -> None:
 
 
 async def destroy_purged(
-    owners: Owners, owner: str, left: Sequence[Record], *, now: datetime
+    owners: Owners, owner: str, remaining: Sequence[Record], *, now: datetime
 ) -> datetime | None:
     """Seal the remaining records under the new key, and destroy the older keys.
 
     Return None, or the time until which the older keys have to stay. The new key always stays: a
     process that has loaded it could otherwise seal records that nothing can open.
     """
-    for record in left:
+    for record in remaining:
         await _seal(owners.store, owners.ring, record)
     found = await owners.store.read(owner, DATA_KEY, owner)
     if found is None:
         return None
-    kept = await _drop(owners.store, owners.ring, found, now=now)
+    result = await _drop(owners.store, owners.ring, found, now=now)
     owners.forget(owner)
-    return kept if isinstance(kept, datetime) else None
+    return result if isinstance(result, datetime) else None
 
 
 async def _renew(store: Store, ring: Ring, record: Record, *, now: datetime) -> bool:
@@ -133,12 +133,12 @@ async def _seal(store: Store, ring: Ring, record: Record) -> bool | None:
     """Seal a record under the newest data key. Return True if done, None if no key opens it."""
     found: Record | None = record
     while found is not None:
-        kept = await store.read(found.owner, DATA_KEY, found.owner)
-        if kept is None:  # the owner was erased in the meantime
+        stored = await store.read(found.owner, DATA_KEY, found.owner)
+        if stored is None:  # the owner was erased in the meantime
             return False
         row = Row(owner=found.owner, kind=found.kind, id=found.id, version=found.version)
         try:
-            fresh = Locker(*unwrapped(ring, kept).keys).sealed_anew(row, found.sealed)
+            fresh = Locker(*unwrapped(ring, stored).keys).sealed_anew(row, found.sealed)
         except Unreadable:
             return None
         if fresh is None:

@@ -62,12 +62,12 @@ def _run(options: argparse.Namespace) -> None:
             )
         elif not (key := key_beside(source)).exists():
             tell(f"{key} does not exist: the server uses {key_file.path}.")
-        put_key = partial(_put_key_back, key_file, key_beside(source))
+        restore_key = partial(_restore_key, key_file, key_beside(source))
         if address.startswith(SQLITE):
             path = Path(address.removeprefix(SQLITE)).absolute()
-            _put_in_file(backup, source, path, put_key=put_key)
+            _write_to_file(backup, source, path, restore_key=restore_key)
         else:
-            asyncio.run(_put(backup, source, address, put_key=put_key))
+            asyncio.run(_write(backup, source, address, restore_key=restore_key))
     except (BadBackup, NotMoved, ValueError) as error:
         raise CommandRefused(str(error)) from error
     except StoreUnavailable as error:
@@ -103,15 +103,15 @@ async def _must_open(backup: BackupFile, source: Path, key_file: KeyFile | None)
         ) from error
 
 
-def _put_in_file(
-    backup: BackupFile, source: Path, store: Path, *, put_key: Callable[[], None]
+def _write_to_file(
+    backup: BackupFile, source: Path, store: Path, *, restore_key: Callable[[], None]
 ) -> None:
     """Write the backup to a new file, rename the current file, and put the new one in its place."""
     store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _alone(store):
         draft = store.with_name(f"{store.name}.{secrets.token_hex(8)}")
         try:
-            asyncio.run(_put(backup, source, f"{SQLITE}{draft}", put_key=put_key))
+            asyncio.run(_write(backup, source, f"{SQLITE}{draft}", restore_key=restore_key))
         except BaseException:
             for side in SIDES:
                 Path(f"{draft}{side}").unlink(missing_ok=True)
@@ -125,8 +125,8 @@ def _put_in_file(
         draft.replace(store)
 
 
-async def _put(
-    backup: BackupFile, source: Path, address: str, *, put_key: Callable[[], None]
+async def _write(
+    backup: BackupFile, source: Path, address: str, *, restore_key: Callable[[], None]
 ) -> None:
     """Copy the backup to an empty store, or continue a copy that was interrupted."""
     words = half(str(source), f"elicit restore {source}")
@@ -142,7 +142,7 @@ async def _put(
         if await store.fenced() != words:
             await fence_empty(store, words)
         await copy(await _marked(backup), store, behind=words)
-        put_key()
+        restore_key()
         await open_whole(store, words)
 
 
@@ -179,7 +179,7 @@ def _values(file: KeyFile) -> set[bytes]:
     return {each.value for each in file.read()}
 
 
-def _put_key_back(file: KeyFile | None, key: Path) -> None:
+def _restore_key(file: KeyFile | None, key: Path) -> None:
     if file is None or file.path.exists():
         return
     file.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -130,8 +130,8 @@ def _bound(options: argparse.Namespace) -> socket.socket:
         settings = settings_for(os.environ, host=host, port=port)
         with asyncio.Runner() as runner:
             _load(options, settings, runner)
-            taken = runner.run(with_owner(error, host, port, url=settings.url))
-        raise CommandRefused(str(taken)) from error
+            refusal = runner.run(with_owner(error, host, port, url=settings.url))
+        raise CommandRefused(str(refusal)) from error
 
 
 def _reload(options: argparse.Namespace, settings: Settings, listener: socket.socket) -> int:
@@ -220,13 +220,13 @@ def _serve(
         if name is None:
             lines.append(_how_to_try(settings))
         ready = partial(tell, "\n".join(lines)) if parent is None else parent.ready(lines)
-        place = DEMO if name is None else place_of(name)
+        module = DEMO if name is None else place_of(name)
         runner.run(
             serve_http(
                 settings,
                 server,
                 listener,
-                place=place,
+                place=module,
                 ready=ready,
                 annex=annex,
                 sandbox=sandbox,

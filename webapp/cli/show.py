@@ -290,9 +290,9 @@ def _happened(row: Found) -> Iterator[TimelineRow]:
                 "replayed": row.replayed_at,
             }
         case OutgoingEvent():
-            told = f"event {row.type} to {row.address}"
-            sent = f"{told} {row.status} ({row.tries} tries)"
-            times = {told: row.happened_at, sent: row.sent_at or row.due_at}
+            event = f"event {row.type} to {row.address}"
+            sent = f"{event} {row.status} ({row.tries} tries)"
+            times = {event: row.happened_at, sent: row.sent_at or row.due_at}
         case Connection():
             times = {
                 f"account connected at {row.provider}": row.connected_at,

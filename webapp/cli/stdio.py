@@ -53,10 +53,10 @@ def _run(options: argparse.Namespace) -> int:
         with asyncio.Runner() as runner:
             server = load(options.server, run=runner.run)
             quieten(log=settings.log)
-            place = place_of(options.server)
+            module = place_of(options.server)
             runner.run(
                 serve_stdio(
-                    settings, server, streams, port=options.port, place=place, annex=annex, own=own
+                    settings, server, streams, port=options.port, place=module, annex=annex, own=own
                 )
             )
     return 0

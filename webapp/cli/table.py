@@ -79,20 +79,20 @@ def show_facts(row: Struct, *, as_json: bool) -> None:
         return
     values = _values(row)
     inner = {name: value for name, value in values.items() if _is_of_rows(value)}
-    facts = _told_of({name: value for name, value in values.items() if name not in inner})
+    facts = _texts_of({name: value for name, value in values.items() if name not in inner})
     padded = max(map(len, facts), default=0)
     for name, text in sorted(facts.items(), key=lambda fact: "\n" in fact[1]):
         tell(f"\n{text}" if "\n" in text else f"{name:{padded}}  {printed(text)}")
     for name, rows in inner.items():
         for number, each in enumerate(rows, 1):
             tell(f"\n{name} {number}")
-            about = _told_of(each)
+            about = _texts_of(each)
             padded = max(map(len, about), default=0)
             for field, text in about.items():
                 tell(f"  {field:{padded}}  {printed(' '.join(text.split()))}")
 
 
-def _told_of(values: Mapping[str, Any]) -> dict[str, str]:
+def _texts_of(values: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: text_of(value) for name, value in values.items() if value not in (None, {}, [], ())
     }
@@ -115,9 +115,9 @@ def lines_of(
         return []
     short = shortened([*table.ids, *(str(row["id"]) for row in rows if row.get("id"))])
     since = None if is_exact else now
-    told = [[_told(name, row[name], short, since) for name in table.columns] for row in rows]
+    body = [[_cell(name, row[name], short, since) for name in table.columns] for row in rows]
     heads = [_head(name) for name in table.columns]
-    cells = [heads, *told]
+    cells = [heads, *body]
     natural = [max(map(cells_of, column)) for column in zip(*cells, strict=True)]
     times = {name for row in rows for name in row if isinstance(row[name], datetime)}
     is_cut = [name not in {"id", *times} for name in table.columns]
@@ -217,7 +217,7 @@ def _head(name: str) -> str:
     return name.removeprefix("is_").removesuffix("_at").replace("_", " ").upper()
 
 
-def _told(name: str, value: Any, short: Mapping[str, str], now: datetime | None) -> str:
+def _cell(name: str, value: Any, short: Mapping[str, str], now: datetime | None) -> str:
     """Return a field as text for a terminal. Without `now`, a time is exact instead of an age."""
     if isinstance(value, datetime):
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}" if now is None else age(value, now)
@@ -229,10 +229,10 @@ def _fitting(widths: Sequence[int], is_cut: Sequence[bool], room: int) -> list[i
     """Reduce the widest columns until all fit, or none can be cut any further."""
     fitting = list(widths)
     while sum(fitting) > room:
-        left = [n for n, width in enumerate(fitting) if is_cut[n] and width > NARROWEST]
-        if not left:
+        narrowable = [n for n, width in enumerate(fitting) if is_cut[n] and width > NARROWEST]
+        if not narrowable:
             break
-        fitting[max(left, key=fitting.__getitem__)] -= 1
+        fitting[max(narrowable, key=fitting.__getitem__)] -= 1
     return fitting
 
 
@@ -247,13 +247,13 @@ def _line(row: Sequence[str], widths: Sequence[int], width: int) -> str:
 def _cut(text: str, width: int) -> str:
     if cells_of(text) <= width:
         return text
-    kept, room = "", width - 1
+    beginning, room = "", width - 1
     for sign in text:
         room -= _cells(sign)
         if room < 0:
             break
-        kept += sign
-    return f"{kept.rstrip()}…"
+        beginning += sign
+    return f"{beginning.rstrip()}…"
 
 
 def _cells(sign: str) -> int:

@@ -87,8 +87,8 @@ def place_of(id: str) -> EventPlace:
 
 def body_of(event: OutgoingEvent) -> bytes:
     """Return the request body, which is the same for each attempt."""
-    told = {"type": event.type, "timestamp": event.happened_at, "data": event.facts}
-    return msgspec.json.encode(told)
+    content = {"type": event.type, "timestamp": event.happened_at, "data": event.facts}
+    return msgspec.json.encode(content)
 
 
 def new_secret() -> str:

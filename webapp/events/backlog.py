@@ -42,7 +42,7 @@ class Backlog:
         # status changes received while the store is being read
         self._heard: dict[str, str] | None = None
         self._has_missed = asyncio.Event()
-        self._told_at: dict[str, datetime] = {}
+        self._logged_at: dict[str, datetime] = {}
         self.ended: frozenset[str] = frozenset()
         self.not_kept = Counter[str]()  # events not stored since these counts were last saved
 
@@ -53,9 +53,9 @@ class Backlog:
     def leave_out(self, address: str) -> None:
         """Count an event that is not stored, and log it."""
         self.not_kept[address] += 1
-        now, told_at = self._elicitations.clock(), self._told_at.get(address)
-        if told_at is None or now - told_at >= BETWEEN_WORDS:
-            self._told_at[address] = now
+        now, logged_at = self._elicitations.clock(), self._logged_at.get(address)
+        if logged_at is None or now - logged_at >= BETWEEN_WORDS:
+            self._logged_at[address] = now
             waiting = len(self._waiting[address])
             _log.error("events.not_stored", extra={"address": address, "waiting": waiting})
 

@@ -62,20 +62,20 @@ class EventOutbox:
     def events(self, moved: Sequence[Move[Value]], *, at_most: int) -> list[OutgoingEvent]:
         """Return the events for these changes; see Outbox."""
         wanted = (
-            (move.value, told_as, address)
+            (move.value, event_type, address)
             for move in moved
-            if (told_as := _type_of(move)) is not None
+            if (event_type := _type_of(move)) is not None
             for address in self._addresses
-            if address.wants(told_as) and address.name not in self._backlog.ended
+            if address.wants(event_type) and address.name not in self._backlog.ended
         )
-        kept = list[OutgoingEvent]()
-        for value, told_as, address in wanted:
-            if len(kept) < at_most and self._backlog.has_room(address.name):
-                kept.append(self._event(value, told_as, address))
+        found = list[OutgoingEvent]()
+        for value, event_type, address in wanted:
+            if len(found) < at_most and self._backlog.has_room(address.name):
+                found.append(self._event(value, event_type, address))
             else:
                 self._backlog.leave_out(address.name)
                 self._observer.event_sent(address.name, "not_kept")
-        return kept
+        return found
 
     def wrote(self, values: Sequence[Value]) -> None:
         """Count the written events and wake the sender; see Outbox."""
@@ -85,18 +85,18 @@ class EventOutbox:
                 if self.wake is not None and value.version == 1:
                     self.wake(value)
 
-    def _event(self, value: Value, told_as: str, address: EventAddress) -> OutgoingEvent:
+    def _event(self, value: Value, event_type: str, address: EventAddress) -> OutgoingEvent:
         now, chance = self._clock(), base64.urlsafe_b64encode(self._random(RANDOM_BYTES)).decode()
         about, rank = value.id, _OF_QUESTIONS
         if isinstance(value, Payment) and owner_of(value.elicitation_id) == value.owner:
             about, rank = value.elicitation_id, _OF_PAYMENTS
-        place = EventPlace(about, address.name)
+        ordering_key = EventPlace(about, address.name)
         return OutgoingEvent(
-            id=f"{place}{rank}{value.version + 1:010d}.{chance}",
+            id=f"{ordering_key}{rank}{value.version + 1:010d}.{chance}",
             owner=value.owner,
             address=address.name,
             webhook_id=f"{ID_PREFIX}{chance}{value.owner}",
-            type=told_as,
+            type=event_type,
             facts=dict(_facts(value)),
             happened_at=now,
             erase_at=now + self._retention,
@@ -107,15 +107,15 @@ class EventOutbox:
 def _type_of(move: Move[Value]) -> str | None:
     """Return the event type of a change, or None if no event is sent for it."""
     kind, word = move.entry.kind, move.entry.what.partition(":")[0]
-    former = (move.former or "").partition(":")[0]
+    previous = (move.former or "").partition(":")[0]
     if kind != KINDS[Payment]:
         return TYPES.get((kind, word))
-    if word == former and word in _TOLD_ONCE:
+    if word == previous and word in _TOLD_ONCE:
         return None
     is_back = word in _STANDS
-    if is_back and former in _CLAIMED:
+    if is_back and previous in _CLAIMED:
         word = "dispute won"
-    elif is_back and former == _INQUIRY:
+    elif is_back and previous == _INQUIRY:
         word = "inquiry closed"
     return TYPES.get((kind, word))
 

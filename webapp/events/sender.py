@@ -121,10 +121,10 @@ class EventSender:
     def _put(
         self, lanes: _Lanes, event: OutgoingEvent, *, own: frozenset[str] = frozenset()
     ) -> None:
-        place = place_of(event.id)
-        if place in lanes.places:
-            own |= lanes.places[place][1]
-        lanes.places[place] = event, own
+        ordering_key = place_of(event.id)
+        if ordering_key in lanes.places:
+            own |= lanes.places[ordering_key][1]
+        lanes.places[ordering_key] = event, own
         lanes.has_some.set()
 
     async def _work(self, lanes: _Lanes) -> None:
@@ -142,27 +142,27 @@ class EventSender:
         if not lanes.places:
             lanes.has_some.clear()
             return
-        place, (event, own) = lanes.places.popitem(last=False)
-        has_told = False
-        while (first := await self._first_waiting(event.owner, place)) is not None:
+        ordering_key, (event, own) = lanes.places.popitem(last=False)
+        was_sent = False
+        while (first := await self._first_waiting(event.owner, ordering_key)) is not None:
             is_free = first.next_at <= self._elicitations.clock() or first.id in own
             # An untried event only waited for its predecessor: send it, even if it is not due yet.
-            if not (is_free or (has_told and not first.tries)):
+            if not (is_free or (was_sent and not first.tries)):
                 await self._wait_for(first, event)
                 return
             # Run to completion even during shutdown; otherwise the event would be sent twice.
-            has_told = await self._elicitations.run_to_completion(
+            was_sent = await self._elicitations.run_to_completion(
                 self._attempt(lanes.address, first)
             )
-            if not has_told:
+            if not was_sent:
                 return
 
-    async def _first_waiting(self, owner: str, place: EventPlace) -> OutgoingEvent | None:
-        after = str(place)
+    async def _first_waiting(self, owner: str, ordering_key: EventPlace) -> OutgoingEvent | None:
+        after = str(ordering_key)
         store = self._elicitations.store
         while page := await store.list(KIND, owner=owner, after=after, limit=_READ_AT_ONCE):
             for record in page:
-                if not record.id.startswith(str(place)):
+                if not record.id.startswith(str(ordering_key)):
                     return None
                 if record.status == "waiting":
                     try:
@@ -252,11 +252,11 @@ class EventSender:
             pause = timedelta(seconds=min(int(text[:9]), RETRY_AFTER_AT_MOST.total_seconds()))
             return now + pause
         try:
-            told = parsedate_to_datetime(text)
+            retry_at = parsedate_to_datetime(text)
         except (ValueError, OverflowError):
             return None
-        told = told if told.tzinfo is not None else told.replace(tzinfo=UTC)
-        return min(told, now + RETRY_AFTER_AT_MOST)
+        retry_at = retry_at if retry_at.tzinfo is not None else retry_at.replace(tzinfo=UTC)
+        return min(retry_at, now + RETRY_AFTER_AT_MOST)
 
 
 def state_id(elicitations: Elicitations, address: EventAddress) -> str:

@@ -16,8 +16,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def told_of_the_end(tell: Callable[[], object]) -> Generator[None]:
-    """Within this block, call `tell` in this event loop when a signal ends the process.
+def told_of_the_end(callback: Callable[[], object]) -> Generator[None]:
+    """Within this block, call `callback` in this event loop when a signal ends the process.
 
     Signals reach only the main thread. Signals without a handler are not changed.
     """
@@ -30,10 +30,10 @@ def told_of_the_end(tell: Callable[[], object]) -> Generator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         # a handler that was installed later can still call this one after the loop is closed
         if not loop.is_closed():
-            loop.call_soon_threadsafe(tell)
-        former = before[signal.Signals(number)]
-        assert callable(former)
-        former(number, frame)
+            loop.call_soon_threadsafe(callback)
+        previous = before[signal.Signals(number)]
+        assert callable(previous)
+        previous(number, frame)
 
     handled = [number for number, handler in before.items() if callable(handler)]
     for number in handled:

@@ -89,10 +89,10 @@ class Guard:
         public_url: str,
         allowed_origins: frozenset[str] = frozenset(),
         trusted_proxies: tuple[Network, ...] = (),
-        taken_path: str = "",
+        stripped_path: str = "",
         any_host_paths: frozenset[str] = frozenset(),
     ) -> None:
-        """`taken_path` is the prefix that a proxy strips before the request arrives here.
+        """`stripped_path` is the prefix that a proxy strips before the request arrives here.
 
         `any_host_paths` are served for any host name, because browsers cannot use them. Raises
         ValueError for an invalid address or origin.
@@ -102,9 +102,9 @@ class Guard:
         own = (self._address.scheme, self._address.authority)
         self._page_origins = {*self._named_origins, own}
         self._trusted_proxies = trusted_proxies
-        self._taken_path = taken_path
+        self._stripped_path = stripped_path
         self._any_host_paths = any_host_paths
-        self._told = set[str]()  # codes of refusals that were logged as a warning
+        self._warned = set[str]()  # codes of refusals that were logged as a warning
 
     async def admit(self, scope: Scope, receive: Receive, send: Send) -> Scope | None:
         """Return the scope as the application sees it, or answer the request and return None."""
@@ -144,7 +144,7 @@ class Guard:
         address = self._address
         try:
             return placed(
-                scope, url=address.url, root_path=address.root_path, taken=self._taken_path
+                scope, url=address.url, root_path=address.root_path, stripped=self._stripped_path
             )
         except Misplaced as error:
             if error.is_mounted:
@@ -160,10 +160,10 @@ class Guard:
 
     def _log(self, refusal: _Refusal) -> None:
         """Log a refusal, once as a warning if the operator can fix its cause, else as info."""
-        if refusal.do is None or refusal.code in self._told:
+        if refusal.do is None or refusal.code in self._warned:
             _logger.info("guard.refused", extra={"code": refusal.code})
         else:
-            self._told.add(refusal.code)
+            self._warned.add(refusal.code)
             _logger.warning("guard.refused: %s", refusal.do, extra={"code": refusal.code})
 
     def _check_host(self, scope: Scope, exchange: Exchange) -> bool:

@@ -112,7 +112,7 @@ async def own_or_find(
         try:
             return listening(host, port, option=option)
         except PortUnusable as error:
-            if not _is_taken(error):
+            if not _is_in_use(error):
                 raise
             found = await is_ours(host, port, url=url, pepper=pepper)
             if found:
@@ -218,13 +218,13 @@ async def with_owner(
     error: PortUnusable, host: str, port: int, *, url: str, option: str = PORT_OPTION
 ) -> PortUnusable:
     """Return the error with the name of the owning server, if it is an elicit server."""
-    if not _is_taken(error):
+    if not _is_in_use(error):
         return error
     for address in dict.fromkeys((url, f"http://127.0.0.1:{port}")):  # sandboxes have the second
         nonce = secrets.token_urlsafe(_NONCE_BYTES)
         health = await _health_of(host, port, url=address, nonce=nonce)
         if isinstance(health, _Health) and (health.server or health.sandbox_of):
-            return PortUnusable(_taken(host, port, _named(health), option=option))
+            return PortUnusable(_in_use_message(host, port, _named(health), option=option))
     return error
 
 
@@ -272,17 +272,17 @@ async def _health_of(
         return False
 
 
-def _is_taken(error: PortUnusable) -> bool:
+def _is_in_use(error: PortUnusable) -> bool:
     return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
 
 
 def _why_not(error: OSError, host: str, port: int, *, option: str) -> str:
     if error.errno == errno.EADDRINUSE:
-        return _taken(host, port, "another program", option=option)
+        return _in_use_message(host, port, "another program", option=option)
     return f"Port {port} of {host} cannot be used: {error.strerror or error}."
 
 
-def _taken(host: str, port: int, owner: str, *, option: str) -> str:
+def _in_use_message(host: str, port: int, owner: str, *, option: str) -> str:
     return (
         f"Port {port} of {host} is already used by {owner}. Stop that program, or choose another "
         f"port with {option}."

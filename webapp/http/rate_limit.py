@@ -96,21 +96,21 @@ class AtOnce:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._under_way = Counter[str]()
+        self._running = Counter[str]()
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self._running)
 
     @contextmanager
     def one_more(self, key: str) -> Generator[bool]:
         """Yield True and count the operation if there is room, else yield False."""
-        if self._under_way[key] >= self._most:
+        if self._running[key] >= self._most:
             yield False
             return
-        self._under_way[key] += 1
+        self._running[key] += 1
         try:
             yield True
         finally:
-            self._under_way[key] -= 1
-            if not self._under_way[key]:
-                del self._under_way[key]
+            self._running[key] -= 1
+            if not self._running[key]:
+                del self._running[key]

@@ -17,9 +17,9 @@ class Reply(Response[Any]):
         self.sets = tuple(sets)
 
     def to_asgi_response(self, *given: Any, **options: Any) -> ASGIResponse:
-        made = cast("ASGIResponse", cast("Any", super()).to_asgi_response(*given, **options))
+        response = cast("ASGIResponse", cast("Any", super()).to_asgi_response(*given, **options))
         for cookie in self.sets:
-            made.headers.add("set-cookie", cookie)
+            response.headers.add("set-cookie", cookie)
         if any(isinstance(cookie, FirstCookie) and cookie.clears for cookie in self.sets):
-            made.headers["clear-site-data"] = '"storage"'
-        return made
+            response.headers["clear-site-data"] = '"storage"'
+        return response

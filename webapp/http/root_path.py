@@ -53,28 +53,29 @@ def written_path(scope: Mapping[str, Any]) -> str:
     return quote(scope["path"]) if raw is None else raw.decode("latin-1")
 
 
-def placed(scope: Scope, *, url: str, root_path: str, taken: str) -> Scope:
+def placed(scope: Scope, *, url: str, root_path: str, stripped: str) -> Scope:
     """Return the scope as if the application were at the root of its host.
 
     Raises Misplaced.
 
-    `root_path` is the path of `url`, the public address. `taken` is the prefix that a proxy strips.
+    `root_path` is the path of `url`, the public address. `stripped` is the prefix that a proxy
+    removes.
     """
     written = written_path(scope)
-    told: str = scope.get("app_root_path", scope.get("root_path", "")).rstrip("/")
-    if not (taken or is_below(written, told)):
+    reported: str = scope.get("app_root_path", scope.get("root_path", "")).rstrip("/")
+    if not (stripped or is_below(written, reported)):
         why = (
-            f"The ASGI server reports root_path {told}, but the request paths do not begin with "
-            f"it. {_UNTOLD}{told}."
+            f"The ASGI server reports root_path {reported}, but the request paths do not begin "
+            f"with it. {_UNTOLD}{reported}."
         )
         raise Misplaced(why, is_mounted=False)
-    whole = taken + written
-    if whole == root_path:
+    full_path = stripped + written
+    if full_path == root_path:
         path = "/"
-    elif is_below(whole, root_path):
-        path = whole.removeprefix(root_path)
-    elif is_below(whole, _WELL_KNOWN):  # RFC 9728, 3.1: well-known path before the resource path
-        path = whole
+    elif is_below(full_path, root_path):
+        path = full_path.removeprefix(root_path)
+    elif is_below(full_path, _WELL_KNOWN):
+        path = full_path  # RFC 9728, 3.1: well-known path before the resource path
     else:
         raise Misplaced(_why(mount_of(scope), url=url, root_path=root_path), is_mounted=False)
     mount = mount_of(scope)
@@ -92,10 +93,10 @@ def rooted(scope: Scope) -> Scope:
     root_path: str = scope.get(ROOT_KEY, "")
     if not root_path:
         return scope
-    whole = {**scope, "root_path": root_path, "path": root_path + scope["path"]}
+    changed = {**scope, "root_path": root_path, "path": root_path + scope["path"]}
     if scope.get("raw_path") is not None:
-        whole["raw_path"] = root_path.encode() + scope["raw_path"]
-    return whole
+        changed["raw_path"] = root_path.encode() + scope["raw_path"]
+    return changed
 
 
 def under(root_path: str, send: Send) -> Send:
@@ -123,9 +124,9 @@ def mount_of(scope: Mapping[str, Any]) -> str:
     """Return the mount path that the host reports by root_path or by a stripped path."""
     if scope.get("root_path"):
         return str(scope["root_path"]).rstrip("/")
-    path, whole = scope["path"].rstrip("/"), unquote(written_path(scope)).rstrip("/")
-    is_off = path != whole and whole.endswith(path)
-    return whole.removesuffix(path).rstrip("/") if is_off else ""
+    path, full_path = scope["path"].rstrip("/"), unquote(written_path(scope)).rstrip("/")
+    is_off = path != full_path and full_path.endswith(path)
+    return full_path.removesuffix(path).rstrip("/") if is_off else ""
 
 
 def _is_ours(name: bytes, value: bytes) -> bool:

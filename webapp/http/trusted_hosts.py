@@ -47,15 +47,15 @@ def _split_network(
     text: str,
 ) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network | None, int]:
     """Split off the port of a network or IP address. IPv6 with a port needs brackets."""
-    place, port = text, _HTTPS
+    host, port = text, _HTTPS
     if text.startswith("["):
-        place, _, rest = text[1:].partition("]")
+        host, _, rest = text[1:].partition("]")
         port = _port(rest.removeprefix(":")) if rest else _HTTPS
     elif text.count(":") == 1:
-        place, _, said = text.partition(":")
+        host, _, said = text.partition(":")
         port = _port(said)
     try:
-        return ipaddress.ip_network(place), port
+        return ipaddress.ip_network(host), port
     except ValueError:
         return None, port
 

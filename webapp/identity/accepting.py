@@ -18,7 +18,7 @@ from webapp.http.exchange import PEER_KEY
 from webapp.identity.local_peer import (
     Peer,
     PeerConnection,
-    is_told_at_once,
+    is_peer_lookup_fast,
     loopback_of,
     uid_of_peer,
 )
@@ -65,7 +65,7 @@ class Arriving(_Base):
         super().connection_made(transport)
         self._idle_since = self.loop.time()
         peer = None
-        if is_told_at_once():
+        if is_peer_lookup_fast():
             peer = peer_of(transport)
             if peer is not None:
                 self.app = _noting(self.app, peer)
@@ -194,11 +194,11 @@ def _connection_of(transport: asyncio.BaseTransport) -> PeerConnection | None:
 def _believed(
     uid: int | None, connection: PeerConnection, transport: asyncio.BaseTransport
 ) -> Peer:
-    is_gone = not _still_stands(transport)
+    is_gone = not _is_connected(transport)
     return Peer(uid=None if is_gone else uid, is_gone=is_gone, connection=connection)
 
 
-def _still_stands(transport: asyncio.BaseTransport) -> bool:
+def _is_connected(transport: asyncio.BaseTransport) -> bool:
     """Return True if both ends are open.
 
     Some systems (macOS) do not report the state. There a reset socket has no peer, but a socket

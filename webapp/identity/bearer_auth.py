@@ -53,9 +53,13 @@ class ProtectedResource:
         self._app = app
         self._tokens = tokens
         self._resource = resource
-        whole = parts.path.rstrip("/")
-        self._path = whole.removeprefix(root_path)
-        self._metadata_paths = (METADATA_PATH, METADATA_PATH + self._path, METADATA_PATH + whole)
+        full_path = parts.path.rstrip("/")
+        self._path = full_path.removeprefix(root_path)
+        self._metadata_paths = (
+            METADATA_PATH,
+            METADATA_PATH + self._path,
+            METADATA_PATH + full_path,
+        )
         origin = f"{parts.scheme}://{parts.netloc}"
         self._metadata_url = f"{origin}{root_path}{METADATA_PATH}{self._path}"
         self._metadata = json.dumps(_metadata(resource, name=name)).encode()

@@ -213,10 +213,10 @@ class Identity:
         return self._anonymous(
             client,
             "Nobody can be asked, because the caller is unknown: it is not a program of this "
-            f"server's own user on this machine. {why_not} {self._way_to_be_known(scope)}",
+            f"server's own user on this machine. {why_not} {self._how_to_be_identified(scope)}",
         )
 
-    def _way_to_be_known(self, scope: Mapping[str, Any]) -> str:
+    def _how_to_be_identified(self, scope: Mapping[str, Any]) -> str:
         """Return a sentence that says what makes the caller of this request known."""
         if not self._pairing.is_possible:
             return "Set ELICIT_ISSUER, so that people sign in."

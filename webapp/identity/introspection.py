@@ -153,7 +153,7 @@ class Introspection:
         reply = await self._issuer.ask(
             post(
                 self._client,
-                place=metadata.introspect,
+                endpoint=metadata.introspect,
                 values={"token": token, "token_type_hint": "access_token"},
                 client_auth=auth_of(metadata.client_auths),
             )

@@ -92,10 +92,10 @@ def loopback_of(scope: Mapping[str, Any]) -> PeerConnection | None:
 
 def can_tell_users() -> bool:
     """Return True if this machine can say which user made a connection."""
-    return is_told_at_once() or importlib.util.find_spec("psutil") is not None
+    return is_peer_lookup_fast() or importlib.util.find_spec("psutil") is not None
 
 
-def is_told_at_once() -> bool:
+def is_peer_lookup_fast() -> bool:
     """Return True if the system has a call or a table for sockets, not only a list of processes."""
     return hasattr(socket, "AF_NETLINK") or any(table.exists() for table in _TABLES)
 

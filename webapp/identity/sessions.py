@@ -67,14 +67,14 @@ class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.seen_at + IDLE_AT_MOST, self.ends_at)
 
 
-class Left(msgspec.Struct, frozen=True, kw_only=True):
+class SignInState(msgspec.Struct, frozen=True, kw_only=True):
     """The state with which this browser left to sign in, and the path to return to."""
 
     kept: Json
     back: str
 
     def __repr__(self) -> str:
-        return "Left(***)"
+        return "SignInState(***)"
 
 
 class Sessions:
@@ -113,13 +113,17 @@ class Sessions:
         session = self._read(cookies, self.cookie_name, Purpose.SESSION, BrowserSession)
         if session is not None:
             return f"session {session.id}"
-        return None if self.left(cookies) is None else f"sign-in {cookies[self.leaving_name][-32:]}"
+        return (
+            None
+            if self.sign_in_state(cookies) is None
+            else f"sign-in {cookies[self.leaving_name][-32:]}"
+        )
 
     async def start(self, signed_in: SignedIn, *, cookies: Mapping[str, str]) -> BrowserSession:
         """Return a new session, and end the browser's previous one."""
-        former = await self.of(cookies)
-        if former is not None:
-            await self._end(former)
+        previous = await self.of(cookies)
+        if previous is not None:
+            await self._end(previous)
         now = self._clock()
         return BrowserSession(
             id=secrets.token_urlsafe(_ID_BYTES),
@@ -155,14 +159,14 @@ class Sessions:
         `back` is a path of this server; any other value becomes the home page.
         """
         is_ours = len(back) <= BACK_AT_MOST and _PATH.fullmatch(back) is not None
-        left = Left(kept=kept, back=back if is_ours else "/")
+        pending = SignInState(kept=kept, back=back if is_ours else "/")
         until = self._clock() + SIGN_IN_AT_MOST
-        text = self._seal(Purpose.SIGNIN, _SIGN_IN_ID, left, expires_at=until)
+        text = self._seal(Purpose.SIGNIN, _SIGN_IN_ID, pending, expires_at=until)
         return self._cookie(self.leaving_name, text, life=SIGN_IN_AT_MOST)
 
-    def left(self, cookies: Mapping[str, str]) -> Left | None:
+    def sign_in_state(self, cookies: Mapping[str, str]) -> SignInState | None:
         """Return the state with which this browser left to sign in, or None if it has expired."""
-        return self._read(cookies, self.leaving_name, Purpose.SIGNIN, Left)
+        return self._read(cookies, self.leaving_name, Purpose.SIGNIN, SignInState)
 
     def forget_leaving(self) -> str:
         """Return the Set-Cookie header that clears the state, so that it works only once."""
@@ -173,7 +177,12 @@ class Sessions:
             await self._store.write(spent(ENDED, session.id, until=session.ends_at))
 
     def _seal(
-        self, purpose: Purpose, id: str, value: BrowserSession | Left, *, expires_at: datetime
+        self,
+        purpose: Purpose,
+        id: str,
+        value: BrowserSession | SignInState,
+        *,
+        expires_at: datetime,
     ) -> str:
         rest = msgspec.json.encode(value).decode()
         claims = Claims(purpose=purpose, id=id, expires_at=expires_at, rest=rest)

@@ -75,20 +75,20 @@ class SigningIn:
 
     def back_of(self, cookies: Mapping[str, str]) -> str:
         """Return the path to which this browser wanted to go, or "/"."""
-        left = self._sessions.left(cookies)
-        return "/" if left is None else left.back
+        pending = self._sessions.sign_in_state(cookies)
+        return "/" if pending is None else pending.back
 
     async def finish(self, arrival: CallbackParams, cookies: Mapping[str, str]) -> Back:
         """Complete a sign-in. Raises Mixed for another request's answer, Denied, or Failed."""
-        left = self._sessions.left(cookies)
-        if left is None:
+        pending = self._sessions.sign_in_state(cookies)
+        if pending is None:
             raise Mixed("this browser did not leave")
         talk = self._signin.finish(
             arrival,
-            kept=left.kept,
+            kept=pending.kept,
             metadata=await self._issuer.metadata(),
             now=self._clock(),
         )
         session = await self._sessions.start(await self._outbound.run(talk), cookies=cookies)
         cookies_set = (self._sessions.set_cookie(session), self._sessions.forget_leaving())
-        return Back(path=left.back, cookies=cookies_set, session=session)
+        return Back(path=pending.back, cookies=cookies_set, session=session)

@@ -58,24 +58,24 @@ class UserCodes:
         Raises TooManyAttempts, or NotPossible if the question has ended.
         """
         now = self._elicitations.clock()
-        told = TypedCode.CLOSED
+        result = TypedCode.CLOSED
 
         def confirm(current: Elicitation) -> Elicitation:
-            nonlocal told
+            nonlocal result
             _require_open(current)
             if current.binding is None:
-                told = TypedCode.CLOSED
+                result = TypedCode.CLOSED
                 return current
             tried = self._codes.confirm(id, current.binding, typed=typed, now=now)
             if tried.confirmed_at is not None:
-                told = TypedCode.RIGHT
+                result = TypedCode.RIGHT
             else:
                 is_fresh = tried.number != current.binding.number
-                told = TypedCode.FRESH if is_fresh else TypedCode.WRONG
+                result = TypedCode.FRESH if is_fresh else TypedCode.WRONG
             return replace(current, binding=tried)
 
         await self._elicitations.change(id, confirm)
-        return told
+        return result
 
     async def typed(self, asked: Elicitation, typed: str) -> TypedCode:
         """Check a typed code and return the result. After too many wrong codes the question fails.
@@ -95,10 +95,10 @@ class UserCodes:
         Return None if the code was right, or if the question has ended.
         """
         try:
-            told = await self.typed(asked, typed)
+            result = await self.typed(asked, typed)
         except (NotPossible, TooManyAttempts):
             return None
-        return None if told is TypedCode.RIGHT else told.value
+        return None if result is TypedCode.RIGHT else result.value
 
 
 def _require_open(current: Elicitation) -> None:

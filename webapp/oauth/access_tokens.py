@@ -154,7 +154,7 @@ class AccessTokens:
             if not _is_due(current, refused=refused, now=now):
                 return current
             client = self._connections.client(current)
-            if client is None or _is_put_off(current, now=now):
+            if client is None or _is_delayed(current, now=now):
                 return _as_it_is(current, refused=refused, now=now)
             try:
                 await self._failures.check(client, owner=current.owner, refreshes=True)
@@ -223,7 +223,7 @@ class AccessTokens:
                 return None
             return _as_it_is(current, refused=refused, now=self._now, error=noted)
         else:
-            current = await self._put(claimed, lambda c: _with(c, renewed, now=now))
+            current = await self._write_claimed(claimed, lambda c: _with(c, renewed, now=now))
             await self._failures.clear(client, owner=claimed.owner, refreshes=True)
         # The account may have been connected again, or disconnected, in the meantime.
         now = self._now
@@ -236,9 +236,9 @@ class AccessTokens:
         refusal = error.refusal if isinstance(error, TokenRefused) else None
         # The provider refused this server's client credentials, which is not the account's fault.
         if refusal is not None and refusal.means == "client":
-            return await self._put(claimed, lambda c: replace(c, claim=None))
+            return await self._write_claimed(claimed, lambda c: replace(c, claim=None))
         if refusal is None or refusal.means != "unsure":
-            return await self._put(claimed, self._later)
+            return await self._write_claimed(claimed, self._later)
         now, first = self._now, claimed.refused_at
         if first is None or first > now:  # in the future: the clock was set back
             first = now
@@ -251,7 +251,7 @@ class AccessTokens:
         if counts and await self._is_refused_by_api(client, claimed):
             return await self._lapse(claimed, reason=refusal.error, proof="the provider's API")
         again_at = min(first + wait, now + REFUSED_AGAIN_AFTER)
-        return await self._put(
+        return await self._write_claimed(
             claimed, lambda c: replace(c, claim=None, refused_at=first, retry_at=again_at)
         )
 
@@ -261,20 +261,20 @@ class AccessTokens:
         now = self._now
         about = {"id": claimed.id, "provider": claimed.provider, "reason": reason, "proof": proof}
         _log.info("account.lapsed", extra=about)
-        return await self._put(claimed, lambda c: lapse(c, now=now))
+        return await self._write_claimed(claimed, lambda c: lapse(c, now=now))
 
     async def _prove(self, client: Client, claimed: Connection) -> None:
         """End an account without a refresh token if the provider's API refuses its access token."""
         if await self._is_refused_by_api(client, claimed):
             await self._lapse(claimed, reason=None, proof="the provider's API")
         else:
-            await self._put(claimed, self._later)
+            await self._write_claimed(claimed, self._later)
 
     async def _is_refused_by_api(self, client: Client, claimed: Connection) -> bool:
         try:
             return await self._outbound.run(_is_refused(client, claimed), to=client)
         except Exception as error:  # noqa: BLE001 - the edge of a task
-            _tell(error, "account.not_proven", claimed)
+            _log_failure(error, "account.not_proven", claimed)
             return False
 
     async def _note(self, client: Client, claimed: Connection, error: Exception) -> Exception:
@@ -287,7 +287,7 @@ class AccessTokens:
             hidden=(claimed.access_token, claimed.refresh_token),
         )
 
-    async def _put(
+    async def _write_claimed(
         self, claimed: Connection, change: Callable[[Connection], Connection]
     ) -> Connection | None:
         """Write the change if this process still has the claim, and return the current row."""
@@ -336,19 +336,19 @@ class AccessTokens:
         if client is None:
             return False
         try:
-            way = await self._outbound.run(_way(client.provider), to=client)
-            if way is None:
+            kind = await self._outbound.run(_revocation_kind(client.provider), to=client)
+            if kind is None:
                 return None
             now = self._now
-            if way != "form" and not claimed.works(now=now) and claimed.refresh_token is not None:
+            if kind != "form" and not claimed.works(now=now) and claimed.refresh_token is not None:
                 # A revocation with an expired access token may revoke nothing, and the refresh
                 # token would stay valid: refresh first.
                 renewed = await self._outbound.run(refresh(client, claimed, now=now), to=client)
                 claimed = refreshed(claimed, renewed, now=now)
-                await self._put(claimed, lambda c: refreshed(c, renewed, now=now))
+                await self._write_claimed(claimed, lambda c: refreshed(c, renewed, now=now))
             return await self._outbound.run(revoke(client, claimed), to=client)
         except Exception as error:  # noqa: BLE001 - the edge of a task
-            _tell(error, "account.not_revoked", claimed)
+            _log_failure(error, "account.not_revoked", claimed)
             return False
 
     def _said(self, connection: Connection) -> Disconnection:
@@ -367,7 +367,7 @@ def _is_due(current: Connection, *, refused: str | None, now: datetime) -> bool:
     return current.access_token == refused
 
 
-def _is_put_off(current: Connection, *, now: datetime) -> bool:
+def _is_delayed(current: Connection, *, now: datetime) -> bool:
     """Return True if the last refresh failed a moment ago.
 
     Ignore a `retry_at` too far in the future: it was stored before the clock was set back.
@@ -411,7 +411,7 @@ def _with(current: Connection, renewed: Renewed, *, now: datetime) -> Connection
     return replace(refreshed(current, renewed, now=now), claim=None, retry_at=None, refused_at=None)
 
 
-def _way(provider: Provider) -> Talk[str | None]:
+def _revocation_kind(provider: Provider) -> Talk[str | None]:
     """Return the kind of the provider's revocation endpoint, or None if it has none."""
     if provider.revoke is not None or not provider.discovers:
         return None if provider.revoke is None else provider.revoke.kind
@@ -433,7 +433,7 @@ def _is_refused(client: Client, connection: Connection) -> Talk[bool]:
     return reply.status_code == 401
 
 
-def _tell(error: Exception, event: str, connection: Connection) -> None:
+def _log_failure(error: Exception, event: str, connection: Connection) -> None:
     about = {"provider": connection.provider}
     if isinstance(error, ElicitError):
         _log.warning(event, extra={**about, "why": getattr(error, "why", str(error))})

@@ -152,12 +152,12 @@ class Accounts:
             terms=msgspec.to_builtins(terms),
         )
 
-    async def answer(self, taken: Elicitation) -> Json:
+    async def answer(self, claimed: Elicitation) -> Json:
         """Return the account's current data, which the person may have changed since accepting.
 
         Raises Failed if the tool can no longer use an account; the next call then asks again.
         """
-        asked, found = taken.asked, await self._answered_with(taken)
+        asked, found = claimed.asked, await self._answered_with(claimed)
         tool, client = asked.tool, asked.calling_client
         working = await self.keys.working(found) if found.is_shared(tool, client) else found
         if working is None:
@@ -165,18 +165,18 @@ class Accounts:
                 "The account no longer works. Call again, and the person is asked to connect it "
                 "again."
             )
-            raise Failed(why, elicitation_id=taken.id)
+            raise Failed(why, elicitation_id=claimed.id)
         if not working.is_shared(tool, client):
-            raise Failed(NOT_SHARED, elicitation_id=taken.id)
+            raise Failed(NOT_SHARED, elicitation_id=claimed.id)
         # The person may have granted fewer scopes than requested, and the renewed token may have
         # even fewer.
-        if self._is_enough(found, taken) and not self._is_enough(working, taken):
+        if self._is_enough(found, claimed) and not self._is_enough(working, claimed):
             why = (
                 "The account now has fewer permissions than this call needs. Call again, and the "
                 "person is asked for them."
             )
-            raise Failed(why, elicitation_id=taken.id)
-        noted = await self.connections.note_begun(taken, working)
+            raise Failed(why, elicitation_id=claimed.id)
+        noted = await self.connections.note_begun(claimed, working)
         if begun_with(noted) not in (None, working.id):  # another request of the call was first
             return await self.answer(noted)
         await self.connections.note_use(working, tool, client)
@@ -281,30 +281,30 @@ class Accounts:
         proof, answer = ConnectedBefore(account=offered.id), {"account": offered.id}
         await complete_elicitation(self._elicitations, elicitation.id, answer, proof, also=also)
 
-    async def _answered_with(self, taken: Elicitation) -> Connection:
+    async def _answered_with(self, claimed: Elicitation) -> Connection:
         """Return the account that the person allowed, or the account that they put in use later.
 
         If the call already received an account, return the same account, because the tool may have
         made changes there.
         """
-        begun = begun_with(taken)
-        id = begun or str(_mapping(taken.content).get("account"))
-        found = await self.connections.read(taken.owner, id)
+        begun = begun_with(claimed)
+        id = begun or str(_mapping(claimed.content).get("account"))
+        found = await self.connections.read(claimed.owner, id)
         if found is None:
-            raise Failed("The account was disconnected in the meantime.", elicitation_id=taken.id)
-        is_named = self.terms(taken).account is not None
-        if begun or is_named or not found.is_put_aside(since=taken.settled_at):
+            raise Failed("The account was disconnected in the meantime.", elicitation_id=claimed.id)
+        is_named = self.terms(claimed).account is not None
+        if begun or is_named or not found.is_put_aside(since=claimed.settled_at):
             return found
-        instead = await self.connections.find(taken.owner, found.key, account=None)
-        asked = taken.asked
+        instead = await self.connections.find(claimed.owner, found.key, account=None)
+        asked = claimed.asked
         is_shared = instead is not None and instead.is_shared(asked.tool, asked.calling_client)
-        if instead is None or not is_shared or not self._is_enough(instead, taken):
+        if instead is None or not is_shared or not self._is_enough(instead, claimed):
             why = "The person now uses another account. Call again to ask for that account."
-            raise Failed(why, elicitation_id=taken.id)
+            raise Failed(why, elicitation_id=claimed.id)
         return instead
 
-    def _is_enough(self, found: Connection, taken: Elicitation) -> bool:
-        client, scopes = self.connections.client(found), self.terms(taken).scopes
+    def _is_enough(self, found: Connection, claimed: Elicitation) -> bool:
+        client, scopes = self.connections.client(found), self.terms(claimed).scopes
         return client is not None and self.connections.is_enough(found, scopes, client)
 
     async def _switch_back(self, elicitation: Elicitation, *, account: str) -> None:
@@ -312,9 +312,9 @@ class Accounts:
         connected = await self.connected(elicitation)
         if elicitation.status is not Status.ACCEPTED or connected is None:
             return
-        former = await self.former(elicitation, connected)
-        if former is not None and former.id == elicitation.owner + account:
-            await self.connections.switch(former.owner, former.id)
+        previous = await self.former(elicitation, connected)
+        if previous is not None and previous.id == elicitation.owner + account:
+            await self.connections.switch(previous.owner, previous.id)
 
 
 def _mapping(value: Json) -> Mapping[str, Json]:

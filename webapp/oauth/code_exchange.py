@@ -83,18 +83,18 @@ class CodeExchange:
     async def _exchange(self, current: Elicitation, code: str, *, now: datetime) -> None:
         talk = self._flow.finish(current, code=code, now=now)
         assert current.attempt is not None
-        kept = msgspec.convert(current.attempt.kept, StoredAttempt)
+        stored = msgspec.convert(current.attempt.kept, StoredAttempt)
         try:
             client = self._clients.get(self._terms(current).provider)
             grant = await self._outbound.run(talk, to=client)
         except Exception as error:  # noqa: BLE001 - any error of the exchange settles the question
-            hidden = (code, kept.verifier)
+            hidden = (code, stored.verifier)
             noted = await self._note(current, error, step="exchange", hidden=hidden)
             if not isinstance(noted, Denied | Failed):
                 noted = Failed("The server could not read the provider's response.")
             await self.refuse(current, noted)
             return
-        await self.finish(current, grant, token=kept.token, client_auth=kept.client_auth)
+        await self.finish(current, grant, token=stored.token, client_auth=stored.client_auth)
 
     async def finish(
         self, current: Elicitation, grant: Grant, *, token: str | None, client_auth: str

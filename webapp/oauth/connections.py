@@ -18,7 +18,7 @@ from flows.oauth.connection import (
     Connection,
     allow,
     forbid,
-    keep_to,
+    limit_to,
     put_aside,
     put_in_use,
     renewed,
@@ -97,8 +97,8 @@ class Connections:
         held = await self._elicitations.holder(Connection, owner=owner, key=key)
         if account is None or (held is not None and held.is_wanted(account)):
             return held
-        kept = await self.of_key(owner, key)
-        return next((one for one in kept if one.is_wanted(account)), None)
+        connections = await self.of_key(owner, key)
+        return next((one for one in connections if one.is_wanted(account)), None)
 
     def is_enough(self, connection: Connection, scopes: Sequence[str], client: Client) -> bool:
         """Return True if the token is valid or renewable, and grants all these scopes."""
@@ -156,12 +156,12 @@ class Connections:
         """Stop sharing the account with the tool. The tool has to ask for the account again."""
         await self._change(owner, id, lambda current: forbid(current, tool))
 
-    async def keep_to(self, owner: str, id: str, clients: Collection[str] | None) -> None:
+    async def limit_to(self, owner: str, id: str, clients: Collection[str] | None) -> None:
         """Let only clients with these keys use the account (None: any client).
 
         The tools of other clients have to ask for the account.
         """
-        await self._change(owner, id, lambda current: keep_to(current, clients))
+        await self._change(owner, id, lambda current: limit_to(current, clients))
 
     async def _change(
         self, owner: str, id: str, change: Callable[[Connection], Connection]
@@ -180,10 +180,10 @@ class Connections:
             current = await self.read(owner, id)
             if current is None or current.holds_key:
                 return []
-            now, kept = self._elicitations.clock(), await self.of_key(owner, current.key)
+            now, connections = self._elicitations.clock(), await self.of_key(owner, current.key)
             # Put all other accounts aside, in use or not: a question may have been answered with
             # one of them and not be delivered yet.
-            aside = [put_aside(one, now=now) for one in kept if one.id != id]
+            aside = [put_aside(one, now=now) for one in connections if one.id != id]
             return [*aside, put_in_use(current)]
 
         await self._elicitations.write_afresh(switched)
@@ -198,7 +198,7 @@ class Connections:
             with suppress(Conflict, StoreUnavailable):
                 await self._elicitations.write(noted)
 
-    async def note_begun(self, taken: Elicitation, given: Connection) -> Elicitation:
+    async def note_begun(self, claimed: Elicitation, given: Connection) -> Elicitation:
         """Record that the call receives this account, unless it already received another account.
 
         Return the changed question. The record is stored before the tool gets the account, so that
@@ -206,17 +206,17 @@ class Connections:
         """
 
         def note(current: Elicitation) -> Elicitation:
-            content, take = current.content, taken.take
-            if take is None or not isinstance(content, Mapping):
+            content, claim = current.content, claimed.take
+            if claim is None or not isinstance(content, Mapping):
                 return current  # the answer was used up in the meantime
             begun = _begun(content)
-            if take.run in begun:
+            if claim.run in begun:
                 return current
-            kept = dict([*begun.items(), (take.run, given.id)][-BEGUN_AT_MOST:])
-            return replace(current, content={**content, "begun": kept})
+            by_run = dict([*begun.items(), (claim.run, given.id)][-BEGUN_AT_MOST:])
+            return replace(current, content={**content, "begun": by_run})
 
-        noted = await self._elicitations.change(taken.id, note)
-        return replace(noted, take=taken.take)
+        noted = await self._elicitations.change(claimed.id, note)
+        return replace(noted, take=claimed.take)
 
     async def _in_use(self, connection: Connection) -> list[Value]:
         held = await self._elicitations.holder(
@@ -227,9 +227,9 @@ class Connections:
         return [replace(held, holds_key=False), put_in_use(connection)]
 
 
-def begun_with(taken: Elicitation) -> str | None:
+def begun_with(claimed: Elicitation) -> str | None:
     """Return the id of the account that the tool already received in this run, or None."""
-    account = None if taken.take is None else _begun(taken.content).get(taken.take.run)
+    account = None if claimed.take is None else _begun(claimed.content).get(claimed.take.run)
     return None if account is None else str(account)
 
 

@@ -80,7 +80,7 @@ class TokenFailures:
         if refusal is not None:
             secret = None if client is None else client.client_secret
             words = {word for word in (*hidden, secret) if word}
-            about |= _told(refusal, step=step, hidden=words)
+            about |= _log_facts(refusal, step=step, hidden=words)
         elif isinstance(error, ElicitError):
             about["why"] = getattr(error, "why", str(error))
         is_known = isinstance(error, ElicitError)
@@ -205,17 +205,17 @@ def _owner_in(id: str) -> str:
     return SERVICE if id.startswith(SERVICE) else owner_of(id)
 
 
-def _told(refusal: Refusal, *, step: Step, hidden: Collection[str]) -> dict[str, object]:
+def _log_facts(refusal: Refusal, *, step: Step, hidden: Collection[str]) -> dict[str, object]:
     """Return a refusal's facts for the log.
 
     The text of a callback is left out, because anyone can make it up.
     """
-    told: dict[str, object] = {"means": refusal.means}
+    facts: dict[str, object] = {"means": refusal.means}
     if refusal.error is not None:
-        told["error"] = refusal.error
+        facts["error"] = refusal.error
     if step != "callback":
-        told["http_status"] = refusal.status
+        facts["http_status"] = refusal.status
         if refusal.description is not None:
             text = masked_in_short(refusal.description, hidden, at_most=DESCRIPTION_AT_MOST)
-            told["description"] = _NO_WORD.sub(MASK, text)
-    return told
+            facts["description"] = _NO_WORD.sub(MASK, text)
+    return facts

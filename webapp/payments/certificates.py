@@ -75,13 +75,13 @@ class Shelf:
 
     async def put(self, url: str, certificate: bytes) -> None:
         kind = KINDS[KeptCertificate]
-        former = await self._elicitations.store.read(SERVICE, kind, _id(url))
+        stored = await self._elicitations.store.read(SERVICE, kind, _id(url))
         kept = KeptCertificate(
             id=_id(url),
             owner=SERVICE,
             pem=certificate,
             erase_at=self._elicitations.clock() + KEPT,
-            version=0 if former is None else former.version,
+            version=0 if stored is None else stored.version,
         )
         with suppress(Conflict):  # another process has just stored this certificate
             await self._elicitations.write(kept)
@@ -106,7 +106,7 @@ class Certificates:
         self._clock = clock
         self._roots = roots
         self._shelf = shelf
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._certificates: OrderedDict[str, bytes] = OrderedDict()
         self._played: dict[str, Store] = {}
         self._of_one = Rates(burst=FETCHES_OF_ONE, every=BETWEEN_FETCHES_OF_ONE, clock=clock)
         self._of_all = Rates(burst=FETCHES_AT_ONCE, every=BETWEEN_FETCHES, clock=clock)
@@ -153,18 +153,18 @@ class Certificates:
             delivery = verified(certificate)
         except Unverified as error:
             if error.reason == "bad_signature":  # the certificate itself is valid
-                await self._keep(url, certificate)
+                await self._store(url, certificate)
             raise
-        await self._keep(url, certificate)
+        await self._store(url, certificate)
         return delivery
 
     async def _known(self, url: str) -> bytes | None:
         """Return the certificate at `url` that was valid at the last fetch, or None."""
-        if url not in self._kept and self._shelf is not None:
+        if url not in self._certificates and self._shelf is not None:
             found = await self._shelf.find(url)
             if found is not None:
                 self._remember(url, found)
-        return self._kept.get(url)
+        return self._certificates.get(url)
 
     async def _trusted(self, scheme: CertificateScheme) -> Store:
         if not isinstance(scheme, PlayedScheme):
@@ -189,15 +189,15 @@ class Certificates:
             raise Unverified("no_certificate")
         return reply.content
 
-    async def _keep(self, url: str, certificate: bytes) -> None:
+    async def _store(self, url: str, certificate: bytes) -> None:
         self._remember(url, certificate)
         if self._shelf is not None and len(certificate) <= KEPT_BYTES_AT_MOST:
             await self._shelf.put(url, certificate)
 
     def _remember(self, url: str, certificate: bytes) -> None:
-        self._kept[url] = certificate
-        if len(self._kept) > KEPT_AT_MOST:
-            self._kept.popitem(last=False)
+        self._certificates[url] = certificate
+        if len(self._certificates) > KEPT_AT_MOST:
+            self._certificates.popitem(last=False)
 
 
 def _id(url: str) -> str:

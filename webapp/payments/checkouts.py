@@ -23,7 +23,7 @@ from flows.payments.gateway import (
     CLOCKS_DIFFER,
     ProviderSession,
     forget_page,
-    stands_in_the_way,
+    has_open_page_elsewhere,
 )
 from flows.payments.registry import Gateways
 from flows.payments.responses import KeyUsed, learned
@@ -102,7 +102,7 @@ class Checkouts:
         """Return the lock with which presses of Continue wait for the previous press."""
         return self._pressing.setdefault(elicitation_id, asyncio.Lock())
 
-    async def make_way(self, elicitation_id: str, *, browser: str) -> None:
+    async def close_earlier_page(self, elicitation_id: str, *, browser: str) -> None:
         """Close the page of an earlier press, unless it is this browser's own page.
 
         Raises:
@@ -113,7 +113,7 @@ class Checkouts:
         if elicitation is None:
             return
         await self._verification.must_be_unpaid(elicitation)
-        if self._is_in_the_way(elicitation, browser):
+        if self._blocks_new_page(elicitation, browser):
             await self._close_page(elicitation, browser)
 
     async def _close_page(self, elicitation: Elicitation, browser: str) -> None:
@@ -128,7 +128,7 @@ class Checkouts:
         latest = kept_of(elicitation.attempt)
         if latest is None or latest.session is None:
             return
-        is_theirs = latest.url is not None and not self._is_in_the_way(elicitation, browser)
+        is_theirs = latest.url is not None and not self._blocks_new_page(elicitation, browser)
         for session in sessions_of(elicitation):
             if session == latest.session:
                 if not is_theirs:  # the page of this browser, whose reply was lost, stays open
@@ -155,7 +155,7 @@ class Checkouts:
             raise NotPossible(status=found.state, wanted="paid anew")
         await self._elicitations.change(elicitation.id, lambda e: forget_page(e, session))
 
-    async def can_be_made_again(self, elicitation_id: str, refused: Failed) -> bool:
+    async def can_be_requested_again(self, elicitation_id: str, refused: Failed) -> bool:
         """Return True if a refused page can be requested again with another idempotency key.
 
         The key may belong to an earlier page of this question that the store has lost. In that
@@ -210,23 +210,23 @@ class Checkouts:
         """Add a session that this server began and the store has lost to its question."""
         now, until = self._elicitations.clock(), found.closes_at or elicitation.expires_at
         seller = self._flow.of(elicitation).seller
-        kept = StoredCheckout(request="", expires_at=int(until.timestamp()), session=found.id)
+        stored = StoredCheckout(request="", expires_at=int(until.timestamp()), session=found.id)
         with suppress(Failed):  # the page's terms differ: store no URL for the browser
-            kept = learned(kept, elicitation, found, seller)
+            stored = learned(stored, elicitation, found, seller)
         _log.warning("payment.lost_page_found", extra={"id": elicitation.id})
         return await self._elicitations.change(
             elicitation.id,
             lambda e: (
                 e
                 if found.id in sessions_of(e)
-                else attempts.adopt(e, kept=msgspec.to_builtins(kept), now=now)
+                else attempts.adopt(e, kept=msgspec.to_builtins(stored), now=now)
             ),
         )
 
-    def _is_in_the_way(self, elicitation: Elicitation, browser: str) -> bool:
+    def _blocks_new_page(self, elicitation: Elicitation, browser: str) -> bool:
         now = self._elicitations.clock()
         is_going_on = not elicitation.status.is_final
-        return is_going_on and stands_in_the_way(elicitation, browser=browser, now=now)
+        return is_going_on and has_open_page_elsewhere(elicitation, browser=browser, now=now)
 
     async def ask_once(self, elicitation: Elicitation) -> Elicitation:
         """Poll the elicitation's sessions, unless they were polled a moment ago.
@@ -280,10 +280,10 @@ class Checkouts:
         """
         latest = elicitation.attempt
         assert latest is not None
-        is_former = any(one.number == number != latest.number for one in elicitation.former)
+        is_earlier = any(one.number == number != latest.number for one in elicitation.former)
         if (
             SessionStatus.PENDING in await self.ask_provider(elicitation, collects=False)
-            or is_former
+            or is_earlier
         ):
             return  # the money is on its way, or another tab has a newer checkout
         with suppress(NotPossible):
@@ -367,14 +367,14 @@ class Checkouts:
                 continue
             if known.session is None:
                 try:
-                    kept = await self._talk(self._flow.repeat(elicitation, attempt))
+                    stored = await self._talk(self._flow.repeat(elicitation, attempt))
                 except Failed as error:
                     before = sessions_of(elicitation)
                     elicitation, refused = await self._looked_up(elicitation, error)
                     if sessions_of(elicitation) == before:
                         failure = refused if failure is None or failure.is_refusal else failure
                     continue
-                number, now_known = attempt.number, msgspec.to_builtins(kept)
+                number, now_known = attempt.number, msgspec.to_builtins(stored)
                 elicitation = await self._elicitations.change(
                     elicitation.id,
                     lambda e, n=number, k=now_known: attempts.keep(  # type: ignore[misc]
@@ -420,8 +420,8 @@ class Checkouts:
     def _is_past(self, elicitation: Elicitation) -> bool:
         """Return True if all checkouts of the elicitation have expired at the provider."""
         now = self._elicitations.clock().timestamp()
-        kept = [kept_of(attempt) for attempt in (elicitation.attempt, *elicitation.former)]
-        return all(one is None or one.expires_at < now for one in kept)
+        stored = [kept_of(attempt) for attempt in (elicitation.attempt, *elicitation.former)]
+        return all(one is None or one.expires_at < now for one in stored)
 
     async def _talk(self, talk: Talk[T]) -> T:
         try:

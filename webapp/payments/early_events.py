@@ -43,7 +43,7 @@ class EarlyEvents:
         """Store the event until its payment is recorded. Return "waiting" or "duplicate"."""
         assert event.payment is not None
         ids = self._elicitations.rows.ids
-        id = ids.early_event(SERVICE, seller=hook.seller, payment=event.payment)
+        id = ids.early_event(SERVICE, provider=hook.seller, payment=event.payment)
 
         async def values() -> Sequence[StoredWebhook | EarlyEvent]:
             if (
@@ -65,7 +65,7 @@ class EarlyEvents:
         if payment.payment_intent is None or gateway is None:
             return PaymentWithEvents(payment)
         ids = self._elicitations.rows.ids
-        id = ids.early_event(SERVICE, seller=payment.seller, payment=payment.payment_intent)
+        id = ids.early_event(SERVICE, provider=payment.seller, payment=payment.payment_intent)
         early = await self._elicitations.read(EarlyEvent, owner=SERVICE, id=id)
         hooks: list[StoredWebhook] = []
         for hook_id in () if early is None else early.hooks:

@@ -132,15 +132,15 @@ class LateEvents:
         if gateway is None:
             return False
         try:
-            told = await self._outbound.run(gateway.claims(payment))
+            reported = await self._outbound.run(gateway.claims(payment))
         except Failed as error:
             _log.warning("provider.failed", extra={"id": payment.id, "why": str(error)})
             return False
         now, owner = self._elicitations.clock(), payment.owner
         await self._payments.ledger.change(
-            owner, payment.id, lambda current: claimed(current, told, now=now)
+            owner, payment.id, lambda current: claimed(current, reported, now=now)
         )
-        return any(one.id == event.subject for one in told)
+        return any(one.id == event.subject for one in reported)
 
     async def _named(
         self, reference: str | None, event: Notice, *, seller: MerchantAccount
@@ -148,7 +148,7 @@ class LateEvents:
         if reference is None or event.payment is None:
             return None
         return await self._payments.ledger.of_intent(
-            owner_of(reference), event.payment, seller=seller.name
+            owner_of(reference), event.payment, provider=seller.name
         )
 
 

@@ -80,8 +80,8 @@ class Ledger:
         return await self._elicitations.read(Payment, owner=owner, id=id)
 
     def id_of(self, elicitation: Elicitation, session: str) -> str:
-        seller = terms_of(elicitation).seller
-        return self._ids.payment(elicitation.id, seller=seller, session=session)
+        provider = terms_of(elicitation).seller
+        return self._ids.payment(elicitation.id, provider=provider, session=session)
 
     async def id_for(self, elicitation: Elicitation, session: ProviderSession) -> str:
         """Return the id of the session's row, or of another row for its second payment.
@@ -278,8 +278,8 @@ class Ledger:
             refunds.must_be_quiet(current, now)
             asked = await self._not_in_hand(current, run=run)
             # A run that refunds its own payment ends its claim itself.
-            is_let_go = asked is not None and run is None
-            return [begun, states.let_go(asked)] if asked and is_let_go else [begun]
+            is_released = asked is not None and run is None
+            return [begun, states.let_go(asked)] if asked and is_released else [begun]
 
         await self._elicitations.write_afresh(values)
         assert begun is not None
@@ -368,15 +368,15 @@ class Ledger:
 
         await self.change(owner, id, refunded)
 
-    async def of_intent(self, owner: str, payment_intent: str, *, seller: str) -> Payment | None:
+    async def of_intent(self, owner: str, payment_intent: str, *, provider: str) -> Payment | None:
         """Return the owner's payment with this id at the provider, or None."""
         for payment in await self.all(owner=owner):
-            if (payment.seller, payment.payment_intent) == (seller, payment_intent):
+            if (payment.seller, payment.payment_intent) == (provider, payment_intent):
                 return payment
         return None
 
     async def of_session(
-        self, reference: str, session: str, *, seller: str, payment: str | None = None
+        self, reference: str, session: str, *, provider: str, payment: str | None = None
     ) -> Payment | None:
         """Return the payment of a provider's session, or None. Its question may be erased.
 
@@ -384,7 +384,7 @@ class Ledger:
         session with several payments.
         """
         for filed in (session, f"{session} {payment}"):
-            id = self._ids.payment(reference, seller=seller, session=filed)
+            id = self._ids.payment(reference, provider=provider, session=filed)
             row = await self.read(owner_of(reference), id)
             if row is None or row.elicitation_id != reference:
                 continue
@@ -436,8 +436,8 @@ class Ledger:
             result = await self._usable_again.made_usable(change(current), before=current)
             has_failed = len(result.payment.failed_refunds) > len(current.failed_refunds)
             changed = result.payment
-            told = None if hook is None else await self.unless_there(hook)
-            rows = (changed, *result.questions, told)
+            webhook_row = None if hook is None else await self.unless_there(hook)
+            rows = (changed, *result.questions, webhook_row)
             return [row for row in rows if row not in (None, current)]
 
         written = await self._elicitations.write_afresh(values)

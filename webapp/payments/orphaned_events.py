@@ -67,7 +67,7 @@ class OrphanedEvents:
                 return replace(hook, status="unknown", why=None)
             if session is not None:
                 unresolved = self._payments.unresolved
-                await unresolved.of_nobody(reference, session, seller=seller, why=why)
+                await unresolved.add_unmatched(reference, session, seller=seller, why=why)
             return replace(hook, status="refused", why=why)
         wrong = contradicts(payment, event, session.currency, seller=seller)
         if wrong is None and session.amount != payment.amount:
@@ -96,7 +96,7 @@ class OrphanedEvents:
             return None
         session = event.session
         return await self._payments.ledger.of_session(
-            event.reference, session.id, seller=seller.name, payment=session.payment
+            event.reference, session.id, provider=seller.name, payment=session.payment
         )
 
 

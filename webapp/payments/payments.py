@@ -154,21 +154,19 @@ class Payments:
         """
         seller, terms = self._chosen(request), self._terms(request)
         self.flow.named(seller.name).check(request.price)
-        in_the_way = await self.unresolved.in_the_way(
-            by.owner, terms, server=by.server, tool=by.tool
-        )
-        for payment in in_the_way:
-            await self._require_over(payment)
+        blocking = await self.unresolved.blocking(by.owner, terms, server=by.server, tool=by.tool)
+        for payment in blocking:
+            await self._require_ended(payment)
         return replace(asked, origins=seller.checkout_origins[:1], terms=msgspec.to_builtins(terms))
 
-    async def answer(self, taken: Elicitation) -> Json:
+    async def answer(self, claimed: Elicitation) -> Json:
         try:
-            return _json(in_hand(await self.usable(taken)))
+            return _json(in_hand(await self.usable(claimed)))
         except PaymentGone as error:
-            await self._elicitations.change(taken.id, self._used_up_in_vain)
-            raise Failed(f"The payment was {error.became}.", elicitation_id=taken.id) from error
+            await self._elicitations.change(claimed.id, self._used_up_in_vain)
+            raise Failed(f"The payment was {error.became}.", elicitation_id=claimed.id) from error
 
-    async def usable(self, taken: Elicitation) -> Payment:
+    async def usable(self, claimed: Elicitation) -> Payment:
         """Return the payment that a run has claimed, so that no other run uses or refunds it.
 
         All code that passes a payment to a tool calls this after it has claimed the question. If
@@ -177,13 +175,13 @@ class Payments:
         Raises:
             PaymentGone: The payment cannot be used any more.
         """
-        bought = await self.ledger.bought_for_good(taken)
-        if bought is not None and bought.id != _payment_in(taken):
-            return await self.ledger.spend(taken.owner, bought.id, run=None)
-        found = await self._of(taken)
+        bought = await self.ledger.bought_for_good(claimed)
+        if bought is not None and bought.id != _payment_in(claimed):
+            return await self.ledger.spend(claimed.owner, bought.id, run=None)
+        found = await self._of(claimed)
         if found is None:  # a refund was begun and has removed the link to the payment
-            raise PaymentGone(await self.ledger.paid(taken))
-        if not (found.is_usable or _is_of_itself(found, taken)):
+            raise PaymentGone(await self.ledger.paid(claimed))
+        if not (found.is_usable or _is_of_itself(found, claimed)):
             raise PaymentGone(found)
         return found
 
@@ -235,12 +233,12 @@ class Payments:
         refund = await self.refunds.refund(owner, id, reason=reason, run=run)
         return refund.as_json()
 
-    def _used_up_in_vain(self, taken: Elicitation) -> Elicitation:
+    def _used_up_in_vain(self, claimed: Elicitation) -> Elicitation:
         """Mark the question as delivered: this call gets the error, and the next one asks again."""
-        assert taken.take is not None
-        return states.deliver(taken, run=taken.take.run, now=self._elicitations.clock())
+        assert claimed.take is not None
+        return states.deliver(claimed, run=claimed.take.run, now=self._elicitations.clock())
 
-    async def _require_over(self, payment: UnresolvedPayment) -> None:
+    async def _require_ended(self, payment: UnresolvedPayment) -> None:
         if payment.status is UnresolvedStatus.WAITING:
             await self.checkouts.ask_again(payment)
         now = await self.unresolved.read(payment) or payment
@@ -315,12 +313,12 @@ def _payment_in(elicitation: Elicitation) -> str | None:
     return id if isinstance(id, str) else None
 
 
-def _is_of_itself(payment: Payment, taken: Elicitation) -> bool:
+def _is_of_itself(payment: Payment, claimed: Elicitation) -> bool:
     """Return True if this run itself spent the payment or began its refund before.
 
     Such a run is executed again and gets the same payment. Once the refund is done, return False.
     """
-    run = None if taken.take is None else taken.take.run
+    run = None if claimed.take is None else claimed.take.run
     match payment.status:
         case ReceiptStatus.SPENT:
             return run is not None and payment.spent_by == run

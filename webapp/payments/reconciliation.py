@@ -79,7 +79,7 @@ class Reconciling:
         """Do a part of the comparison. If the provider does not answer, schedule another try."""
         gateway = self._flow.listing.get(row.seller)
         if gateway is None:  # no longer configured
-            return await self._kept(row, next_at=self._later(row), tries=row.tries + 1)
+            return await self._store_progress(row, next_at=self._later(row), tries=row.tries + 1)
         try:
             if not row.is_listed:
                 return await self._go_through(row, gateway)
@@ -87,12 +87,12 @@ class Reconciling:
         except (Failed, NotConfigured) as error:
             _log.warning("payments.not_compared", extra={"seller": row.seller, "why": str(error)})
             now = await self._stored(row) or row
-            return await self._kept(now, next_at=self._later(now), tries=now.tries + 1)
+            return await self._store_progress(now, next_at=self._later(now), tries=now.tries + 1)
         except Conflict:  # another process is working on it
             return await self._stored(row) or row
 
-    async def _begin(self, seller: str, since: datetime) -> Reconciliation:
-        now, id = self._elicitations.clock(), f"{SERVICE}compared:{seller}"
+    async def _begin(self, provider: str, since: datetime) -> Reconciliation:
+        now, id = self._elicitations.clock(), f"{SERVICE}compared:{provider}"
         begun: Reconciliation | None = None
 
         async def values() -> Sequence[Reconciliation]:
@@ -105,7 +105,7 @@ class Reconciling:
             begun = Reconciliation(
                 id=id,
                 owner=SERVICE,
-                seller=seller,
+                seller=provider,
                 since=since,
                 begun_at=now,
                 erase_at=now + KEPT,
@@ -124,7 +124,7 @@ class Reconciling:
             page = await self._outbound.run(gateway.list_sessions(since, after=row.after))
             for session in page.sessions:
                 row = await self._compare(row, session, seller=gateway.seller)
-            row = await self._kept(
+            row = await self._store_progress(
                 replace(row, after=page.next, is_listed=page.next is None),
                 next_at=self._elicitations.clock(),
             )
@@ -153,7 +153,9 @@ class Reconciling:
         if status == "done":
             counts = {"seen": row.seen, "found": row.found, "listed": row.listed}
             _log.info("payments.compared", extra={"seller": row.seller, **counts})
-        return await self._kept(replace(row, status=status), next_at=self._elicitations.clock())
+        return await self._store_progress(
+            replace(row, status=status), next_at=self._elicitations.clock()
+        )
 
     async def _compare(
         self, row: Reconciliation, session: ProviderSession, *, seller: MerchantAccount
@@ -167,7 +169,7 @@ class Reconciling:
         elicitation = await self._elicitations.get(reference)
         if elicitation is None or elicitation.kind != "payment":
             known = await self._ledger.of_session(
-                reference, session.id, seller=seller.name, payment=session.payment
+                reference, session.id, provider=seller.name, payment=session.payment
             )
             is_missing = known is None and await self._list(session, seller, why=why)
             return replace(row, listed=row.listed + is_missing)
@@ -203,10 +205,10 @@ class Reconciling:
         if session.is_live != seller.is_live:
             return False
         reference = session.reference or ""
-        await self._unresolved.of_nobody(reference, session, seller=seller, why=why)
+        await self._unresolved.add_unmatched(reference, session, seller=seller, why=why)
         return True
 
-    async def _kept(
+    async def _store_progress(
         self, row: Reconciliation, *, next_at: datetime, tries: int = 0
     ) -> Reconciliation:
         """Store the row's progress, and return the row. Raises Conflict after another's write."""

@@ -171,21 +171,23 @@ class Refunds:
         The next poll is a day later if this poll failed or a refund is still pending.
         """
         gateway, clock = self._flow.refund_tellers.get(payment.seller), self._elicitations.clock
-        told: Sequence[RefundChange] | None = None
+        changes: Sequence[RefundChange] | None = None
         if gateway is not None and self._why_not(payment) is None:
             try:
-                told = await self._outbound.run(gateway.refunds(payment))
+                changes = await self._outbound.run(gateway.refunds(payment))
             except Failed as error:
                 about = {"id": payment.id, "why": str(error)}
                 _log.warning("provider.failed", extra=about)
 
         def asked(current: Payment) -> Payment:
-            if told is None:
+            if changes is None:
                 return refunds.asked_about(current, clock(), is_pending=True)
-            return restated(refunds.refunds_told(current, told, clock(), before=payment))
+            return restated(
+                refunds.with_reported_changes(current, changes, clock(), before=payment)
+            )
 
         await self._ledger.change(payment.owner, payment.id, asked)
-        return told is not None
+        return changes is not None
 
     async def _is_surplus(self, payment: Payment) -> bool:
         """Return True if the provider's charges show that the payment is a surplus.
@@ -309,14 +311,14 @@ class Refunds:
         """
         mine = await self._ledger.change(begun.owner, begun.id, self._leased)
 
-        def let_go(current: Payment) -> Payment:
+        def released(current: Payment) -> Payment:
             is_mine = current.refund_at == mine.refund_at
             return then(replace(current, refund_at=begun.refund_at)) if is_mine else current
 
         try:
             return await self._finish(mine)
         except Failed:
-            await self._ledger.change(begun.owner, begun.id, let_go)
+            await self._ledger.change(begun.owner, begun.id, released)
             raise
 
     async def _finish(self, payment: Payment) -> Refund:

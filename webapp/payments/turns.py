@@ -56,15 +56,19 @@ class Turns:
                     while self._planned and self._planned[0] <= now:
                         heappop(self._planned)
                     return
-                left = (self._planned[0] - now).total_seconds()
-                seconds = min(seconds, max(left, _LEAST_SECONDS))
+                remaining = (self._planned[0] - now).total_seconds()
+                seconds = min(seconds, max(remaining, _LEAST_SECONDS))
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._is_news.wait()
 
     def _next(self, elicitation: Elicitation, *, is_troubled: bool) -> datetime | None:
-        attempt, seller = elicitation.attempt, terms_of(elicitation).seller
-        if attempt is None or seller not in self._unreached or not self._flow.answers(elicitation):
+        attempt, provider = elicitation.attempt, terms_of(elicitation).seller
+        if (
+            attempt is None
+            or provider not in self._unreached
+            or not self._flow.answers(elicitation)
+        ):
             return None
         try:
             pace = self._flow.of(elicitation).pace

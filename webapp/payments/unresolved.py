@@ -72,7 +72,7 @@ class UnresolvedPayments:
         fresh = self._fresh(elicitation, session.id)
         is_gone = 0 < (session.amount or 0) <= session.total_returned
 
-        def told(current: UnresolvedPayment | None) -> UnresolvedPayment | None:
+        def updated(current: UnresolvedPayment | None) -> UnresolvedPayment | None:
             if is_gone:
                 return None if current is None else transitions.end(current, now)
             return transitions.paid_otherwise(
@@ -82,10 +82,10 @@ class UnresolvedPayments:
                 is_live=session.is_live,
             )
 
-        await self._change(fresh, told)
+        await self._change(fresh, updated)
         if not is_gone:
             with suppress(KeyError):  # erased in the meantime
-                await self._elicitations.change(elicitation.id, _told_otherwise)
+                await self._elicitations.change(elicitation.id, _paid_differently)
 
     async def lost(self, elicitation: Elicitation) -> None:
         """List a page that the store has lost, at a provider that does not list its sessions."""
@@ -94,7 +94,7 @@ class UnresolvedPayments:
             fresh, lambda current: current or replace(fresh, status=UnresolvedStatus.OTHERWISE)
         )
 
-    async def of_nobody(
+    async def add_unmatched(
         self, reference: str, session: ProviderSession, *, seller: MerchantAccount, why: str
     ) -> None:
         """List a payment for a question that is not stored. `why` is a key of ABOUT.
@@ -111,7 +111,7 @@ class UnresolvedPayments:
         now = self._elicitations.clock()
         fresh = UnresolvedPayment(
             id=self._elicitations.rows.ids.unresolved(
-                reference, owner=owner, seller=seller.name, session=session.id
+                reference, owner=owner, provider=seller.name, session=session.id
             ),
             owner=owner,
             elicitation_id=reference,
@@ -155,7 +155,7 @@ class UnresolvedPayments:
             found += await self._elicitations.all(UnresolvedPayment, status=status)
         return sorted(found, key=lambda one: (one.found_at, one.id), reverse=True)
 
-    async def in_the_way(
+    async def blocking(
         self, owner: str, terms: CheckoutTerms, *, server: str, tool: str
     ) -> list[UnresolvedPayment]:
         """Return the sessions for the same thing that may be paid, or were paid differently."""
@@ -179,7 +179,7 @@ class UnresolvedPayments:
         terms, now = terms_of(elicitation), self._elicitations.clock()
         return UnresolvedPayment(
             id=self._elicitations.rows.ids.unresolved(
-                elicitation.id, owner=elicitation.owner, seller=terms.seller, session=session
+                elicitation.id, owner=elicitation.owner, provider=terms.seller, session=session
             ),
             owner=elicitation.owner,
             elicitation_id=elicitation.id,
@@ -221,13 +221,13 @@ class UnresolvedPayments:
 
 def why_not_stored(reference: str, *, now: datetime) -> str | None:
     """Return why the question with this id is not stored; None if it is not an elicitation id."""
-    made = made_at(reference)
-    if made is None:
+    created_at = made_at(reference)
+    if created_at is None:
         return None
-    return "erased" if made + RECORD_KEPT <= now else "missing"
+    return "erased" if created_at + RECORD_KEPT <= now else "missing"
 
 
-def _told_otherwise(elicitation: Elicitation) -> Elicitation:
+def _paid_differently(elicitation: Elicitation) -> Elicitation:
     """Show PAID_OTHERWISE as an open question's progress, and as an expired question's reason."""
     if not elicitation.status.is_final:
         return replace(elicitation, progress=PAID_OTHERWISE)

@@ -33,7 +33,7 @@ class UnsignedNotices:
             clock=elicitations.clock,
         )
 
-    async def receive(self, seller: str, hint: UnsignedNotice) -> str:
+    async def receive(self, provider: str, hint: UnsignedNotice) -> str:
         """Poll the provider if the session is this server's. Return "asked" or "unknown".
 
         Raises:
@@ -44,19 +44,19 @@ class UnsignedNotices:
         ledger = self._payments.ledger
         elicitation = await self._elicitations.get(hint.reference or "")
         if elicitation is None and hint.payment is not None:
-            reference = await self._trace(seller, hint.payment)
+            reference = await self._trace(provider, hint.payment)
             if reference is None:
                 return "unknown"
             elicitation = await self._elicitations.get(reference)
             if elicitation is None:
-                found = await ledger.of_intent(owner_of(reference), hint.payment, seller=seller)
-                return await self._revisit(seller, found)
+                found = await ledger.of_intent(owner_of(reference), hint.payment, provider=provider)
+                return await self._revisit(provider, found)
         if elicitation is None and hint.reference is not None and hint.session is not None:
-            found = await ledger.of_session(hint.reference, hint.session, seller=seller)
-            return await self._revisit(seller, found)
+            found = await ledger.of_session(hint.reference, hint.session, provider=provider)
+            return await self._revisit(provider, found)
         if elicitation is None or elicitation.kind != "payment":
             return "unknown"
-        if self._payments.merchant_of(elicitation) != seller:
+        if self._payments.merchant_of(elicitation) != provider:
             return "unknown"
         checkouts = self._payments.checkouts
         if hint.session is not None and hint.session not in sessions_of(elicitation):
@@ -66,20 +66,20 @@ class UnsignedNotices:
         await checkouts.ask_provider(elicitation)
         return "asked"
 
-    async def _trace(self, seller: str, payment: str) -> str | None:
+    async def _trace(self, provider: str, payment: str) -> str | None:
         """Return the question's id that the provider has stored with the payment, or None."""
-        gateway = self._payments.flow.named(seller)
+        gateway = self._payments.flow.named(provider)
         if not isinstance(gateway, Traces):
             return None
-        self._traces.require(seller)
+        self._traces.require(provider)
         return await self._outbound.run(gateway.trace(payment))
 
-    async def _revisit(self, seller: str, payment: Payment | None) -> str:
+    async def _revisit(self, provider: str, payment: Payment | None) -> str:
         """Poll the session of a payment whose question is erased. Return "asked" or "unknown".
 
         A bank may claim a payment months later, when its question is no longer stored.
         """
-        gateway = self._payments.flow.named(seller)
+        gateway = self._payments.flow.named(provider)
         if payment is None or not isinstance(gateway, Traces):
             return "unknown"
         found = await self._outbound.run(gateway.revisit(payment))

@@ -83,8 +83,8 @@ class UsableAgain:
             if holder is not None and holder.id != payment.id:
                 return ChangedPayment(self._bought_again(payment, holder))
             payment = replace(payment, join=self._product_key(payment))
-        former = await self._elicitations.get(payment.answers or payment.elicitation_id)
-        join = payment.asked or (None if former is None else former.join)
+        question = await self._elicitations.get(payment.answers or payment.elicitation_id)
+        join = payment.asked or (None if question is None else question.join)
         if join is None:  # rows of older versions do not name the question
             return ChangedPayment(payment)
         asked = await self._elicitations.find(owner=payment.owner, join=join)
@@ -92,21 +92,21 @@ class UsableAgain:
         if asked is not None and not asked.status.is_final:
             ended = self.answered(asked, payment)
             if ended[0].status is Status.ACCEPTED:
-                kept = replace(self._kept_again(payment), answers=asked.id)
-                return ChangedPayment(kept, questions=ended, ended=ended)
+                restored = replace(self._usable_again(payment), answers=asked.id)
+                return ChangedPayment(restored, questions=ended, ended=ended)
             asked = None  # the open question had expired, so it is not the holder below
         if payment.once:
-            return ChangedPayment(self._kept_again(payment), questions=ended, ended=ended)
-        result = await self._left_for_the_next_call(payment, former, asked)
+            return ChangedPayment(self._usable_again(payment), questions=ended, ended=ended)
+        result = await self._restored_for_next_call(payment, question, asked)
         return ChangedPayment(result.payment, questions=[*ended, *result.questions], ended=ended)
 
-    async def _left_for_the_next_call(
-        self, payment: Payment, former: Elicitation | None, holder: Elicitation | None
+    async def _restored_for_next_call(
+        self, payment: Payment, question: Elicitation | None, holder: Elicitation | None
     ) -> ChangedPayment:
-        """Return the rows that restore the payment as the answer of `former`, for the next call.
+        """Return the rows that restore the payment as the answer of `question`, for the next call.
 
-        `former` is the question that the payment was made for. `holder` is the ended question that
-        owns the question's key now, if any.
+        `question` is the question that the payment was made for. `holder` is the ended question
+        that owns the question's key now, if any.
         """
         if holder is not None:
             other = await self._paid(holder)
@@ -114,12 +114,12 @@ class UsableAgain:
                 return ChangedPayment(self._bought_again(payment, other))
             if self._elicitations.is_held(holder):
                 return ChangedPayment(payment)
-        leading = self._leading_again(former, payment)
+        leading = self._leading_again(question, payment)
         if not leading:
             return ChangedPayment(payment)
         if holder is not None and holder.id != leading[0].id:
             leading = [states.let_go(holder), *leading]
-        return ChangedPayment(self._kept_again(payment), questions=leading)
+        return ChangedPayment(self._usable_again(payment), questions=leading)
 
     def _leading_again(self, asked: Elicitation | None, payment: Payment) -> list[Elicitation]:
         """Return the accepted question with this payment as its answer.
@@ -146,7 +146,7 @@ class UsableAgain:
             return receipts.as_surplus(payment, self._elicitations.clock(), to=other.id)
         return replace(payment, join=payment.id)  # the payment was used before
 
-    def _kept_again(self, payment: Payment) -> Payment:
+    def _usable_again(self, payment: Payment) -> Payment:
         """Return the payment with a new period in which it can be used."""
         if self._refunded_after is None or payment.refund_at is None:
             return payment

@@ -161,26 +161,26 @@ class Verification:
         `payment` is the new row of a paid session. Return the result for the question, or None if
         the session is not paid.
         """
-        told_before: Sequence[StoredWebhook] = ()
+        early_webhooks: Sequence[StoredWebhook] = ()
         if session.unknown_word is not None:
             about = {"id": elicitation.id, "session": session.id, "why": session.unknown_word}
             _log.warning("payment.unknown_status", extra=about)
 
         async def rows(changed: Elicitation) -> Sequence[Value]:
-            nonlocal told_before
-            unwritten, told_before = await self._unwritten(changed, session, payment, hook)
+            nonlocal early_webhooks
+            unwritten, early_webhooks = await self._unwritten(changed, session, payment, hook)
             return unwritten
 
         done: Completion | None = None
         match verified:
             case SessionStatus.PAID if elicitation.status is Status.ACCEPTED:
-                done, is_kept = Completion.ALREADY_SETTLED, False
+                done, is_written = Completion.ALREADY_SETTLED, False
             case SessionStatus.PAID:
                 assert payment is not None
                 # Write without a look-up first: nearly always the rows are new, and a conflict
                 # leads to the look-up in `rows`.
                 with_events = await self._with_early_events(elicitation, payment)
-                told_before = with_events.webhooks
+                early_webhooks = with_events.webhooks
                 done = await complete_elicitation(
                     self._elicitations,
                     elicitation.id,
@@ -192,14 +192,14 @@ class Verification:
                 )
                 if done is Completion.UNKNOWN:  # the question is erased
                     raise Erased(elicitation.id)
-                is_kept = done is not Completion.ALREADY_SETTLED
+                is_written = done is not Completion.ALREADY_SETTLED
             case _:
-                is_kept = await self._note(elicitation, session, verified, also=rows)
-        if not is_kept:
+                is_written = await self._note(elicitation, session, verified, also=rows)
+        if not is_written:
             # Paid twice or reported twice: the ledger has each paid session once.
             await self._elicitations.write_afresh(lambda: self._of_ended(elicitation, rows))
-        if told_before:
-            await self.early.applied(told_before)
+        if early_webhooks:
+            await self.early.applied(early_webhooks)
         if verified is SessionStatus.PAID:
             await self._resolve(elicitation, session)
         return done
@@ -227,8 +227,8 @@ class Verification:
     ) -> tuple[Sequence[Value], Sequence[StoredWebhook]]:
         """Return the rows that are not stored yet, and the webhooks of applied early events."""
         paid: Value | None = None
-        told_before: Sequence[StoredWebhook] = ()
-        told = None if hook is None else await self._ledger.unless_there(hook)
+        early_webhooks: Sequence[StoredWebhook] = ()
+        webhook_row = None if hook is None else await self._ledger.unless_there(hook)
         if payment is not None:
             id = await self._ledger.id_for(elicitation, session)
             with_events = await self._with_early_events(
@@ -236,11 +236,11 @@ class Verification:
             )
             paid = await self._ledger.unless_there(with_events.payment)
             if paid is not None:
-                told_before = with_events.webhooks
-            elif told is not None:
+                early_webhooks = with_events.webhooks
+            elif webhook_row is not None:
                 # The payment was known: a second event does not change a session's row.
-                told = replace(told, status="repeated")
-        return [row for row in (paid, told) if row is not None], told_before
+                webhook_row = replace(webhook_row, status="repeated")
+        return [row for row in (paid, webhook_row) if row is not None], early_webhooks
 
     async def _note(
         self,

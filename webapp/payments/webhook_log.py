@@ -30,14 +30,14 @@ class WebhookLog:
         self._logged: dict[tuple[str, str], datetime] = {}
         self._written_at: datetime | None = None
 
-    def turned_away(self, seller: str, reason: str) -> None:
+    def turned_away(self, provider: str, reason: str) -> None:
         """Count a rejected delivery in memory; `write_counts` writes it."""
         now = self._elicitations.clock()
-        self._counts[now.date().isoformat(), seller, reason] += 1
-        logged = self._logged.get((seller, reason))
+        self._counts[now.date().isoformat(), provider, reason] += 1
+        logged = self._logged.get((provider, reason))
         if logged is None or now - logged >= BETWEEN_WORDS:
-            self._logged[seller, reason] = now
-            _log.warning("webhook.unverified", extra={"seller": seller, "reason": reason})
+            self._logged[provider, reason] = now
+            _log.warning("webhook.unverified", extra={"seller": provider, "reason": reason})
 
     async def write_counts(self) -> None:
         """Add the counts in memory to the rows of their days, at most once a minute."""
@@ -63,12 +63,14 @@ class WebhookLog:
         found = sorted(rows, key=lambda row: (row.seller, row.reason))
         return sorted(found, key=lambda row: row.day, reverse=True)
 
-    async def _add(self, day: str, seller: str, reason: str, *, count: int, now: datetime) -> None:
+    async def _add(
+        self, day: str, provider: str, reason: str, *, count: int, now: datetime
+    ) -> None:
         fresh = TurnedAway(
-            id=f"{SERVICE}{day}:{seller}:{reason}",
+            id=f"{SERVICE}{day}:{provider}:{reason}",
             owner=SERVICE,
             day=day,
-            seller=seller,
+            seller=provider,
             reason=reason,
             erase_at=now + KEPT,
         )

@@ -72,7 +72,7 @@ class WebhookRows:
         says = None if is_paid else event.transition
         return StoredWebhook(
             id=self._elicitations.rows.ids.webhook(
-                reference, owner=owner, seller=seller.name, event=event.id
+                reference, owner=owner, provider=seller.name, event=event.id
             ),
             owner=owner,
             seller=seller.name,

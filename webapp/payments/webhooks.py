@@ -65,8 +65,8 @@ class Webhooks:
         body, event, known = body_of(delivery.body), gateway.read_notice(delivery), None
         if event.session is not None and event.reference is not None:
             known = await self._elicitations.as_remembered(event.reference)
-        taken = self._receive(gateway, event, body, known)
-        return await self._elicitations.uncancelled(taken)
+        work = self._receive(gateway, event, body, known)
+        return await self._elicitations.uncancelled(work)
 
     async def replay(self, hook: StoredWebhook) -> StoredWebhook:
         """Process a stored event again as if it had just arrived. Effects are not repeated.
@@ -84,8 +84,8 @@ class Webhooks:
             body = WebhookBody(text=hook.body, is_whole=hook.is_whole)
             self._rows.forget(hook.id)
             known = await self._elicitations.get(event.reference or "")
-            taken = self._receive(gateway, event, body, known)
-            is_done = await self._elicitations.run_to_completion(taken) not in _NOT_DONE
+            work = self._receive(gateway, event, body, known)
+            is_done = await self._elicitations.run_to_completion(work) not in _NOT_DONE
         stored = await self._elicitations.read(StoredWebhook, owner=hook.owner, id=hook.id) or hook
         if is_done and stored.status in _NOT_DONE:
             stored = replace(stored, status="applied", why=None, transition=None)
@@ -130,9 +130,9 @@ class Webhooks:
         # Another event may have been applied for the same transition in the meantime.
         await self._elicitations.write(replace(done, transition=None))
 
-    async def hinted(self, seller: str, hint: UnsignedNotice) -> str:
+    async def hinted(self, provider: str, hint: UnsignedNotice) -> str:
         """Process an unsigned notice and return its status; see `UnsignedNotices.receive`."""
-        return await self._unsigned_notices.receive(seller, hint)
+        return await self._unsigned_notices.receive(provider, hint)
 
     def _signing(self, hook: StoredWebhook) -> Signs:
         gateway = self._payments.flow.named(hook.seller)
@@ -168,7 +168,7 @@ class Webhooks:
         assert session is not None
         hook = self._rows.of(elicitation.owner, seller, event, body)
         payment_id = self._elicitations.rows.ids.payment(
-            elicitation.id, seller=seller.name, session=session.id
+            elicitation.id, provider=seller.name, session=session.id
         )
         if self._rows.is_applied(hook):
             return "duplicate"

@@ -217,20 +217,20 @@ class _OwnersChain:
         except BaseException as error:
             self._is_known = False
             for job in jobs:
-                _tell(job, error)
+                _finish(job, error)
             if not isinstance(error, Exception):
                 raise
 
     async def _write_all(self, jobs: list[_Job]) -> None:
         """Write the jobs together. A job whose own rows were changed by others gets the error."""
-        left = _TRIES_AT_MOST
+        tries = _TRIES_AT_MOST
         while jobs:
-            if not left:
+            if not tries:
                 raise RuntimeError(
                     f"the entry could not be added to the audit of {self._owner[:6]}: "
                     f"other writers changed it {_TRIES_AT_MOST} times in a row"
                 )
-            left -= 1
+            tries -= 1
             if not self._is_known:
                 await self._find_head()
             records = [record for job in jobs for record in job.records]
@@ -241,13 +241,13 @@ class _OwnersChain:
             except Conflict as conflict:
                 for job in await self._losers(conflict, jobs):
                     jobs.remove(job)
-                    _tell(job, conflict)
+                    _finish(job, conflict)
             else:
                 if self._mends is not None:
                     self._chain.mended(self._owner, self._mends)
                 self._head, self._block, self._end, self._mends = written[-1], block, end, None
                 for job in jobs:
-                    _tell(job, None)
+                    _finish(job, None)
                 return
 
     async def _losers(self, conflict: Conflict, jobs: list[_Job]) -> list[_Job]:
@@ -257,14 +257,14 @@ class _OwnersChain:
             if found.key == HEAD:
                 self._come_to(found)
             else:
-                await self._find_head(is_in_the_way=True)
+                await self._find_head(has_id_conflict=True)
             return []
         if found is not None:
             return [job for job in jobs if _is_about(found, job)]
         # A row no longer exists: a row of one of the jobs, or the head, which may have expired.
-        former = self._head
+        head_before = self._head
         await self._find_head()
-        return [] if self._head != former else await self._gone(jobs)
+        return [] if self._head != head_before else await self._gone(jobs)
 
     async def _gone(self, jobs: list[_Job]) -> list[_Job]:
         """Return the first job with a row that no longer exists."""
@@ -276,16 +276,16 @@ class _OwnersChain:
             if each.version and await read(each.owner, each.kind, each.id) is None
         ][:1]
 
-    async def _find_head(self, *, is_in_the_way: bool = False) -> None:
+    async def _find_head(self, *, has_id_conflict: bool = False) -> None:
         """Read the head, and find the block after which to continue.
 
-        That is the last block if the head is missing, or if another block `is_in_the_way`, because
-        it already has the id of the next block.
+        That is the last block if the head is missing. It is also the last block with
+        `has_id_conflict`: then another block already has the id of the next block.
         """
         store = self._chain.owners.store
         head = await store.find(self._owner, AUDIT, HEAD)
         last = head
-        if head is None or is_in_the_way:
+        if head is None or has_id_conflict:
             while page := await store.list(
                 AUDIT, owner=self._owner, after=None if last is None else last.id, limit=_PAGE
             ):
@@ -325,26 +325,26 @@ class _OwnersChain:
         record, blocks = self._head, list[Record]()
         if self._mends is not None:
             entries = [Entry(kind=AUDIT, what="mended", about="", why=self._mends), *entries]
-        before, told = self._block.before, list(self._block.entries)
+        before, in_block = self._block.before, list(self._block.entries)
         if record is not None and self._mends == _DAMAGED:
             blocks.append(replace(record, status=_FULL, key=None))  # content unchanged
-            record, before, told = None, link, []
+            record, before, in_block = None, link, []
         size = 0 if record is None else len(record.sealed)
         for number, entry in enumerate(entries):
             most = _ENTRIES_AT_MOST if number else _FULL_FROM
-            if record is not None and (len(told) >= most or size > _FULL_BYTES):
-                block = Block(before=before, entries=tuple(told), end=link.hash)
+            if record is not None and (len(in_block) >= most or size > _FULL_BYTES):
+                block = Block(before=before, entries=tuple(in_block), end=link.hash)
                 blocks.append(_put(record, block, status=_FULL))
-                record, before, told, size = None, link, [], 0
+                record, before, in_block, size = None, link, [], 0
             said = _encode(replace(entry, at=now, by=entry.by or self._chain.by))
             stored = Stored(until=until, sealed=locker.seal(_row(owner, link.count + 1), said))
             link = self._linking.after(link, stored)
-            told.append(stored)
+            in_block.append(stored)
             size += len(stored.sealed)
             if record is None:
                 record = _fresh(owner, before)
         assert record is not None, "a write has at least one entry"
-        block = Block(before=before, entries=tuple(told), end=link.hash)
+        block = Block(before=before, entries=tuple(in_block), end=link.hash)
         blocks.append(_put(record, block, status=HEAD))
         return blocks, block, link
 
@@ -390,7 +390,7 @@ def _is_about(found: Record, job: _Job) -> bool:
     )
 
 
-def _tell(job: _Job, error: BaseException | None) -> None:
+def _finish(job: _Job, error: BaseException | None) -> None:
     job.error = error
     if job.done is None or job.done.done():  # the caller has been cancelled
         return

@@ -100,11 +100,11 @@ class Words(Generic[AuditedT]):
             word = word_of(kind, value)
             if word is None:
                 continue
-            former = await self._former(value, kind)
-            if word != former:
+            previous = await self._previous_word(value, kind)
+            if word != previous:
                 about = value.id.removeprefix(value.owner)
                 entry = _entry(value, Entry(kind=kind, what=word, about=about))
-                found.append(Move(value, former, entry))
+                found.append(Move(value, previous, entry))
         return found
 
     def remember(self, value: AuditedT, *, version: int) -> None:
@@ -122,7 +122,7 @@ class Words(Generic[AuditedT]):
     def forget(self) -> None:
         self._known.clear()
 
-    async def _former(self, value: AuditedT, kind: str) -> str | None:
+    async def _previous_word(self, value: AuditedT, kind: str) -> str | None:
         if value.version == 0:
             return None
         known = self._known.get((kind, value.id))

@@ -132,16 +132,16 @@ class Heads:
     async def make(self) -> HeadDocument:
         """Make a head now. Raises Conflict if another process makes one at the same time."""
         found = await self._store.find(SERVICE, HEAD_KIND, NEWEST)
-        former = None if found is None else _signed(found)
+        previous = None if found is None else _signed(found)
         now = self._chain.clock()
         chains = await self._list()
         unsigned = SignedHead(
-            number=1 if former is None else former.number + 1,
+            number=1 if previous is None else previous.number + 1,
             at=now,
             owners=len(chains),
             entries=sum(each.count for each in chains),
             digest=_digest(chains),
-            former=b"" if former is None else hashlib.sha256(_encode(former)).digest(),
+            former=b"" if previous is None else hashlib.sha256(_encode(previous)).digest(),
             key=self.public_keys[0],
         )
         signer = Ed25519PrivateKey.from_private_bytes(self._ring.derive_all("audit head")[0])

@@ -205,13 +205,13 @@ class HighWater:
         self._read.clear()
         while True:
             record = await self._store.read(SERVICE, STEP_BACK, SERVICE)
-            former = step_back_of(record)
-            if former is not None and (known is None or known.at <= former.noticed_at):
+            step_back = step_back_of(record)
+            if step_back is not None and (known is None or known.at <= step_back.noticed_at):
                 self._known = await self._found()
                 _log.warning("store.stepped_back_before", extra={"why": why})
                 return
-            if former is not None and not former.is_handled:
-                survived = min(survived, former.survived)
+            if step_back is not None and not step_back.is_handled:
+                survived = min(survived, step_back.survived)
             noticed = StepBack(noticed_at=self._clock(), survived=survived, why=why)
             version = 0 if record is None else record.version
             with suppress(Conflict):
@@ -273,11 +273,11 @@ def next_mark(record: Record | None, *, at: datetime) -> Record:
     """Return the record of the next mark, to be written in place of `record`."""
     before = mark_of(record)
     number = 0 if record is None else record.version
-    made = (*(before.made if before else ()), MadeMark(secrets.token_bytes(_NONCE_BYTES), at))
+    marks = (*(before.made if before else ()), MadeMark(secrets.token_bytes(_NONCE_BYTES), at))
     mark = Mark(
         number=number + 1,
         store=before.store if before else secrets.token_hex(_NONCE_BYTES),
-        made=made[-_MARKS_LISTED:],
+        made=marks[-_MARKS_LISTED:],
     )
     return _record(MARK, mark, version=number)
 

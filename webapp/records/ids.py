@@ -47,10 +47,10 @@ def made_at(id: str) -> datetime | None:
     """Return when `fresh_id` made this id, or None if it is not such an id."""
     rest = id[OWNER_TAG_CHARACTERS:]
     try:
-        made = base64.b64decode(rest, altchars=b"-_", validate=True)
-        if len(made) != _TIME_BYTES + RANDOM_BYTES:
+        decoded = base64.b64decode(rest, altchars=b"-_", validate=True)
+        if len(decoded) != _TIME_BYTES + RANDOM_BYTES:
             return None
-        return datetime.fromtimestamp(int.from_bytes(made[:_TIME_BYTES]) / 1000, UTC)
+        return datetime.fromtimestamp(int.from_bytes(decoded[:_TIME_BYTES]) / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return None
 
@@ -89,17 +89,17 @@ class RowIds:
     def __init__(self, pepper: Pepper) -> None:
         self._tag = pepper.tag
 
-    def payment(self, reference: str, *, seller: str, session: str) -> str:
-        return beside(reference, self._tag("payment", seller, session, size=12))
+    def payment(self, reference: str, *, provider: str, session: str) -> str:
+        return beside(reference, self._tag("payment", provider, session, size=12))
 
-    def unresolved(self, reference: str, *, owner: str, seller: str, session: str) -> str:
+    def unresolved(self, reference: str, *, owner: str, provider: str, session: str) -> str:
         if owner == owner_of(reference):
-            return beside(reference, self._tag("loose", seller, session, size=12))
-        return beside(owner, self._tag("loose", seller, reference, session, size=18))
+            return beside(reference, self._tag("loose", provider, session, size=12))
+        return beside(owner, self._tag("loose", provider, reference, session, size=18))
 
-    def webhook(self, reference: str, *, owner: str, seller: str, event: str) -> str:
+    def webhook(self, reference: str, *, owner: str, provider: str, event: str) -> str:
         is_about = owner == owner_of(reference)
-        tag = self._tag("hook", seller, event, size=12 if is_about else 18)
+        tag = self._tag("hook", provider, event, size=12 if is_about else 18)
         return beside(reference if is_about else owner, tag)
 
     def approver(self, name: str) -> str:
@@ -112,11 +112,11 @@ class RowIds:
 
     def inbox_moment(self, owner: str, *, now: datetime) -> str:
         """Return the prefix of inbox ids made at this time."""
-        left = _TIME_END - int(now.timestamp() * 1000)
-        return f"{owner}{left:012x}"
+        remaining = _TIME_END - int(now.timestamp() * 1000)
+        return f"{owner}{remaining:012x}"
 
     def client(self, owner: str, *, name: str, release: str) -> str:
         return owner + self._tag("client", name, release, size=18)
 
-    def early_event(self, owner: str, *, seller: str, payment: str) -> str:
-        return owner + self._tag("early", seller, payment)
+    def early_event(self, owner: str, *, provider: str, payment: str) -> str:
+        return owner + self._tag("early", provider, payment)

@@ -227,7 +227,7 @@ async def was_served(store: Store, fingerprint: bytes) -> bool:
 async def note_backup(store: Store, now: datetime) -> None:
     """Store the time of a complete backup."""
     found = await store.read(SERVICE, _BACKUP, SERVICE)
-    made = Record(
+    note = Record(
         owner=SERVICE,
         kind=_BACKUP,
         id=SERVICE,
@@ -239,7 +239,7 @@ async def note_backup(store: Store, now: datetime) -> None:
         sealed=now.isoformat().encode(),
     )
     with suppress(Conflict):  # another backup was recorded at the same time
-        await store.write(made)
+        await store.write(note)
 
 
 async def last_backup(store: Store) -> datetime | None:
@@ -324,13 +324,13 @@ async def _secret(
         empty = _record(owner, kind, owner, sealed=b"")
         record = replace(empty, sealed=ring.wrap(_name(empty), plain))
         try:
-            (made,) = await store.write(record)
+            (stored,) = await store.write(record)
         except Conflict as conflict:
             if conflict.found is None:
                 raise
             found = conflict.found
         else:
             # A rotation may have run between the wrapping and the write, and missed this record.
-            await _rewrap(store, ring, made)
+            await _rewrap(store, ring, stored)
             return plain
     return ring.unwrap(_name(found), found.sealed)

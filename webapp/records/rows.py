@@ -66,7 +66,7 @@ class Rows:
         self.unreadable: list[Record] | None = None  # collects unreadable records if it is a list
 
     @property
-    def _is_told(self) -> bool:
+    def _records_changes(self) -> bool:
         """True if changes are recorded in the audit log or sent as events."""
         return self.chain is not None or self.outbox is not None
 
@@ -80,7 +80,7 @@ class Rows:
         Each value has the version that was read. A value with version 0 is new: its id and its key
         must not exist in the store. Raises Conflict if another write was first.
         """
-        moved = await self._words.moved(values) if self._is_told else ()
+        moved = await self._words.moved(values) if self._records_changes else ()
         asked = len(values)
         if self.outbox is not None and moved:
             values = (*values, *self.outbox.events(moved, at_most=_AT_MOST - len(values)))
@@ -107,7 +107,7 @@ class Rows:
         if self.high_water is not None:
             self.high_water.wrote(records)
         written = [replace(value, version=value.version + 1) for value in values]
-        if self._is_told:
+        if self._records_changes:
             for value in values:
                 self._words.remember(value, version=value.version + 1)
         if self.outbox is not None:
@@ -177,7 +177,7 @@ class Rows:
         value = cast("ValueT", _decoders[kind].decode(plain))
         if (value.status, getattr(value, "row_key", None)) != (record.status, record.key):
             raise Unreadable
-        if self._is_told:
+        if self._records_changes:
             self._words.remember(value, version=record.version)
         return replace(value, version=record.version)
 

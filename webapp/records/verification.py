@@ -55,13 +55,13 @@ async def verify(
     while page := await owners.store.list(AUDIT, after=after, limit=_PAGE):
         for record in page:
             if walk is None or walk.owner != record.owner:
-                faults += () if walk is None else walk.over()
+                faults += () if walk is None else walk.finish()
                 said = heads.pop(record.owner, ())
                 walk = _Walk(owners, record.owner, seconds=seconds, heads=said)
                 count += 1
             entries += walk.on(record)
         after = page[-1].id
-    faults += () if walk is None else walk.over()
+    faults += () if walk is None else walk.finish()
     for owner, said in heads.items():
         most = max(each.count for each in said)
         says = f"the whole chain of {_counted(most)} is missing"
@@ -109,7 +109,7 @@ class _Walk:
         self._link = link
         return len(block.entries)
 
-    def over(self) -> list[ChainFault]:
+    def finish(self) -> list[ChainFault]:
         """End the verification and return all faults."""
         if not self._has_newest:
             self._find("its newest block is missing")

@@ -117,12 +117,12 @@ class Answers:
             return problem(error.status_code, detail=HTTPStatus(error.status_code).phrase)
         error_id = _logged(request, error)
         if isinstance(error, StoreUnavailable):
-            told = problem(error.http_status, detail=str(error), code=error.name)
+            response = problem(error.http_status, detail=str(error), code=error.name)
         else:
             says = "Something went wrong on the server."
-            told = problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail=says, code=error_id)
-        told.content["error_id"] = error_id
-        return told
+            response = problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail=says, code=error_id)
+        response.content["error_id"] = error_id
+        return response
 
     def for_error(self, request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
         """Return the response to an error outside all routes: a page only for browsers."""

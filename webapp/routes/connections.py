@@ -94,7 +94,7 @@ async def keep(page: NamedDependency[PageRequest], id: FromPath[str]) -> Respons
     """Save which of the person's assistants may use an account: only the ticked ones, or all."""
     found = await _pressed(page, id)
     clients = None if page.last("all") == "1" else page.form.get("client", [])
-    await page.service.kinds.accounts.connections.keep_to(found.owner, found.id, clients)
+    await page.service.kinds.accounts.connections.limit_to(found.owner, found.id, clients)
     return _to(found)
 
 
@@ -162,8 +162,8 @@ def _to(connection: Connection) -> Response[Any]:
 
 
 def _connected(page: PageRequest, connection: Connection, among: Sequence[Connection]) -> Connected:
-    kept = page.service.kinds.accounts.connections
-    client, provider = kept.client(connection), kept.provider(connection)
+    accounts = page.service.kinds.accounts.connections
+    client, provider = accounts.client(connection), accounts.provider(connection)
     standing: Standing = "works"
     if client is None and connection.server == page.answers.server:
         standing = "unused"  # another server's configuration is unknown here

@@ -68,7 +68,7 @@ def static(name: FromPath[str]) -> Response[bytes]:
 @get("/live", sync_to_thread=False)
 def alive() -> Response[dict[str, str]]:
     """Return 200 as long as this process responds: the liveness check of a supervisor."""
-    return _told({"status": "ok"}, is_well=True)
+    return _response({"status": "ok"}, is_well=True)
 
 
 @get(["/ready", "/health"])
@@ -86,20 +86,20 @@ async def ready(
     """
     nonce = next(iter(query_of(request).get("nonce", [])), None)
     is_ready = nonce is not None or await service.readiness.is_ready()
-    told = {"status": "ok" if is_ready else "unavailable"}
+    content = {"status": "ok" if is_ready else "unavailable"}
     if service.is_draining:
-        is_ready, told = False, {"status": "draining"}
+        is_ready, content = False, {"status": "draining"}
     if service.sandbox_url is not None:
-        told["sandbox"] = service.sandbox_url
+        content["sandbox"] = service.sandbox_url
     if nonce is not None:
         pepper = service.elicitations.owners.pepper
         if served.server is not None:
-            told["server"] = served.server.name
-        told["proof"] = proof(pepper, url=service.public_url, nonce=nonce)
-    return _told(told, is_well=is_ready)
+            content["server"] = served.server.name
+        content["proof"] = proof(pepper, url=service.public_url, nonce=nonce)
+    return _response(content, is_well=is_ready)
 
 
-def _told(content: dict[str, str], *, is_well: bool) -> Response[dict[str, str]]:
+def _response(content: dict[str, str], *, is_well: bool) -> Response[dict[str, str]]:
     """Return the status without the reason, which is for the operator and in the log."""
     return Response(
         content,

@@ -64,7 +64,7 @@ async def go_on(page: NamedDependency[PageRequest], token: FromPath[str]) -> Res
         return see_other(f"/e/{token}")
     typed = page.service.kinds.on_page(elicitation.kind)
     if typed is not None:
-        return await _take_answer(page, elicitation, typed, token=token)
+        return await _submit_answer(page, elicitation, typed, token=token)
     attempt = elicitation.attempt
     known = None if attempt is None else attempt.browser
     cookie = page.service.browser.cookie_of(page.cookies, known=known) or ""
@@ -160,7 +160,7 @@ def _trouble(
     )
 
 
-async def _take_answer(
+async def _submit_answer(
     page: PageRequest, elicitation: Elicitation, typed: PageKind, *, token: str
 ) -> Response[Any]:
     shown = _shown(page, elicitation, token=token)

@@ -54,10 +54,10 @@ async def _statuses(
     with elicitations.waiters.waiter(elicitation.id, sees_all=True) as waiter:
         current, last = await elicitations.get(elicitation.id), ""
         # status() also returns None if the viewer signed out in the meantime
-        while current is not None and (told := await status(current)):
-            if told != last:  # not every change of the record changes the status
-                yield f"data: {told}\n\n"
-            last = told
+        while current is not None and (message := await status(current)):
+            if message != last:  # not every change of the record changes the status
+                yield f"data: {message}\n\n"
+            last = message
             if current.status.is_final or service.is_draining:  # the browser asks again
                 return
             changes = await waiter.changes(until=service.clock() + PING_EVERY, now=service.clock())

@@ -21,7 +21,7 @@ from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Attempt, Completion, Elicitation, Json, Status, Trouble
 from flows.errors import Failed, InvalidToken, NotConfigured, NotPossible
 from flows.oauth.token_errors import is_operators_fault
-from flows.payments.gateway import stands_in_the_way
+from flows.payments.gateway import has_open_page_elsewhere
 from flows.payments.responses import KeyUsed
 from flows.payments.session import StoredCheckout, kept_of
 from webapp.elicitations.complete import complete_elicitation
@@ -64,7 +64,7 @@ async def depart(
         return await press.depart(elicitation.id)
     checkouts = service.kinds.payments.checkouts
     async with checkouts.one_at_a_time(elicitation.id):
-        await checkouts.make_way(elicitation.id, browser=press.browser)
+        await checkouts.close_earlier_page(elicitation.id, browser=press.browser)
         return await press.depart(elicitation.id)
 
 
@@ -101,7 +101,7 @@ class _Press:
                 )
             if kind.holds_open and isinstance(error, Failed) and error.is_refusal and tries:
                 checkouts = self.service.kinds.payments.checkouts
-                if await checkouts.can_be_made_again(id, error):
+                if await checkouts.can_be_requested_again(id, error):
                     return await self.depart(id, tries=tries - 1)
             if kind.holds_open and isinstance(error, Failed) and error.is_permanent:
                 # The provider would refuse every further press, so the question ends and the
@@ -111,14 +111,14 @@ class _Press:
                 ended = await elicitations.end(opened, Status.FAILED, why=why)
                 raise _has_ended_error(ended) from error
             raise
-        kept = departure.kept
-        if kept is not None:
+        stored = departure.kept
+        if stored is not None:
             opened = await elicitations.change(
-                id, lambda e: attempts.keep(e, number=number, kept=kept)
+                id, lambda e: attempts.keep(e, number=number, kept=stored)
             )
             # The question ended in the meantime, or another process superseded this checkout: the
             # person must not pay there any more.
-            if opened.status.is_final or (kind.holds_open and _is_superseded(opened, kept)):
+            if opened.status.is_final or (kind.holds_open and _is_superseded(opened, stored)):
                 raise _has_ended_error(opened)
         if not opened.asked.waits:
             done = await complete_elicitation(elicitations, id, {}, OnPage())
@@ -128,14 +128,16 @@ class _Press:
 
     def _opened(self, current: Elicitation) -> Elicitation:
         context = self._redirect(current, number=attempts.next_attempt(current))
-        kept, browser = self.flow.prepare(current, context), self.browser
-        if self.kind.holds_open and stands_in_the_way(current, browser=browser, now=context.now):
+        prepared, browser = self.flow.prepare(current, context), self.browser
+        if self.kind.holds_open and has_open_page_elsewhere(
+            current, browser=browser, now=context.now
+        ):
             # Another process handles a press at this moment. The page says so, and the person can
             # press again.
             raise NotPossible(status=current.status, wanted="continued while another page is open")
         state = state_hash(self.rest)
         opened = attempts.open_attempt(
-            current, browser=browser, state=state, kept=kept, now=context.now
+            current, browser=browser, state=state, kept=prepared, now=context.now
         )
         if not self.kind.holds_open:
             return opened
@@ -203,7 +205,7 @@ async def returned(service: Service, states: list[str], *, now: datetime) -> Ret
     )
 
 
-def _is_superseded(elicitation: Elicitation, kept: Json) -> bool:
-    """Return True if the latest attempt has another checkout than `kept`, or none."""
-    mine, latest = msgspec.convert(kept, StoredCheckout), kept_of(elicitation.attempt)
+def _is_superseded(elicitation: Elicitation, stored: Json) -> bool:
+    """Return True if the latest attempt has another checkout than `stored`, or none."""
+    mine, latest = msgspec.convert(stored, StoredCheckout), kept_of(elicitation.attempt)
     return latest is None or latest.url is None or latest.session != mine.session

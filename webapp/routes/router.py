@@ -132,13 +132,13 @@ def why_unknown(path: str, *, url: str) -> str | None:
 
 
 def is_ours(path: str) -> bool:
-    whole, beginnings = _paths()
-    return path in whole or path.startswith(beginnings)
+    exact, beginnings = _paths()
+    return path in exact or path.startswith(beginnings)
 
 
 @cache
 def _paths() -> tuple[frozenset[str], tuple[str, ...]]:
     """Return the paths of routes without a parameter, and the prefixes of those with one."""
     split = [route.path.partition("{") for route in routes().routes]
-    whole = frozenset(path for path, parameter, _ in split if not parameter)
-    return whole, tuple({beginning for beginning, parameter, _ in split if parameter})
+    exact = frozenset(path for path, parameter, _ in split if not parameter)
+    return exact, tuple({beginning for beginning, parameter, _ in split if parameter})

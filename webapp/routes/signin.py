@@ -55,7 +55,7 @@ async def signed_in(page: NamedDependency[PageRequest]) -> Response[Any]:
         back = await signing_in.finish(page.callback_params(), page.cookies)
     except (Mixed, Denied, Failed) as error:
         return _failed(page, signing_in, error, back=signing_in.back_of(page.cookies))
-    _tell("person.signed_in", back.session, page.service)
+    _log_session("person.signed_in", back.session, page.service)
     return see_other(back.path, cookies=back.cookies)
 
 
@@ -67,7 +67,7 @@ async def sign_out(page: NamedDependency[PageRequest]) -> Response[Any]:
     session = await service.sessions.of(page.cookies)
     cleared = await service.sessions.end(session)
     if session is not None:
-        _tell("person.signed_out", session, service)
+        _log_session("person.signed_out", session, service)
     issuer = None if service.signing_in is None else service.signing_in.label
     return page.answers.page(SignedOut(server=server, issuer=issuer), cookies=[cleared])
 
@@ -91,7 +91,7 @@ async def pair(page: NamedDependency[PageRequest], token: FromPath[str]) -> Resp
         return _pair_used(page)
     sessions = page.service.sessions
     session = await sessions.start(paired, cookies=page.cookies)
-    _tell("browser.paired", session, page.service)
+    _log_session("browser.paired", session, page.service)
     view = Paired(server=page.answers.server)
     return page.answers.page(view, cookies=[sessions.set_cookie(session)])
 
@@ -100,7 +100,7 @@ def _pair_used(page: PageRequest) -> Response[Any]:
     return page.answers.page(PairUsed(server=page.answers.server), status=HTTPStatus.GONE)
 
 
-def _tell(event: str, session: BrowserSession, service: Service) -> None:
+def _log_session(event: str, session: BrowserSession, service: Service) -> None:
     """Log the event without a name, but with the owner's tag, the prefix of their question ids."""
     owner = service.elicitations.owners.tag(issuer=session.issuer, subject=session.subject)
     _log.info(event, extra={"owner": owner})

@@ -36,7 +36,7 @@ class Switch:
         self._served = served
         self._service = service
         self._root_path = root_path
-        self._is_told = False
+        self._has_warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":  # everything has started by now
@@ -51,8 +51,8 @@ class Switch:
             return
         why = None if is_own else why_unknown(scope["path"], url=self._service.public_url)
         if why is not None:
-            if not self._is_told:
-                self._is_told = True
+            if not self._has_warned:
+                self._has_warned = True
                 _log.warning("path.unknown: %s", why)
             if scope["type"] == "http" and scope["path"].endswith(PROBES):
                 status = HTTPStatus.SERVICE_UNAVAILABLE

@@ -73,7 +73,7 @@ async def _signed(
     except (Unverified, Malformed) as error:
         _turned_away(error, name, service)
         raise
-    _taken(became, name, service)
+    _log_processed(became, name, service)
     return _received(became)
 
 
@@ -103,7 +103,7 @@ async def _hinted(
         service.telemetry.observer.webhook_came(name, "not_asked")
         _log.warning("webhook.provider_unreachable", extra={"seller": name, "why": str(error)})
         raise ServiceUnavailableException from error
-    _taken(became or "ignored", name, service)
+    _log_processed(became or "ignored", name, service)
     if became not in (None, "asked"):
         service.webhook_log.turned_away(name, str(became))
     # Every hint gets the same response, so that a sender does not learn which ids exist.
@@ -121,16 +121,16 @@ def _received(became: str) -> ASGIResponse:
     )
 
 
-def _turned_away(error: Unverified | Malformed, seller: str, service: Service) -> None:
+def _turned_away(error: Unverified | Malformed, provider: str, service: Service) -> None:
     # Malformed: perhaps authentic, but not readable.
     reason = error.reason if isinstance(error, Unverified) else "malformed"
-    service.telemetry.observer.webhook_came(seller, reason)
-    service.webhook_log.turned_away(seller, reason)
+    service.telemetry.observer.webhook_came(provider, reason)
+    service.webhook_log.turned_away(provider, reason)
 
 
-def _taken(became: str, seller: str, service: Service) -> None:
-    _log.info("webhook.processed", extra={"seller": seller, "became": became})
-    service.telemetry.observer.webhook_came(seller, became)
+def _log_processed(became: str, provider: str, service: Service) -> None:
+    _log.info("webhook.processed", extra={"seller": provider, "became": became})
+    service.telemetry.observer.webhook_came(provider, became)
 
 
 def _headers(request: Request[Any, Any, Any]) -> list[tuple[str, str]]:

@@ -139,7 +139,7 @@ class MemoryStore:
         check_copies(records)
         contents = self._open_contents()
         contents.must_be_fenced((behind,))
-        contents.refuse_taken_keys(records)
+        contents.refuse_used_keys(records)
         contents.put(records)
 
     async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
@@ -184,12 +184,12 @@ class MemoryStore:
 class _Ordered(list[_Entry]):
     """A sorted list of entries."""
 
-    def move(self, former: _Entry | None, entry: _Entry | None) -> None:
-        """Remove `former` and insert `entry`. Each can be None: then skip that step."""
-        if former == entry:
+    def move(self, previous: _Entry | None, entry: _Entry | None) -> None:
+        """Remove `previous` and insert `entry`. Each can be None: then skip that step."""
+        if previous == entry:
             return
-        if former is not None:
-            del self[bisect_left(self, former)]
+        if previous is not None:
+            del self[bisect_left(self, previous)]
         if entry is not None:
             insort(self, entry)
 
@@ -229,8 +229,8 @@ class _Contents:
         start = bisect_left(self._ids, (kind, owner or "", ""))
         if after is not None:
             start = max(start, bisect_right(self._ids, (kind, after, _LAST)))
-        for place in range(start, len(self._ids)):
-            found, id, its_owner = self._ids[place]
+        for index in range(start, len(self._ids)):
+            found, id, its_owner = self._ids[index]
             if found != kind or not id.startswith(owner or ""):
                 return
             if owner is None or its_owner == owner:
@@ -241,26 +241,26 @@ class _Contents:
             self._free_key(self.records.get((record.owner, record.kind, record.id)))
         for record in records:
             name = (record.owner, record.kind, record.id)
-            self._place(name, record)
+            self._index(name, record)
             if record.key is not None:
                 self.holders[record.owner, record.kind, record.key] = name
 
     def drop(self, name: _Name) -> None:
         self._free_key(self.records.get(name))
-        self._place(name, None)
+        self._index(name, None)
 
-    def _place(self, name: _Name, record: Record | None) -> None:
+    def _index(self, name: _Name, record: Record | None) -> None:
         owner, kind, id = name
-        former = self.records.get(name)
+        previous = self.records.get(name)
         self.claims.pop(name, None)
         placed = (kind, id, owner)
-        self._ids.move(None if former is None else placed, None if record is None else placed)
+        self._ids.move(None if previous is None else placed, None if record is None else placed)
         self.due.move(
-            None if former is None else _timed(name, former.due_at),
+            None if previous is None else _timed(name, previous.due_at),
             None if record is None else _timed(name, record.due_at),
         )
         self.erasable.move(
-            None if former is None else _timed(name, former.erase_at),
+            None if previous is None else _timed(name, previous.erase_at),
             None if record is None else _timed(name, record.erase_at),
         )
         self.records.pop(name, None)
@@ -276,9 +276,9 @@ class _Contents:
             found = self.records.get((record.owner, record.kind, record.id))
             if record.version != (0 if found is None else found.version):
                 raise Conflict(found)
-        self.refuse_taken_keys(records)
+        self.refuse_used_keys(records)
 
-    def refuse_taken_keys(self, records: tuple[Record, ...]) -> None:
+    def refuse_used_keys(self, records: tuple[Record, ...]) -> None:
         names = {(record.owner, record.kind, record.id) for record in records}
         for record in records:
             if record.key is not None:

@@ -129,7 +129,9 @@ class PostgresStore:
         given = {name: value for name, value in asked.items() if value is not None}
         if not is_text(*given.values()):
             return ()
-        conditions = [f"{_CONDITIONS[name]}${place}" for place, name in enumerate(given, start=2)]
+        conditions = [
+            f"{_CONDITIONS[name]}${position}" for position, name in enumerate(given, start=2)
+        ]
         rows = await self._server.fetch_again(
             "list", limit, *given.values(), condition=" AND ".join(conditions)
         )
@@ -277,6 +279,6 @@ class _Reads:
                     future.set_exception(error)
             return
         found = {row[9]: record_of(row) for row in rows}
-        for place, (future, _) in enumerate(asked, start=1):
+        for position, (future, _) in enumerate(asked, start=1):
             if not future.done():  # otherwise its caller was cancelled
-                future.set_result(found.get(place))
+                future.set_result(found.get(position))

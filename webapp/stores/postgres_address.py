@@ -73,7 +73,7 @@ def parse_address(url: str) -> PostgresAddress:
     if options.get(_ROOT) == _SYSTEM:
         left_out |= {_MODE, _ROOT, _CERTIFICATE, _KEY}
         tls = {"ssl": _trusting_system(options)}
-    kept = [each for each in query if each[0] not in left_out]
+    parameters = [each for each in query if each[0] not in left_out]
     hosts = _hosts_of(parts.netloc.rpartition("@")[2], options)
     at_most = CONNECT_SECONDS if len(hosts) > 1 else SECONDS
     try:
@@ -81,7 +81,7 @@ def parse_address(url: str) -> PostgresAddress:
     except ValueError:
         raise BadAddress(f"{_PATIENCE} must be a number of seconds, for example 5") from None
     return PostgresAddress(
-        url=urlunsplit(parts._replace(query=urlencode(kept))),
+        url=urlunsplit(parts._replace(query=urlencode(parameters))),
         hosts=hosts,
         seconds=min(seconds, at_most) if seconds > 0 else at_most,  # 0: no limit, as in libpq
         options=tls,
@@ -107,11 +107,11 @@ def _hosts_of(netloc: str, options: dict[str, str]) -> tuple[Host, ...]:
     if len(ports) not in (1, len(named)):
         raise ValueError
     hosts = list[Host]()
-    for place, each in enumerate(named):
+    for index, each in enumerate(named):
         found = _HOST.fullmatch(each)
         if found is None:
             raise ValueError
-        port = found["port"] or ports[place % len(ports)]
+        port = found["port"] or ports[index % len(ports)]
         hosts.append(Host(found["name"].strip("[]"), str(int(port))))
     return tuple(hosts)
 
@@ -209,4 +209,4 @@ def severity(error: Exception) -> int:
     if _is_of_address(error):
         return 0
     kinds = [kind for kind, _ in _ADVICE]
-    return next((1 + place for place, kind in enumerate(kinds) if isinstance(error, kind)), 99)
+    return next((1 + index for index, kind in enumerate(kinds) if isinstance(error, kind)), 99)

@@ -190,26 +190,26 @@ class Connector:
         """Return a sentence about each host's server, and the fix if something is wrong."""
         answers = await self._ask({"statement_cache_size": 0}, asks_all=True)
         _close(answers)
-        told = list[tuple[str, str | None]]()
+        found = list[tuple[str, str | None]]()
         for host in self._address.hosts:
             where = f"{host}: " if self.has_several_hosts else ""
             answer = next((each for each in answers if each.host == host), _Answer(host))
             if answer.found is None:
                 why = said(answer.error or TimeoutError(), self._address.seconds)
-                told.append(
+                found.append(
                     (
                         f"{host} {why}",
                         "check that its server runs and that this machine can connect to it",
                     )
                 )
             elif answer.found.is_standby:
-                told.append((f"{where}it is a standby", None))
+                found.append((f"{where}it is a standby", None))
             elif (older := self._refuse_if_older(answer)) is not None:
-                told.append((f"{where}{older}", "stop this server before a client writes to it"))
+                found.append((f"{where}{older}", "stop this server before a client writes to it"))
             else:
                 timeline = answer.found.timeline or "(unknown: its role may not read it)"
-                told.append((f"{where}it accepts writes, on timeline {timeline}", None))
-        return told
+                found.append((f"{where}it accepts writes, on timeline {timeline}", None))
+        return found
 
     async def look(self) -> PostgresConnection | None:
         """Check which server the address leads to, and switch to a successor if there is one.
@@ -331,9 +331,9 @@ class _Asking:
         """Collect answers for this many seconds, or until `until()` is true."""
         now = asyncio.get_running_loop().time
         end = now() + seconds
-        while self._asked and not until() and (left := end - now()) > 0:
+        while self._asked and not until() and (remaining := end - now()) > 0:
             done, self._asked = await asyncio.wait(
-                self._asked, timeout=left, return_when=asyncio.FIRST_COMPLETED
+                self._asked, timeout=remaining, return_when=asyncio.FIRST_COMPLETED
             )
             self.answers += [task.result() for task in done]
 

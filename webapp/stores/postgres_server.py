@@ -74,7 +74,7 @@ class Server:
         self._own = own
         self._is_silent = asyncio.Event()
         self._is_stalled = False
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.get_running_loop()
         self._watching = self._loop.create_task(self._watch())
 
@@ -125,7 +125,7 @@ class Server:
                 max_size=_CONNECTIONS_AT_MOST,
                 max_inactive_connection_lifetime=_IDLE_SECONDS,
                 command_timeout=seconds,
-                reset=_keep,
+                reset=_skip_reset,
                 # A pooler gives each transaction another session, which lacks our prepared
                 # statements.
                 statement_cache_size=0 if is_pooled else 100,
@@ -218,7 +218,7 @@ class Server:
             return await self._fetch(statement, values)
         if self._is_stalled:
             raise self._stalled()
-        return await self._whole(self._fetch(statement, values))
+        return await self._run_to_completion(self._fetch(statement, values))
 
     def _stalled(self) -> StoreUnavailable:
         return StoreUnavailable(f"the store {self.address} is not usable: {_STALLED}")
@@ -227,15 +227,15 @@ class Server:
         async with self.connection() as connection:
             return await connection.fetch(statement, *values)
 
-    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _run_to_completion(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the work to completion, even if its caller is cancelled."""
         task = self._loop.create_task(work)
-        self._under_way.add(task)
+        self._running.add(task)
         task.add_done_callback(self._forget)
         return await asyncio.shield(task)
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
-        self._under_way.discard(task)
+        self._running.discard(task)
         if not task.cancelled():
             task.exception()  # mark the error as retrieved: perhaps no caller waits any more
 
@@ -296,7 +296,7 @@ class Server:
                     raise OtherFence(found)
                 await connection.execute(statements()["load"], *columns)
 
-        await self._whole(loaded())
+        await self._run_to_completion(loaded())
 
     async def fence(self, why: str | None, *, instead_of: Fences | None) -> None:
         """Wait for the writes in progress, then block new ones. With None, allow writes again."""
@@ -309,12 +309,12 @@ class Server:
                 await connection.execute(statements()["note_fence"], why)
                 await connection.execute(statements()["unfence" if why is None else "fence"])
 
-        await self._whole(fenced())
+        await self._run_to_completion(fenced())
 
     async def aclose(self) -> None:
         """Close all connections, none of which may be in use."""
         self._watching.cancel()
-        await asyncio.wait([self._watching, *self._under_way])
+        await asyncio.wait([self._watching, *self._running])
         try:
             await self._pool.close()
         except ERRORS:
@@ -333,7 +333,7 @@ _SESSION = {
 }
 
 
-async def _keep(_connection: object) -> None:
+async def _skip_reset(_connection: object) -> None:
     """Skip the pool's reset: no session is ever changed, and a reset would cost a round trip."""
 
 
@@ -409,29 +409,29 @@ def _of_replication(row: Any) -> list[tuple[str, str | None]]:
     fix = "see docs/how-to/stores.md"
     if not standbys and not waits:
         found = "no standby is connected to this server: if its disk fails, stored data is lost"
-        told: tuple[str, str | None] = (found, f"connect a standby; {fix}")
+        state: tuple[str, str | None] = (found, f"connect a standby; {fix}")
     elif not waits:
         found = (
             f"{follow} but no commit waits for it: a failover loses the writes of the last seconds"
         )
-        told = (found, f"set synchronous_standby_names to two standbys; {fix}")
+        state = (found, f"set synchronous_standby_names to two standbys; {fix}")
     elif not standbys:
         found = f"no standby is connected, and commits wait for {names}: every write is blocked"
         remedy = "connect one, or remove the missing ones from synchronous_standby_names"
-        told = (found, f"{remedy} and reload the server; {fix}")
+        state = (found, f"{remedy} and reload the server; {fix}")
     elif standbys < 2:
         found = (
             f"{follow} and commits wait for {names}: writes are blocked while it is disconnected"
         )
-        told = (found, f"connect two standbys; {fix}")
+        state = (found, f"connect two standbys; {fix}")
     else:
-        told = (f"{follow}, and commits wait for {names}", None)
+        state = (f"{follow}, and commits wait for {names}", None)
     archives = row["archive_mode"] != "off"
     archive = (
         "its WAL is archived" if archives else "its WAL is not archived (archive_mode is off)",
         None if archives else "set archive_mode and archive_command, or make a backup each night",
     )
-    return [told, archive]
+    return [state, archive]
 
 
 def must_be_safe(row: Mapping[str, Any]) -> None:

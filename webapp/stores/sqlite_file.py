@@ -88,13 +88,13 @@ def must_be_of_this_machine(path: Path, *, mounts: Path = _MOUNTS) -> None:
         table = mounts.read_text("utf-8", "surrogateescape")
     except OSError:
         return
-    place, found = path.resolve().parent, ("", "")
+    directory, found = path.resolve().parent, ("", "")
     for line in table.splitlines():
         # proc(5): ids, root, the mount point, options, then a hyphen, the type and the source.
         before, _, after = line.partition(" - ")
         point = _OCTAL.sub(lambda one: chr(int(one[1], 8)), before.split(" ")[4])
         # Use the innermost mount point; of equal ones the last, which covers the others.
-        if place.is_relative_to(point) and len(point) >= len(found[0]):
+        if directory.is_relative_to(point) and len(point) >= len(found[0]):
             found = point, after.split(" ")[0]
     if found[1] in _NETWORK or _NETWORK_FUSE.fullmatch(found[1]):
         raise StoreUnavailable(

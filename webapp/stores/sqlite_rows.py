@@ -85,7 +85,7 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, Opene
             writer = connect(path)
             stack.callback(writer.close)
             _prepare(writer, path)
-            _must_be_whole(writer, path)
+            _check_integrity(writer, path)
             reader = connect(path, busy_milliseconds=_READER_BUSY_MILLISECONDS)
             stack.callback(reader.close)
             reader.execute("PRAGMA query_only = ON")
@@ -151,7 +151,7 @@ def _prepare(writer: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def _must_be_whole(writer: sqlite3.Connection, path: Path) -> None:
+def _check_integrity(writer: sqlite3.Connection, path: Path) -> None:
     """Check every page of the file: a torn page would silently end a list.
 
     Raises StoreUnavailable.

@@ -151,13 +151,13 @@ class SqliteWriter:
                 if len(jobs) >= _JOBS_A_COMMIT or self._jobs.empty():
                     break
             is_last = more is None
-            self._tell_loop(self._commit(jobs))
+            self._notify_loop(self._commit(jobs))
             self._fold_log()
         # Closing the last connection copies the log into the file: do it here, not on the event
         # loop.
         with suppress(sqlite3.Error):
             self._connection.close()
-        self._tell_loop([(self._end, None)])
+        self._notify_loop([(self._end, None)])
 
     def _fold_log(self) -> None:
         """Truncate the log once a minute: the log still holds data that was erased from the file.
@@ -173,7 +173,7 @@ class SqliteWriter:
             if not is_busy:
                 self._fold_at = time.monotonic() + LOG_KEPT_SECONDS
 
-    def _tell_loop(self, answers: list[_Answer]) -> None:
+    def _notify_loop(self, answers: list[_Answer]) -> None:
         with suppress(RuntimeError):  # the loop is closed, so no caller waits
             self._loop.call_soon_threadsafe(_answer, answers)
 

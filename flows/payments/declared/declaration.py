@@ -119,7 +119,7 @@ class ProviderDeclaration:
     news: Mapping[str, Dispute | None] = field(default_factory=dict[str, Dispute | None])
 
     def __post_init__(self) -> None:
-        faults = [*self._place_faults(), *self._call_faults(), *self._pointer_faults()]
+        faults = [*self._path_faults(), *self._call_faults(), *self._pointer_faults()]
         if faults:
             raise InvalidQuestion("\n".join(faults))
 
@@ -164,7 +164,7 @@ class ProviderDeclaration:
     def origins(self, *, is_live: bool) -> tuple[str, ...]:
         return self.checkout_origins if is_live else self.test_checkout_origins
 
-    def _place_faults(self) -> list[str]:
+    def _path_faults(self) -> list[str]:
         faults: list[str] = []
         if not NAME.fullmatch(self.name):
             faults.append("name: must have 1 to 32 of a-z, 0-9 and _, and begin with a letter.")

@@ -80,19 +80,19 @@ class DeclaredGateway:
         return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
-        kept, key = asked(elicitation, attempt, self.seller)
+        stored, key = asked(elicitation, attempt, self.seller)
         values: Values = {**self.seller.own, **_keys(key), "reference": elicitation.id}
-        reply = yield self._request(self._declared.create, values, body=kept.request, key=key)
+        reply = yield self._request(self._declared.create, values, body=stored.request, key=key)
         if (word := trouble_in(reply, self.seller)) in self._declared.key_used:
             raise KeyUsed(self.seller, why=word)
         data = answer_in(reply, self.seller, doing=OPENING)
         session = self._opened(data, elicitation, key=key)
-        kept = learned(kept, elicitation, session, self.seller)
+        stored = learned(stored, elicitation, session, self.seller)
         try:
             handle = id_at(data, self._declared.created.handle)
         except Malformed:
             raise unreadable(self.seller, doing=OPENING) from None
-        return replace(kept, handle=handle)
+        return replace(stored, handle=handle)
 
     def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         terms_for(elicitation, self.seller)
@@ -139,16 +139,16 @@ class DeclaredGateway:
         if self._declared.refund is None:
             by_hand = f" Refund it there: {self._declared.manage}." if self._declared.manage else ""
             raise Failed(f"{self.seller.label} cannot make refunds for this server.{by_hand}")
-        given, left = yield from self._refunded_so_far(payment, theirs)
-        whole = payment.amount if up_to is None else up_to
-        if given >= whole:
-            price = Money.from_minor_units(whole, payment.currency)
+        given, remaining = yield from self._refunded_so_far(payment, theirs)
+        total = payment.amount if up_to is None else up_to
+        if given >= total:
+            price = Money.from_minor_units(total, payment.currency)
             return Refund(id=theirs, price=price, status=RefundStatus.SUCCEEDED)
-        rest = Money.from_minor_units(whole - given, payment.currency)
+        rest = Money.from_minor_units(total - given, payment.currency)
         key = f"{refund_key(payment)}:{rest.minor_units}"
         if up_to is not None:
             key = f"{key}:{up_to}"  # two partial refunds of the same size are different refunds
-        named = rest if left is None else Money.from_minor_units(left, payment.currency)
+        named = rest if remaining is None else Money.from_minor_units(remaining, payment.currency)
         if not 0 < named.minor_units <= rest.minor_units:
             raise unreadable(self.seller, doing=GIVING_BACK)
         values: Values = {
@@ -207,8 +207,8 @@ class DeclaredGateway:
         data = answer_in(reply, self.seller, doing=GIVING_BACK)
         try:
             if holding is not None:
-                given, left = given_in(data, holding, payment)
-                return max(given, payment.refunded), left
+                given, remaining = given_in(data, holding, payment)
+                return max(given, payment.refunded), remaining
             found = session_in(data, self._declared.fetched, self.seller)
         except Malformed:
             raise unreadable(self.seller, doing=GIVING_BACK) from None
@@ -225,13 +225,13 @@ class DeclaredGateway:
                 if reading.is_ours
                 else id_at(data, reading.session)
             )
-            told = None if reading.amount is None else session_in(data, reading, self.seller)
+            found = None if reading.amount is None else session_in(data, reading, self.seller)
             url = text_at(data, reading.url)
         except Malformed:
             raise unreadable(self.seller, doing=OPENING) from None
         if id is None or (reading.is_ours and id != key):
             raise unreadable(self.seller, doing=OPENING)
-        return told or ProviderSession(
+        return found or ProviderSession(
             id=id,
             state=SessionStatus.OPEN,
             amount=terms.amount,
@@ -243,11 +243,11 @@ class DeclaredGateway:
 
     def _known(self, elicitation: Elicitation, session: str) -> Values:
         attempts = (elicitation.attempt, *elicitation.former)
-        kept = [one for one in map(kept_of, attempts) if one and one.session == session]
+        stored = [one for one in map(kept_of, attempts) if one and one.session == session]
         return {
             **self.seller.own,
             "session": session,
-            "handle": next((one.handle for one in kept), None) or session,
+            "handle": next((one.handle for one in stored), None) or session,
         }
 
     def _money(self, price: Money) -> Values:

@@ -35,13 +35,13 @@ _MINOR = Reading()
 
 def answer_in(reply: httpx.Response, seller: DeclaredAccount, *, doing: str) -> Json:
     """Return the response's JSON. Raises Failed."""
-    place = seller.declaration.trouble
+    path = seller.declaration.trouble
     found: dict[str, Json] = decode(
         reply,
         dict[str, Json],
         seller=seller,
         doing=doing,
-        code_of=lambda content: text_at(msgspec.json.decode(content), place) or "",
+        code_of=lambda content: text_at(msgspec.json.decode(content), path) or "",
     )
     return found
 
@@ -113,17 +113,17 @@ def notice_in(body: bytes, seller: DeclaredAccount) -> Notice:
         return Notice(
             id=id, type=kind, is_live=seller.is_live, subject=session, reference=reference
         )
-    told = replace(session_in(data, declared.told, seller), is_now=False)
+    read = replace(session_in(data, declared.told, seller), is_now=False)
     return Notice(
         id=id,
         type=kind,
-        is_live=told.is_live,
+        is_live=read.is_live,
         account=seller.account,
-        session=told,
-        subject=told.id,
-        reference=told.reference,
-        payment=told.payment,
-        transition=f"{told.id} {told.state} {told.refunded} {told.charged_back}",
+        session=read,
+        subject=read.id,
+        reference=read.reference,
+        payment=read.payment,
+        transition=f"{read.id} {read.state} {read.refunded} {read.charged_back}",
     )
 
 
@@ -132,21 +132,21 @@ def _changes(data: Json, seller: DeclaredAccount, *, id: str, kind: str) -> Noti
 
     Events do not identify the dispute, so all dispute events of a payment count as one dispute.
     """
-    told, dispute = seller.declaration.told, seller.declaration.news[kind]
-    session, reference = named_in(data, told)
+    reading, dispute = seller.declaration.told, seller.declaration.news[kind]
+    session, reference = named_in(data, reading)
     currency, amount = None, 0
     if dispute is None:  # the bank may use another currency
-        currency = (text_at(data, told.currency) or "").upper() or None
-        amount = _sum(data, told.refunded, told, currency or "")
-    payment = id_at(data, told.payment)
-    is_live = first_of(data, told.live) if told.live else seller.is_live
+        currency = (text_at(data, reading.currency) or "").upper() or None
+        amount = _sum(data, reading.refunded, reading, currency or "")
+    payment = id_at(data, reading.payment)
+    is_live = first_of(data, reading.live) if reading.live else seller.is_live
     if is_live is None:
         raise Malformed("payment event")
     return Notice(
         id=id,
         type=kind,
         is_live=is_live,
-        account=text_at(data, told.account) or seller.account,
+        account=text_at(data, reading.account) or seller.account,
         news=PaymentChange(returned=amount, currency=currency, dispute=dispute),
         subject=session or payment if dispute is None else f"{CLAIM}{payment or session}",
         reference=reference,
@@ -160,8 +160,8 @@ def given_in(data: Json, holding: Holding, payment: Payment) -> tuple[int, int |
     currency = (text_at(data, holding.currency) or "").upper()
     if (text_at(data, holding.id), currency) != (payment.payment_intent, payment.currency):
         raise Malformed("payment")
-    left = _units(data, holding.left, _MINOR, currency)
-    return _sum(data, holding.given, _MINOR, currency), left
+    remaining = _units(data, holding.left, _MINOR, currency)
+    return _sum(data, holding.given, _MINOR, currency), remaining
 
 
 def refund_in(reply: httpx.Response, seller: DeclaredAccount, *, price: Money) -> Refund:
@@ -182,12 +182,12 @@ def refund_in(reply: httpx.Response, seller: DeclaredAccount, *, price: Money) -
 def _sum(data: Json, places: str | None, reading: Reading, currency: str) -> int:
     if places is None:
         return 0
-    return sum(_units(data, place, reading, currency) or 0 for place in places.split("+"))
+    return sum(_units(data, path, reading, currency) or 0 for path in places.split("+"))
 
 
-def _units(data: Json, place: str | None, reading: Reading, currency: str) -> int | None:
-    found = None if place is None else at(data, place)
-    text = text_at(data, place)
+def _units(data: Json, path: str | None, reading: Reading, currency: str) -> int | None:
+    found = None if path is None else at(data, path)
+    text = text_at(data, path)
     if text is None:
         return None
     if reading.unit == "decimal":
@@ -199,9 +199,9 @@ def _units(data: Json, place: str | None, reading: Reading, currency: str) -> in
     return int(text)
 
 
-def id_at(data: Json, place: str | None) -> str | None:
+def id_at(data: Json, path: str | None) -> str | None:
     """Return the id at this path. Raises Malformed."""
-    text = text_at(data, place)
+    text = text_at(data, path)
     if text is not None and not _ID.fullmatch(text):
         raise Malformed("id")
     return text

@@ -72,9 +72,9 @@ def fill_path(template: str, values: Values) -> str:
     return _NAME.sub(lambda found: quote(str(values[found[1]] or ""), safe=""), template)
 
 
-def at(data: Json, place: str) -> Json:
+def at(data: Json, path: str) -> Json:
     """Return the value at this path, or None if the path does not exist."""
-    for part in place.split("."):
+    for part in path.split("."):
         if isinstance(data, Mapping):
             data = data.get(part)
         elif isinstance(data, list) and _INDEX.fullmatch(part) and data:
@@ -85,9 +85,9 @@ def at(data: Json, place: str) -> Json:
     return data
 
 
-def text_at(data: Json, place: str | None) -> str | None:
+def text_at(data: Json, path: str | None) -> str | None:
     """Return the text or whole number at this path as text. Raises Malformed for other types."""
-    found = None if place is None else at(data, place)
+    found = None if path is None else at(data, path)
     match found:
         case None:
             return None
@@ -102,8 +102,8 @@ def text_at(data: Json, place: str | None) -> str | None:
 def first_of(data: Json, rules: Mapping[str, T]) -> T | None:
     """Return the outcome of the first matching rule. A rule is "path=text"."""
     for rule, outcome in rules.items():
-        place, _, value = rule.partition("=")
-        if text_at(data, place) == value:
+        path, _, value = rule.partition("=")
+        if text_at(data, path) == value:
             return outcome
     return None
 

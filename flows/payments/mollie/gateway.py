@@ -50,13 +50,13 @@ from flows.payments.pace import PACE
 from flows.payments.receipt import Payment, Refund, RefundChange
 from flows.payments.responses import (
     ProviderRefund,
+    already_refunded,
     as_one,
-    changes_told,
     existing_refunds,
     json_request,
     learned,
     refund_key,
-    refund_that_stands,
+    reported_changes,
     standing_refunds,
     written,
 )
@@ -163,10 +163,10 @@ class MollieGateway:
         return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
-        kept, key = asked(elicitation, attempt, self.seller)
-        reply = yield self._request("POST", _PAYMENTS, body=kept.request, key=key)
+        stored, key = asked(elicitation, attempt, self.seller)
+        reply = yield self._request("POST", _PAYMENTS, body=stored.request, key=key)
         found = payment_in(reply, self.seller, doing="open its payment page")
-        return learned(kept, elicitation, session_of(found, self.seller), self.seller)
+        return learned(stored, elicitation, session_of(found, self.seller), self.seller)
 
     def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         terms_for(elicitation, self.seller)
@@ -222,13 +222,13 @@ class MollieGateway:
         if reply.status_code == 201:
             return read_refund(reply, payment, self.seller, at_most=rest.minor_units)
         listed = yield from self._refunds(payment, path)
-        return refund_that_stands(
+        return already_refunded(
             listed, payment, self.seller, price=price, refused=reply, code_of=field_in
         )
 
     def refunds(self, payment: Payment) -> Talk[Sequence[RefundChange]]:
         path = f"{_path(payment_of(payment, self.seller))}/refunds"
-        return changes_told((yield from self._refunds(payment, path)), self.seller)
+        return reported_changes((yield from self._refunds(payment, path)), self.seller)
 
     def read_unsigned(self, body: bytes, *, query: str) -> UnsignedNotice | None:
         return unsigned_in(body, query=query)

@@ -156,8 +156,8 @@ def payments_in(reply: httpx.Response, seller: MerchantAccount, *, since: dateti
             session = session_of(payment, seller)
         except (msgspec.ValidationError, Failed):
             continue  # made by another program: payments that we create are always readable
-        made = payment.created_at
-        is_older = made is not None and made.tzinfo is not None and made < since
+        created_at = payment.created_at
+        is_older = created_at is not None and created_at.tzinfo is not None and created_at < since
         if session.reference is not None and not is_older:
             found.append(session)
     following = listed.links.next

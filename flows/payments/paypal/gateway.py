@@ -60,14 +60,14 @@ from flows.payments.receipt import Payment, Refund, RefundChange
 from flows.payments.responses import (
     KeyUsed,
     ProviderRefund,
+    already_refunded,
     as_one,
-    changes_told,
     existing_refunds,
     json_request,
     learned,
     problem,
     refund_key,
-    refund_that_stands,
+    reported_changes,
     standing_refunds,
     written,
 )
@@ -226,14 +226,14 @@ class PayPalGateway:
         return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
-        kept, key = asked(elicitation, attempt, self.seller)
-        reply = yield from self._send("POST", _ORDERS, body=kept.request, key=key)
+        stored, key = asked(elicitation, attempt, self.seller)
+        reply = yield from self._send("POST", _ORDERS, body=stored.request, key=key)
         if is_key_used(reply):
             raise KeyUsed(self.seller, why=problem(reply, code_of=issue_in))
-        if has_lapsed(reply, until=kept.expires_at):  # it was created and has expired unpaid
-            return kept
+        if has_lapsed(reply, until=stored.expires_at):  # it was created and has expired unpaid
+            return stored
         order = order_in(reply, self.seller, doing="open its payment page")
-        return learned(kept, elicitation, session_of(order, self.seller), self.seller)
+        return learned(stored, elicitation, session_of(order, self.seller), self.seller)
 
     def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         _, found = yield from self._order(elicitation, session)
@@ -276,13 +276,13 @@ class PayPalGateway:
         if reply.status_code in (200, 201):
             return read_refund(reply, payment, self.seller)
         listed = yield from self._refunds(payment)
-        return refund_that_stands(
+        return already_refunded(
             listed, payment, self.seller, price=price, refused=reply, code_of=issue_in
         )
 
     def refunds(self, payment: Payment) -> Talk[Sequence[RefundChange]]:
         payment_of(payment, self.seller)
-        return changes_told((yield from self._refunds(payment)), self.seller)
+        return reported_changes((yield from self._refunds(payment)), self.seller)
 
     def read_unsigned(self, body: bytes, *, query: str) -> UnsignedNotice | None:
         return unsigned_in(body)

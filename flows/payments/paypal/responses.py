@@ -216,8 +216,12 @@ def lapsed(
     """Return the session of an order that expired unpaid, or None if the reply says otherwise."""
     terms = terms_of(elicitation)
     for attempt in (elicitation.attempt, *elicitation.former):
-        kept = kept_of(attempt)
-        if kept is None or kept.session != session or not has_lapsed(reply, until=kept.expires_at):
+        stored = kept_of(attempt)
+        if (
+            stored is None
+            or stored.session != session
+            or not has_lapsed(reply, until=stored.expires_at)
+        ):
             continue
         return ProviderSession(
             id=session,
@@ -251,13 +255,13 @@ def session_of(order: PayPalOrder, seller: MerchantAccount) -> ProviderSession:
     """
     doing = "report the status of the payment"
     [unit] = order.purchase_units
-    taken = [one for one in unit.payments.captures if one.status in TAKEN]
-    state = _state(order, unit.payments, is_taken=bool(taken))
+    captured = [one for one in unit.payments.captures if one.status in TAKEN]
+    state = _state(order, unit.payments, is_captured=bool(captured))
     try:
-        amounts = [one.amount for one in taken] or [unit.amount]
+        amounts = [one.amount for one in captured] or [unit.amount]
         amount = sum(one.units for one in amounts)
         refunded = _refunded(unit.payments)
-        reversed_ = sum(one.amount.units for one in taken if one.status == "REVERSED")
+        reversed_ = sum(one.amount.units for one in captured if one.status == "REVERSED")
     except Malformed:
         raise unreadable(seller, doing=doing) from None
     if state is None or len({one.currency_code for one in amounts}) > 1:
@@ -269,7 +273,7 @@ def session_of(order: PayPalOrder, seller: MerchantAccount) -> ProviderSession:
         currency=amounts[0].currency_code,
         reference=unit.custom_id,
         is_live=seller.is_live,
-        payment=taken[0].id if taken else None,
+        payment=captured[0].id if captured else None,
         account=unit.payee.merchant_id if unit.payee is not None else None,
         refunded=refunded,
         charged_back=reversed_,
@@ -328,8 +332,8 @@ def _capture_above(about: _Resource) -> str | None:
     return None
 
 
-def _state(order: PayPalOrder, payments: _Payments, *, is_taken: bool) -> SessionStatus | None:
-    if is_taken:
+def _state(order: PayPalOrder, payments: _Payments, *, is_captured: bool) -> SessionStatus | None:
+    if is_captured:
         return SessionStatus.PAID
     if any(one.status == "PENDING" for one in payments.captures):
         return SessionStatus.PENDING
@@ -341,8 +345,8 @@ def _state(order: PayPalOrder, payments: _Payments, *, is_taken: bool) -> Sessio
 
 
 def _refunded(payments: _Payments) -> int:
-    whole = sum(one.amount.units for one in payments.captures if one.status == "REFUNDED")
-    return max(whole, sum(one.amount.units for one in payments.refunds if one.stands))
+    fully_refunded = sum(one.amount.units for one in payments.captures if one.status == "REFUNDED")
+    return max(fully_refunded, sum(one.amount.units for one in payments.refunds if one.stands))
 
 
 def _page(order: PayPalOrder) -> str | None:

@@ -67,7 +67,7 @@ class _Subject(Struct, frozen=True, kw_only=True):
     object: dict[str, Json]
 
 
-class _Whole(_Envelope, frozen=True, kw_only=True):
+class _Event(_Envelope, frozen=True, kw_only=True):
     created: Annotated[int, Meta(ge=0)]
     livemode: bool
     data: _Subject
@@ -75,7 +75,7 @@ class _Whole(_Envelope, frozen=True, kw_only=True):
 
 
 _read_envelope = msgspec.json.Decoder(_Envelope).decode
-_read_whole = msgspec.json.Decoder(_Whole).decode
+_read_event = msgspec.json.Decoder(_Event).decode
 
 
 def notice_in(body: bytes) -> Notice:
@@ -85,7 +85,7 @@ def notice_in(body: bytes) -> Notice:
     events are acknowledged and ignored, and only need a readable id and type. Raises Malformed.
     """
     try:
-        return _whole(_read_whole(body))
+        return _notice_of(_read_event(body))
     except (ValueError, RecursionError):
         pass  # not fully readable, which is fine for an ignored type
     try:
@@ -107,7 +107,7 @@ def claimed_in(about: Mapping[str, Json]) -> tuple[int | None, str | None]:
     return _units(about.get("amount"), about.get("currency"))
 
 
-def _whole(event: _Whole) -> Notice:
+def _notice_of(event: _Event) -> Notice:
     about = event.data.object
     metadata = about.get("metadata")
     named = metadata.get(REFERENCE_KEY) if isinstance(metadata, Mapping) else None
@@ -123,7 +123,7 @@ def _whole(event: _Whole) -> Notice:
         transition = f"{subject} {event.type} {change.returned} {change.dispute}{refund}"
     # Stripe copies our metadata to other objects. An event with neither a session nor a payment
     # change is ignored, so its notice must not name a question.
-    is_told = session is not None or change is not None
+    is_relevant = session is not None or change is not None
     return Notice(
         id=event.id,
         type=event.type,
@@ -131,10 +131,10 @@ def _whole(event: _Whole) -> Notice:
         account=event.account,
         session=session,
         news=change,
-        subject=subject if is_told else None,
-        reference=reference if is_told else None,
+        subject=subject if is_relevant else None,
+        reference=reference if is_relevant else None,
         payment=_text(id_of(about.get("id" if is_payment else "payment_intent")), _ID),
-        transition=transition if is_told else None,
+        transition=transition if is_relevant else None,
     )
 
 

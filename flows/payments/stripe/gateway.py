@@ -32,13 +32,13 @@ from flows.payments.receipt import Payment, Refund, RefundChange
 from flows.payments.responses import (
     KeyUsed,
     ProviderRefund,
+    already_refunded,
     as_one,
-    changes_told,
     existing_refunds,
     learned,
     problem,
     refund_key,
-    refund_that_stands,
+    reported_changes,
     standing_refunds,
 )
 from flows.payments.session import REFERENCE_KEY, StoredCheckout, terms_of
@@ -91,12 +91,12 @@ class StripeGateway:
         return (yield from begun(elicitation, self))
 
     def repeat(self, elicitation: Elicitation, attempt: Attempt) -> Talk[StoredCheckout]:
-        kept, key = asked(elicitation, attempt, self.seller)
-        reply = yield self._post(_SESSIONS, kept.request, key=key)
+        stored, key = asked(elicitation, attempt, self.seller)
+        reply = yield self._post(_SESSIONS, stored.request, key=key)
         if is_key_used(reply):
             raise KeyUsed(self.seller, why=problem(reply, code_of=code_of))
         session = session_in(reply, self.seller, doing="open its payment page")
-        return learned(kept, elicitation, neutral(session), self.seller)
+        return learned(stored, elicitation, neutral(session), self.seller)
 
     def fetch(self, elicitation: Elicitation, session: str) -> Talk[ProviderSession]:
         terms_for(elicitation, self.seller)
@@ -155,21 +155,21 @@ class StripeGateway:
             standing, given = standing_refunds(listed, payment, self.seller)
             if given >= up_to:
                 return as_one(standing, price)
-            left = Money.from_minor_units(up_to - given, payment.currency)
-            form["amount"] = str(charge_amount(left))
+            remaining = Money.from_minor_units(up_to - given, payment.currency)
+            form["amount"] = str(charge_amount(remaining))
             key = f"{key}:{up_to}:{len(listed)}"
         reply = yield self._post(_REFUNDS, urlencode(form), key=key)
         if reply.status_code == 200:
             return read_refund(reply, payment, self.seller)
         # Refunded already, or the key was used with another reason: list the refunds to find out.
         listed = yield from self._refunds(intent)
-        return refund_that_stands(
+        return already_refunded(
             listed, payment, self.seller, price=price, refused=reply, code_of=code_of
         )
 
     def refunds(self, payment: Payment) -> Talk[Sequence[RefundChange]]:
         listed = yield from self._refunds(payment_of(payment, self.seller))
-        return changes_told(listed, self.seller)
+        return reported_changes(listed, self.seller)
 
     def _refunds(self, intent: str) -> Talk[Sequence[ProviderRefund]]:
         def listing() -> Talk[Sequence[ProviderRefund]]:
@@ -217,8 +217,8 @@ class StripeGateway:
         return headers
 
 
-def _path(place: str, id: str) -> str:
-    return f"{place}/{quote(id, safe='')}"
+def _path(collection: str, id: str) -> str:
+    return f"{collection}/{quote(id, safe='')}"
 
 
 def _asked_session(elicitation: Elicitation, context: RedirectContext) -> StoredCheckout:

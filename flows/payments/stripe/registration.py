@@ -62,29 +62,32 @@ def examined(
 ) -> Talk[SetupReport]:
     """Check the account. `url` is the webhook address, or None if webhooks cannot reach us."""
     reply = yield request("GET", "/v1/account")
-    told_at = reply.headers.get("date")
+    reported_at = reply.headers.get("date")
     if reply.status_code == HTTPStatus.UNAUTHORIZED:
         wrong = SetupFinding(
             says=f"{seller.label} rejects the key.",
             fix=f"set {_KEY} to a secret key from {_KEYS}",
         )
-        return SetupReport(findings=(wrong,), told_at=told_at)
+        return SetupReport(findings=(wrong,), told_at=reported_at)
     found = [_of_account(reply, seller)]
     tried: dict[str, int] = {}
     for right, (method, path) in RIGHTS.items():
         tried[right] = (yield request(method, path)).status_code
-    whole = (yield request("GET", _WITH_CHARGE)).status_code
-    found.append(_of_rights(tried, whole, seller))
+    status = (yield request("GET", _WITH_CHARGE)).status_code
+    found.append(_of_rights(tried, status, seller))
     if url is not None:
         listed = yield request("GET", "/v1/webhook_endpoints?limit=100")
         found += _of_endpoints(listed, url, seller)
-    return SetupReport(findings=tuple(found), told_at=told_at)
+    return SetupReport(findings=tuple(found), told_at=reported_at)
 
 
-def _of_rights(tried: Mapping[str, int], whole: int, seller: StripeAccount) -> SetupFinding:
-    """Report missing rights. `whole` is the status of a request that needs all read rights."""
+def _of_rights(tried: Mapping[str, int], charge_status: int, seller: StripeAccount) -> SetupFinding:
+    """Report missing rights.
+
+    `charge_status` is the status of a request that needs all read rights.
+    """
     lacking = [right for right, status in tried.items() if status in _REFUSED]
-    if lacking or whole in _REFUSED:
+    if lacking or charge_status in _REFUSED:
         named = ", ".join(lacking) or "one of " + ", ".join(RIGHTS)
         return SetupFinding(
             says=f"The key lacks a permission at {seller.label} that payments need: {named}.",
@@ -92,7 +95,7 @@ def _of_rights(tried: Mapping[str, int], whole: int, seller: StripeAccount) -> S
         )
     known = (HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
     unclear = [right for right, status in tried.items() if status not in known]
-    if unclear or whole != HTTPStatus.OK:
+    if unclear or charge_status != HTTPStatus.OK:
         says = f"{seller.label} did not report the permissions of the key."
         return SetupFinding(says=says, fix="run elicit doctor again", is_wrong=False)
     return SetupFinding(says="The key has all permissions that payments need.")

@@ -401,7 +401,7 @@ def said_to(scopes: tuple[str, ...], *, switches: bool = False) -> dict[str, lis
     provider = openid("acme", "https://login.acme.example")
     url = authorize_url(
         Client(provider=provider, client_id="id", client_secret="secret"),
-        place="https://login.acme.example/authorize",
+        endpoint="https://login.acme.example/authorize",
         redirect_uri="https://tools.example/callback/acme",
         scopes=scopes,
         state="s",

@@ -475,7 +475,7 @@ def test_tokens_are_revoked_where_provider_supports_revocation(one: Recorded) ->
 def test_account_selection_is_requested_where_provider_supports_selection(one: Recorded) -> None:
     url = authorize_url(
         a_client(one.provider),
-        place=one.provider.authorize,
+        endpoint=one.provider.authorize,
         redirect_uri=CALLBACK,
         scopes=("x",),
         state="s",
@@ -497,7 +497,7 @@ class TestGoogle:
     def test_google_account_selection_still_includes_consent_prompt(self) -> None:
         url = authorize_url(
             a_client(google),
-            place=f"{GOOGLE}/o/oauth2/v2/auth",
+            endpoint=f"{GOOGLE}/o/oauth2/v2/auth",
             redirect_uri=CALLBACK,
             scopes=("openid",),
             state="s",

@@ -23,7 +23,7 @@ def scope(path: str, *, raw: str | None = "", **changes: Any) -> Scope:
 
 
 def inside(given: Scope, *, root_path: str = "/tools", taken: str = "") -> str:
-    found = placed(given, url=HERE + root_path, root_path=root_path, taken=taken)
+    found = placed(given, url=HERE + root_path, root_path=root_path, stripped=taken)
     assert found["root_path"] == ""
     assert found.get("raw_path", found["path"].encode()).decode() == found["path"]
     return str(found["path"])
@@ -97,16 +97,16 @@ def test_path_after_well_known_prefix_is_passed_on() -> None:
 
 def test_percent_encoded_path_is_decoded_once() -> None:
     given = scope("/tools/x y%41", raw="/tools/x%20y%2541")
-    found = placed(given, url=HERE, root_path="/tools", taken="")
+    found = placed(given, url=HERE, root_path="/tools", stripped="")
     assert (found["path"], found["raw_path"]) == ("/x y%41", b"/x%20y%2541")
 
 
 def test_custom_application_receives_root_path() -> None:
-    given = placed(scope("/tools/mine"), url=HERE, root_path="/tools", taken="")
+    given = placed(scope("/tools/mine"), url=HERE, root_path="/tools", stripped="")
     whole = rooted(given)
     assert (whole["root_path"], whole["path"]) == ("/tools", "/tools/mine")
     assert whole["raw_path"] == b"/tools/mine"
-    plain = placed(scope("/mine"), url=HERE, root_path="", taken="")
+    plain = placed(scope("/mine"), url=HERE, root_path="", stripped="")
     assert rooted(plain) is plain
 
 
@@ -152,7 +152,7 @@ async def test_framework_mounts_leave_path_and_scope_intact(framework: str, path
     whole = scope(path, method="GET", query_string=b"", scheme="http", server=("h", 1), state={})
     await host({**whole, "http_version": "1.1", "asgi": {"version": "3.0"}}, receive, send)
     (given,) = seen
-    found = placed(given, url=HERE, root_path="/tools", taken="")
+    found = placed(given, url=HERE, root_path="/tools", stripped="")
     assert found["path"] == path.removeprefix("/tools")
     assert not found.keys() & {"route_handler", "endpoint", "path_params", "_ls_connection_state"}
 

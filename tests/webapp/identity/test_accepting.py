@@ -121,7 +121,7 @@ async def test_user_of_connection_is_looked_up_before_data_arrives(
         is_searched.set()
         return ME
 
-    monkeypatch.setattr("webapp.identity.accepting.is_told_at_once", lambda: False)
+    monkeypatch.setattr("webapp.identity.accepting.is_peer_lookup_fast", lambda: False)
     monkeypatch.setattr("webapp.identity.accepting.uid_of_peer", uid_of)
     async with served(Arrivals()) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port)

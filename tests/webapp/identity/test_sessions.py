@@ -38,7 +38,7 @@ async def test_missing_or_invalid_cookie_gives_no_session(sessions: Sessions) ->
     for value in (None, "", "x", "x" * 5000, "é", "a.b"):
         cookies = {} if value is None else {sessions.cookie_name: value}
         assert await sessions.of(cookies) is None
-        assert sessions.left({sessions.leaving_name: value} if value else {}) is None
+        assert sessions.sign_in_state({sessions.leaving_name: value} if value else {}) is None
 
 
 async def test_session_ends_after_eight_hours_without_visit(
@@ -156,13 +156,13 @@ def test_sign_in_state_is_returned_once_within_ten_minutes(
     sessions: Sessions, clock: Clock
 ) -> None:
     cookies = jar(sessions.leave(KEPT, back="/e/token"))
-    left = sessions.left(cookies)
+    left = sessions.sign_in_state(cookies)
     assert left is not None
     assert (left.kept, left.back) == (KEPT, "/e/token")
     assert "n" * 32 not in repr(left) + str(cookies)
     assert jar(*(sessions.leave(KEPT, back="/"), sessions.forget_leaving())) == {}
     clock.tick(minutes=10)
-    assert sessions.left(cookies) is None
+    assert sessions.sign_in_state(cookies) is None
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_sign_in_state_is_returned_once_within_ten_minutes(
     ],
 )
 def test_unsafe_return_path_is_replaced_with_home(sessions: Sessions, back: str) -> None:
-    left = sessions.left(jar(sessions.leave(KEPT, back=back)))
+    left = sessions.sign_in_state(jar(sessions.leave(KEPT, back=back)))
     assert left is not None
     assert left.back == "/"
 
@@ -192,6 +192,6 @@ async def test_longest_subject_and_path_fit_in_cookies(sessions: Sessions, clock
     assert session is not None
     assert session.subject == subject
     path = "/e/" + "x" * 990
-    left = sessions.left(jar(sessions.leave(KEPT, back=path)))
+    left = sessions.sign_in_state(jar(sessions.leave(KEPT, back=path)))
     assert left is not None
     assert left.back == path

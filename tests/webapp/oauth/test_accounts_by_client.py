@@ -29,7 +29,7 @@ async def kept_to(service: Service, *client_ids: str) -> Connection:
     (found,) = await stored(service)
     keys = [one.key for one in found.clients if one.id in client_ids]
     assert len(keys) == len(client_ids)
-    await service.kinds.accounts.connections.keep_to(found.owner, found.id, keys)
+    await service.kinds.accounts.connections.limit_to(found.owner, found.id, keys)
     return found
 
 
@@ -51,7 +51,7 @@ async def test_every_client_can_use_account_until_limited_to_some() -> None:
             await asked.elicitation()
             assert not asked.task.done()
             await give_up(asked)
-        await service.kinds.accounts.connections.keep_to(found.owner, found.id, None)
+        await service.kinds.accounts.connections.limit_to(found.owner, found.id, None)
         again = Asking(service, "repo", client_id="two", arguments="3")
         assert (await again.account()).label == "octocat"
         assert not again.has_asked
@@ -122,7 +122,7 @@ async def test_seen_clients_are_bounded_and_permitted_clients_are_not_dropped() 
         await connect(service, "repo", client_id="first")
         await kept_to(service, "first")
         (found,) = await stored(service)
-        await service.kinds.accounts.connections.keep_to(found.owner, found.id, None)
+        await service.kinds.accounts.connections.limit_to(found.owner, found.id, None)
         for number in range(CLIENTS_AT_MOST + 5):
             await Asking(service, "repo", client_id=f"{number}").account()
         (found,) = await stored(service)

@@ -127,14 +127,14 @@ async def test_receipts_and_unresolved_payments_are_counted_with_age_of_oldest()
         write, ids = service.elicitations.write, service.elicitations.rows.ids
         receipt = payment(
             "stripe",
-            id=ids.payment(one.id, seller="stripe", session="s"),
+            id=ids.payment(one.id, provider="stripe", session="s"),
             owner=one.owner,
             session="s",
             join="j",
             payment_intent=None,
         )
         loose = UnresolvedPayment(
-            id=ids.unresolved(one.id, owner=one.owner, seller="stripe", session="s"),
+            id=ids.unresolved(one.id, owner=one.owner, provider="stripe", session="s"),
             owner=one.owner,
             elicitation_id=one.id,
             tool="t",

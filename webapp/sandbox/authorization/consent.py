@@ -15,8 +15,8 @@ from webapp.sandbox.authorization.parameters import Parameters
 from webapp.sandbox.authorization.people import PEOPLE, person_of
 from webapp.sandbox.authorization.requests import (
     AuthorizationRequest,
+    ClientRedirect,
     NotRedirected,
-    RequestWay,
     SentBack,
     read_request,
 )
@@ -45,7 +45,7 @@ class Consent:
         values = {
             "provider": self.habits.name,
             "client": self.sandbox.client_id,
-            "place": urlsplit(asked.way.redirect_uri).netloc,
+            "place": urlsplit(asked.redirect.redirect_uri).netloc,
             "scopes": [(scope, words.get(scope, "")) for scope in asked.scopes],
             "user_scopes": [(scope, words.get(scope, "")) for scope in asked.user_scopes],
             "people": PEOPLE,
@@ -72,10 +72,12 @@ class Consent:
         person = person_of(login)
         if decision == "deny":
             description = "The person declined."
-            return self._send_back(asked.way, error="access_denied", error_description=description)
+            return self._send_back(
+                asked.redirect, error="access_denied", error_description=description
+            )
         if decision != "approve" or person is None:
             return self.pages.trouble(_NOT_COMPLETE, "Choose a person and press a button.")
-        return self._send_back(asked.way, code=self.grants.issue_code(asked, person=person))
+        return self._send_back(asked.redirect, code=self.grants.issue_code(asked, person=person))
 
     def _read(self, request: AnyRequest) -> AuthorizationRequest | Response[Any]:
         """Return the request, or the response to an invalid one."""
@@ -85,15 +87,15 @@ class Consent:
         except NotRedirected as err:
             return self.pages.trouble("We can't ask you this", str(err))
         except SentBack as err:
-            return self._send_back(err.way, error=err.error, error_description=err.description)
+            return self._send_back(err.redirect, error=err.error, error_description=err.description)
 
-    def _send_back(self, way: RequestWay, **parameters: str) -> Response[Any]:
+    def _send_back(self, redirect: ClientRedirect, **parameters: str) -> Response[Any]:
         fault = self.faults.pop(REDIRECT_FAULTS)
         if fault is PlayedFault.DROP_ISS:
-            way = way.said_by(None)
+            redirect = redirect.said_by(None)
         elif fault is PlayedFault.WRONG_ISS:
-            way = way.said_by(f"{self.sandbox.url}/somebody-else")
-        headers = {**NO_STORE, "location": way.back(**parameters)}
+            redirect = redirect.said_by(f"{self.sandbox.url}/somebody-else")
+        headers = {**NO_STORE, "location": redirect.back(**parameters)}
         return Response(None, status_code=HTTPStatus.SEE_OTHER, headers=headers)
 
     def _here(self, request: AnyRequest) -> str:

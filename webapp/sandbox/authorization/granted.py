@@ -97,7 +97,7 @@ class AuthorizationGrants:
         self._codes[name] = replace(found, families=())
         if self._clock() >= found.until:
             raise GrantRefused(PlayedRefusal.INVALID_GRANT, "The code has expired.")
-        if redirect_uri != found.request.way.redirect_uri:
+        if redirect_uri != found.request.redirect.redirect_uri:
             raise GrantRefused(
                 PlayedRefusal.WRONG_REDIRECT, "The redirect_uri is not the one of the code."
             )

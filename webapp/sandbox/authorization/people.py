@@ -21,14 +21,14 @@ class SandboxPerson:
         """A few repositories in the format of GitHub's list. The second is private."""
         return [
             {
-                "id": self.number * 1000 + place,
+                "id": self.number * 1000 + index,
                 "name": name,
                 "full_name": f"{self.login}/{name}",
                 "private": is_private,
                 "description": description,
                 "owner": {"id": self.number, "login": self.login},
             }
-            for place, (name, is_private, description) in enumerate(_REPOSITORIES)
+            for index, (name, is_private, description) in enumerate(_REPOSITORIES)
         ]
 
 

@@ -29,14 +29,14 @@ class NotRedirected(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestWay:
+class ClientRedirect:
     """The redirect back to the client: its address, state and issuer."""
 
     redirect_uri: str
     state: str | None = field(repr=False)
     issuer: str | None
 
-    def said_by(self, issuer: str | None) -> "RequestWay":
+    def said_by(self, issuer: str | None) -> "ClientRedirect":
         return replace(self, issuer=issuer)
 
     def back(self, **parameters: str) -> str:
@@ -53,8 +53,8 @@ class RequestWay:
 class SentBack(Exception):
     """The request is redirected back to its client with an error (RFC 6749, 4.1.2.1)."""
 
-    def __init__(self, *, way: RequestWay, error: str, description: str) -> None:
-        self.way = way
+    def __init__(self, *, redirect: ClientRedirect, error: str, description: str) -> None:
+        self.redirect = redirect
         self.error = error
         self.description = description
         super().__init__(description)
@@ -64,7 +64,7 @@ class SentBack(Exception):
 class AuthorizationRequest:
     """A valid request. `user_scopes` are Slack's, for the person's own token."""
 
-    way: RequestWay
+    redirect: ClientRedirect
     scopes: tuple[str, ...]
     user_scopes: tuple[str, ...]
     challenge: str
@@ -92,7 +92,7 @@ def read_request(
         raise NotRedirected("The application wants you sent to an address that is not its own.")
     issuer = None if habits.issuer is None else sandbox.url + habits.issuer
     states = parameters.all("state")
-    way = RequestWay(
+    redirect = ClientRedirect(
         redirect_uri=redirect_uri,
         state=states[0] if len(states) == 1 and len(states[0]) <= _STATE_AT_MOST else None,
         issuer=issuer,
@@ -100,9 +100,9 @@ def read_request(
     scopes = _scopes(parameters.all("scope"), habits=habits)
     user_scopes = _scopes(parameters.all("user_scope") if habits.says_ok else [], habits=habits)
     for error, description in _problems(parameters, scopes, user_scopes, habits=habits):
-        raise SentBack(way=way, error=error, description=description)
+        raise SentBack(redirect=redirect, error=error, description=description)
     return AuthorizationRequest(
-        way=way,
+        redirect=redirect,
         scopes=scopes,
         user_scopes=user_scopes,
         challenge=parameters.get("code_challenge") or "",

@@ -144,7 +144,7 @@ class SandboxAnswers:
     def __init__(self, api: ProviderApi) -> None:
         self.api = api
         self._deliveries = api.sales.deliveries
-        self._kept: dict[str, _Kept] = {}
+        self._stored: dict[str, _Kept] = {}
         self._troubles: deque[SandboxTrouble] = deque()
 
     def give(self, ask: Callable[[], SandboxAsked]) -> Response[Any]:
@@ -205,17 +205,17 @@ class SandboxAnswers:
     def _once(self, asked: SandboxAsked) -> tuple[Answer, bool]:
         """Return the response, and whether it was replayed. Refusals are not stored."""
         key, now = asked.key, self.api.sales.clock()
-        self._kept = {name: kept for name, kept in self._kept.items() if now < kept.until}
+        self._stored = {name: stored for name, stored in self._stored.items() if now < stored.until}
         if key is None:
             return asked.act(), False
-        kept = self._kept.get(key.name)
-        if kept is None:
+        stored = self._stored.get(key.name)
+        if stored is None:
             answer = asked.act()
-            self._kept[key.name] = _Kept(asked=key.asked, answer=answer, until=now + key.life)
+            self._stored[key.name] = _Kept(asked=key.asked, answer=answer, until=now + key.life)
             return answer, False
-        if kept.asked != key.asked:
+        if stored.asked != key.asked:
             raise key.conflict
-        return kept.answer.again() if kept.answer.again else kept.answer, True
+        return stored.answer.again() if stored.answer.again else stored.answer, True
 
 
 # A function that responds to one of a provider's routes.
@@ -245,7 +245,7 @@ def provider_router(name: str, routes: Mapping[str, Any], *handlers: HTTPRouteHa
     return Router(
         f"/{name}",
         route_handlers=[
-            *(_handler(place, _asking(act)) for place, act in routes.items()),
+            *(_handler(endpoint, _asking(act)) for endpoint, act in routes.items()),
             _handler("POST /control", SandboxAnswers.control),
             *handlers,
         ],
@@ -260,8 +260,8 @@ def _asking(act: Any) -> Answering:
     return lambda answers, call: answers.give(lambda: answers.api.ask(call, act))
 
 
-def _handler(place: str, answering: Answering) -> HTTPRouteHandler:
-    method, _, path = place.partition(" ")
+def _handler(endpoint: str, answering: Answering) -> HTTPRouteHandler:
+    method, _, path = endpoint.partition(" ")
 
     @route(path, http_method=HttpMethod(method), status_code=HTTPStatus.OK)
     async def handle(request: AnyRequest, answers: NamedDependency[Any]) -> Response[Any]:

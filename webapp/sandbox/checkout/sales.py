@@ -71,8 +71,8 @@ class Sale:
         return sum(refund.price.minor_units for refund in self.refunds)
 
     @property
-    def left(self) -> int:
-        """The amount left in minor units, below zero if a provider refunds more than was paid."""
+    def remaining_units(self) -> int:
+        """The amount in minor units that can be refunded, below zero after an excessive refund."""
         return self.price.minor_units - self.refunded
 
 
@@ -229,13 +229,15 @@ def _nothing(sales: Sales[Any], sale: Any) -> None:
     """Do nothing."""
 
 
-def is_left(sale: Sale) -> bool:
-    return sale.is_paid and sale.left > 0
+def has_remaining_units(sale: Sale) -> bool:
+    return sale.is_paid and sale.remaining_units > 0
 
 
-def give_half_back(of: Callable[[Any], int], *, when: Callable[[Any], bool] = is_left) -> Button:
+def give_half_back(
+    of: Callable[[Any], int], *, when: Callable[[Any], bool] = has_remaining_units
+) -> Button:
     def act(sales: Sales[Any], sale: Any) -> None:
-        sales.refund(sale, min(max(of(sale) // 2, 1), sale.left), {})
+        sales.refund(sale, min(max(of(sale) // 2, 1), sale.remaining_units), {})
 
     label = "Give a part back"
     return Button(name="part", label=label, act=act, when=when, stays=True)

@@ -170,7 +170,7 @@ class MollieApi:
             raise MollieError("The payment cannot be refunded")
         if price.currency != payment.price.currency:
             raise MollieError("The currency is not that of the payment", field="amount")
-        if price.minor_units > payment.left + _MORE_AT_MOST:
+        if price.minor_units > payment.remaining_units + _MORE_AT_MOST:
             raise MollieError("The amount is higher than the maximum", field="amount")
         about: dict[str, Json] = {"description": wish.description, "metadata": wish.metadata}
         refund = self.sales.refund(payment, price.minor_units, about)

@@ -77,7 +77,7 @@ class MolliePaid(Sale):
         links: dict[str, Json] = {"self": _link(self.api, "application/hal+json")}
         if self.is_open:
             links["checkout"] = _link(self.page, "text/html")
-        over = "canceled" if self.is_cancelled else "expired"
+        ended = "canceled" if self.is_cancelled else "expired"
         found: dict[str, Json] = {
             "resource": "payment",
             "id": self.id,
@@ -87,7 +87,7 @@ class MolliePaid(Sale):
             "description": self.asked.description,
             "method": self.method,
             "metadata": self.asked.metadata,
-            "status": _STATUS.get(self.state, over),
+            "status": _STATUS.get(self.state, ended),
             "isCancelable": self.is_cancelable,
             "profileId": _PROFILE,
             "sequenceType": "oneoff",
@@ -100,7 +100,7 @@ class MolliePaid(Sale):
             found["expiresAt"] = _time(self.until)
         if self.is_paid:
             found["amountRefunded"] = self._part(self.refunded)
-            found["amountRemaining"] = self._part(max(self.left, 0))
+            found["amountRemaining"] = self._part(max(self.remaining_units, 0))
         if self.is_charged_back:
             found["amountChargedBack"] = _amount(self.price)
         return found

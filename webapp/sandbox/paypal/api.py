@@ -255,13 +255,13 @@ class PayPalApi:
             raise PayPalError("PENDING_CAPTURE")
         if not order.is_paid or order.dispute is not None:
             raise PayPalError("REFUND_NOT_ALLOWED")
-        if order.left == 0:
+        if order.remaining_units == 0:
             raise PayPalError("CAPTURE_FULLY_REFUNDED")
         price = _price(wish.amount) if wish.amount else order.price
         if price.currency != order.price.currency:
             raise PayPalError("REFUND_CAPTURE_CURRENCY_MISMATCH")
-        units = price.minor_units if wish.amount else order.left
-        if units > order.left:
+        units = price.minor_units if wish.amount else order.remaining_units
+        if units > order.remaining_units:
             raise PayPalError("REFUND_AMOUNT_EXCEEDED")
         about: dict[str, Json] = {"custom_id": wish.custom_id} if wish.custom_id else {}
         refund = self.sales.refund(order, units, about)

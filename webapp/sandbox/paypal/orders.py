@@ -28,7 +28,7 @@ from webapp.sandbox.checkout.sales import (
     SaleState,
     dispute_button,
     give_half_back,
-    is_left,
+    has_remaining_units,
 )
 from webapp.sandbox.paypal.certificates import CERTIFICATE_ID, CertificateAuthority
 
@@ -106,7 +106,7 @@ class Order(Sale):
         assert self.taken_at is not None
         status = _CAPTURE_STATUS[self.state]
         if self.refunds:
-            status = "PARTIALLY_REFUNDED" if self.left else "REFUNDED"
+            status = "PARTIALLY_REFUNDED" if self.remaining_units else "REFUNDED"
         if self.dispute is not None:
             status = "REVERSED"
         return {
@@ -130,8 +130,8 @@ def _approves(funding: str) -> Act:
     return act
 
 
-def _is_left(order: Order) -> bool:
-    return is_left(order) and order.dispute is None
+def _can_be_refunded(order: Order) -> bool:
+    return has_remaining_units(order) and order.dispute is None
 
 
 _BUTTONS = (
@@ -142,8 +142,10 @@ _BUTTONS = (
     Button(name="bank", label="Pay by bank, arrives later", act=_approves("bank")),
     GO_BACK,
     *TRANSFER,
-    give_half_back(lambda order: order.left, when=_is_left),
-    dispute_button("reverse", label="Lose a dispute about it", dispute=Dispute.LOST, when=_is_left),
+    give_half_back(lambda order: order.remaining_units, when=_can_be_refunded),
+    dispute_button(
+        "reverse", label="Lose a dispute about it", dispute=Dispute.LOST, when=_can_be_refunded
+    ),
 )
 
 
@@ -176,7 +178,7 @@ class PayPalVendor:
             return self._event_of_refund("REFUNDED", after.refunds[-1], after)
         if before.dispute is not after.dispute:
             # PayPal reports a lost dispute as a refund of all that was left.
-            price = Money.from_minor_units(after.left, after.price.currency)
+            price = Money.from_minor_units(after.remaining_units, after.price.currency)
             refund = SaleRefund(id=new_id(), price=price, made_at=self.clock())
             return self._event_of_refund("REVERSED", refund, after)
         return None

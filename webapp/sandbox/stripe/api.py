@@ -115,7 +115,7 @@ class StripeApi:
 
     def create(self, form: CheckoutForm, _: str) -> Json:
         now = self.sales.clock()
-        whole = _expanded(form)
+        expanded = _expanded(form)
         form.choice("mode", "payment")
         what, price = _items(form)
         id = f"cs_test_{secrets.token_hex(24)}"
@@ -143,11 +143,11 @@ class StripeApi:
         for name in _WITHOUT_EFFECT:
             form.text_or_none(name)
         form.end()
-        return _shown(self.sales.keep(session), whole=whole)
+        return _shown(self.sales.keep(session), expanded=expanded)
 
     def list_sessions(self, form: CheckoutForm, _: str) -> Json:
         """List the sessions since a time, the latest first."""
-        whole = frozenset(name for name in (_INTENT, _CHARGE) if form.expands(f"data.{name}"))
+        expanded = frozenset(name for name in (_INTENT, _CHARGE) if form.expands(f"data.{name}"))
         is_since = form.gives("created[gte]")
         since = form.whole("created[gte]", least=0, most=_LATEST_TIME) if is_since else 0
         after, limit = form.text_or_none("starting_after"), _limit(form)
@@ -155,16 +155,16 @@ class StripeApi:
         ids = [one.id for one in self.sales.all()[::-1] if one.made_at.timestamp() >= since]
         if after is not None:
             ids = ids[ids.index(self._known(after).id) + 1 :]
-        data = [_shown(self._known(id), whole=whole) for id in ids[:limit]]
+        data = [_shown(self._known(id), expanded=expanded) for id in ids[:limit]]
         return {"object": "list", "data": data, "has_more": len(ids) > limit, "url": _SESSIONS}
 
     def retrieve(self, form: CheckoutForm, id: str) -> Json:
-        whole = _expanded(form)
+        expanded = _expanded(form)
         form.end()
-        return _shown(self._known(id), whole=whole)
+        return _shown(self._known(id), expanded=expanded)
 
     def expire(self, form: CheckoutForm, id: str) -> Json:
-        whole = _expanded(form)
+        expanded = _expanded(form)
         form.end()
         session = self._known(id)
         if not session.is_open:
@@ -172,7 +172,7 @@ class StripeApi:
                 'Only Checkout Sessions with a status in ["open"] can be expired. This Checkout '
                 f"Session has a status of {session.status}."
             )
-        return _shown(self.sales.end(session), whole=whole)
+        return _shown(self.sales.end(session), expanded=expanded)
 
     def retrieve_payment(self, form: CheckoutForm, id: str) -> Json:
         form.end()
@@ -294,11 +294,11 @@ def _key(name: str, *, asked: tuple[Any, ...]) -> Key:
     return Key(name=name, asked=asked, life=_REPLIES_KEPT, conflict=conflict)
 
 
-def _shown(session: StripeSession, *, whole: frozenset[str]) -> Json:
-    """Return the session. Expand its payment and charge if `whole` names them."""
+def _shown(session: StripeSession, *, expanded: frozenset[str]) -> Json:
+    """Return the session. Expand its payment and charge if `expanded` names them."""
     shown = session.as_json()
-    if whole and session.payment is not None:
-        shown["payment_intent"] = session.payment_as_json(with_charge=_CHARGE in whole)
+    if expanded and session.payment is not None:
+        shown["payment_intent"] = session.payment_as_json(with_charge=_CHARGE in expanded)
     return shown
 
 
@@ -310,16 +310,16 @@ def _part(session: StripeSession, amount: int | None) -> int:
             code="resource_missing",
             param="payment_intent",
         )
-    if session.left == 0:
+    if session.remaining_units == 0:
         raise StripeError(
             f"Charge {session.charge} has already been refunded.", code="charge_already_refunded"
         )
     if amount is None:
-        return session.left
-    left = session.amount_left
-    if amount > left:
+        return session.remaining_units
+    remaining = session.remaining_amount
+    if amount > remaining:
         raise StripeError(
-            f"Refund amount ({amount}) is greater than unrefunded amount on charge ({left}).",
+            f"Refund amount ({amount}) is greater than unrefunded amount on charge ({remaining}).",
             param="amount",
         )
     try:

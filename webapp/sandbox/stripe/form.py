@@ -82,7 +82,7 @@ class CheckoutForm:
 
     def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
         self._expand = {value for name, value in pairs if _EXPAND.fullmatch(name)}
-        self._left = {name: value for name, value in pairs if not _EXPAND.fullmatch(name)}
+        self._unread = {name: value for name, value in pairs if not _EXPAND.fullmatch(name)}
 
     def text(self, name: str, *, at_most: int = _TEXT_AT_MOST) -> str:
         value = self.text_or_none(name, at_most=at_most)
@@ -93,7 +93,7 @@ class CheckoutForm:
         return value
 
     def text_or_none(self, name: str, *, at_most: int = _TEXT_AT_MOST) -> str | None:
-        value = self._left.pop(name, "")
+        value = self._unread.pop(name, "")
         if len(value) > at_most:
             raise StripeError(
                 f"Invalid string: {_shown(value)}; must be at most {at_most} characters",
@@ -137,7 +137,7 @@ class CheckoutForm:
     def metadata(self, name: str) -> dict[str, str]:
         """Return the values under `name[...]`. An empty value counts as missing."""
         found: dict[str, str] = {}
-        for full in [full for full in self._left if full.startswith(f"{name}[")]:
+        for full in [full for full in self._unread if full.startswith(f"{name}[")]:
             key = full.removeprefix(f"{name}[").removesuffix("]")
             value = self.text_or_none(full, at_most=_METADATA_VALUE_AT_MOST)
             if not full.endswith("]") or "[" in key or not 0 < len(key) <= _METADATA_NAME_AT_MOST:
@@ -156,18 +156,18 @@ class CheckoutForm:
 
     def gives(self, name: str) -> bool:
         """Return True if the parameter was sent with a value."""
-        if not self._left.get(name):
-            self._left.pop(name, None)
+        if not self._unread.get(name):
+            self._unread.pop(name, None)
             return False
         return True
 
     def has(self, start: str) -> bool:
         """Return True if an unread parameter's name starts with `start`."""
-        return any(name.startswith(start) for name in self._left)
+        return any(name.startswith(start) for name in self._unread)
 
     def end(self) -> None:
         """Refuse parameters that no code has read."""
-        for name in self._left:
+        for name in self._unread:
             shown = _shown(name)
             raise StripeError(
                 f"Received unknown parameter: {shown}", code="parameter_unknown", param=shown

@@ -99,8 +99,8 @@ class StripeSession(Sale):
 
     @property
     def status(self) -> str:
-        over = "expired" if self.state is SaleState.OVER else "complete"
-        return "open" if self.is_open else over
+        ended = "expired" if self.state is SaleState.OVER else "complete"
+        return "open" if self.is_open else ended
 
     def as_json(self) -> dict[str, Json]:
         return {
@@ -138,19 +138,19 @@ class StripeSession(Sale):
             "object": "charge",
             "amount": self.amount,
             "amount_captured": self.amount,
-            "amount_refunded": self.amount - self.amount_left,
+            "amount_refunded": self.amount - self.remaining_amount,
             "disputed": self.dispute is not None,
             "metadata": self.payment_metadata,
             "paid": self.is_paid,
             "payment_intent": self.payment,
-            "refunded": self.left == 0,
+            "refunded": self.remaining_units == 0,
             "status": "succeeded",
             **self._about(self.taken_at),
         }
 
     @property
-    def amount_left(self) -> int:
-        return counted(Money.from_minor_units(self.left, self.price.currency))
+    def remaining_amount(self) -> int:
+        return counted(Money.from_minor_units(self.remaining_units, self.price.currency))
 
     def dispute_as_json(self) -> dict[str, Json]:
         """Return the dispute. Its charge stays marked as disputed after the dispute has ended."""
@@ -241,7 +241,7 @@ _BUTTONS = (
     ),
     GO_BACK,
     *TRANSFER,
-    give_half_back(lambda session: session.left),
+    give_half_back(lambda session: session.remaining_units),
     Button(
         name="slow",
         label="Let refunds take days",

@@ -59,7 +59,7 @@ def parse_address(url: str) -> ValkeyAddress:
         options["username"] = unquote(parts.username)
     if parts.password:
         options["password"] = unquote(parts.password)
-    where, database = _place(parts, query)
+    where, database = _host_and_database(parts, query)
     is_socket = not parts.hostname
     if is_socket:
         options["unix_socket_path"] = where
@@ -88,7 +88,7 @@ def _scheme(url: str) -> str:
     return url.partition(":")[0]
 
 
-def _place(parts: SplitResult, query: dict[str, str]) -> tuple[str, int]:
+def _host_and_database(parts: SplitResult, query: dict[str, str]) -> tuple[str, int]:
     """Return the host and port, or the path of the socket, and the number of the database."""
     number = query.pop("db", "")
     path = unquote(parts.path)

@@ -24,9 +24,9 @@ class Script:
         self._text = files("webapp.stores.valkey").joinpath(f"{name}.lua").read_text("utf-8")
         named = _NAMED.findall(self._text)
         self._keys = _in_order(name, [each[1:] for each in named if each[0] == "KEYS"])
-        told = _in_order(name, [each[1:] for each in named if each[0] == "ARGV"])
-        if told != arguments:
-            raise AssertionError(f"{name}.lua takes {told}, and is given {arguments}")
+        declared = _in_order(name, [each[1:] for each in named if each[0] == "ARGV"])
+        if declared != arguments:
+            raise AssertionError(f"{name}.lua takes {declared}, and is given {arguments}")
         if not {*self._keys} <= {*KEYS, "names"}:
             raise AssertionError(f"{name}.lua has keys of its own: {self._keys}")
         digest = sha1(self._text.encode(), usedforsecurity=False).hexdigest()
@@ -40,7 +40,7 @@ class Script:
         """
         return (*self._head(shard, names), *arguments)
 
-    def whole(self, command: Command) -> Command | None:
+    def with_text(self, command: Command) -> Command | None:
         """Return this script's command with the text in place of the digest, else None."""
         return ("EVAL", self._text, *command[2:]) if command[:2] == self._by_digest else None
 
@@ -67,6 +67,6 @@ FENCE = Script("fence", "why", "instead")
 _ALL = (WRITE, FIND, LIST, DUE, CLAIM, ERASE, CHECK, SCAN, FENCE)
 
 
-def whole_of(command: Command) -> Command:
+def with_script_text(command: Command) -> Command:
     """Return the command with the script's text, for a server that does not know the script."""
-    return next((whole for script in _ALL if (whole := script.whole(command))), command)
+    return next((found for script in _ALL if (found := script.with_text(command))), command)

@@ -52,7 +52,7 @@ from redis.exceptions import (
 from flows.errors import StoreUnavailable
 from webapp.stores.valkey.address import ValkeyAddress
 from webapp.stores.valkey.layout import SERVER_KEY, key
-from webapp.stores.valkey.scripts import Command, whole_of
+from webapp.stores.valkey.scripts import Command, with_script_text
 
 # A server that does not answer for longer than this counts as unavailable.
 ANSWER_SECONDS = 10.0
@@ -94,9 +94,9 @@ class OneServer:
         await connection.on_connect()
         sections = ("replication", "cluster")
         info = cast("bytes", await self._ask(connection, "INFO", *sections)).decode()
-        told = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
-        name = told.get("master_replid", "")
-        if told.get("role") != "master" or told.get("cluster_enabled") == "1" or not name:
+        fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+        name = fields.get("master_replid", "")
+        if fields.get("role") != "master" or fields.get("cluster_enabled") == "1" or not name:
             return  # a replica or cluster node, which checks writes itself, or no identifier
         found = cast("bytes | None", await self._ask(connection, "GET", SERVER_KEY)) or b"0 "
         number, _, noted = found.decode().partition(" ")
@@ -146,7 +146,7 @@ class ValkeyServer:
         self._options = options
         self.one = OneServer()
         self._finding: asyncio.Task[None] | None = None
-        self._left: list[RedisCluster] = []  # replaced clients; their commands complete
+        self._replaced: list[RedisCluster] = []  # replaced clients; their commands complete
 
     @classmethod
     async def connect(
@@ -206,7 +206,7 @@ class ValkeyServer:
             if again:
                 await self._find_nodes(answers, waits=True)
                 answered = await self._pipeline(
-                    [whole_of(commands[n]) for n in again], durable, is_redirected=True
+                    [with_script_text(commands[n]) for n in again], durable, is_redirected=True
                 )
                 for n, answer in zip(again, answered, strict=True):
                     answers[n] = answer
@@ -233,15 +233,15 @@ class ValkeyServer:
         client: Any = self._client
         if self.is_cluster:
             node = client.get_random_primary_node()  # random: a later try skips a dead node
-            made: AbstractConnection = node.connection_class(**node.connection_kwargs)
+            connection: AbstractConnection = node.connection_class(**node.connection_kwargs)
         else:
-            made = client.connection_pool.make_connection()
-        return made
+            connection = client.connection_pool.make_connection()
+        return connection
 
     async def aclose(self) -> None:
         if self._finding is not None:
             await stop(self._finding)
-        for client in (*self._left, self._client):
+        for client in (*self._replaced, self._client):
             await client.aclose()
 
     async def _pipeline(
@@ -314,9 +314,9 @@ class ValkeyServer:
                     await other.aclose()
         if found is not None:
             self._client = found
-            self._left.append(client)
-        while len(self._left) > _LEFT_AT_MOST:
-            await self._left.pop(0).aclose()
+            self._replaced.append(client)
+        while len(self._replaced) > _LEFT_AT_MOST:
+            await self._replaced.pop(0).aclose()
 
 
 async def stop(task: asyncio.Task[Any]) -> None:

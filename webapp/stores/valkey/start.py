@@ -68,8 +68,8 @@ async def shards_of(server: ValkeyServer) -> int:
     """Return the store's number of shards. If the store is new, set that number first."""
     shards = SHARDS_OF_A_CLUSTER if server.is_cluster else 1
     ours = f"{LAYOUT_VERSION} {shards}"
-    made, found = await server.run([("SET", LAYOUT_KEY, ours, "NX"), ("GET", LAYOUT_KEY)])
-    for answer in (made, found):
+    created, found = await server.run([("SET", LAYOUT_KEY, ours, "NX"), ("GET", LAYOUT_KEY)])
+    for answer in (created, found):
         if isinstance(answer, StoreUnavailable):
             raise answer
     version, _, count = found.decode().partition(" ")

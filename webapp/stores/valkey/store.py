@@ -259,18 +259,18 @@ class ValkeyStore:
             "ELICIT_STORE: see docs/how-to/stores.md"
         )
         user = str(address.options.get("username", "default"))
-        told: list[tuple[str, str | None]] = [
+        states: list[tuple[str, str | None]] = [
             (f"the server connects as the user {user}: ACL LIST shows who else can write", None)
             if user != "default"
             else ("the server connects as the user default, which other programs may use too", fix)
         ]
         if address.is_encrypted:
-            return [*told, ("the connection is encrypted", None)]
+            return [*states, ("the connection is encrypted", None)]
         if address.is_on_this_machine:
-            return [*told, ("the connection does not leave this machine", None)]
+            return [*states, ("the connection does not leave this machine", None)]
         says = "the connection is not encrypted, and it leaves this machine"
         return [
-            *told,
+            *states,
             (says, "turn on TLS in the Valkey server, and write valkeys:// in ELICIT_STORE"),
         ]
 
@@ -278,10 +278,10 @@ class ValkeyStore:
         """See Store."""
         self._refuse_if_closed()
         try:
-            told = await self._server.ask_each("INFO", "memory", "persistence")
+            replies = await self._server.ask_each("INFO", "memory", "persistence")
         except FAILED as error:
             raise unavailable(self._server.address, error) from error
-        for info in told:
+        for info in replies:
             free = info.get("maxmemory", 0) - info.get("used_memory", 0)
             if info.get("maxmemory") and free < min(_FREE_BYTES_AT_LEAST, info["maxmemory"] // 20):
                 raise StoreUnavailable(
@@ -390,23 +390,23 @@ class ValkeyStore:
         return answers
 
     async def _change_one_by_one(self, jobs: Sequence[_Change]) -> Sequence[object]:
-        told = [await self._server.run(commands, durable=durable) for commands, durable in jobs]
+        replies = [await self._server.run(commands, durable=durable) for commands, durable in jobs]
         return [
             next((each for each in answers if isinstance(each, StoreUnavailable)), answers)
-            for answers in told
+            for answers in replies
         ]
 
     async def _write_together(self, writes: Sequence[_Write]) -> Sequence[object]:
         """Execute many writes, with one script for each shard or for each four megabytes."""
         places: list[tuple[int, list[int]]] = []  # a script's shard, its writes' positions
         open_scripts: dict[int, tuple[list[int], int]] = {}
-        for place, (shard, _, values) in enumerate(writes):
+        for index, (shard, _, values) in enumerate(writes):
             size = sum(map(len, values))
             of_script, so_far = open_scripts.get(shard, ([], _BYTES_A_SCRIPT))
             if so_far + size > _BYTES_A_SCRIPT:
                 of_script, so_far = list[int](), 0
                 places.append((shard, of_script))
-            of_script.append(place)
+            of_script.append(index)
             open_scripts[shard] = (of_script, so_far + size)
         commands = [
             scripts.WRITE(
@@ -414,21 +414,21 @@ class ValkeyStore:
                 self._opening,
                 self._channel,
                 "",
-                _encode([writes[place][1] for place in of_script]),
-                *(value for place in of_script for value in writes[place][2]),
+                _encode([writes[index][1] for index in of_script]),
+                *(value for index in of_script for value in writes[index][2]),
             )
             for shard, of_script in places
         ]
         answers: list[object] = [None] * len(writes)
-        told = await self._server.run(commands, durable=[*open_scripts])
-        for (_, of_script), answer in zip(places, told, strict=True):
+        replies = await self._server.run(commands, durable=[*open_scripts])
+        for (_, of_script), answer in zip(places, replies, strict=True):
             if isinstance(answer, StoreUnavailable | bytes):
                 why = answer.decode() if isinstance(answer, bytes) else answer.why
-                for place in of_script:
-                    answers[place] = StoreUnavailable(why)
+                for index in of_script:
+                    answers[index] = StoreUnavailable(why)
             else:
-                for place, found in zip(of_script, answer, strict=True):
-                    answers[place] = found
+                for index, found in zip(of_script, answer, strict=True):
+                    answers[index] = found
         return answers
 
     async def _read_names(self, names: Sequence[str]) -> Sequence[Record | None]:
