@@ -436,7 +436,7 @@ def test_code_does_not_compare_kinds_by_name() -> None:
         if isinstance(node, ast.Compare) and ast.unparse(node.left).endswith(".kind")
         for other in ast.walk(node)
         if isinstance(other, ast.Constant) and other.value in kinds
-        if ast.unparse(node.left) not in ("way.kind", "field.kind", "self.kind")
+        if ast.unparse(node.left) not in ("revocation.kind", "field.kind", "self.kind")
     ]
     assert told == []
 
