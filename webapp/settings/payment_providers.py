@@ -72,7 +72,7 @@ _READING_KEYS: Mapping[str, str] = {
 }
 _ALWAYS_READ = frozenset({"session", "states", "unit"})
 _HOLDING_KEYS: Mapping[str, str] = dict.fromkeys(Holding.__dataclass_fields__, TEXT)
-# What a table can say of a signature; `false` means that there is none.
+# The parts of a signature that a table can describe. `false` means that the scheme has none.
 _SCHEME_KEYS: Mapping[str, str] = dict.fromkeys(
     ("signature_header", "signature_label", "separator", "time_label", "message", "encoding"), TEXT
 )
