@@ -51,7 +51,7 @@ async def list_servers(service: Service) -> Table[ServerRow]:
     )
 
 
-async def accept_server(service: Service, *, name: str, module: str) -> list[str]:
+async def accept_server(service: Service, *, name: str, place: str) -> list[str]:
     """Accept a new place for a server, with all its records. Raises CommandRefused."""
     elicitations = service.elicitations
 
@@ -62,10 +62,10 @@ async def accept_server(service: Service, *, name: str, module: str) -> list[str
             raise CommandRefused(
                 f"No server is named {printed(name)}: elicit servers list shows them."
             )
-        return [] if found.place == module else [_moved(found, module, service)]
+        return [] if found.place == place else [_moved(found, place, service)]
 
     await elicitations.write_afresh(moved)
-    return [f"{printed(name)} is served only from {printed(module)} from now on."]
+    return [f"{printed(name)} is served only from {printed(place)} from now on."]
 
 
 def _moved(known: KnownServer, module: str, service: Service) -> KnownServer:
