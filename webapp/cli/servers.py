@@ -53,7 +53,7 @@ async def list_servers(service: Service) -> Table[ServerRow]:
     )
 
 
-async def accept_server(service: Service, *, name: str, module: str) -> list[str]:
+async def accept_server(service: Service, *, name: str, place: str) -> list[str]:
     """Record the new place of a server, which keeps its records there.
 
     Raises CommandRefused if no server has this name.
@@ -67,10 +67,10 @@ async def accept_server(service: Service, *, name: str, module: str) -> list[str
             raise CommandRefused(
                 f"No server is named {printed(name)}: elicit servers list shows them."
             )
-        return [] if found.place == module else [_moved(found, module, service)]
+        return [] if found.place == place else [_moved(found, place, service)]
 
     await elicitations.write_afresh(moved)
-    return [f"{printed(name)} is served only from {printed(module)} from now on."]
+    return [f"{printed(name)} is served only from {printed(place)} from now on."]
 
 
 def _moved(known: KnownServer, module: str, service: Service) -> KnownServer:
