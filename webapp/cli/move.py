@@ -148,7 +148,7 @@ async def _check_target(target: str, source: Store, *, is_there: bool) -> None:
             return
         why = await source.fenced()
         if new.address == source.address or why is None or moved_to(why) != new.address:
-            raise NotMoved(f"{new.address} contains records already: name an empty store.")
+            raise NotMoved(f"{new.address} already has records. Name an empty store.")
 
 
 async def _unfence(address: str) -> None:

@@ -44,5 +44,5 @@ async def test_readme_commands_work_without_connection_owner_lookup(
         for revision in ("2025-11-25", "2026-07-28")
         for tool in EXPECTED
     ]
-    assert ("it is paired with the server first" in end.out) is not has_psutil
+    assert ("So pair the browser first." in end.out) is not has_psutil
     assert ("key      elicit_local_" in server.said) is not has_psutil
