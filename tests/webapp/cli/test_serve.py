@@ -139,7 +139,7 @@ async def test_port_in_use_is_named_in_the_error(tmp_path):
         end = await called("serve", "--port", str(port), home=tmp_path)
     assert end.status == 1
     assert end.err == (
-        f"elicit: Port {port} of 127.0.0.1 is already used by another program; "
+        f"elicit: Port {port} of 127.0.0.1 is already used by another program. "
         "Stop that program, or choose another port with --port.\n"
     )
 

@@ -151,7 +151,7 @@ async def test_stdio_with_a_port_in_use_ends_with_an_error(desktop):
         end = await run(*desktop.arguments, home=desktop.home, extra=desktop.extra)
     assert (end.status, end.out) == (1, "")
     assert end.err.endswith(
-        f"elicit: Port {desktop.port} of 127.0.0.1 is already used by another program; "
+        f"elicit: Port {desktop.port} of 127.0.0.1 is already used by another program. "
         "Stop that program, or choose another port with --port.\n"
     )
 

@@ -55,7 +55,7 @@ def test_server_or_factory_without_arguments_is_loaded(folder, attribute, name):
         # finding: XA19
         (
             "broken",
-            "could not make a server: ZeroDivisionError at {folder}/factories.py:14; what",
+            "could not make a server: ZeroDivisionError at {folder}/factories.py:14; see the",
         ),
         ("nothing", "factories:nothing returned a int, not an MCPServer, FastMCP or low-level"),
         ("picky", "factories:picky cannot be called without arguments"),
