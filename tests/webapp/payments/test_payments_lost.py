@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed, NotPossible, StoreUnavailable
@@ -456,6 +457,19 @@ async def test_page_and_tool_say_that_a_different_amount_was_paid(shop: Shop) ->
         assert (await buy.person.visit(buy.link)).heading == "A different amount was paid"
         assert await shop.ledger() == []
         assert "paid 4.00 EUR, requested 9.00 EUR" in await noted(shop)
+
+
+async def test_different_amount_that_an_earlier_version_stored_is_recognized(shop: Shop) -> None:
+    former = "paid otherwise than asked: whoever runs this server has to look at it"
+    async with buying(shop) as buy:
+        back = await buy.person.pay(buy.link)
+        shop.post.clear()
+        shop.line.amends = {"amount_total": 400}
+        await buy.person.come_back(back)
+        (asked,) = [one for one in await shop.asked() if one.progress == PAID_OTHERWISE]
+        await shop.service.elicitations.change(asked.id, lambda e: replace(e, progress=former))
+        assert (await buy.person.visit(buy.link)).heading == "A different amount was paid"
+        assert "must not pay again" in await buy.result()
 
 
 # Two pages after one press of Continue, at a provider without idempotency keys.
