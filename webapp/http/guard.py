@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from webapp.http.address import Authority, PublicAddress, origin_of, plain_ip
 from webapp.http.answer import problem, send_answer
 from webapp.http.connection import Receive, Scope, Send
-from webapp.http.exchange import PROXIED_KEY, Exchange, note_exchange
+from webapp.http.exchange import PROXIED_KEY, Exchange, Facts
 from webapp.http.root_path import Misplaced, placed, written_path
 
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -106,36 +106,35 @@ class Guard:
         self._any_host_paths = any_host_paths
         self._warned = set[str]()  # codes of refusals that were logged as a warning
 
-    async def admit(self, scope: Scope, receive: Receive, send: Send) -> Scope | None:
+    async def admit(self, scope: Scope, receive: Receive, exchange: Exchange) -> Scope | None:
         """Return the scope as the application sees it, or answer the request and return None."""
-        scope = {**scope}
-        exchange = note_exchange(scope)
+        facts, send = exchange.facts, exchange.send
         try:
-            _check_length(exchange)
-            if self._is_for_worker(scope, exchange):
+            _check_length(facts)
+            if self._is_for_worker(scope, facts):
                 await send_answer(send, HTTPStatus.OK, _WORKER, {**_COMMON, **_WORKER_HEADERS})
                 return None
             _check_path(scope)
             scope = self._placed(scope)
             scope = self._seen_past_proxies(scope, exchange)
-            is_elsewhere = self._check_host(scope, exchange)
-            self._check_origin(scope, exchange)
+            is_elsewhere = self._check_host(scope, facts)
+            self._check_origin(scope, facts)
         except _Refusal as refusal:
             self._log(refusal)
-            await self._refuse(refusal, exchange, scope, receive, send)
+            await self._refuse(refusal, facts, scope, receive, send)
             return None
         if is_elsewhere:
             await self._redirect(scope, send)
             return None
         return scope
 
-    def _is_for_worker(self, scope: Scope, exchange: Exchange) -> bool:
+    def _is_for_worker(self, scope: Scope, facts: Facts) -> bool:
         """Return True if a browser requests a service worker script, at any path."""
         return (
             self._address.is_on_loopback
             and scope["type"] == "http"
-            and exchange.headers.get(b"service-worker") == ["script"]
-            and exchange.host(scheme=self._address.scheme)
+            and facts.headers.get(b"service-worker") == ["script"]
+            and facts.host(scheme=self._address.scheme)
             in {self._address.authority, *self._address.aliases}
         )
 
@@ -166,9 +165,9 @@ class Guard:
             self._warned.add(refusal.code)
             _logger.warning("guard.refused: %s", refusal.do, extra={"code": refusal.code})
 
-    def _check_host(self, scope: Scope, exchange: Exchange) -> bool:
+    def _check_host(self, scope: Scope, facts: Facts) -> bool:
         """Return True to redirect the request: its host is another name of this machine."""
-        host = exchange.host(scheme=self._address.scheme)
+        host = facts.host(scheme=self._address.scheme)
         if host is None:
             raise _bad_request("host-malformed", "A request must name its host exactly once.")
         if host == self._address.authority or scope["path"] in self._any_host_paths:
@@ -185,8 +184,8 @@ class Guard:
             do=f"ELICIT_URL is {self._address.url}; set it to the address that people open.",
         )
 
-    def _check_origin(self, scope: Scope, exchange: Exchange) -> None:
-        headers = exchange.headers
+    def _check_origin(self, scope: Scope, facts: Facts) -> None:
+        headers = facts.headers
         origins, sites = headers.get(b"origin"), headers.get(b"sec-fetch-site", [])
         calls = first_segment(scope["path"]) == _CALLS
         if not origins:
@@ -212,7 +211,7 @@ class Guard:
         if not client or not self._trusted_proxies or not self._is_trusted(client[0]):
             return scope
         changes: dict[str, Any] = {PROXIED_KEY: True}
-        chains = exchange.headers.get(b"x-forwarded-for", [])
+        chains = exchange.facts.headers.get(b"x-forwarded-for", [])
         if len(chains) > 1:
             raise _bad_proxy("The request has more than one X-Forwarded-For header.")
         for chain in chains:
@@ -225,7 +224,7 @@ class Guard:
                 changes["client"] = (address, 0)
                 if not self._is_trusted(address):
                     break
-        schemes = exchange.headers.get(b"x-forwarded-proto", [])
+        schemes = exchange.facts.headers.get(b"x-forwarded-proto", [])
         if schemes:
             if len(schemes) > 1 or schemes[0].lower() not in {"http", "https"}:
                 raise _bad_proxy("X-Forwarded-Proto is neither http nor https.")
@@ -233,7 +232,7 @@ class Guard:
             plain = "ws" if scope["type"] == "websocket" else "http"
             changes["scheme"] = plain + "s" * is_secure
         scope = {**scope, **changes}
-        note_exchange(scope)
+        exchange.facts = Facts(scope)
         return scope
 
     def _is_trusted(self, text: str) -> bool:
@@ -250,9 +249,9 @@ class Guard:
         await send_answer(send, HTTPStatus.TEMPORARY_REDIRECT, b"", headers)
 
     async def _refuse(
-        self, refusal: _Refusal, exchange: Exchange, scope: Scope, receive: Receive, send: Send
+        self, refusal: _Refusal, facts: Facts, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        if _prefers_html(",".join(exchange.headers.get(b"accept", []))):
+        if _prefers_html(",".join(facts.headers.get(b"accept", []))):
             media_type, body = "text/html; charset=utf-8", _page(refusal, url=self._address.url)
         else:
             media_type = "application/problem+json"
@@ -310,9 +309,9 @@ def _check_path(scope: Scope) -> None:
         raise _bad_request("path-malformed", "The path of this request is not normalized.")
 
 
-def _check_length(exchange: Exchange) -> None:
+def _check_length(facts: Facts) -> None:
     """Reject requests with two lengths: a proxy may use the other length (RFC 9112, 6.1)."""
-    if exchange.headers.keys() >= {b"transfer-encoding", b"content-length"}:
+    if facts.headers.keys() >= {b"transfer-encoding", b"content-length"}:
         raise _bad_request(
             "length-twice",
             "A request must have either one Content-Length or one Transfer-Encoding: chunked, "

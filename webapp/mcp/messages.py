@@ -17,7 +17,7 @@ from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE
 from mcp_types import INVALID_REQUEST
 
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.http.exchange import exchange_of
+from webapp.http.exchange import facts_of
 
 MESSAGE_BYTES_AT_MOST: Final = DEFAULT_MAX_REQUEST_BODY_SIZE
 VALUES_AT_MOST: Final = 50_000
@@ -106,7 +106,7 @@ def _marks(text: bytes) -> int:
 
 
 def _content_length(scope: Mapping[str, Any]) -> int:
-    values = exchange_of(scope).headers.get(b"content-length")
+    values = facts_of(scope).headers.get(b"content-length")
     return int(values[0]) if values and values[0].isascii() and values[0].isdecimal() else 0
 
 

@@ -17,7 +17,7 @@ from mcp_types import INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.http.exchange import exchange_of
+from webapp.http.exchange import facts_of
 from webapp.identity.identity import Sender
 from webapp.mcp.shares import ClientSession, SessionRoom, Shares
 
@@ -60,7 +60,7 @@ class OpenedSessions:
                 send, HTTPStatus.FORBIDDEN, "The server cannot identify the sender of this request."
             )
             return
-        headers = exchange_of(scope).headers
+        headers = facts_of(scope).headers
         ids, versions = headers.get(SESSION_HEADER, []), headers.get(VERSION_HEADER, [])
         if len(ids) > 1 or len(versions) > 1:  # the library might read another one than this code
             await refuse(

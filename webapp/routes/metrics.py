@@ -10,7 +10,7 @@ from http import HTTPStatus
 from webapp.collector import Collector
 from webapp.http.answer import problem, send_answer
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
-from webapp.http.exchange import exchange_of
+from webapp.http.exchange import facts_of
 from webapp.telemetry.families import MEDIA_TYPE
 
 PATH = "/metrics"
@@ -34,7 +34,7 @@ class MetricsPage:
         if not is_head and scope["method"] != "GET":
             status, about = HTTPStatus.METHOD_NOT_ALLOWED, {"allow": "GET, HEAD"}
             await _refuse(send, status, about, "Read the metrics with GET.")
-        elif not self._is_known(exchange_of(scope).headers.get(b"authorization", [])):
+        elif not self._is_known(facts_of(scope).headers.get(b"authorization", [])):
             status, about = HTTPStatus.UNAUTHORIZED, {"www-authenticate": "Bearer"}
             detail = (
                 "Send the token that is set in ELICIT_METRICS, in the header Authorization: Bearer "
