@@ -17,7 +17,7 @@ from webapp.http.answer import send_answer
 from webapp.http.browser import page_headers
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.exchange import Exchange
-from webapp.http.guard import FOR_PROGRAMS, Guard, first_segment
+from webapp.http.guard import FOR_PROGRAMS, Guard
 from webapp.http.rate_limit import Rates, TooOften, address_key
 
 # Programs are not limited by address: their tokens and signatures identify the caller.
@@ -66,7 +66,7 @@ class Edge:
         admitted = await self._guard.admit(scope, receive, exchange)
         if admitted is None:
             return
-        segment = first_segment(admitted["path"])
+        segment = exchange.segment
         if self._rates is not None and scope["type"] == "http" and segment not in _UNLIMITED:
             wait = self._rates.allow(address_key(admitted))
             if wait and (credential := self._credential(admitted)) is not None:

@@ -57,6 +57,8 @@ class Facts:
 class Exchange(ClientConnection):
     """A request and its response. `facts` are those of the request as the application sees it.
 
+    `segment` is the first segment of its path, below the root path.
+
     For the response, `added` are headers to add. `root_path` is put before redirects to our own
     paths, and `suffix` is a header's name and the text to put after its value. `at_start` are
     called with the first message, before it is changed and sent.
@@ -67,7 +69,7 @@ class Exchange(ClientConnection):
     __slots__ = (
         *("_has_trailers", "_is_ending", "_is_handed_over", "_is_marked", "_pump", "_pumped"),
         *("_receive", "_send", "added", "at_start", "facts", "has_started"),
-        *("is_watched", "root_path", "suffix"),
+        *("is_watched", "root_path", "segment", "suffix"),
     )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,6 +80,7 @@ class Exchange(ClientConnection):
         self.facts = Facts(scope)
         self.added: list[tuple[bytes, bytes]] = []
         self.at_start: list[Callable[[Message], None]] = []
+        self.segment = ""
         self.root_path: bytes = b""
         self.suffix: tuple[bytes, bytes] = b"", b""
         self.has_started = self.is_watched = False
@@ -221,8 +224,10 @@ def facts_of(scope: Mapping[str, Any]) -> Facts:
 
 def exchange_of(scope: Scope, receive: Receive, send: Send) -> Exchange:
     """Return the exchange whose `send` this is, or begin one: the edge did not pass the request."""
-    found = exchange_in(scope)
-    return found if found is not None and found.send == send else Exchange(scope, receive, send)
+    found = scope.get(_KEY)
+    if type(found) is Exchange and found.send == send:
+        return found
+    return Exchange(scope, receive, send)
 
 
 def exchange_in(scope: Mapping[str, Any]) -> Exchange | None:

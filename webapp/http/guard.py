@@ -108,17 +108,28 @@ class Guard:
 
     async def admit(self, scope: Scope, receive: Receive, exchange: Exchange) -> Scope | None:
         """Return the scope as the application sees it, or answer the request and return None."""
-        facts, send = exchange.facts, exchange.send
+        facts, send, address = exchange.facts, exchange.send, self._address
         try:
-            _check_length(facts)
-            if self._is_for_worker(scope, facts):
+            if facts.headers.keys() >= {b"transfer-encoding", b"content-length"}:
+                raise _two_lengths()
+            if b"service-worker" in facts.headers and self._is_for_worker(scope, facts):
                 await send_answer(send, HTTPStatus.OK, _WORKER, {**_COMMON, **_WORKER_HEADERS})
                 return None
             _check_path(scope)
-            scope = self._placed(scope)
-            scope = self._seen_past_proxies(scope, exchange)
-            is_elsewhere = self._check_host(scope, facts)
-            self._check_origin(scope, facts)
+            try:
+                scope = placed(
+                    scope,
+                    url=address.url,
+                    root_path=address.root_path,
+                    stripped=self._stripped_path,
+                )
+            except Misplaced as error:
+                raise self._misplaced(scope, error) from error
+            exchange.segment = scope["path"].split("/", 2)[1]
+            if self._trusted_proxies:
+                scope = self._seen_past_proxies(scope, exchange)
+            is_elsewhere = self._check_host(scope, exchange)
+            self._check_origin(exchange)
         except _Refusal as refusal:
             self._log(refusal)
             await self._refuse(refusal, facts, scope, receive, send)
@@ -138,24 +149,16 @@ class Guard:
             in {self._address.authority, *self._address.aliases}
         )
 
-    def _placed(self, scope: Scope) -> Scope:
-        """Return the scope as if the application were at the root of its host. Raises _Refusal."""
-        address = self._address
-        try:
-            return placed(
-                scope, url=address.url, root_path=address.root_path, stripped=self._stripped_path
-            )
-        except Misplaced as error:
-            if error.is_mounted:
-                status, code = HTTPStatus.BAD_REQUEST, "path-mounted"
-            else:
-                status, code = HTTPStatus.NOT_FOUND, "path-elsewhere"
-            # the operator reads health checks, and has to fix the address
-            if written_path(scope) in PROBES:
-                status = HTTPStatus.SERVICE_UNAVAILABLE
-            detail = f"This server answers at {address.url} only."
-            refusal = _Refusal(status=status, code=code, detail=detail, do=str(error))
-            raise refusal from error
+    def _misplaced(self, scope: Scope, error: Misplaced) -> _Refusal:
+        if error.is_mounted:
+            status, code = HTTPStatus.BAD_REQUEST, "path-mounted"
+        else:
+            status, code = HTTPStatus.NOT_FOUND, "path-elsewhere"
+        # the operator reads health checks, and has to fix the address
+        if written_path(scope) in PROBES:
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+        detail = f"This server answers at {self._address.url} only."
+        return _Refusal(status=status, code=code, detail=detail, do=str(error))
 
     def _log(self, refusal: _Refusal) -> None:
         """Log a refusal, once as a warning if the operator can fix its cause, else as info."""
@@ -165,15 +168,15 @@ class Guard:
             self._warned.add(refusal.code)
             _logger.warning("guard.refused: %s", refusal.do, extra={"code": refusal.code})
 
-    def _check_host(self, scope: Scope, facts: Facts) -> bool:
+    def _check_host(self, scope: Scope, exchange: Exchange) -> bool:
         """Return True to redirect the request: its host is another name of this machine."""
-        host = facts.host(scheme=self._address.scheme)
+        host = exchange.facts.host(scheme=self._address.scheme)
         if host is None:
             raise _bad_request("host-malformed", "A request must name its host exactly once.")
         if host == self._address.authority or scope["path"] in self._any_host_paths:
             return False
         if host in self._address.aliases:
-            if first_segment(scope["path"]) in FOR_PROGRAMS:
+            if exchange.segment in FOR_PROGRAMS:
                 return False
             if scope["type"] == "http" and scope["method"] in {"GET", "HEAD"}:
                 return True
@@ -184,10 +187,10 @@ class Guard:
             do=f"ELICIT_URL is {self._address.url}; set it to the address that people open.",
         )
 
-    def _check_origin(self, scope: Scope, facts: Facts) -> None:
-        headers = facts.headers
+    def _check_origin(self, exchange: Exchange) -> None:
+        headers = exchange.facts.headers
         origins, sites = headers.get(b"origin"), headers.get(b"sec-fetch-site", [])
-        calls = first_segment(scope["path"]) == _CALLS
+        calls = exchange.segment == _CALLS
         if not origins:
             # Browsers omit Origin in some same-origin requests, and then send Sec-Fetch-Site.
             is_meant = not calls or sites in ([], ["none"])
@@ -208,7 +211,7 @@ class Guard:
     def _seen_past_proxies(self, scope: Scope, exchange: Exchange) -> Scope:
         """Return the scope as the proxy saw it, if a configured proxy sent the request."""
         client = scope.get("client")
-        if not client or not self._trusted_proxies or not self._is_trusted(client[0]):
+        if not client or not self._is_trusted(client[0]):
             return scope
         changes: dict[str, Any] = {PROXIED_KEY: True}
         chains = exchange.facts.headers.get(b"x-forwarded-for", [])
@@ -269,10 +272,6 @@ class Guard:
         await send_answer(send, refusal.status, body, headers, prefix=prefix)
 
 
-def first_segment(path: str) -> str:
-    return path.split("/", 2)[1]
-
-
 def _page(refusal: _Refusal, *, url: str) -> bytes:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -309,14 +308,13 @@ def _check_path(scope: Scope) -> None:
         raise _bad_request("path-malformed", "The path of this request is not normalized.")
 
 
-def _check_length(facts: Facts) -> None:
-    """Reject requests with two lengths: a proxy may use the other length (RFC 9112, 6.1)."""
-    if facts.headers.keys() >= {b"transfer-encoding", b"content-length"}:
-        raise _bad_request(
-            "length-twice",
-            "A request must have either one Content-Length or one Transfer-Encoding: chunked, "
-            "not both.",
-        )
+def _two_lengths() -> _Refusal:
+    """Return the refusal: a proxy may use the other of two lengths (RFC 9112, 6.1)."""
+    return _bad_request(
+        "length-twice",
+        "A request must have either one Content-Length or one Transfer-Encoding: chunked, not "
+        "both.",
+    )
 
 
 def _bad_request(code: str, detail: str) -> _Refusal:

@@ -21,7 +21,7 @@ from flows.errors import StoreUnavailable
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
 from webapp.http.exchange import Exchange, Facts, exchange_of, facts_of
 from webapp.mcp.opened import SESSION_HEADER, VERSION_HEADER, has_sessions, refuse
-from webapp.server import MCP_PATH, HostedApplication
+from webapp.server import MCP_PATH
 from webapp.service import Service
 from webapp.settings.settings import Settings
 from webapp.stores import Store
@@ -39,7 +39,6 @@ def new_name(instance: str) -> str:
 @asynccontextmanager
 async def routed(
     app: ASGIApp,
-    served: HostedApplication,
     *,
     settings: Settings,
     service: Service,
@@ -52,7 +51,7 @@ async def routed(
     each other, raises StoreUnavailable if there are several `processes`; otherwise only this
     process serves its sessions.
     """
-    if served.server is None or store.address is None:
+    if store.address is None:
         yield app
         return
     about = f"{store.address}\n{settings.url}".encode()
