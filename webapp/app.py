@@ -40,7 +40,6 @@ from webapp.logs.events import mask_access_logs
 from webapp.mcp.attach import attach, is_served
 from webapp.mcp.callers import issuer_of, sender_of
 from webapp.mcp.gated_names import must_name_tools, warn_of_approvers
-from webapp.mcp.messages import BoundedMessages
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import OpenedSessions
 from webapp.pages.renderer import Renderer, template_folder
@@ -401,7 +400,7 @@ def _hosted(
     return HostedServer(
         server,
         clock=clock,
-        around=lambda app: OpenedSessions(BoundedMessages(app), sender=sender),
+        around=lambda app, streams: OpenedSessions(app, sender=sender, streams=streams),
         options=options,
     )
 

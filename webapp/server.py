@@ -97,10 +97,12 @@ class HostedServer(HostedApplication):
         server: Any,
         *,
         clock: Callable[[], datetime],
-        around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+        around: Callable[[ASGIApp, Streams], ASGIApp] = lambda app, _: app,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """`around` adds middleware to the MCP endpoint, inside the author's own authentication.
+
+        It gets the endpoint, and the store of the events of its streams.
 
         `options` are the author's own, for the library's application.
         """
@@ -114,8 +116,7 @@ class HostedServer(HostedApplication):
                 is_checked = isinstance(route.app, RequireAuthMiddleware)
                 holder: Any = route.app if is_checked else route
                 self._scopes = holder.required_scopes if is_checked else ()
-                holder.app = around(holder.app)
-        self._endpoint = streams.around(self._application)
+                holder.app = around(holder.app, streams)
 
     @property
     def has_own_sign_in(self) -> bool:
@@ -158,7 +159,7 @@ class HostedServer(HostedApplication):
         is_call = scope.get("path") == MCP_PATH and scope["type"] == "http"
         scope = rooted(scope)
         if is_call:
-            await exchange_of(scope, receive, send).run(self._endpoint, scope)
+            await exchange_of(scope, receive, send).run(self._application, scope)
         else:
             await self._application(scope, receive, send)
 

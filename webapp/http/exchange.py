@@ -10,7 +10,7 @@ that they were read from is still in the scope, unchanged. Otherwise the scope i
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from webapp.http.address import Authority
@@ -60,15 +60,15 @@ class Exchange(ClientConnection):
     `segment` is the first segment of its path, below the root path.
 
     For the response, `added` are headers to add. `root_path` is put before redirects to our own
-    paths, and `suffix` is a header's name and the text to put after its value. `at_start` are
-    called with the first message, before it is changed and sent.
+    paths, and `suffix` is a header's name and the text to put after its value. `status` is None
+    until the response starts.
 
     In `run`, the exchange also finds out if the client disconnected before the last byte.
     """
 
     __slots__ = (
         *("_has_trailers", "_is_ending", "_is_handed_over", "_is_marked", "_pump", "_pumped"),
-        *("_receive", "_send", "added", "at_start", "facts", "has_started"),
+        *("_receive", "_send", "added", "facts", "status"),
         *("is_watched", "root_path", "segment", "suffix"),
     )
 
@@ -79,11 +79,11 @@ class Exchange(ClientConnection):
         self._send = send
         self.facts = Facts(scope)
         self.added: list[tuple[bytes, bytes]] = []
-        self.at_start: list[Callable[[Message], None]] = []
         self.segment = ""
         self.root_path: bytes = b""
         self.suffix: tuple[bytes, bytes] = b"", b""
-        self.has_started = self.is_watched = False
+        self.status: int | None = None
+        self.is_watched = False
         self._pump: asyncio.Task[None] | None = None
         self._has_trailers = self._is_ending = self._is_marked = self._is_handed_over = False
         scope[_KEY] = self
@@ -123,8 +123,11 @@ class Exchange(ClientConnection):
     async def send(self, message: Message) -> None:
         is_last = False
         if message["type"].endswith("http.response.start"):
-            self.has_started, self._has_trailers = True, bool(message.get("trailers", False))
-            if self.at_start or self.added or self.root_path or self.suffix[0]:
+            self.status, self._has_trailers = (
+                message["status"],
+                bool(message.get("trailers", False)),
+            )
+            if self.added or self.root_path or self.suffix[0]:
                 message = self._changed(message)
         elif self.is_watched and (is_last := self._is_last(message)):
             self._is_ending = True
@@ -146,9 +149,6 @@ class Exchange(ClientConnection):
 
     def _changed(self, message: Message) -> Message:
         """Return the first message of the response with this exchange's changes."""
-        noted, self.at_start = self.at_start, []
-        for note in noted:
-            note(message)
         suffixed, suffix = self.suffix
         headers = list[tuple[bytes, bytes]]()
         for name, value in message.get("headers", ()):

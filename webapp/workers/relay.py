@@ -185,7 +185,7 @@ class Relay:
             _write(writer, envelope.seal(self._ring, to=to, challenge=challenge))
             await exchange.run(passing, scope)
         except (_Gone, OSError, EOFError):
-            if not exchange.has_started:
+            if exchange.status is None:
                 return False
             with suppress(OSError):  # the client may be gone too
                 await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
