@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from flows import errors
+from flows import InvalidUse, errors
 from flows.errors import ElicitError
 from webapp.cli.main import COMMANDS, parser_for
 from webapp.settings.settings import TABLE
@@ -183,7 +183,7 @@ def _sentence(text: str) -> str:
 def _tree(kind: type[ElicitError], depth: int = 0) -> Iterator[tuple[type[ElicitError], int]]:
     yield kind, depth
     for each in kind.__subclasses__():
-        if each.__module__ == errors.__name__:
+        if each.__module__ == errors.__name__ or each is InvalidUse:
             yield from _tree(each, depth + 1)
 
 
