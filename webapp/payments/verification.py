@@ -18,7 +18,13 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from flows.elicitation.proof import PaidSession
-from flows.elicitation.states import NOT_ARRIVED, Completion, Elicitation, Status
+from flows.elicitation.states import (
+    MONEY_RETURNED,
+    NOT_ARRIVED,
+    Completion,
+    Elicitation,
+    Status,
+)
 from flows.errors import NotPossible
 from flows.payments.events import (
     ON_ITS_WAY,
@@ -219,10 +225,9 @@ class Verification:
     ) -> bool:
         """Change the question of an unpaid session. Return True if `also` was written with it."""
         if change is Change.FAIL:
+            why = MONEY_RETURNED if session.is_returned else NOT_ARRIVED
             with suppress(NotPossible):
-                await self._elicitations.settle(
-                    elicitation.id, Status.FAILED, why=NOT_ARRIVED, also=also
-                )
+                await self._elicitations.settle(elicitation.id, Status.FAILED, why=why, also=also)
                 return True
             change = Change.GIVE_UP  # another write has ended the question
         if change is Change.POLL and session.is_now:
