@@ -10,6 +10,7 @@ from babel import Locale
 from flows.elicitation.states import (
     EXCHANGE_AT_MOST,
     INTERRUPTED,
+    MONEY_RETURNED,
     NOT_ARRIVED,
     Elicitation,
     Status,
@@ -56,6 +57,7 @@ ENDINGS: dict[Status, Ending] = {
     Status.FAILED: "failed",
     Status.SUPERSEDED: "superseded",
 }
+_NO_PROBLEM = (INTERRUPTED, NOT_ARRIVED, MONEY_RETURNED)  # the page has its own text for these
 
 
 class PageBuilder:
@@ -108,6 +110,10 @@ class PageBuilder:
             return self._pending()
         if status not in ENDINGS or status is Status.EXCHANGING:
             return None
+        if self._page == "payment" and status is Status.FAILED:
+            paid = await self._service.kinds.payments.paid(self._elicitation)
+            if paid is not None and paid.has_ended:  # it was refunded or disputed meanwhile
+                return view_of(paid, server=self._asked.server, is_late=False, locale=self._locale)
         return Ended(
             server=self._asked.server,
             ending=ENDINGS[status],
@@ -339,7 +345,7 @@ class PageBuilder:
         """Return why an account's exchange failed or a payment was refused, if that is known."""
         why = self._elicitation.why
         is_said = self._page in ("account", "payment") and self._elicitation.status is Status.FAILED
-        return why if is_said and why not in (INTERRUPTED, NOT_ARRIVED) else None
+        return why if is_said and why not in _NO_PROBLEM else None
 
     def _label(self) -> str:
         return self._service.kinds.label(self._elicitation)
