@@ -115,12 +115,12 @@ class Rows:
         return written[:asked]
 
     def _erase_at(self, value: Value) -> datetime | None:
-        longer = self.retention_overrides.get(type(value))
-        if longer is None or value.erase_at is None:
-            return value.erase_at
+        longer, erase_at = self.retention_overrides.get(type(value)), value.erase_at
+        if longer is None or erase_at is None:
+            return erase_at
         if isinstance(value, Elicitation):  # some kinds store a question longer, for late answers
             longer = max(longer, traits_of(value.kind).stored_for - RECORD_KEPT)
-        return value.erase_at + longer
+        return erase_at + longer
 
     async def read(self, kind: type[ValueT], *, owner: str, id: str) -> ValueT | None:
         found = await self._store.read(owner, KINDS[kind], id)
