@@ -80,8 +80,8 @@ class Rows:
         Each value has the version that was read. A value with version 0 is new: its id and its key
         must not exist in the store. Raises Conflict if another write was first.
         """
-        moved = await self._words.moved(values) if self._records_changes else ()
-        asked = len(values)
+        records_changes, asked = self._records_changes, len(values)
+        moved = await self._words.moved(values) if records_changes else ()
         if self.outbox is not None and moved:
             values = (*values, *self.outbox.events(moved, at_most=_AT_MOST - len(values)))
         sealed_values = [await self._sealed(value) for value in values]
@@ -107,7 +107,7 @@ class Rows:
         if self.high_water is not None:
             self.high_water.wrote(records)
         written = [replace(value, version=value.version + 1) for value in values]
-        if self._records_changes:
+        if records_changes:
             for value in values:
                 self._words.remember(value, version=value.version + 1)
         if self.outbox is not None:
