@@ -6,7 +6,7 @@ says otherwise (`x-visible`, or a format such as `uri`).
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar, overload
 
@@ -33,13 +33,10 @@ class SecretTerms(Struct, frozen=True, kw_only=True):
 class Secret:
     """A request for a secret. A named secret is stored encrypted for its owner."""
 
+    kind: str = field(default="secret", init=False, repr=False, compare=False)
     message: str
     schema: Schema[Any]
     name: str | None = None
-
-    @property
-    def kind(self) -> str:
-        return "secret"
 
     @property
     def terms(self) -> SecretTerms:

@@ -7,7 +7,7 @@ Its origin must therefore be a literal in the code, and the page shows the origi
 import re
 import string
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeAlias, cast
 from urllib.parse import quote
@@ -27,14 +27,11 @@ UrlOrBuilder: TypeAlias = str | Callable[[Link], str]
 class Visit:
     """A request to visit an address."""
 
+    kind: str = field(default="url", init=False, repr=False, compare=False)
     message: str
     url: UrlOrBuilder
     origins: tuple[str, ...]
     waits: bool = True
-
-    @property
-    def kind(self) -> str:
-        return "url"
 
     def facts(self) -> Json:
         fixed = self.url if isinstance(self.url, str) else None
