@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar, cast, overload
 from msgspec import Struct
 
 from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.tool_call import DescribedTool
 from flows.elicitation.traits import traits_of
 from flows.errors import InvalidQuestion, NotAccepted
 from flows.oauth.provider import NAME
@@ -50,7 +51,7 @@ class Form:
 
     `arguments` are shown to the person. For a gate, `covers` is the digest of everything that the
     tool was called with, and `can_be_kept` says if an approval counts for later calls. `approver`
-    decides instead of the person who asked.
+    decides instead of the person who asked. `described` is the tool behind a gate.
     """
 
     message: str
@@ -59,6 +60,7 @@ class Form:
     covers: str | None = None
     can_be_kept: bool = False
     approver: str | None = None
+    described: DescribedTool | None = None
 
     def __post_init__(self) -> None:
         if self.arguments:
