@@ -19,7 +19,7 @@ from flows.elicitation.traits import traits_of
 from flows.errors import InvalidQuestion, NotAccepted
 from flows.oauth.provider import NAME
 from flows.question import DEFAULT_TIMEOUT, Question, reporting_errors
-from flows.schema.schema import Schema, schema_of
+from flows.schema.schema import ONE_TEXT, Schema, schema_of
 from flows.schema.sensitive import asks_for_a_secret, looks_secret
 from flows.shown import must_be_flat, must_be_shown
 
@@ -238,7 +238,7 @@ def _asked(schema: type[Any] | Mapping[str, Json]) -> Schema[Any]:
                 "The schema has no fields. To ask for a confirmation, use elicit.confirm."
             )
         return found
-    one = {"type": "string", "title": "Your answer"}
+    one = {"type": "string", "title": ONE_TEXT}
     asked: Schema[Any] = schema_of(
         {"type": "object", "properties": {"response": one}, "required": ["response"]}
     )

@@ -10,7 +10,11 @@ from flows import elicit
 from flows.elicitation.states import Elicitation
 from flows.elicitation.tool_call import DescribedTool
 from tests.support.mcp_server import URL, caller_of
+from tests.support.pictures import data_uri, png
+from webapp.api.access import Requester
+from webapp.api.states import to_question_state
 from webapp.mcp.tools import low_level_of
+from webapp.settings.brand import image_of
 
 DESTRUCTIVE = types.ToolAnnotations(destructive_hint=True)
 
@@ -42,7 +46,8 @@ def server(server: Any) -> Any:
 
 
 async def _asked(env: Any) -> Elicitation:
-    (asked,) = await env.elicitations()
+    found: list[Elicitation] = await env.elicitations()
+    (asked,) = found
     return asked
 
 
@@ -76,6 +81,38 @@ async def test_gate_stores_what_the_author_says_about_its_tool(server, revision)
             ("repo", "Repository"),
             ("reason", "Reason"),
         )
+
+
+# finding: XP4
+async def test_http_api_names_the_tool_and_the_server_by_title(server, revision):
+    async with caller_of(server, revision, declares=URL) as (env, caller):
+        caller.begin("ask")
+        await caller.link()
+        state = await to_question_state(env.service, Requester(), await _asked(env))
+        assert (state.asked_by, state.tool_title, state.server_title) == (
+            "ask",
+            "Ask a question",
+            "Acme Shop",
+        )
+
+
+# finding: XP4
+# finding: XP12
+async def test_page_shows_titles_and_the_servers_own_icon(server, revision):
+    low_level_of(server).icons = [types.Icon(src=data_uri(png(48, 48)))]
+    low_level_of(server).website_url = "https://acme.example"
+    async with caller_of(server, revision, declares=URL) as (env, caller):
+        caller.begin("delete_repo", repo="acme/website", with_backups=True)
+        person, link = await env.person(), await caller.link()
+        page = await person.visit(link)
+        assert page.heading == "Delete a repository?"
+        assert "Acme Shop" in page.text
+        assert 'href="https://acme.example"' in page.text
+        assert page.text.index("With backups") < page.text.index("Repository</bdi>")
+        logo = await person.browser.get(f"{env.url}/static/{image_of(png(48, 48)).name}")
+        assert (logo.status_code, logo.content) == (200, png(48, 48))
+        assert logo.headers["content-type"] == "image/png"
+        assert (await person.browser.get(f"{env.url}/static/own/nothing.css")).status_code == 404
 
 
 async def test_question_of_a_tool_without_a_title_stores_no_title(server, revision):
