@@ -44,11 +44,11 @@ def test_approval_page_names_assistant_and_its_verification(
     # finding: S11
     words = shown(view).said()
     proven = (
-        "Claude Desktop (https://assistant.example/client), and no other unless you allow it below."
+        "Claude Desktop (https://assistant.example/client), and no other unless you allow it above."
     )
     assert f"Which assistant{proven} Verified by its sign-in." in words
     by_name = shown(replace(view, client_id=None)).said()
-    assert "Which assistantClaude Desktop, and no other unless you allow it below." in by_name
+    assert "Which assistantClaude Desktop, and no other unless you allow it above." in by_name
     assert "This is its own name, not verified." in by_name
     nameless = shown(replace(view, client_id=None, client=None, client_title=None)).said()
     assert "Which assistantan unnamed assistant, and no other" in nameless
