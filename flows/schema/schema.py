@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Any, Final, Generic, TypeVar, cast, overload
 
 import typing_extensions
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+ONE_TEXT: Final = "Your answer"  # the title of the only field of `str`
 T_co = TypeVar("T_co", covariant=True)
 CONTENT_BYTES_AT_MOST = 16 * 1024
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
@@ -106,7 +107,7 @@ def schema_of(asked: Any) -> Schema[Any]:
         found = read(
             {
                 "type": "object",
-                "properties": {"value": {"type": "string", "title": "Your answer"}},
+                "properties": {"value": {"type": "string", "title": ONE_TEXT}},
                 "required": ["value"],
             }
         )

@@ -8,8 +8,8 @@ revision. `clients` records how each client handled questions. `running` has the
 outlive a request.
 
 The path of a question: `Verbs.ask` -> the question's place in its run -> `Questions.ask`: join or
-start, show, wait, claim -> the tool's `await` returns -> `finish` stores the result -> `delivery` records
-that the result arrived.
+start, show, wait, claim -> the tool's `await` returns -> `finish` stores the result -> `delivery`
+records that the result arrived.
 
 Guarantees: one outcome is used by one run. Work in `once` is not repeated. After an outcome is
 claimed, a broken connection does not stop the body. A refused caller causes no side effect.

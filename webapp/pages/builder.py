@@ -20,7 +20,13 @@ from flows.oauth.connection import Connection
 from flows.payments.session import kept_of, terms_of
 from flows.payments.unresolved import is_paid_otherwise
 from webapp.oauth.clients import is_at_sandbox
-from webapp.pages.builder_forms import decided_view, done_view, start_view, waiting_view
+from webapp.pages.builder_forms import (
+    decided_view,
+    done_view,
+    server_of,
+    start_view,
+    waiting_view,
+)
 from webapp.pages.builder_payments import view_of
 from webapp.pages.form import PageForm
 from webapp.pages.locale import price_in
@@ -76,6 +82,7 @@ class PageBuilder:
         self._elicitation = elicitation
         self._asked = elicitation.asked
         self._page: PageName = traits_of(elicitation.kind).page
+        self._server = server_of(elicitation)
         self._here = here
         self._csrf = csrf
         self._locale = locale
@@ -115,7 +122,7 @@ class PageBuilder:
             if paid is not None and paid.has_ended:  # it was refunded or disputed meanwhile
                 return view_of(paid, server=self._asked.server, is_late=False, locale=self._locale)
         return Ended(
-            server=self._asked.server,
+            server=self._server,
             ending=ENDINGS[status],
             kind=self._page,
             provider=self._label(),
@@ -209,7 +216,7 @@ class PageBuilder:
 
     def _live(self, *, until: datetime) -> "_Live":
         return {
-            "server": self._asked.server,
+            "server": self._server,
             "status": self._elicitation.status,
             "now": self._now,
             "expires_at": until,
@@ -223,7 +230,7 @@ class PageBuilder:
         if attempt is None or attempt.trouble is None:
             return None
         return ProviderTrouble(
-            server=self._asked.server,
+            server=self._server,
             provider=self._label(),
             again_action=self._here,
             csrf=self._csrf,
@@ -258,7 +265,7 @@ class PageBuilder:
     def _pending(self) -> PaymentPending:
         terms = terms_of(self._elicitation)
         return PaymentPending(
-            server=self._asked.server,
+            server=self._server,
             price=price_in(self._locale, terms.price),
             seller=self._label(),
             is_test=not terms.is_live,
@@ -266,7 +273,7 @@ class PageBuilder:
         )
 
     async def _done(self) -> View:
-        server, page = self._asked.server, self._page
+        server, page = self._server, self._page
         if page == "account":
             connected = await self._service.kinds.accounts.connected(self._elicitation)
             if connected is not None:
@@ -290,7 +297,7 @@ class PageBuilder:
             asks = client.provider.asks(terms.scopes)
             left_out = tuple(client.provider.missing(asks, granted=connected.scopes))
         return DoneAccount(
-            server=self._asked.server,
+            server=self._server,
             provider=self._label(),
             person=_person(connected),
             left_out=self._scopes(left_out),
@@ -320,11 +327,13 @@ class PageBuilder:
     def _common(self) -> "_Common":
         asked = self._asked
         return {
-            "server": asked.server,
+            "server": self._server,
             "host": urlsplit(self._service.public_url).netloc,
             "tool": asked.tool,
             "client": asked.client,
             "client_id": asked.client_id,
+            "tool_title": None if asked.described is None else asked.described.title,
+            "client_title": asked.client_title,
             "asked_at": self._elicitation.created_at,
             "now": self._now,
             "expires_at": self._elicitation.expires_at,
@@ -373,6 +382,8 @@ class _Common(TypedDict):
     tool: str
     client: str | None
     client_id: str | None
+    tool_title: str | None
+    client_title: str | None
     asked_at: datetime
     now: datetime
     expires_at: datetime

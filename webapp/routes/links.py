@@ -27,7 +27,7 @@ from flows.schema.schema import Fault, parse
 from webapp.kinds.decision import WITHDRAWN
 from webapp.kinds.page_kind import PageKind, has_rules
 from webapp.pages.builder import PageBuilder
-from webapp.pages.form import form_of
+from webapp.pages.form import form_of, with_zones
 from webapp.pages.views import ProviderTrouble
 from webapp.routes.answers import see_other
 from webapp.routes.openers import must_be_opener, pace
@@ -165,11 +165,12 @@ async def _submit_answer(
 ) -> Response[Any]:
     shown = _shown(page, elicitation, token=token)
     schema = typed.schema(elicitation)
-    parsed = parse(schema, page.form)
+    form, zone_faults = with_zones(schema, page.form)
+    parsed = parse(schema, form)
     pressed = partial(_became_of, page, token=token, accepts=True)
     if await shown.ended() is not None:
         return await pressed(elicitation, answer=parsed.content)
-    faults: Sequence[Fault] = parsed.faults
+    faults: Sequence[Fault] = (*zone_faults, *parsed.faults)
     if not faults and has_rules(elicitation):
         faults = await page.service.kinds.rules.faults(elicitation, parsed.content)
     if not faults:
