@@ -51,6 +51,7 @@ from webapp.pages.views_forms import Decided, Decision, DoneForm, DoneSecret, St
 from webapp.pages.views_openers import (
     BeforeOpener,
     Closed,
+    SecondLook,
     SignedOut,
     SignInFailed,
     SomeoneElse,
@@ -108,6 +109,11 @@ def _identity_variants() -> dict[str, View]:
             SomeoneElse, {**USUAL, "sign_in": replace(SIGN_IN, switch=True)}
         ),
         "SomeoneElse alone": SomeoneElse(server="my tools", other="person"),
+        **{
+            f"SecondLook {act}": _made(SecondLook, {**USUAL, "act": act})
+            for act in ("disconnect", "refund", "revoke")
+        },
+        "SecondLook unused": _made(SecondLook, {**USUAL, "stopping": ()}),
     }
 
 
