@@ -14,11 +14,12 @@ from typing import Any, Final, TypeVar, cast, overload
 from msgspec import Struct
 
 from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.tool_call import DescribedTool
 from flows.elicitation.traits import traits_of
 from flows.errors import InvalidQuestion, NotAccepted
 from flows.oauth.provider import NAME
 from flows.question import DEFAULT_TIMEOUT, Question, reporting_errors
-from flows.schema.schema import Schema, schema_of
+from flows.schema.schema import ONE_TEXT, Schema, schema_of
 from flows.schema.sensitive import asks_for_a_secret, looks_secret
 from flows.shown import must_be_flat, must_be_shown
 
@@ -50,7 +51,7 @@ class Form:
 
     `arguments` are shown to the person. For a gate, `covers` is the digest of everything that the
     tool was called with, and `can_be_kept` says if an approval counts for later calls. `approver`
-    decides instead of the person who asked.
+    decides instead of the person who asked. `described` is the tool behind a gate.
     """
 
     message: str
@@ -59,6 +60,7 @@ class Form:
     covers: str | None = None
     can_be_kept: bool = False
     approver: str | None = None
+    described: DescribedTool | None = None
 
     def __post_init__(self) -> None:
         if self.arguments:
@@ -236,7 +238,7 @@ def _asked(schema: type[Any] | Mapping[str, Json]) -> Schema[Any]:
                 "The schema has no fields. To ask for a confirmation, use elicit.confirm."
             )
         return found
-    one = {"type": "string", "title": "Your answer"}
+    one = {"type": "string", "title": ONE_TEXT}
     asked: Schema[Any] = schema_of(
         {"type": "object", "properties": {"response": one}, "required": ["response"]}
     )

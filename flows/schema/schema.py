@@ -12,7 +12,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Any, Final, Generic, TypeVar, cast, overload
 
 import typing_extensions
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -43,6 +43,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+ONE_TEXT: Final = "Your answer"  # the title of the only field of `str`
 T_co = TypeVar("T_co", covariant=True)
 CONTENT_BYTES_AT_MOST = 16 * 1024
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
@@ -104,7 +105,7 @@ def schema_of(asked: Any) -> Schema[Any]:
         found = read(
             {
                 "type": "object",
-                "properties": {"value": {"type": "string", "title": "Your answer"}},
+                "properties": {"value": {"type": "string", "title": ONE_TEXT}},
                 "required": ["value"],
             }
         )

@@ -361,6 +361,7 @@ class ServerEnv:
         fills: Sequence[Mapping[str, Json] | str] = (),
         slow: Callable[[], Awaitable[tuple[str, Any]]] | None = None,
         name: str = "mcp",
+        title: str | None = None,
         version: str = "1",
     ) -> AsyncIterator[Caller]:
         """Connect a client that gives the `answers` one by one, and then accepts everything.
@@ -404,7 +405,7 @@ class ServerEnv:
                 mode=revision,
                 elicitation_callback=None if declares is None else cast("Any", answer),
                 message_handler=note,
-                client_info=types.Implementation(name=name, version=version),
+                client_info=types.Implementation(name=name, title=title, version=version),
             )
             if isinstance(declares, types.ElicitationCapability):
                 client.declares = declares

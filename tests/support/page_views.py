@@ -5,6 +5,9 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias, TypeVar
 
+from msgspec.structs import replace as replace_struct
+
+from flows.elicitation.tool_call import DescribedTool
 from flows.elicitation.user_code import PAGE_WORDS
 from flows.schema.schema import schema_of
 from flows.shown import Argument
@@ -24,17 +27,28 @@ from webapp.pages.views_connections import AccountGroup, Assistant, Connected, S
 from webapp.pages.views_decisions import InboxEntry, InboxList, StandingYes
 from webapp.pages.views_openers import CodeButton, SignInButton
 
+DESCRIBED = DescribedTool(
+    name="book_a_table",
+    title="Book a table",
+    description="Book a table at a restaurant.\n\nArgs: for the model.",
+    arguments=(("guests", "Guests"), ("at", "At")),
+    is_destructive=True,
+)
 NOW = datetime(2025, 11, 21, 21, 30, tzinfo=UTC)
 SIGN_IN = SignInButton(action="/signin", back="/e/abc", csrf="c5f1", issuer="login.example.com")
 CODE = CodeButton(action="/e/abc/code", csrf="c5f1")
 WAITING = InboxEntry(
     url="/inbox/finance/x1",
     message="Pay it back?",
+    question="Pay it back?",
     arguments=(Argument(name="order", value="A-17"),),
     tool="refund",
     asker="auth0|248289761001",
     client="Claude",
     client_id="https://assistant.example/client",
+    client_title="Claude Desktop",
+    described=replace_struct(DESCRIBED, name="refund", title="Refund an order"),
+    is_gate=True,
     asked_at=NOW - timedelta(hours=20),
     expires_at=NOW + timedelta(hours=4),
     decision="waiting",
@@ -82,6 +96,11 @@ USUAL: Mapping[str, Any] = {
     "host": "tools.example.com",
     "tool": "book_a_table",
     "message": "Please confirm the table for four at 19:30.\nIt is held for ten minutes.",
+    "question": "Book a table?",
+    "label": "Door code",
+    "described": DESCRIBED,
+    "tool_title": "Book a table",
+    "client_title": "Claude Desktop",
     "origins": ("https://example.org",),
     "asked_at": NOW - timedelta(seconds=12),
     "now": NOW,
@@ -253,6 +272,10 @@ CHOSEN_BY_OTHERS = (
         "message",
         "client",
         "client_id",
+        "tool_title",
+        "client_title",
+        "question",
+        "label",
         "why",
         "error_id",
         "problem",
@@ -315,7 +338,14 @@ def hostile_views(name: str) -> dict[str, View]:
     others |= {"sign_in": replace(SIGN_IN, issuer=text)}
     others |= {"groups": _hostile_groups(text)}
     others |= {"arguments": (Argument(name=text, value=text + "."),) * 2}
+    described = DescribedTool(
+        name=text, title=text, description=text, arguments=((text, text),), is_destructive=True
+    )
+    others |= {"described": described}
     words: dict[str, Any] = {
+        "question": text,
+        "client_title": text,
+        "described": described,
         "message": text,
         "tool": text,
         "asker": text,

@@ -19,7 +19,13 @@ from flows.oauth.connection import Connection
 from flows.payments.session import kept_of, terms_of
 from flows.payments.unresolved import is_paid_otherwise
 from webapp.oauth.clients import is_at_sandbox
-from webapp.pages.builder_forms import decided_view, done_view, start_view, waiting_view
+from webapp.pages.builder_forms import (
+    decided_view,
+    done_view,
+    server_of,
+    start_view,
+    waiting_view,
+)
 from webapp.pages.builder_payments import view_of
 from webapp.pages.form import PageForm
 from webapp.pages.locale import price_in
@@ -74,6 +80,7 @@ class PageBuilder:
         self._elicitation = elicitation
         self._asked = elicitation.asked
         self._page: PageName = traits_of(elicitation.kind).page
+        self._server = server_of(elicitation)
         self._here = here
         self._csrf = csrf
         self._locale = locale
@@ -109,7 +116,7 @@ class PageBuilder:
         if status not in ENDINGS or status is Status.EXCHANGING:
             return None
         return Ended(
-            server=self._asked.server,
+            server=self._server,
             ending=ENDINGS[status],
             kind=self._page,
             provider=self._label(),
@@ -203,7 +210,7 @@ class PageBuilder:
 
     def _live(self, *, until: datetime) -> "_Live":
         return {
-            "server": self._asked.server,
+            "server": self._server,
             "status": self._elicitation.status,
             "now": self._now,
             "expires_at": until,
@@ -217,7 +224,7 @@ class PageBuilder:
         if attempt is None or attempt.trouble is None:
             return None
         return ProviderTrouble(
-            server=self._asked.server,
+            server=self._server,
             provider=self._label(),
             again_action=self._here,
             csrf=self._csrf,
@@ -252,7 +259,7 @@ class PageBuilder:
     def _pending(self) -> PaymentPending:
         terms = terms_of(self._elicitation)
         return PaymentPending(
-            server=self._asked.server,
+            server=self._server,
             price=price_in(self._locale, terms.price),
             seller=self._label(),
             is_test=not terms.is_live,
@@ -260,7 +267,7 @@ class PageBuilder:
         )
 
     async def _done(self) -> View:
-        server, page = self._asked.server, self._page
+        server, page = self._server, self._page
         if page == "account":
             connected = await self._service.kinds.accounts.connected(self._elicitation)
             if connected is not None:
@@ -284,7 +291,7 @@ class PageBuilder:
             asks = client.provider.asks(terms.scopes)
             left_out = tuple(client.provider.missing(asks, granted=connected.scopes))
         return DoneAccount(
-            server=self._asked.server,
+            server=self._server,
             provider=self._label(),
             person=_person(connected),
             left_out=self._scopes(left_out),
@@ -314,11 +321,13 @@ class PageBuilder:
     def _common(self) -> "_Common":
         asked = self._asked
         return {
-            "server": asked.server,
+            "server": self._server,
             "host": urlsplit(self._service.public_url).netloc,
             "tool": asked.tool,
             "client": asked.client,
             "client_id": asked.client_id,
+            "tool_title": None if asked.described is None else asked.described.title,
+            "client_title": asked.client_title,
             "asked_at": self._elicitation.created_at,
             "now": self._now,
             "expires_at": self._elicitation.expires_at,
@@ -367,6 +376,8 @@ class _Common(TypedDict):
     tool: str
     client: str | None
     client_id: str | None
+    tool_title: str | None
+    client_title: str | None
     asked_at: datetime
     now: datetime
     expires_at: datetime

@@ -30,7 +30,8 @@ class View:
 class Asking(View):
     """The fields of every page that asks: who, where, since when, how long, and how to decline.
 
-    `client` is the name that the client gives itself, `client_id` the id in its access token.
+    `client` is the name that the client gives itself, `client_id` the id in its access token. The
+    titles are those of MCP; the client's is unverified.
     """
 
     host: str
@@ -42,6 +43,8 @@ class Asking(View):
     csrf: str
     client: str | None = None
     client_id: str | None = None
+    tool_title: str | None = None
+    client_title: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

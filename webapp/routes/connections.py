@@ -56,7 +56,8 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
         **about(page, viewer, back=HERE),
         groups=tuple(
             AccountGroup(
-                name=server, connected=tuple(_connected(page, one, found) for one in group)
+                name=page.answers.pages.brand.shown(server),
+                connected=tuple(_connected(page, one, found) for one in group),
             )
             for server, group in groupby(found, key=lambda one: one.server)
         ),

@@ -20,12 +20,17 @@ from msgspec.json import encode
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import NotAllowed
 from flows.kinds.form import asker_of
-from flows.shown import arguments_of
 from webapp.identity.approvers import Deciding
 from webapp.identity.identity import Viewer
 from webapp.kinds.decision import PendingDecision
 from webapp.kinds.page_kind import terms_in
-from webapp.pages.builder_forms import decision_of
+from webapp.pages.builder_forms import (
+    arguments_shown,
+    decision_of,
+    is_before_tool,
+    question_of,
+    server_of,
+)
 from webapp.pages.views_decisions import Decide, InboxEntry, InboxList, InboxPage, StandingYes
 from webapp.pages.views_openers import SecondLook
 from webapp.records.ids import tail_of
@@ -180,10 +185,10 @@ async def _shown(
 ) -> Response[Any]:
     asked = waiting.asked
     view = Decide(
-        server=page.answers.server,
+        server=server_of(asked),
         approver=waiting.approver,
         entry=_entry(page, person, waiting),
-        arguments=arguments_of(terms_in(asked).get("arguments")),
+        arguments=arguments_shown(asked),
         approve_action=f"{_url(waiting)}/approve",
         decline_action=f"{_url(waiting)}/decline",
         csrf=page.csrf(_subject(waiting)),
@@ -223,12 +228,16 @@ def _entry(page: PageRequest, person: Deciding, waiting: PendingDecision) -> Inb
     return InboxEntry(
         url=_url(waiting),
         message=asked.asked.message,
-        arguments=arguments_of(arguments, in_a_line=True) if is_short else (),
+        question=question_of(asked),
+        arguments=arguments_shown(asked, in_a_line=True) if is_short else (),
         has_more=bool(arguments) and not is_short,
         tool=asked.asked.tool,
         asker=asker_of(asked),
         client=asked.asked.client,
         client_id=asked.asked.client_id,
+        client_title=asked.asked.client_title,
+        described=asked.asked.described,
+        is_gate=is_before_tool(asked),
         asked_at=asked.created_at,
         expires_at=asked.expires_at,
         decision=decision_of(asked, now=page.now),

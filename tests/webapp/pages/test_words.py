@@ -96,10 +96,10 @@ def test_start_page_names_asker_reason_destination_time_and_decline(
     start: StartUrl, shown: Shown
 ) -> None:
     page = shown(start)
-    assert page.text("h1") == "my tools asks you to open example.org"
+    assert page.text("h1") == "Go to example.org for my tools?"
     body = " ".join(page.text("main").split())
-    assert "my tools (tools.example.com) asks for this because you used book_a_table" in body
-    assert "in Claude (https://assistant.example/client), 12 seconds ago." in body
+    assert "to use Book a table of my tools (tools.example.com), 12 seconds ago." in body
+    assert "You asked Claude Desktop (https://assistant.example/client) to use" in body
     assert "Next: https://example.org" in body
     assert "Your assistant does not see that site." in body
     assert "4 minutes, until 21:34 UTC" in body
@@ -258,7 +258,7 @@ def test_folder_of_operator_replaces_single_templates(tmp_path, start: StartUrl)
     pages = Renderer(folders=[tmp_path, template_folder()])
     done = Page(pages.render(Done(server="a\u202e<b>")))
     assert done.text("h1") == "All set, a\ufffd<b>"
-    assert "asks you to open" in Page(pages.render(start)).text("h1")
+    assert "Go to example.org" in Page(pages.render(start)).text("h1")
 
 
 def test_every_template_is_used() -> None:

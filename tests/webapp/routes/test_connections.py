@@ -201,7 +201,9 @@ async def test_disconnected_account_is_revoked_at_provider_and_wiped_here() -> N
         assert (await the_one(here)).access_token == ""
         assert account.label not in (await look(person, here)).text
         asked = here.ask("repo", arguments="again")
-        assert (await person.visit(await asked.link())).heading == "Connect GitHub to shop"
+        assert (
+            await person.visit(await asked.link())
+        ).heading == "Let shop use your GitHub account?"
 
 
 async def test_repeated_disconnect_shows_same_page() -> None:
@@ -299,7 +301,7 @@ async def test_unshared_tool_asks_again_and_other_tool_does_not() -> None:
         assert (await the_one(here)).tools == ("list",)
         again = here.ask("repo", tool=strange, arguments="again")
         start = await person.visit(await again.link())
-        assert start.heading.endswith("wants to use octocat")
+        assert start.heading == "Let shop use octocat at GitHub?"
         quiet = here.ask("repo", tool="list", arguments="again")
         await quiet.account()
         assert not quiet.has_asked
@@ -360,10 +362,10 @@ async def test_lapsed_account_is_reconnected_from_page() -> None:
         person = await here.person()
         assert "Reconnect it here, or do nothing" in said(await look(person, here))
         start = await press(person, here, "/reconnect")
-        assert start.heading == "Connect Hub to shop"
+        assert start.heading == "Let shop use your Hub account?"
         words = said(start)
-        assert "because you asked to reconnect it under Your accounts" in words
-        assert "because you used" not in words
+        assert "You asked to reconnect it under Your accounts" in words
+        assert "You asked Claude" not in words
         await ends(person, await approved(here, person, start))
         kept = await the_one(here)
         assert (kept.status, kept.tools, kept.holds_key) == ("connected", ("list",), True)
@@ -385,7 +387,7 @@ async def test_working_account_can_be_reconnected_with_new_token() -> None:
         await here.connect("repo", tool="list")
         before, person = await the_one(here), await here.person()
         start = await press(person, here, "/reconnect")
-        assert start.heading == "Connect GitHub to shop"
+        assert start.heading == "Let shop use your GitHub account?"
         await ends(person, await approved(here, person, start))
         after = await the_one(here)
         assert after.access_token != before.access_token
@@ -694,5 +696,5 @@ async def test_limiting_account_to_unknown_client_permits_no_client() -> None:
         assert (await person.browser.post(place, data=data)).status_code == 303
         assert (await the_one(here)).only == ()
         asked = here.ask("repo", arguments="again")
-        assert (await person.visit(await asked.link())).heading == "list wants to use octocat"
+        assert (await person.visit(await asked.link())).heading == "Let shop use octocat at GitHub?"
         asked.task.cancel()
