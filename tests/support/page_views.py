@@ -83,6 +83,7 @@ USUAL: Mapping[str, Any] = {
     ),
     "hidden": None,
     "came_late": False,
+    "updates": None,
     "approve_action": "/inbox/finance/x1/approve",
     "server": "my tools",
     "for_user": False,
