@@ -285,7 +285,7 @@ def test_silent_provider_page_offers_retry_and_error_id(shown: Shown) -> None:
 )
 def test_late_page_names_kind_of_answer(kind: PageName, words: str, shown: Shown) -> None:
     said = shown(Late(server="my tools", kind=kind)).said()
-    assert "Ask it to continue: nothing is lost" in said
+    assert "Your assistant is no longer waiting: ask it to continue. Nothing is lost" in said
     assert words in said
 
 

@@ -232,7 +232,7 @@ def test_ended_page_says_nothing_was_shared_or_charged(ending: Ending, shown: Sh
 def test_late_page_says_nothing_will_be_asked_twice(shown: Shown) -> None:
     text = shown(Late(server="my tools")).text("main")
     assert "Done. Ask your assistant to continue" in text
-    assert "nothing is lost, and you will not be asked or charged again" in text
+    assert "Nothing is lost, and you will not be asked or charged again" in text
 
 
 def test_pages_distinguish_other_person_from_other_browser(shown: Shown) -> None:
@@ -247,7 +247,7 @@ def test_views_before_identification_cannot_contain_details() -> None:
         field.name for view in (BeforeOpener, SignInButton, CodeButton) for field in fields(view)
     }
     assert told == {"server", "for_user", "kind", "why", "sign_in", "sign_in_at", "code"} | {
-        *("action", "back", "came_late", "csrf", "issuer", "switch")
+        *("action", "back", "came_late", "csrf", "issuer", "switch", "updates")
     }
 
 
