@@ -37,6 +37,7 @@ VERIFIER_BYTES = 64
 NONCE_BYTES = 24
 CODE_AT_MOST = 4096
 _ONCE = ("code", "state", "iss", "error")
+PARAMETERS = (*_ONCE, "error_description")  # that a callback's handling reads
 
 
 class Mixed(ElicitError):
@@ -120,9 +121,9 @@ class OauthFlow:
         terms, client = self._client(elicitation)
         provider = client.provider
         scopes = provider.asks(terms.asked(switches=_switches(context, terms)))
-        has_nonce = "openid" in scopes and provider.discovers
+        has_nonce = "openid" in scopes and provider.discovers and provider.nonce
         stored = StoredAttempt(
-            verifier=secrets.token_urlsafe(VERIFIER_BYTES),
+            verifier=secrets.token_urlsafe(VERIFIER_BYTES) if provider.pkce else "",
             scopes=scopes,
             nonce=secrets.token_urlsafe(NONCE_BYTES) if has_nonce else None,
             redirect_uri=context.return_url,
@@ -146,6 +147,10 @@ class OauthFlow:
             found = yield from discover(provider)
             if stored.nonce is not None and found.jwks is None:
                 raise Failed(f"{provider.label} does not publish its signing keys.")
+            if stored.nonce is None and provider.person is None and found.userinfo is None:
+                raise Failed(
+                    f"{provider.label} does not publish where it says whose account it is."
+                )
             authorize = found.authorize
             stored = msgspec.structs.replace(
                 stored,
@@ -161,7 +166,7 @@ class OauthFlow:
             redirect_uri=stored.redirect_uri,
             scopes=stored.scopes,
             state=context.state,
-            verifier=stored.verifier,
+            verifier=stored.verifier or None,
             nonce=stored.nonce,
             account=terms.account,
             switches=_switches(context, terms),
@@ -199,6 +204,7 @@ class OauthFlow:
             redirect_uri=stored.redirect_uri,
             verifier=stored.verifier,
             client_auth=stored.client_auth,
+            now=now,
         )
         reply = yield from ask(request, provider)
         granted = tokens_in(reply, provider, now=now)
@@ -251,7 +257,7 @@ def code_in(
     if error is not None:
         description = next(iter(arrival.all("error_description")), None)
         refusal = refusal_in_callback(error, description, provider)
-        if error == "access_denied" and refusal.sentence is None:
+        if error in ("access_denied", *provider.declines) and refusal.sentence is None:
             raise Denied(denied, elicitation_id=elicitation_id)
         raise refused(refusal, provider, otherwise=f"{provider.label} refused")
     if not code:
@@ -277,16 +283,23 @@ def exchange(
     redirect_uri: str,
     verifier: str,
     client_auth: str,
+    now: datetime,
 ) -> httpx.Request:
-    """Build the request that redeems a code (RFC 6749, 4.1.3; RFC 7636, 4.5)."""
-    values = {
-        "grant_type": "authorization_code",
-        "code": code,
-        "redirect_uri": redirect_uri,
-        "code_verifier": verifier,
-    }
-    body = client.provider.body
-    return post(client, endpoint=endpoint, values=values, client_auth=client_auth, body=body)
+    """Build the request that redeems a code (RFC 6749, 4.1.3; RFC 7636, 4.5).
+
+    An empty `verifier` means that the provider refuses PKCE.
+    """
+    values = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri}
+    if verifier:
+        values["code_verifier"] = verifier
+    return post(
+        client,
+        endpoint=endpoint,
+        values={**values, **dict(client.provider.token_extra)},
+        client_auth=client_auth,
+        body=client.provider.body,
+        now=now,
+    )
 
 
 def proven_claims(
@@ -335,6 +348,9 @@ def _person(
         reply = yield from ask(probe(provider.person, provider=provider, token=token), provider)
         return read_person(reply, provider, provider.person)
     person = None
+    if not provider.nonce and stored.userinfo is not None:
+        request = get(stored.userinfo, provider=provider, token=token)
+        person = person_in(read_userinfo((yield from ask(request, provider)), provider))
     if claims is not None:
         person = yield from named_person(claims, provider, userinfo=stored.userinfo, token=token)
     if person is None:

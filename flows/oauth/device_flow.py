@@ -74,7 +74,7 @@ def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[Dev
     values = {"client_id": client.client_id}
     if asked:
         values["scope"] = provider.scope_separator.join(asked)
-    request = post(client, endpoint=endpoint, values=values, client_auth=client_auth)
+    request = post(client, endpoint=endpoint, values=values, client_auth=client_auth, now=now)
     reply = yield from ask(request, provider)
     refusal = refusal_in(reply, provider)
     if refusal is not None:
@@ -122,6 +122,7 @@ def poll(client: Client, code: DeviceCode, *, now: datetime) -> Talk[Grant | Pen
         values=values,
         client_auth=code.client_auth,
         body=provider.body,
+        now=now,
     )
     try:
         reply = yield request

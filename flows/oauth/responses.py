@@ -26,7 +26,7 @@ ID_AT_MOST = 255
 LABEL_AT_MOST = 80
 PICTURE_AT_MOST = 2048
 ERROR_CODE = re.compile(r"[a-z_.]{1,64}")
-TOKEN_TYPES = frozenset({"bearer", "bot", "user"})  # the last two are Slack's
+TOKEN_TYPES = frozenset({"", "bearer", "bot", "user"})  # the last two are Slack's
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
@@ -68,7 +68,7 @@ def read_token_reply(reply: httpx.Response, provider: Provider, *, now: datetime
     """Return the tokens in a reply. Raises Failed if it has no usable access token."""
     content = _json_object(reply, provider)
     error = (content or {}).get("error")
-    if error not in (None, "") or (content is not None and content.get("ok") is False):
+    if error not in (None, "", False) or (content is not None and content.get("ok") is False):
         raise Failed(f"{provider.label} did not issue an access token{_code_of(error)}.")
     if reply.status_code not in (200, 201) or content is None:
         raise Failed(f"{provider.label} did not issue an access token (HTTP {reply.status_code}).")
@@ -78,8 +78,9 @@ def read_token_reply(reply: httpx.Response, provider: Provider, *, now: datetime
     access_token = _token(says, "access_token", provider)
     if access_token is None:
         raise Failed(f"{provider.label} did not issue an access token.")
-    token_type = says.get("token_type", "bearer")
-    if not isinstance(token_type, str) or token_type.lower() not in TOKEN_TYPES:
+    token_type = says.get("token_type") or ""
+    known = TOKEN_TYPES | {one.lower() for one in provider.token_types}
+    if not isinstance(token_type, str) or token_type.lower() not in known:
         raise Failed(
             f"{provider.label} issued an access token of a type that this server does not support."
         )

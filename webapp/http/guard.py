@@ -44,6 +44,9 @@ _CROOKED = re.compile(
 _CROOKED_DECODED = re.compile(r"//|\\|/\.{1,2}(?:/|$)|%2[ef]|%5c|[\x00-\x1f\x7f]", re.IGNORECASE)
 
 _CALLS = "mcp"
+# A provider sends the browser here with a form of its own page (`response_mode=form_post`). The
+# route reads no cookie and changes nothing: it redirects to the same path, where all is checked.
+_PROVIDERS_FORM = re.compile(r"/callback/[a-z][a-z0-9_]{0,31}")
 PROBES = ("/ready", "/health")
 _OTHER_SITE = "A page of another site sent this request, so the server refused it."
 _NO_CALLER = (
@@ -186,6 +189,8 @@ class Guard:
         )
 
     def _check_origin(self, scope: Scope, exchange: Exchange) -> None:
+        if scope.get("method") == "POST" and _PROVIDERS_FORM.fullmatch(scope["path"]):
+            return
         headers = exchange.headers
         origins, sites = headers.get(b"origin"), headers.get(b"sec-fetch-site", [])
         calls = first_segment(scope["path"]) == _CALLS

@@ -346,7 +346,7 @@ class AccessTokens:
                 renewed = await self._outbound.run(refresh(client, claimed, now=now), to=client)
                 claimed = refreshed(claimed, renewed, now=now)
                 await self._write_claimed(claimed, lambda c: refreshed(c, renewed, now=now))
-            return await self._outbound.run(revoke(client, claimed), to=client)
+            return await self._outbound.run(revoke(client, claimed, now=self._now), to=client)
         except Exception as error:  # noqa: BLE001 - the edge of a task
             _log_failure(error, "account.not_revoked", claimed)
             return False

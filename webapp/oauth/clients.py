@@ -12,6 +12,7 @@ import msgspec
 
 from flows.elicitation.states import Json
 from flows.errors import Failed, InvalidQuestion, NotConfigured
+from flows.oauth.client_assertion import key_fault
 from flows.oauth.provider import Client, Provider, as_data, provider_in
 from webapp.missing_table import missing_table
 
@@ -84,6 +85,9 @@ class Clients:
                 f"ELICIT_{name}_CLIENT_SECRET",
                 has_none=not self._credentials,
             )
+        fault = key_fault(credentials[1], client_auth=provider.client_auth)
+        if fault is not None:
+            raise Failed(f"ELICIT_{provider.name.upper()}_CLIENT_SECRET {fault}")
         client = Client(
             provider=provider,
             client_id=credentials[0],

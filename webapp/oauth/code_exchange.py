@@ -160,7 +160,8 @@ class CodeExchange:
             return
         with suppress(Failed):
             client = self._clients.clients[refused.provider]
-            await self._outbound.run(revoke(client, refused), to=client)
+            now = self._elicitations.clock()
+            await self._outbound.run(revoke(client, refused, now=now), to=client)
 
     def _terms(self, elicitation: Elicitation) -> AccountTerms:
         return msgspec.convert(elicitation.asked.terms, AccountTerms)

@@ -19,7 +19,7 @@ from webapp.http.requests import Bounded
 from webapp.http.root_path import under
 from webapp.identity.users import note_request
 from webapp.routes.answers import Answers
-from webapp.routes.callbacks import provider_answers, provider_returns
+from webapp.routes.callbacks import provider_answers, provider_posts, provider_returns
 from webapp.routes.connections import connections, disconnect, keep, reconnect, switch, unshare
 from webapp.routes.decisions import approve_request, decline_request, inbox, look, revoke
 from webapp.routes.home import alive, home, ready, static
@@ -66,6 +66,7 @@ def routes() -> Litestar:
             pair,
             come_back,
             provider_answers,
+            provider_posts,
             provider_returns,
             connections,
             disconnect,

@@ -45,7 +45,14 @@ _KEYS = keys_of(
 )
 _REFUSAL_KEYS = keys_of(KnownRefusal)
 _TABLES = ("providers", "sellers", "approvers")
-_PAIRS = ("extra", "headers", "lasting", "switch")  # tables whose order is preserved
+_PAIRS = (
+    "extra",
+    "headers",
+    "lasting",
+    "refresh_extra",
+    "switch",
+    "token_extra",
+)  # tables whose order is preserved
 _PERSON_KEYS = frozenset(PersonProbe.__dataclass_fields__)
 _REVOCATION_KEYS = frozenset(Revocation.__dataclass_fields__)
 _SECRETS = re.compile(

@@ -465,7 +465,9 @@ def test_ended_grant_is_distinguished_from_temporary_failure(one: Recorded) -> N
 @every
 def test_tokens_are_revoked_where_provider_supports_revocation(one: Recorded) -> None:
     replies = one.revoked if one.revoke_url else ()
-    is_gone, requests = talked(revoke(a_client(one.provider), a_connection(one.provider)), *replies)
+    is_gone, requests = talked(
+        revoke(a_client(one.provider), a_connection(one.provider), now=NOON), *replies
+    )
     assert is_gone is (one.revoke_url is not None)
     assert {str(request.url) for request in requests} == {one.revoke_url} - {None}
     assert all("old-key" not in str(request.url) for request in requests)
@@ -533,7 +535,9 @@ class TestGoogle:
 
     def test_revocation_succeeds_if_second_token_is_already_revoked(self) -> None:
         gone = said(400, error="invalid_token", error_description="Token expired or revoked")
-        is_gone, requests = talked(revoke(a_client(google), a_connection(google)), ok(), gone)
+        is_gone, requests = talked(
+            revoke(a_client(google), a_connection(google), now=NOON), ok(), gone
+        )
         assert is_gone
         assert {str(each.url) for each in requests} == {"https://oauth2.googleapis.com/revoke"}
 

@@ -27,6 +27,15 @@ api_hosts = ["https://api.acme.example", "https://files.acme.example"]
 scope_separator = ","
 reply_scope_separator = ","
 client_auth = "post"
+client_id_parameter = "client_key"
+pkce = false
+nonce = false
+response_mode = "form_post"
+user_agent = "web:tools:1.0"
+token_types = ["api_token"]
+token_extra = { resource = "https://api.acme.example" }
+refresh_extra = { action = "renew" }
+declines = ["user_cancelled_login"]
 body = "json"
 replies = "form"
 token_path = ["authed_user"]
@@ -116,6 +125,11 @@ def test_every_key_is_read_into_provider() -> None:
     assert (acme.client_auth, acme.body, acme.replies) == ("post", "json", "form")
     assert acme.extra == (("owner", "user"), ("prompt", "consent"))
     assert acme.token_path == ("authed_user",)
+    assert (acme.pkce, acme.nonce, acme.response_mode) == (False, False, "form_post")
+    assert (acme.client_id_parameter, acme.user_agent) == ("client_key", "web:tools:1.0")
+    assert (acme.token_types, acme.declines) == (("api_token",), ("user_cancelled_login",))
+    assert acme.token_extra == (("resource", "https://api.acme.example"),)
+    assert acme.refresh_extra == (("action", "renew"),)
     assert acme.person == PersonProbe(
         url="https://api.acme.example/v2/me", id="user.id", label="user.email", post="{}"
     )
