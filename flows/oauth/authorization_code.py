@@ -21,7 +21,7 @@ from flows.errors import Denied, ElicitError, Failed, NotConfigured
 from flows.oauth.discovery import discover
 from flows.oauth.id_token import person_in, verified_claims
 from flows.oauth.provider import Client, Provider
-from flows.oauth.requests import ask, authorize_url, get, post, probe
+from flows.oauth.requests import ask, asked_who, authorize_url, get, post
 from flows.oauth.responses import (
     Person,
     TokenReply,
@@ -76,7 +76,7 @@ class AccountTerms(msgspec.Struct, frozen=True, kw_only=True):
     def wants(self, person: Person) -> bool:
         """Return True if this is the wanted account, or if the question names no account."""
         if self.person_id is not None:
-            return person.id == self.person_id
+            return self.person_id in (person.id, person.own_id)
         return self.account is None or person.is_called(self.account)
 
 
@@ -345,8 +345,8 @@ def _person(
             granted, client, jwks=stored.jwks, issuer=stored.issuer, nonce=stored.nonce, now=now
         )
     if provider.person is not None:
-        reply = yield from ask(probe(provider.person, provider=provider, token=token), provider)
-        return read_person(reply, provider, provider.person)
+        reply = yield from asked_who(provider, provider.person, token=token)
+        return read_person(reply, provider, provider.person, granted=granted.members)
     person = None
     if not provider.nonce and stored.userinfo is not None:
         request = get(stored.userinfo, provider=provider, token=token)

@@ -17,16 +17,29 @@ ClientAuth = Literal[
 class PersonProbe:
     """The API request that returns whose account it is, with the members of its reply to read.
 
-    A nested member is written with dots: `user.email`. `post` is a JSON body, for a provider that
-    needs POST instead of GET.
+    A nested member is written with dots: `user.email`. `reply.` begins a member of the token
+    endpoint's reply; if all members begin like this, no `url` is needed. If an id is only unique
+    within a workspace, `id` names several members, the person's own id last. All members of `id`
+    must be present, and those of `label` that are present are shown together.
+
+    `post` is a JSON body, for a provider that needs POST instead of GET.
     """
 
-    url: str
-    id: str
-    label: str
+    url: str | None = None
+    id: str | tuple[str, ...]
+    label: str | tuple[str, ...]
     name: str | None = None
     picture: str | None = None
     post: str | None = None
+
+    def members(self) -> tuple[str, ...]:
+        """Return the paths of all members that are read."""
+        single = tuple(one for one in (self.name, self.picture) if one is not None)
+        return (*paths_of(self.id), *paths_of(self.label), *single)
+
+
+def paths_of(member: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (member,) if isinstance(member, str) else member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,14 @@ from typing import get_args
 import msgspec
 
 from flows.errors import InvalidQuestion
-from flows.oauth.declaration import ClientAuth, Declaration
+from flows.oauth.declaration import ClientAuth, Declaration, paths_of
 from flows.origin import is_origin, origin_of
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 LABEL_AT_MOST = 40
+OF_REPLY = "reply."  # begins the path of a member of the token endpoint's reply
 # Parameters that the flow itself adds to an authorize address; a declaration must not repeat them.
 OUR_PARAMETERS = frozenset(
     {
@@ -149,6 +150,12 @@ def _address_faults(provider: Declaration) -> list[str]:
 def _probe_faults(provider: Declaration) -> list[str]:
     if provider.person is None:
         return []
+    paths = provider.person.members()
+    if not all(paths) or not paths_of(provider.person.id) or not paths_of(provider.person.label):
+        return ["person: id and label must each name a member, or a list of members."]
+    if provider.person.url is None:
+        is_alone = all(path.startswith(OF_REPLY) for path in paths)
+        return [] if is_alone else ["person.url: required, unless all members begin with reply."]
     if fault := fault_of(provider.person.url):
         return [f"person.url: {fault}"]
     if origin_of(provider.person.url) not in provider.api_hosts:

@@ -17,8 +17,8 @@ from flows.oauth.authorization_code import Grant
 from flows.oauth.discovery import discover
 from flows.oauth.id_token import person_in
 from flows.oauth.provider import Client, Provider
-from flows.oauth.requests import ask, get, post, probe
-from flows.oauth.responses import Person, members_of, read_person, read_userinfo
+from flows.oauth.requests import ask, asked_who, get, post
+from flows.oauth.responses import Person, TokenReply, members_of, read_person, read_userinfo
 from flows.oauth.token_errors import Refusal, refusal_in, tokens_in
 from flows.origin import origin_of
 
@@ -136,7 +136,7 @@ def poll(client: Client, code: DeviceCode, *, now: datetime) -> Talk[Grant | Pen
     return Grant(
         tokens=granted.tokens,
         scopes=provider.granted(code.scopes, said=granted.scopes),
-        person=(yield from _person(provider, code, token=granted.tokens.access_token)),
+        person=(yield from _person(provider, code, granted)),
         issuer=code.issuer,
     )
 
@@ -163,10 +163,11 @@ def _later(interval: timedelta) -> Pending:
     return Pending(interval=min(interval, INTERVAL_AT_MOST))
 
 
-def _person(provider: Provider, code: DeviceCode, *, token: str) -> Talk[Person]:
+def _person(provider: Provider, code: DeviceCode, granted: TokenReply) -> Talk[Person]:
+    token = granted.tokens.access_token
     if provider.person is not None:
-        request = probe(provider.person, provider=provider, token=token)
-        return read_person((yield from ask(request, provider)), provider, provider.person)
+        reply = yield from asked_who(provider, provider.person, token=token)
+        return read_person(reply, provider, provider.person, granted=granted.members)
     if code.userinfo is not None:
         request = get(code.userinfo, provider=provider, token=token)
         found = person_in(read_userinfo((yield from ask(request, provider)), provider))

@@ -132,12 +132,20 @@ def auth_of(ways: Collection[str]) -> str:
     return "post" if is_post else "basic"
 
 
-def probe(person: PersonProbe, *, provider: Provider, token: str) -> httpx.Request:
-    """Build the request that returns whose account it is."""
+def asked_who(
+    provider: Provider, person: PersonProbe, *, token: str
+) -> Generator[httpx.Request, httpx.Response, httpx.Response | None]:
+    """Ask the provider's API whose account it is. Return None if the probe has no URL."""
+    if person.url is None:
+        return None
+    return (yield from ask(_probe(person, person.url, provider=provider, token=token), provider))
+
+
+def _probe(person: PersonProbe, url: str, *, provider: Provider, token: str) -> httpx.Request:
     if person.post is None:
-        return get(person.url, provider=provider, token=token)
+        return get(url, provider=provider, token=token)
     headers = {**_headers(provider, token=token), "Content-Type": "application/json"}
-    return httpx.Request("POST", person.url, content=person.post, headers=headers)
+    return httpx.Request("POST", url, content=person.post, headers=headers)
 
 
 def called(method: str, url: str, *, client: Client, token: str) -> httpx.Request:

@@ -7,15 +7,16 @@ with a sentence for a person that contains nothing of the reply except a short e
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, TypeGuard, cast
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 import httpx
 import msgspec
 
 from flows.errors import Failed, InvalidQuestion
+from flows.oauth.declaration import paths_of
 from flows.oauth.provider import PersonProbe, Provider
 from flows.origin import origin_of
 
@@ -24,6 +25,7 @@ EXPIRY_AT_MOST = timedelta(days=3650)
 SCOPES_AT_MOST = 200
 ID_AT_MOST = 255
 LABEL_AT_MOST = 80
+LABEL_SEPARATOR = " · "
 PICTURE_AT_MOST = 2048
 ERROR_CODE = re.compile(r"[a-z_.]{1,64}")
 TOKEN_TYPES = frozenset({"", "bearer", "bot", "user"})  # the last two are Slack's
@@ -43,16 +45,25 @@ class TokenSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """The person of an account. `id` is the provider's and never changes; `label` is for people."""
+    """The person of an account. `id` is the provider's and never changes; `label` is for people.
+
+    `own_id` is the last member of an `id` that has several, and None otherwise. Earlier versions
+    stored some accounts under it.
+    """
 
     id: str
     label: str
     name: str | None = None
     picture: str | None = None
+    own_id: str | None = None
 
     def is_called(self, account: str) -> bool:
-        """Return True if `account` is the person's id, or their label in upper or lower case."""
-        return account == self.id or account.casefold() == self.label.casefold()
+        """Return True if `account` is the person's id, or their label in upper or lower case.
+
+        A part of a label that has several, such as the workspace, is enough.
+        """
+        label, wanted = self.label.casefold(), account.casefold()
+        return account == self.id or wanted in (label, *label.split(LABEL_SEPARATOR))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +73,7 @@ class TokenReply:
     tokens: TokenSet
     scopes: tuple[str, ...] | None
     id_token: str | None = field(default=None, repr=False)
+    members: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
 
 def read_token_reply(reply: httpx.Response, provider: Provider, *, now: datetime) -> TokenReply:
@@ -93,21 +105,41 @@ def read_token_reply(reply: httpx.Response, provider: Provider, *, now: datetime
         ),
         scopes=_scopes(says.get("scope"), provider),
         id_token=id_token if isinstance(id_token, str) else None,
+        members=content,
     )
 
 
-def read_person(reply: httpx.Response, provider: Provider, probe: PersonProbe) -> Person:
-    """Return the person in the reply to the probe. Raises Failed if it names none."""
-    says = object_in(reply)
-    if reply.status_code != 200 or says is None:
-        _raise_no_person(provider, f" (HTTP {reply.status_code})")
+def read_person(
+    reply: httpx.Response | None,
+    provider: Provider,
+    probe: PersonProbe,
+    *,
+    granted: Mapping[str, Any],
+) -> Person:
+    """Return the person in the reply to the probe. Raises Failed if it names none.
+
+    `granted` are the members of the token endpoint's reply, and `reply` is None if the probe has
+    no URL.
+    """
+    says = {} if reply is None else object_in(reply)
+    if says is None or (reply is not None and reply.status_code != 200):
+        _raise_no_person(provider, "" if reply is None else f" (HTTP {reply.status_code})")
+    says = {**says, "reply": granted}
+    ids = [_id(member_of(says, path)) for path in paths_of(probe.id)]
+    if None in ids:
+        _raise_no_person(provider)
+    parts = [word for path in paths_of(probe.label) if (word := _words(member_of(says, path)))]
+    has_several = len(ids) > 1
     person = person_of(
-        id=member_of(says, probe.id),
-        labels=(member_of(says, probe.label),),
+        # Encoded, so that no two lists of ids are written alike.
+        id="/".join(quote(id, safe="") for id in ids if id) if has_several else ids[0],
+        labels=(LABEL_SEPARATOR.join(parts),),
         name=member_of(says, probe.name),
         picture=member_of(says, probe.picture),
     )
-    return person or _raise_no_person(provider)
+    if person is None:
+        _raise_no_person(provider)
+    return replace(person, own_id=ids[-1]) if has_several else person
 
 
 def read_userinfo(reply: httpx.Response, provider: Provider) -> Mapping[str, Any]:
@@ -120,9 +152,8 @@ def read_userinfo(reply: httpx.Response, provider: Provider) -> Mapping[str, Any
 
 def person_of(*, id: Any, labels: tuple[Any, ...], name: Any, picture: Any) -> Person | None:
     """Return the person, or None without a valid id. The first readable label is used."""
-    if isinstance(id, int) and not isinstance(id, bool):
-        id = str(id)
-    if not isinstance(id, str) or not 0 < len(id) <= ID_AT_MOST or not id.isprintable():
+    id = _id(id)
+    if id is None:
         return None
     label = next(filter(None, map(_words, labels)), None)
     return Person(
@@ -222,6 +253,13 @@ def _scopes(said: Any, provider: Provider) -> tuple[str, ...] | None:
 def _inside(says: Mapping[str, Any], key: str) -> dict[str, Any]:
     inner = says.get(key)
     return cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
+
+
+def _id(value: Any) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    is_one = isinstance(value, str) and 0 < len(value) <= ID_AT_MOST and value.isprintable()
+    return str(value) if is_one else None
 
 
 def _words(text: Any) -> str | None:

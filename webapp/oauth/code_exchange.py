@@ -106,6 +106,8 @@ class CodeExchange:
         """
         terms = self._terms(current)
         connection = self._connection(current, grant, token=token, client_auth=client_auth)
+        if grant.person.own_id is not None:
+            connection = await self._connections.same_row(connection, own_id=grant.person.own_id)
         client = self._clients.clients[terms.provider]
         await self._failures.clear(client, owner=current.owner)
         if not terms.wants(grant.person):

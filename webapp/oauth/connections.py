@@ -126,6 +126,16 @@ class Connections:
         )
         return content
 
+    async def same_row(self, new: Connection, *, own_id: str) -> Connection:
+        """Return `new` with the id of the row that stores this account already, if one does.
+
+        Earlier versions stored an account whose person has an id of several members under the
+        last of them, `own_id`.
+        """
+        by_person = {one.person_id: one for one in await self.of_key(new.owner, new.key)}
+        row = by_person.get(new.person_id) or by_person.get(own_id)
+        return new if row is None else replace(new, id=row.id)
+
     async def placed(self, new: Connection, *, is_named: bool) -> list[Connection]:
         """Return the rows that connect a new account: the replaced account, if any, then the new.
 

@@ -24,7 +24,6 @@ from webapp.settings.key_file import CONFIG_HOME, folder_of
 from webapp.settings.payment_providers import read_merchant_accounts
 from webapp.settings.table import Setting, Values
 from webapp.settings.toml_tables import (
-    TABLE,
     TYPES,
     converted,
     keys_of,
@@ -35,13 +34,15 @@ from webapp.settings.toml_tables import (
 )
 
 _PLACE, _REFUSALS = "a text, or a table of texts", "a list of tables"
+_PERSON = "a table of texts, with lists of texts for id and label"
 _TYPES: Mapping[str, Any] = {
     **TYPES,
     _PLACE: str | dict[str, str],
     _REFUSALS: tuple[dict[str, Any], ...],
+    _PERSON: dict[str, str | tuple[str, ...]],
 }
 _KEYS = keys_of(
-    Provider, person=TABLE, revoke=_PLACE, refusals=_REFUSALS, discovers=None, sandbox=None
+    Provider, person=_PERSON, revoke=_PLACE, refusals=_REFUSALS, discovers=None, sandbox=None
 )
 _REFUSAL_KEYS = keys_of(KnownRefusal)
 _TABLES = ("providers", "sellers", "approvers")
@@ -295,8 +296,13 @@ def _key_faults(name: str, table: Mapping[str, Any]) -> Iterator[str]:
         yield "api: required: the address of the API that the access token is for."
 
 
-def _person_faults(person: Mapping[str, str]) -> list[str]:
-    faults = [f"person.{key}: needed." for key in ("url", "id", "label") if key not in person]
+def _person_faults(person: Mapping[str, Any]) -> list[str]:
+    faults = [f"person.{key}: needed." for key in ("id", "label") if key not in person]
+    faults += [
+        f"person.{key}: it is a text."
+        for key, value in person.items()
+        if key not in ("id", "label") and not isinstance(value, str)
+    ]
     faults += [
         f"person.{unknown_key(key, sorted(_PERSON_KEYS))}"
         for key in person

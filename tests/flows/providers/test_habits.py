@@ -107,6 +107,14 @@ DECLARED: dict[str, tuple[Habits, dict[str, Any]]] = {
     "error empty": (replace(HERE, reply={"error": ""}), {}),
     "expires_in 0": (replace(HERE, reply={"expires_in": 0}), {}),
     "expires_in text": (replace(HERE, reply={"expires_in": "3600"}), {}),
+    "id of two members": (
+        replace(HERE, who={"id": 7, "team": "T1", "email": "a@hub.example"}),
+        {"person": replace(HUB.person, id=("team", "id"), label=("email", "team"))},  # type: ignore[type-var]
+    ),
+    "id in the token reply": (
+        replace(HERE, reply={"owner": {"id": 7, "email": "a@hub.example"}}),
+        {"person": PersonProbe(id="reply.owner.id", label="reply.owner.email")},
+    ),
     "POST asks who it is": (
         replace(HERE, person=("POST", "https://api.hub.example/me")),
         {"person": replace(HUB.person, post="{}")},  # type: ignore[type-var]
@@ -119,7 +127,9 @@ def test_declared_habit_is_accepted_by_a_server_that_insists_on_it(habit: str) -
     habits, said = DECLARED[habit]
     scopes = ("read", "write") if said.get("has_scopes", True) else ()
     walked = walk(replace(HUB, **said), habits, scopes=scopes)
-    assert (walked.grant.person.id, walked.grant.person.label) == ("7", "a@hub.example")
+    person = walked.grant.person
+    expected = ("T1/7", "a@hub.example · T1") if person.own_id else ("7", "a@hub.example")
+    assert (person.id, person.label) == expected
     assert walked.grant.scopes == scopes
     assert walked.renewed.tokens.access_token == "access-token"
 
@@ -128,7 +138,7 @@ def test_declared_habit_is_accepted_by_a_server_that_insists_on_it(habit: str) -
 PECULIAR = [
     habit
     for habit, (_, said) in DECLARED.items()
-    if said and habit not in ("public client", "PKCE required")
+    if said and habit != "public client" and not habit.startswith("id ")
 ]
 
 
@@ -182,6 +192,8 @@ def test_token_that_needs_a_proof_is_never_used_as_bearer(kind: object) -> None:
         ({"token_extra": (("code", "x"),)}, "token_extra: code"),
         ({"refresh_extra": (("client_secret", "x"),)}, "refresh_extra: client_secret"),
         ({"declines": ("access denied",)}, "declines:"),
+        ({"person": PersonProbe(id="id", label="reply.email")}, "person.url:"),
+        ({"person": PersonProbe(url="https://api.hub.example", id=(), label="a")}, "person:"),
     ],
 )
 def test_declaration_that_takes_a_proof_away_is_refused(said: Any, fault: str) -> None:
