@@ -61,6 +61,7 @@ def oauth(
     scopes: Sequence[str] = (),
     account: str | None = None,
     reason: str | None = None,
+    again: bool = False,
     key: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[Account]:
@@ -71,12 +72,15 @@ def oauth(
     for an invalid scope (RFC 6749, 3.3). The await raises NotConfigured if the server has no client
     id for the provider.
 
+    The person may grant fewer scopes. The tool then gets the account, and `account.missing` names
+    the others. Later calls do not ask for them a second time, unless `again` is set.
+
     `key` and `timeout` are as for `url`.
     """
     with reporting_errors():
         must_be_listed("scopes", scopes)
         request = AccountRequest(
-            provider=provider, scopes=tuple(scopes), account=account, reason=reason
+            provider=provider, scopes=tuple(scopes), account=account, reason=reason, again=again
         )
         return Question(
             message=request.message,

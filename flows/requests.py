@@ -24,12 +24,16 @@ SCOPES_AT_MOST = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountRequest:
-    """A request to connect an account. `provider` may be the name of a declared provider."""
+    """A request to connect an account. `provider` may be the name of a declared provider.
+
+    `again`: ask the person also for scopes that they were asked for before, in vain.
+    """
 
     provider: Provider | str
     scopes: tuple[str, ...]
     account: str | None = None
     reason: str | None = None
+    again: bool = False
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -68,6 +72,8 @@ class AccountRequest:
             "scopes": sorted(self.scopes),
             "account": self.account,
             "reason": self.reason,
+            # Only if set: questions that earlier versions stored have no such fact.
+            **({"again": True} if self.again else {}),
         }
 
 

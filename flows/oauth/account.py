@@ -112,6 +112,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     picture: str | None = None
     scopes: tuple[str, ...]
+    missing: tuple[str, ...] = ()
     access_token: str
     api: str
     api_hosts: tuple[str, ...]
@@ -122,11 +123,16 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Account:
-    """A connected account: its person, its granted scopes, and HTTP clients that may use it."""
+    """A connected account: its person, its granted scopes, and HTTP clients that may use it.
+
+    `missing` are scopes that the tool asked for and that were not granted. The person is not asked
+    for them again, unless the tool asks with `again=True`.
+    """
 
     __slots__ = (
         *("_auth", "_content", "_resources"),
-        *("api", "api_hosts", "id", "label", "name", "picture", "provider", "scopes"),
+        *("api", "api_hosts", "id", "label", "missing", "name", "picture", "provider"),
+        "scopes",
     )
 
     def __init__(self, content: Content, *, resources: Resources) -> None:
@@ -136,6 +142,7 @@ class Account:
         self.name = content.name
         self.picture = content.picture
         self.scopes = content.scopes
+        self.missing = content.missing
         self.api = content.api
         self.api_hosts = content.api_hosts
         self._content = content

@@ -54,6 +54,9 @@ class Mixed(ElicitError):
 class AccountTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The account and scopes that a question asks for: the elicitation's `asked.terms`.
 
+    `again`: an account without all these scopes does not answer the question, even if the person
+    was asked for them before.
+
     `also` are the other scopes of the account that is connected now, so that a new grant for the
     same account is not narrower. `declared` is the provider if only a tool's code declares it.
     `person_id` is the provider's id of the wanted account if it is known: labels can change, and
@@ -67,6 +70,7 @@ class AccountTerms(msgspec.Struct, frozen=True, kw_only=True):
     account: str | None = None
     person_id: str | None = None
     reason: str | None = None
+    again: bool = False
     declared: Json = None
 
     def asked(self, *, switches: bool = False) -> tuple[str, ...]:
@@ -82,12 +86,17 @@ class AccountTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """The tokens of a grant, with its person. The scopes may be fewer than requested, or more."""
+    """The tokens of a grant, with its person. The scopes may be fewer than requested, or more.
+
+    `asked` are the requested scopes. `names_scopes`: the reply of the token endpoint names scopes.
+    """
 
     tokens: TokenSet
     scopes: tuple[str, ...]
     person: Person
     issuer: str
+    asked: tuple[str, ...] = ()
+    names_scopes: bool = False
 
 
 class StoredAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,6 +224,8 @@ class OauthFlow:
             scopes=provider.granted(stored.scopes, said=granted.scopes),
             person=person,
             issuer=issuer,
+            asked=stored.scopes,
+            names_scopes=bool(granted.scopes),
         )
 
     def _client(self, elicitation: Elicitation) -> tuple[AccountTerms, Client]:

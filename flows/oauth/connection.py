@@ -36,6 +36,7 @@ class Connection(Struct, frozen=True, kw_only=True):
     label: str
     connected_at: datetime
     scopes: tuple[str, ...]  # as granted
+    withheld: tuple[str, ...] = ()  # scopes that were requested when it was connected, in vain
     tools: tuple[str, ...]  # the tools that may use it
     access_token: str
     refresh_token: str | None = None
@@ -149,6 +150,7 @@ def renewed(connection: Connection, previous: Connection) -> Connection:
         only=only,
         tools=tuple(dict.fromkeys((*previous.tools, *connection.tools))),
         used=previous.used,
+        withheld=tuple(dict.fromkeys((*previous.withheld, *connection.withheld))),
         put_aside_at=previous.put_aside_at,
         version=previous.version,
     )

@@ -138,6 +138,8 @@ def poll(client: Client, code: DeviceCode, *, now: datetime) -> Talk[Grant | Pen
         scopes=provider.granted(code.scopes, said=granted.scopes),
         person=(yield from _person(provider, code, granted)),
         issuer=code.issuer,
+        asked=code.scopes,
+        names_scopes=bool(granted.scopes),
     )
 
 

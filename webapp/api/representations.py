@@ -46,6 +46,8 @@ class AskedKind(StrEnum):
 class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A question to one of the program's users. The fields depend on the question's kind.
 
+    An `oauth` question with `again` asks the user also for scopes that they did not grant before.
+
     Without `user`, the question goes to the person whose access token is in the header
     User-Access-Token.
 
@@ -68,6 +70,7 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     scopes: list[str] | None = None
     account: str | None = None
     reason: str | None = None
+    again: bool | None = None
     amount: str | None = None
     currency: str | None = None
     what: str | None = None
@@ -103,12 +106,15 @@ class ToldAccount(Struct, frozen=True, kw_only=True):
 
     `status` is `connected`, or `lapsed` if the user has to connect the account again. `api` is the
     base URL of the provider's API. It is null if this server no longer declares the provider.
+    `missing` are the scopes that the question asked for and that were not granted; a list of
+    accounts leaves it empty.
     """
 
     id: str
     provider: str
     label: str
     scopes: tuple[str, ...]
+    missing: tuple[str, ...] = ()
     api: str | None
     status: str
     connected_at: datetime
@@ -403,7 +409,7 @@ _ASKED: Final[Mapping[AskedKind, _Asked]] = {
     ),
     AskedKind.OAUTH: _Asked(
         needs=frozenset({"provider"}),
-        takes=frozenset({"scopes", "account", "reason"}),
+        takes=frozenset({"scopes", "account", "reason", "again"}),
         verb=_account,
     ),
     AskedKind.PAYMENT: _Asked(

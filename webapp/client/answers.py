@@ -155,6 +155,7 @@ async def _account_of(
         id=id,
         label=account["label"],
         scopes=tuple(account["scopes"]),
+        missing=tuple(account.get("missing", ())),
         access_token=key.get("access_token", ""),
         api=account["api"] or "",
         api_hosts=tuple(key.get("api_hosts", ())),

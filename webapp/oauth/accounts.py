@@ -90,8 +90,10 @@ class Accounts:
         held = await self.connections.find(by.owner, key, account=request.account)
         if by.account is None:
             return None if held is None else await self._given(held, request, by)
+        # The call was answered already, so it does not ask again.
+        asked = dataclasses.replace(request, again=False)
         begun = await self.connections.still_of(by.account, by)
-        given = await self._given(begun, request, by)
+        given = await self._given(begun, asked, by)
         is_other = held is not None and held.id != by.account
         if given is None and (by.is_later_leg or is_other):
             raise Failed(
@@ -104,23 +106,26 @@ class Accounts:
         client = self._clients.of(request.provider)
         if not found.is_shared(by.tool, by.client):
             return None
-        if not self.connections.is_enough(found, request.scopes, client):
+        if not self._satisfies(found, request, client):
             return None
         working = await self.keys.working(found)
         # During the renewal, scopes may be lost and the person may stop sharing the account.
         if working is None or not working.is_shared(by.tool, by.client):
             return None
-        if not self.connections.is_enough(working, request.scopes, client):
+        if not self._satisfies(working, request, client):
             return None
         await self.connections.note_use(working, by.tool, by.client)
-        return self.connections.content(working)
+        return self.connections.content(working, scopes=request.scopes)
+
+    def _satisfies(self, found: Connection, request: AccountRequest, client: Client) -> bool:
+        return self.connections.is_enough(found, request.scopes, client, asks_again=request.again)
 
     async def is_connected(self, request: AccountRequest, by: AskedBy) -> bool:
         """Return True if an account with enough scopes is connected, even if not for this tool."""
         client = self._clients.of(request.provider)
         key = self.connections.key(client, server=by.server)
         found = await self.connections.find(by.owner, key, account=request.account)
-        return found is not None and self.connections.is_enough(found, request.scopes, client)
+        return found is not None and self._satisfies(found, request, client)
 
     async def asked(
         self, request: AccountRequest, asked: Asked, *, link: Link, by: AskedBy
@@ -141,6 +146,7 @@ class Accounts:
             also=held.scopes if held is not None else (),
             account=request.account,
             reason=request.reason,
+            again=request.again,
             declared=self._clients.declared(client),
         )
         # For a provider that the operator declares, use the label that people know.
@@ -180,7 +186,7 @@ class Accounts:
         if begun_with(noted) not in (None, working.id):  # another request of the call was first
             return await self.answer(noted)
         await self.connections.note_use(working, tool, client)
-        return self.connections.content(working)
+        return self.connections.content(working, scopes=self.terms(claimed).scopes)
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
         return []
@@ -305,7 +311,9 @@ class Accounts:
 
     def _is_enough(self, found: Connection, claimed: Elicitation) -> bool:
         client, scopes = self.connections.client(found), self.terms(claimed).scopes
-        return client is not None and self.connections.is_enough(found, scopes, client)
+        return client is not None and self.connections.is_enough(
+            found, scopes, client, asks_again=False
+        )
 
     async def _switch_back(self, elicitation: Elicitation, *, account: str) -> None:
         """Put the earlier account in use again; do nothing for any other account."""

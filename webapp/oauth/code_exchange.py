@@ -30,6 +30,7 @@ from webapp.oauth.connections import Connections
 from webapp.oauth.token_failures import Step, TokenFailures
 from webapp.records.values import Value
 
+SHOWN_SCOPES_AT_MOST = 300  # characters, in the log
 _log = logging.getLogger(__name__)
 
 
@@ -110,6 +111,7 @@ class CodeExchange:
             connection = await self._connections.same_row(connection, own_id=grant.person.own_id)
         client = self._clients.clients[terms.provider]
         await self._failures.clear(client, owner=current.owner)
+        self._note_scopes(current, grant, connection)
         if not terms.wants(grant.person):
             other = Failed("The person connected another account than the requested one.")
             await self._note(current, other, step="exchange")  # without the names of people
@@ -136,6 +138,24 @@ class CodeExchange:
         _log.info("account.connected", extra={"id": current.id, "provider": connection.provider})
         await self._answer_alike(stored)
         return True
+
+    def _note_scopes(self, current: Elicitation, grant: Grant, connection: Connection) -> None:
+        """Log it if the provider's reply names scopes, and none that was requested.
+
+        The declaration then probably lacks the spelling of the provider's replies.
+        """
+        is_odd = grant.names_scopes and grant.asked and set(grant.asked) <= {*connection.withheld}
+        if is_odd:
+            _log.warning(
+                "account.no_scope_recognized: If the person granted the scopes, correct "
+                "reply_scope_separator, covers or unmentioned in the provider's declaration.",
+                extra={
+                    "id": current.id,
+                    "provider": connection.provider,
+                    "expected": " ".join(grant.asked)[:SHOWN_SCOPES_AT_MOST],
+                    "received": " ".join(grant.scopes)[:SHOWN_SCOPES_AT_MOST],
+                },
+            )
 
     async def _note(
         self, current: Elicitation, error: Exception, *, step: Step, hidden: Collection[str] = ()
@@ -187,7 +207,9 @@ class CodeExchange:
                 client is not None
                 and self._connections.key(client, server=other.asked.server) == connection.key
                 and connection.is_wanted(terms.account)
-                and self._connections.is_enough(connection, terms.scopes, client)
+                and self._connections.is_enough(
+                    connection, terms.scopes, client, asks_again=terms.again
+                )
             ):
                 proof = ConnectedBefore(account=connection.id)
                 await complete_elicitation(elicitations, other.id, content, proof)
@@ -213,6 +235,7 @@ class CodeExchange:
             picture=grant.person.picture,
             connected_at=now,
             scopes=grant.scopes,
+            withheld=client.provider.missing(grant.asked, granted=grant.scopes),
             tools=(current.asked.tool,) if current.asked.tool else (),
             access_token=grant.tokens.access_token,
             refresh_token=grant.tokens.refresh_token,

@@ -100,15 +100,29 @@ class Connections:
         connections = await self.of_key(owner, key)
         return next((one for one in connections if one.is_wanted(account)), None)
 
-    def is_enough(self, connection: Connection, scopes: Sequence[str], client: Client) -> bool:
-        """Return True if the token is valid or renewable, and grants all these scopes."""
+    def is_enough(
+        self,
+        connection: Connection,
+        scopes: Sequence[str],
+        client: Client,
+        *,
+        asks_again: bool = True,
+    ) -> bool:
+        """Return True if the token is valid or renewable, and grants all these scopes.
+
+        Unless `asks_again`, scopes that the person was asked for in vain are not required.
+        """
         if not connection.is_usable(now=self._elicitations.clock()):
             return False
         asks = client.provider.asks(tuple(scopes))
-        return not client.provider.missing(asks, granted=connection.scopes)
+        missing = client.provider.missing(asks, granted=connection.scopes)
+        return set(missing) <= (set() if asks_again else {*connection.withheld})
 
-    def content(self, connection: Connection) -> Json:
-        """Return the account data that a tool receives, including the access token."""
+    def content(self, connection: Connection, *, scopes: Sequence[str] = ()) -> Json:
+        """Return the account data that a tool receives, including the access token.
+
+        `scopes` are those that the tool asks for.
+        """
         provider = self._clients.clients[connection.provider].provider
         content: Json = msgspec.to_builtins(
             Content(
@@ -119,6 +133,7 @@ class Connections:
                 name=connection.name,
                 picture=connection.picture,
                 scopes=connection.scopes,
+                missing=provider.missing(tuple(scopes), granted=connection.scopes),
                 access_token=connection.access_token,
                 api=provider.api,
                 api_hosts=provider.api_hosts,
