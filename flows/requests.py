@@ -26,12 +26,14 @@ SCOPES_AT_MOST = 8192
 class AccountRequest:
     """A request to connect an account. `provider` may be the name of a declared provider.
 
+    `tenant` is the host of the wanted tenant, for a provider with a host for each customer.
     `again`: ask the person also for scopes that they were asked for before, in vain.
     """
 
     provider: Provider | str
     scopes: tuple[str, ...]
     account: str | None = None
+    tenant: str | None = None
     reason: str | None = None
     again: bool = False
 
@@ -50,6 +52,8 @@ class AccountRequest:
                 f"account must be the name or id of an account, of 1 to {ACCOUNT_AT_MOST} "
                 "characters. Leave it out to accept any account."
             )
+        if isinstance(self.provider, Provider) and self.tenant is not None:
+            self.provider.for_tenant(self.tenant)  # raises if it is none
         if self.reason is not None and not 1 <= len(self.reason) <= REASON_AT_MOST:
             raise InvalidQuestion(f"reason must have 1 to {REASON_AT_MOST} characters.")
 
@@ -72,8 +76,9 @@ class AccountRequest:
             "scopes": sorted(self.scopes),
             "account": self.account,
             "reason": self.reason,
-            # Only if set: questions that earlier versions stored have no such fact.
+            # Only if set: questions that earlier versions stored have no such facts.
             **({"again": True} if self.again else {}),
+            **({} if self.tenant is None else {"tenant": self.tenant}),
         }
 
 

@@ -20,7 +20,8 @@ class PersonProbe:
     A nested member is written with dots: `user.email`. `reply.` begins a member of the token
     endpoint's reply; if all members begin like this, no `url` is needed. If an id is only unique
     within a workspace, `id` names several members, the person's own id last. All members of `id`
-    must be present, and those of `label` that are present are shown together.
+    must be present, and those of `label` that are present are shown together. `callback.` begins a
+    parameter of the callback, and `tenant` is the tenant's host.
 
     `post` is a JSON body, for a provider that needs POST instead of GET.
     """
@@ -80,6 +81,16 @@ class KnownRefusal:
 class Declaration:
     """The fields of a provider's declaration.
 
+    `tenants` are patterns of hosts, such as `*.example.com`, if each customer of the provider has
+    a host. `{tenant}` stands for that host in the addresses. The tool names it, or the person
+    types it where the page says `tenant_label`. All these hosts must belong to one vendor, because
+    they share this server's registration. `tenant` is the host once it is known.
+
+    `keep` maps names to members that are stored with the account as its details. A member's path
+    is as in `PersonProbe`; `callback.` begins a parameter of the callback, and `id_token.` a claim.
+    A detail's name in braces stands for its value in `api` and `api_hosts`. `hosts` are the
+    patterns of the origins that result.
+
     `always` are scopes that are requested in addition to the tool's, mostly to find out whose
     account it is. `covers` lists the scopes that a scope includes, or its other spelling in the
     provider's replies. `unmentioned` are scopes that the replies leave out although they were
@@ -102,6 +113,9 @@ class Declaration:
 
     name: str
     label: str
+    tenants: tuple[str, ...] = ()
+    tenant_label: str = "Its address there"
+    tenant: str | None = None
     issuer: str | None = None
     sends_issuer: bool = False
     discovers: bool = False
@@ -109,6 +123,8 @@ class Declaration:
     token: str | None = None
     api: str
     api_hosts: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    keep: Mapping[str, str] = field(default_factory=dict[str, str], hash=False, repr=False)
     refresh: str | None = None
     rotates: bool = False
     revoke: Revocation | None = None

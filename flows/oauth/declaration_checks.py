@@ -5,19 +5,25 @@ itself, or turns a check off that nothing else replaces.
 """
 
 import re
+from dataclasses import fields, replace
 from typing import get_args
 
 import msgspec
 
 from flows.errors import InvalidQuestion
 from flows.oauth.declaration import ClientAuth, Declaration, paths_of
+from flows.oauth.templates import PLACEHOLDER, host_pattern_fault, placeholders
 from flows.origin import is_origin, origin_of
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 LABEL_AT_MOST = 40
-OF_REPLY = "reply."  # begins the path of a member of the token endpoint's reply
+# Beginnings of the paths of members that the person's API does not return.
+NOT_OF_API = ("reply.", "callback.", "id_token.", "tenant")
+DETAIL = re.compile(r"[a-z][a-z0-9_]{0,31}")
+# The fields that are addresses. Of these, only the last two may have details in them.
+ADDRESSES = ("issuer", "authorize", "token", "refresh", "manage", "device", "api")
 # Parameters that the flow itself adds to an authorize address; a declaration must not repeat them.
 OUR_PARAMETERS = frozenset(
     {
@@ -71,10 +77,12 @@ OUR_HEADERS = frozenset(
 
 def faults_of(provider: Declaration) -> list[str]:
     """Return a sentence for each fault of the declaration."""
+    if templates := _template_faults(provider):
+        return templates
     return [
         *_naming_faults(provider),
         *_finding_faults(provider),
-        *_address_faults(provider),
+        *_address_faults(_sample_of(provider)),
         *_spelling_faults(provider),
         *_proof_faults(provider),
         *_parameter_faults(provider),
@@ -89,6 +97,74 @@ def fault_of(address: str) -> str | None:
     except InvalidQuestion as error:
         return str(error)
     return None
+
+
+def _template_faults(provider: Declaration) -> list[str]:
+    faults = [
+        f"tenants: each {fault}"
+        for one in provider.tenants
+        if (fault := host_pattern_fault(one)) is not None
+    ]
+    faults += [
+        f"hosts: each must be https:// and a pattern of hosts: it {fault}"
+        for one in provider.hosts
+        if (fault := host_pattern_fault(one.removeprefix("https://"))) or one[:8] != "https://"
+    ]
+    if not all(map(DETAIL.fullmatch, provider.keep)) or "tenant" in provider.keep:
+        faults.append("keep: a name must be letters, digits and _, and not tenant.")
+    if not all(provider.keep.values()):
+        faults.append("keep: each name needs the path of a member.")
+    known = {"tenant"} if provider.tenants else set[str]()
+    for key, template in _templates(provider):
+        allowed = known | ({*provider.keep} if key in ("api", "api_hosts") else set())
+        if unknown := placeholders(template) - allowed:
+            faults.append(f"{key}: {', '.join(sorted(unknown))} is not known there.")
+        host = PLACEHOLDER.sub(_star, template.partition("://")[2].partition("/")[0])
+        if "*" in host and host_pattern_fault(host) is not None:
+            faults.append(f"{key}: two fixed labels must follow a value in the host.")
+        if PLACEHOLDER.match(template) and not provider.hosts:
+            faults.append(f"hosts: required, because {key} begins with a value.")
+    if provider.tenants and not any("{tenant}" in one for _, one in _templates(provider)):
+        faults.append("tenants: no address has {tenant}.")
+    return faults
+
+
+def _star(match: re.Match[str]) -> str:
+    return match[0] if match[1] == "tenant" else "*"
+
+
+def _templates(provider: Declaration) -> list[tuple[str, str]]:
+    found = [(key, getattr(provider, key)) for key in ADDRESSES]
+    found += [("api_hosts", host) for host in provider.api_hosts]
+    found.append(("person.url", None if provider.person is None else provider.person.url))
+    found.append(("revoke", None if provider.revoke is None else provider.revoke.url))
+    return [(key, one.replace("{client_id}", "id")) for key, one in found if isinstance(one, str)]
+
+
+def _sample_of(provider: Declaration) -> Declaration:
+    """Return the declaration with made-up values in its addresses, to check these."""
+    if not provider.tenants and not provider.keep:
+        return provider
+    tenant = provider.tenants[0].replace("*", "a") if provider.tenants else ""
+    values = {**dict.fromkeys(provider.keep, "a"), "tenant": tenant}
+    origin = provider.hosts[0].replace("*", "a") if provider.hosts else ""
+
+    def sample(template: str) -> str:
+        if PLACEHOLDER.match(template):
+            template = PLACEHOLDER.sub(lambda _: origin, template, count=1)
+        return PLACEHOLDER.sub(lambda match: values[match[1]], template)
+
+    named = {each.name: getattr(provider, each.name) for each in fields(Declaration)}
+    named |= {key: sample(named[key]) for key in ADDRESSES if named[key] is not None}
+    named["api_hosts"] = tuple(map(sample, provider.api_hosts))
+    if not provider.api_hosts and not fault_of(named["api"]):
+        named["api_hosts"] = (origin_of(named["api"]),)
+    if provider.person is not None and provider.person.url is not None:
+        named["person"] = replace(provider.person, url=sample(provider.person.url))
+    if provider.revoke is not None:
+        url = provider.revoke.url.replace("{client_id}", "id")
+        named["revoke"] = replace(provider.revoke, url=sample(url))
+    return Declaration(**named)
 
 
 def _naming_faults(provider: Declaration) -> list[str]:
@@ -154,7 +230,7 @@ def _probe_faults(provider: Declaration) -> list[str]:
     if not all(paths) or not paths_of(provider.person.id) or not paths_of(provider.person.label):
         return ["person: id and label must each name a member, or a list of members."]
     if provider.person.url is None:
-        is_alone = all(path.startswith(OF_REPLY) for path in paths)
+        is_alone = all(path.startswith(NOT_OF_API) for path in paths)
         return [] if is_alone else ["person.url: required, unless all members begin with reply."]
     if fault := fault_of(provider.person.url):
         return [f"person.url: {fault}"]

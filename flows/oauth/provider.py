@@ -6,7 +6,7 @@ is, and to the addresses that are declared here for refreshing and revoking.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, get_type_hints
 
 import msgspec
@@ -20,7 +20,15 @@ from flows.oauth.declaration import (
     RefusalClass,
     Revocation,
 )
-from flows.oauth.declaration_checks import NAME, OUR_PARAMETERS, SCOPE, fault_of, faults_of
+from flows.oauth.declaration_checks import (
+    ADDRESSES,
+    NAME,
+    OUR_PARAMETERS,
+    SCOPE,
+    fault_of,
+    faults_of,
+)
+from flows.oauth.templates import filled, placeholders, tenant_host
 from flows.origin import origin_of
 
 __all__ = [
@@ -45,7 +53,7 @@ class Provider(Declaration):
     sandbox: "Callable[[str], Provider] | None" = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not self.api_hosts and not fault_of(self.api):
+        if not self.api_hosts and not placeholders(self.api) and not fault_of(self.api):
             object.__setattr__(self, "api_hosts", (origin_of(self.api),))
         if faults := faults_of(self):
             raise InvalidQuestion("\n".join(faults))
@@ -59,6 +67,48 @@ class Provider(Declaration):
         if self.sandbox is None:
             raise InvalidQuestion(f"The sandbox cannot simulate {self.label}.")
         return self.sandbox(base)
+
+    def for_tenant(self, tenant: str) -> "Provider":
+        """Return the declaration of this provider at a tenant's host, which people may type.
+
+        Raises:
+            InvalidQuestion: The provider has no tenants, or this is none of their hosts.
+        """
+        if not self.tenants:
+            raise InvalidQuestion(f"{self.label} has no tenants; leave tenant out.")
+        host = tenant_host(tenant, self.tenants)
+
+        def at(template: str) -> str:
+            return template.replace("{tenant}", host)
+
+        changed: dict[str, Any] = {
+            key: at(address) for key in ADDRESSES if (address := getattr(self, key)) is not None
+        }
+        person, revoke = self.person, self.revoke
+        if person is not None and person.url is not None:
+            person = replace(person, url=at(person.url))
+        if revoke is not None:
+            revoke = replace(revoke, url=at(revoke.url))
+        hosts = tuple(at(one) for one in self.api_hosts)
+        return replace(
+            self,
+            tenants=(),
+            tenant=host,
+            person=person,
+            revoke=revoke,
+            api_hosts=hosts,
+            **changed,
+        )
+
+    def reach(self, details: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+        """Return the API's address and the hosts that its access token is sent to.
+
+        Raises:
+            InvalidQuestion: A detail is missing, or leads to a host that is not declared.
+        """
+        api = filled(self.api, details, hosts=self.hosts)
+        hosts = tuple(filled(one, details, hosts=self.hosts) for one in self.api_hosts)
+        return api, hosts or (origin_of(api),)
 
     def asks(self, scopes: tuple[str, ...]) -> tuple[str, ...]:
         """Return the scopes to request for a tool's; none if the provider has no scopes."""
@@ -93,6 +143,16 @@ class Client:
     client_id: str
     client_secret: str = field(repr=False)
     is_operators: bool = field(default=True, compare=False)
+
+    def for_tenant(self, tenant: str | None) -> "Client":
+        """Return this client at a tenant's host, or this client if the provider has no tenants.
+
+        Raises:
+            InvalidQuestion: `tenant` is no host of the provider's tenants, or is missing.
+        """
+        if tenant is None and not self.provider.tenants:
+            return self
+        return replace(self, provider=self.provider.for_tenant(tenant or ""))
 
 
 _NOT_KEPT = frozenset({"sandbox"})

@@ -18,6 +18,7 @@ import msgspec
 from flows.errors import Failed, InvalidQuestion
 from flows.oauth.declaration import paths_of
 from flows.oauth.provider import PersonProbe, Provider
+from flows.oauth.templates import VALUE_AT_MOST
 from flows.origin import origin_of
 
 TOKEN_BYTES_AT_MOST = 8 * 1024
@@ -114,17 +115,17 @@ def read_person(
     provider: Provider,
     probe: PersonProbe,
     *,
-    granted: Mapping[str, Any],
-) -> Person:
-    """Return the person in the reply to the probe. Raises Failed if it names none.
+    others: Mapping[str, Any],
+) -> tuple[Person, Mapping[str, str]]:
+    """Return the person and the account's details. Raises Failed if the reply names no person.
 
-    `granted` are the members of the token endpoint's reply, and `reply` is None if the probe has
-    no URL.
+    `reply` is the reply to the probe, or None if the probe has no URL. `others` are the other
+    members that a path can name, such as those of the token endpoint's reply.
     """
     says = {} if reply is None else object_in(reply)
     if says is None or (reply is not None and reply.status_code != 200):
         _raise_no_person(provider, "" if reply is None else f" (HTTP {reply.status_code})")
-    says = {**says, "reply": granted}
+    says = {**says, **others}
     ids = [_id(member_of(says, path)) for path in paths_of(probe.id)]
     if None in ids:
         _raise_no_person(provider)
@@ -139,7 +140,16 @@ def read_person(
     )
     if person is None:
         _raise_no_person(provider)
-    return replace(person, own_id=ids[-1]) if has_several else person
+    person = replace(person, own_id=ids[-1]) if has_several else person
+    return person, details_in(says, provider)
+
+
+def details_in(says: Mapping[str, Any], provider: Provider) -> Mapping[str, str]:
+    """Return the details that the declaration names, without those that are no short text."""
+    found = {
+        name: _id(member_of(says, path), VALUE_AT_MOST) for name, path in provider.keep.items()
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def read_userinfo(reply: httpx.Response, provider: Provider) -> Mapping[str, Any]:
@@ -255,10 +265,10 @@ def _inside(says: Mapping[str, Any], key: str) -> dict[str, Any]:
     return cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
 
 
-def _id(value: Any) -> str | None:
+def _id(value: Any, at_most: int = ID_AT_MOST) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
-    is_one = isinstance(value, str) and 0 < len(value) <= ID_AT_MOST and value.isprintable()
+    is_one = isinstance(value, str) and 0 < len(value) <= at_most and value.isprintable()
     return str(value) if is_one else None
 
 

@@ -70,6 +70,7 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     scopes: list[str] | None = None
     account: str | None = None
     reason: str | None = None
+    tenant: str | None = None
     again: bool | None = None
     amount: str | None = None
     currency: str | None = None
@@ -107,7 +108,8 @@ class ToldAccount(Struct, frozen=True, kw_only=True):
     `status` is `connected`, or `lapsed` if the user has to connect the account again. `api` is the
     base URL of the provider's API. It is null if this server no longer declares the provider.
     `missing` are the scopes that the question asked for and that were not granted; a list of
-    accounts leaves it empty.
+    accounts leaves it empty. `tenant` is the account's host at a provider with a host for each
+    customer, and `details` are what the provider's declaration keeps.
     """
 
     id: str
@@ -115,6 +117,8 @@ class ToldAccount(Struct, frozen=True, kw_only=True):
     label: str
     scopes: tuple[str, ...]
     missing: tuple[str, ...] = ()
+    tenant: str | None = None
+    details: Mapping[str, str] = {}
     api: str | None
     status: str
     connected_at: datetime
@@ -409,7 +413,7 @@ _ASKED: Final[Mapping[AskedKind, _Asked]] = {
     ),
     AskedKind.OAUTH: _Asked(
         needs=frozenset({"provider"}),
-        takes=frozenset({"scopes", "account", "reason", "again"}),
+        takes=frozenset({"scopes", "account", "tenant", "reason", "again"}),
         verb=_account,
     ),
     AskedKind.PAYMENT: _Asked(

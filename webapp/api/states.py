@@ -5,12 +5,14 @@ answer. So an account is shown by its name, and only the program that asked rece
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
+from flows.errors import Failed
 from flows.oauth.connection import Connection
 from flows.payments.claims import claimed_of, stage_of
 from flows.payments.receipt import Payment
@@ -109,13 +111,18 @@ def to_account_data(
     service: Service, found: Connection, *, scopes: tuple[str, ...] = ()
 ) -> ToldAccount:
     provider = service.kinds.accounts.connections.provider(found)
+    api = None
+    with suppress(Failed):  # no client here, or a declaration that has changed
+        api, _ = service.kinds.accounts.connections.reach(found)
     return ToldAccount(
         id=found.id,
         provider=found.provider,
         label=found.label,
         scopes=found.scopes,
         missing=() if provider is None else provider.missing(scopes, granted=found.scopes),
-        api=None if provider is None else provider.api,
+        tenant=found.tenant,
+        details=found.details,
+        api=api,
         status=found.status,
         connected_at=found.connected_at,
     )

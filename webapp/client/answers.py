@@ -156,6 +156,8 @@ async def _account_of(
         label=account["label"],
         scopes=tuple(account["scopes"]),
         missing=tuple(account.get("missing", ())),
+        tenant=account.get("tenant"),
+        details=account.get("details", {}),
         access_token=key.get("access_token", ""),
         api=account["api"] or "",
         api_hosts=tuple(key.get("api_hosts", ())),

@@ -105,7 +105,23 @@ class Clients:
 
 
 def place_of(client: Client) -> str:
-    """Return the origin that people are sent to, or else the issuer's origin."""
+    """Return the origin that people are sent to, or else the issuer's origin.
+
+    All tenants of a provider share it: their hosts are written as `{tenant}`.
+    """
+    tenant = client.provider.tenant
+    origin = _origin_of(client)
+    return origin if tenant is None else origin.replace(tenant, "{tenant}", 1)
+
+
+def origins_of(client: Client) -> tuple[str, ...]:
+    """Return the origins to show to people, with `*` in them while the tenant is unknown."""
+    if not client.provider.tenants:
+        return (_origin_of(client),)
+    return tuple(_origin_of(client).replace("{tenant}", one) for one in client.provider.tenants)
+
+
+def _origin_of(client: Client) -> str:
     parts = urlsplit(client.provider.authorize or client.provider.issuer or "")
     return f"{parts.scheme}://{parts.netloc}"
 

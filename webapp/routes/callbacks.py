@@ -26,7 +26,7 @@ from litestar.params import FromPath
 from flows.elicitation import attempt as attempts
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Denied, Failed, InvalidToken, NotConfigured, NotPossible
-from flows.oauth.authorization_code import PARAMETERS, Mixed
+from flows.oauth.authorization_code import PARAMETERS, Mixed, callback_names
 from flows.payments.session import Mismatch, SessionStatus
 from webapp.identity.identity import Access
 from webapp.pages.builder import PageBuilder
@@ -64,6 +64,7 @@ async def provider_answers(
         return answers.page(used, status=HTTPStatus.CONFLICT, for_user=elicitation.is_for_user)
     try:
         code = accounts.flow.code_of(elicitation, arrival)
+        members = accounts.flow.members_of(elicitation, arrival)
     except Mixed as error:
         _log.warning("callback.mix_up", extra={"id": elicitation.id, "why": error.reason})
         mixed = BadRequest(server=server, problem=str(error))
@@ -81,7 +82,7 @@ async def provider_answers(
         return see_other(here)
     # NotPossible: another request exchanges the code already, and the page shows the progress
     with suppress(NotPossible):
-        await accounts.code_exchange.connect(elicitation, state=state, code=code)
+        await accounts.code_exchange.connect(elicitation, state=state, code=code, callback=members)
     return see_other(here)
 
 
@@ -98,7 +99,8 @@ async def provider_posts(
         raise InvalidToken("another provider")
     if client.provider.response_mode != "form_post":
         raise InvalidToken("a form, although the provider redirects")
-    named = {name: page.form[name] for name in PARAMETERS if name in page.form}
+    names = (*PARAMETERS, *callback_names(client.provider))
+    named = {name: page.form[name] for name in names if name in page.form}
     return see_other(f"/callback/{provider}?{urlencode(named, doseq=True)}")
 
 

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from flows import elicit
 from flows.elicitation.states import Status
 from flows.errors import Declined, Denied, Expired, Failed
-from flows.oauth.provider import Provider
+from flows.oauth.provider import PersonProbe, Provider
 from flows.providers import github, google, openid
 from tests.support.callers import sent_out
 from tests.support.clock import Clock
@@ -807,3 +807,34 @@ async def test_form_is_refused_where_the_provider_redirects_or_the_state_is_not_
         assert (await posted(callback.replace("/callback/hub", "/callback/github"))).status == 404
         assert (await posted(callback.replace("/callback/hub", "/callback/url/x"))).status == 403
         assert here.gate.exchanges == 0
+
+
+SHOP = Provider(
+    name="shop",
+    label="Shop",
+    tenants=("*.shops.example",),
+    tenant_label="Your shop",
+    authorize="https://{tenant}/authorize",
+    token="https://{tenant}/token",
+    api="https://{tenant}/api",
+    person=PersonProbe(url="https://{tenant}/me", id="id", label="email"),
+)
+
+
+async def test_page_asks_for_the_tenant_and_refuses_other_hosts() -> None:
+    # finding: XO3
+    async with oauth_env(providers=[SHOP]) as here:
+        asked, person = here.ask(provider="shop"), await here.person()
+        link = await asked.link()
+        page = await person.visit(link)
+        assert "Your shop" in page.text
+        assert "*.shops.example" in page.text
+        typed = {"csrf": page.csrf, "tenant": "evil.example#.shops.example"}
+        wrong = Page.of(await person.browser.post(link, data=typed))
+        assert wrong.status == 422
+        assert "The address must be like *.shops.example" in wrong.text
+        assert 'value="evil.example#.shops.example"' in wrong.text
+        typed = {"csrf": page.csrf, "tenant": "Acme"}
+        left = Page.of(await person.browser.post(link, data=typed))
+        assert left.location is not None
+        assert urlsplit(left.location).netloc == "acme.shops.example"
