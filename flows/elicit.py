@@ -61,22 +61,33 @@ def oauth(
     *,
     scopes: Sequence[str] = (),
     account: str | None = None,
+    tenant: str | None = None,
     reason: str | None = None,
+    again: bool = False,
     key: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[Account]:
     """Ask the person to connect an account, unless one with these scopes is already connected.
 
     `provider` is a declaration (`flows.providers`) or the name of one in `elicit.toml`. `account`
-    is the name or id of the wanted account. `reason` is shown on the page. Raises InvalidQuestion
-    for an invalid scope (RFC 6749, 3.3). The await raises NotConfigured if the server has no client
-    id for the provider.
+    is the name or id of the wanted account. `tenant` is the host of the wanted tenant, if each
+    customer of the provider has one; without it, the person types it. `reason` is shown on the
+    page. Raises InvalidQuestion for an invalid scope (RFC 6749, 3.3). The await raises
+    NotConfigured if the server has no client id for the provider.
+
+    The person may grant fewer scopes. The tool then gets the account, and `account.missing` names
+    the others. Later calls do not ask for them a second time, unless `again` is set.
 
     `key` and `timeout` are as for `url`.
     """
     must_be_listed("scopes", scopes)
     request = AccountRequest(
-        provider=provider, scopes=tuple(scopes), account=account, reason=reason
+        provider=provider,
+        scopes=tuple(scopes),
+        account=account,
+        tenant=tenant,
+        reason=reason,
+        again=again,
     )
     return Question(
         message=request.message,

@@ -149,7 +149,7 @@ class PageBuilder:
                 found = await self._service.kinds.accounts.offers(self._elicitation)
                 if offers and found:
                     return self._use_account(found)
-                return self._start_account()
+                return self.start_account()
             case "payment":
                 return self._start_payment()
             case "url":
@@ -173,14 +173,20 @@ class PageBuilder:
             continue_action=self._here,
         )
 
-    def _start_account(self) -> StartAccount:
-        terms = self._service.kinds.accounts.terms(self._elicitation)
+    def start_account(self, *, typed: str = "", fault: str | None = None) -> StartAccount:
+        """Return the page. `typed` is what the person typed as their address, with its `fault`."""
+        accounts = self._service.kinds.accounts
+        terms, client = accounts.terms(self._elicitation), accounts.client_for(self._elicitation)
+        asks_tenant = client is not None and client.provider.tenants and terms.tenant is None
         return StartAccount(
             **self._common(),
             provider=self._label(),
-            place=self._asked.origins[0],
+            places=self._asked.origins,
             scopes=self._scopes(self._asks(terms.asked())),
             account=terms.account,
+            tenant_label=client.provider.tenant_label if client and asks_tenant else None,
+            tenant=typed,
+            tenant_fault=fault,
             reason=terms.reason,
             continue_action=self._here,
             is_sandbox=self._is_sandbox,

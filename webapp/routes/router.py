@@ -25,7 +25,7 @@ from webapp.http.parts import AnyRequest, answer_from, nothing_to_begin, part, p
 from webapp.http.root_path import ROOT_KEY
 from webapp.identity.users import Users, note_request
 from webapp.routes.answers import Answers
-from webapp.routes.callbacks import provider_answers, provider_returns
+from webapp.routes.callbacks import provider_answers, provider_posts, provider_returns
 from webapp.routes.connections import (
     connections,
     disconnect,
@@ -89,6 +89,7 @@ def routes() -> Litestar:
             pair,
             come_back,
             provider_answers,
+            provider_posts,
             provider_returns,
             connections,
             look_before_disconnect,
