@@ -42,6 +42,7 @@ from webapp.mcp.callers import issuer_of, sender_of
 from webapp.mcp.gated_names import must_name_tools, warn_of_approvers
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import OpenedSessions
+from webapp.mcp.tools import low_level_of
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.records.owners import must_be_servable
 from webapp.routes.answers import Answers
@@ -143,7 +144,9 @@ async def open_app(
             stack.callback(middleware.end)
             served = _hosted(server, service, settings=settings, clock=clock, options=options)
         pages = Renderer(
-            folders=[*settings.templates, template_folder()], root_path=settings.root_path
+            folders=[*settings.templates, template_folder()],
+            root_path=settings.root_path,
+            brand=settings.brand.of(served.name, low_level_of(server)),
         )
         answers = Answers(pages=pages, server=served.name, has_tools=server is not None)
         background = await stack.enter_async_context(asyncio.TaskGroup())

@@ -44,6 +44,9 @@ _CROOKED = re.compile(
 _CROOKED_DECODED = re.compile(r"//|\\|/\.{1,2}(?:/|$)|%2[ef]|%5c|[\x00-\x1f\x7f]", re.IGNORECASE)
 
 _CALLS = "mcp"
+# A provider sends the browser here with a form of its own page (`response_mode=form_post`). The
+# route reads no cookie and changes nothing: it redirects to the same path, where all is checked.
+_PROVIDERS_FORM = re.compile(r"/callback/[a-z][a-z0-9_]{0,31}")
 PROBES = ("/ready", "/health")
 _OTHER_SITE = "A page of another site sent this request, so the server refused it."
 _NO_CALLER = (
@@ -129,7 +132,7 @@ class Guard:
             if self._trusted_proxies:
                 scope = self._seen_past_proxies(scope, exchange)
             is_elsewhere = self._check_host(scope, exchange)
-            self._check_origin(exchange)
+            self._check_origin(scope, exchange)
         except _Refusal as refusal:
             self._log(refusal)
             await self._refuse(refusal, facts, scope, receive, send)
@@ -187,7 +190,9 @@ class Guard:
             do=f"ELICIT_URL is {self._address.url}; set it to the address that people open.",
         )
 
-    def _check_origin(self, exchange: Exchange) -> None:
+    def _check_origin(self, scope: Scope, exchange: Exchange) -> None:
+        if scope.get("method") == "POST" and _PROVIDERS_FORM.fullmatch(scope["path"]):
+            return
         headers = exchange.facts.headers
         origins, sites = headers.get(b"origin"), headers.get(b"sec-fetch-site", [])
         calls = exchange.segment == _CALLS

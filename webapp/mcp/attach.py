@@ -17,7 +17,7 @@ from typing import Any, cast
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
-from flows.elicitation.tool_call import ToolCall, must_be_no_others_name
+from flows.elicitation.tool_call import DescribedTool, ToolCall, must_be_no_others_name
 from flows.errors import InvalidArguments, StoreUnavailable
 from flows.kinds.gate import arguments_text
 from webapp.calls.call import Call
@@ -51,7 +51,7 @@ from webapp.mcp.resuming import when_read_later
 from webapp.mcp.task_legs import TaskLeg
 from webapp.mcp.task_offer import TaskOffer
 from webapp.mcp.tasks import METHODS, TaskRequest, Tasks
-from webapp.mcp.tools import ServedTool, has_tool, low_level_of, tool_of
+from webapp.mcp.tools import ServedTool, has_tool, low_level_of, title_of, tool_of
 from webapp.mcp.traced import InTraceOfRequest
 from webapp.mcp.versions import version_of
 from webapp.mcp.visibility import Visibility
@@ -253,6 +253,7 @@ class Middleware:
             presenter,
             name,
             arguments,
+            described=None if tool is None else tool.described,
             version=version_of(tool, params),
             run_id=run_id,
             run_key=chain.run_key,
@@ -286,6 +287,7 @@ class Middleware:
         tool: str,
         arguments: str,
         *,
+        described: DescribedTool | None,
         version: str | None,
         run_id: str | None,
         run_key: str | None,
@@ -303,6 +305,9 @@ class Middleware:
                 version=version,
                 client_id=caller.client if caller.is_client_verified else None,
                 client_apart=declared.apart,
+                described=described,
+                server_title=title_of(low_level_of(self._server).title),
+                client_title=declared.title,
             ),
             presenter=presenter,
             run_id=run_id,
