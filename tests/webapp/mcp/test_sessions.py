@@ -1,6 +1,7 @@
 """Limits on sessions of 2025-11-25: how many, for whom, and for how long."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
@@ -31,13 +32,15 @@ class Library:
         self._made = 0
         self.layer = self.before(self, sender=lambda scope: scope["sender"])
 
-    def before(self, app: ASGIApp, **options: Any) -> OpenedSessions:
+    def before(
+        self, app: ASGIApp, *, sender: Callable[[Mapping[str, Any]], Sender]
+    ) -> OpenedSessions:
         return OpenedSessions(
             app,
             streams=Streams(clock=lambda: datetime.now(UTC)),
             room=ROOM,
             clock=lambda: self.now,
-            **options,
+            sender=sender,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
