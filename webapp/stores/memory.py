@@ -57,7 +57,7 @@ class MemoryStore:
         check_records(records)
         contents = self._writable_contents()
         contents.refuse_conflicts(records)
-        written = tuple(as_written(record) for record in records)
+        written = as_written(records)
         contents.put(written)
         for opening in contents.openings:
             if opening is not self:

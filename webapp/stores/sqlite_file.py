@@ -39,7 +39,7 @@ class OpenedFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._names = tuple(f"{path}{side}" for side in SIDES)
-        self._was = self._identities()
+        self._was = identities_of(*self._names)
         self._is_noticed = False
 
     def is_of(self, before: Identity) -> bool:
@@ -51,8 +51,9 @@ class OpenedFile:
 
         If the files come back, for example because a move is undone, the store continues.
         """
-        for name, was in zip(self._names, self._was, strict=True):
-            if identity_of(name) != was:
+        found = identities_of(*self._names)
+        for name, was, now in zip(self._names, self._was, found, strict=True):
+            if now != was:
                 why = (
                     f"the store's file {name} was deleted or replaced while it was open, so the "
                     "server can save nothing: put the file back, or stop the server, restore a "
@@ -74,9 +75,6 @@ class OpenedFile:
                 f"the disk of the store {self.path} has {free // 1024 // 1024} MiB left, and "
                 f"{FREE_BYTES_AT_LEAST // 1024 // 1024} are needed: free some disk space"
             )
-
-    def _identities(self) -> tuple[Identity | None, ...]:
-        return tuple(identity_of(name) for name in self._names)
 
 
 def must_be_of_this_machine(path: Path, *, mounts: Path = _MOUNTS) -> None:
@@ -105,10 +103,14 @@ def must_be_of_this_machine(path: Path, *, mounts: Path = _MOUNTS) -> None:
         )
 
 
-def identity_of(path: str | Path) -> Identity | None:
-    """Return the identity of the file behind a name, or None if there is no file."""
-    try:
-        status = os.stat(path)  # noqa: PTH116 - called at every read and commit
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+def identities_of(*paths: str | Path) -> tuple[Identity | None, ...]:
+    """Return the identity of the file behind each name, or None if there is no file."""
+    found: list[Identity | None] = []
+    for path in paths:
+        try:
+            status = os.stat(path)  # noqa: PTH116 - called at every read and commit
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_dev, status.st_ino))
+    return tuple(found)

@@ -16,6 +16,7 @@ SEALED_LIMIT_BYTES = 64 * 1024
 RECORDS_AT_MOST = 500
 VERSION_AT_MOST = 2**63 - 1
 Fences: TypeAlias = Collection[str | None]  # their reasons; None means no fence
+_NO_ZONE = "a time needs its zone"
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -268,10 +269,9 @@ def _check_each(records: tuple[Record, ...]) -> None:
             raise ValueError(f"{len(record.sealed)} bytes are sealed in a record, 65536 at most")
         if not 0 <= record.version < VERSION_AT_MOST:
             raise ValueError("a record's version is 0 or the one that was read")
-        if record.due_at is not None:
-            check_time(record.due_at)
-        if record.erase_at is not None:
-            check_time(record.erase_at)
+        for moment in (record.due_at, record.erase_at):
+            if moment is not None and moment.tzinfo is None:
+                raise ValueError(_NO_ZONE)
 
 
 def _check_together(records: tuple[Record, ...]) -> None:
@@ -287,7 +287,7 @@ def _check_together(records: tuple[Record, ...]) -> None:
 def check_time(moment: datetime) -> None:
     """Raise ValueError for a time without a zone, which means another moment on another machine."""
     if moment.tzinfo is None:
-        raise ValueError("a time needs its zone")
+        raise ValueError(_NO_ZONE)
 
 
 def bounds(owner: str | None, after: str | None) -> dict[str, str | None]:
@@ -315,6 +315,6 @@ def check_erasure(owner: str | None, before: datetime | None, limit: int) -> Non
     check_limit(limit)
 
 
-def as_written(record: Record) -> Record:
-    """Return the record with its next version."""
-    return replace(record, version=record.version + 1)
+def as_written(records: tuple[Record, ...]) -> tuple[Record, ...]:
+    """Return the records with their next versions."""
+    return tuple([replace(record, version=record.version + 1) for record in records])
