@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
@@ -27,12 +26,11 @@ from webapp.elicitations.retry import Erased
 from webapp.http.connection import ClientConnection, ClientConnections
 from webapp.http.exchange import client_connection_of
 from webapp.http.rate_limit import TooOften, address_key
-from webapp.identity.access_tokens import subject_of
 from webapp.identity.identity import Caller
 from webapp.logs.events import mask_tool_logs
 from webapp.mcp import inner_calls
 from webapp.mcp.asks import ConnectionAsks
-from webapp.mcp.callers import issuer_of
+from webapp.mcp.callers import caller_of, issuer_of
 from webapp.mcp.declared import Declared, declared_by
 from webapp.mcp.leg import PreparedLeg, run_request, wire_form
 from webapp.mcp.naming import must_be_named
@@ -319,13 +317,13 @@ class Middleware:
         )
 
     def _caller(self, context: ServerRequestContext[Any, Any], declared: Declared) -> Caller:
-        identity = self._service.identity
-        token = get_access_token()
-        subject = None
-        if token is not None:
-            subject = subject_of(token, identity, issuer=self._issuer)
         scope = context.request.scope if context.request is not None else None
-        caller = identity.caller(scope, subject=subject, client=declared.distinguishing_name)
+        caller = caller_of(
+            scope,
+            identity=self._service.identity,
+            issuer=self._issuer,
+            client=declared.distinguishing_name,
+        )
         if caller.is_anonymous and caller.by_code and not declared.shows(by_code=True):
             return replace(caller, refusal=_FORMS_NEEDED)
         if caller.is_anonymous and caller.by_code and scope is not None:

@@ -14,7 +14,7 @@ from flows.elicitation.states import Json
 from flows.errors import Failed, InvalidQuestion, NotConfigured
 from flows.oauth.client_assertion import key_fault
 from flows.oauth.provider import Client, Provider, as_data, provider_in
-from webapp.missing_table import missing_table
+from webapp.elicitations.question_kind import missing_table
 
 
 class Clients:

@@ -26,10 +26,9 @@ from flows.payments.session import CheckoutTerms, terms_of
 from flows.payments.unresolved import PAID_OTHERWISE, UnresolvedPayment, UnresolvedStatus
 from flows.question import Link
 from flows.requests import PaymentRequest
-from webapp.elicitations.question_kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy, missing_table
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
-from webapp.missing_table import missing_table
 from webapp.payments.checkouts import Checkouts
 from webapp.payments.ledger import Ledger, in_hand
 from webapp.payments.reconciliation import Reconciling
