@@ -21,6 +21,7 @@ from flows.elicitation import run as runs
 from flows.elicitation import states
 from flows.elicitation.run import AskedStep, Run, Step
 from flows.elicitation.states import DOES_NOT_FIT, INTERRUPTED, Asked, Elicitation, Status
+from flows.elicitation.tool_call import DescribedTool
 from flows.elicitation.traits import traits_of
 from flows.errors import CallOver, Failed, InvalidQuestion
 from flows.kinds.url import Visit
@@ -420,6 +421,13 @@ class Questions:
             "join", tool.server, self._call.caller.client, *about, *tool.version_parts, size=18
         )
 
+    def _described(self, request: Any) -> DescribedTool | None:
+        """Return the tool in its author's words: all of them only where a person approves."""
+        called = self._tool.described
+        if traits_of(request.kind).page in ("confirm", "decision"):
+            return getattr(request, "described", None) or called
+        return None if called is None else called.titled
+
     async def _start(
         self,
         question: Question[Any],
@@ -442,6 +450,9 @@ class Questions:
             version=self._tool.version,
             client_id=self._tool.client_id,
             client_apart=self._tool.client_apart,
+            server_title=self._tool.server_title,
+            client_title=self._tool.client_title,
+            described=self._described(request),
         )
         link = self._call.links.for_author(elicitation_id=id, expires_at=expires_at, now=now)
         by = AskedBy(

@@ -22,7 +22,8 @@ from flows.elicitation.tool_call import ToolCall, must_be_no_others_name
 from flows.errors import InvalidArguments, StoreUnavailable
 from flows.kinds.gate import arguments_text
 from webapp.elicitations.retry import Erased
-from webapp.http.connection import ClientConnection, ClientConnections, client_connection_of
+from webapp.http.connection import ClientConnection, ClientConnections
+from webapp.http.exchange import client_connection_of
 from webapp.http.rate_limit import TooOften, address_key
 from webapp.identity.access_tokens import subject_of
 from webapp.identity.identity import Caller
@@ -50,7 +51,14 @@ from webapp.mcp.resuming import when_read_later
 from webapp.mcp.task_legs import TaskLeg
 from webapp.mcp.task_offer import TaskOffer
 from webapp.mcp.tasks import METHODS, TaskRequest, Tasks
-from webapp.mcp.tools import ServedTool, has_tool, low_level_of, tool_of, version_of
+from webapp.mcp.tools import (
+    ServedTool,
+    has_tool,
+    low_level_of,
+    title_of,
+    tool_of,
+    version_of,
+)
 from webapp.mcp.traced import InTraceOfRequest
 from webapp.mcp.visibility import Visibility
 from webapp.service import Service
@@ -256,6 +264,9 @@ class Middleware:
                 version=version_of(tool, params),
                 client_id=caller.client if caller.is_client_verified else None,
                 client_apart=declared.apart,
+                described=None if tool is None else tool.described,
+                server_title=title_of(low_level_of(self._server).title),
+                client_title=declared.title,
             ),
             presenter=presenter,
             run_id=run_id,

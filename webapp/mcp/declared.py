@@ -17,6 +17,7 @@ from mcp_types import ClientCapabilities
 from flows.elicitation.calling_client import storable_name
 from flows.elicitation.capabilities import MODES, modes_of
 from webapp.mcp.results import MODERN
+from webapp.mcp.tools import title_of
 from webapp.settings.quotas import ListedClient
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
@@ -52,6 +53,7 @@ class Declared:
     is_proxy: bool = False  # a proxy may declare more than the client behind it supports
     has_tasks: bool = False  # the client supports the protocol's tasks: it can poll long calls
     capabilities: frozenset[str] = frozenset()  # by their names in the protocol
+    title: str | None = None  # the client's own title for people, unverified
 
     @cached_property
     def apart(self) -> str | None:
@@ -107,6 +109,7 @@ def declared_by(
         is_proxy=given == _PROXY_NAME and capabilities.keys() >= _PROXY_DECLARES,
         has_tasks=has_tasks(capabilities, context.protocol_version),
         capabilities=_CAPABILITIES & {*capabilities, *declared_modes},
+        title=title_of(None if info is None else info.title),
     )
 
 

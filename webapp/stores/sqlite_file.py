@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from flows.errors import StoreUnavailable
@@ -37,9 +37,10 @@ Identity = tuple[int, int]
 class OpenedFile:
     """The identity of the file and its log, as SQLite opened them. Any thread may use it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, sides: Sequence[str] = SIDES) -> None:
+        """`sides` are the endings of the names to check, none for a database in memory."""
         self.path = path
-        self._names = tuple(f"{path}{side}" for side in SIDES)
+        self._names = tuple(f"{path}{side}" for side in sides)
         self._was = identities_of(self._names)
         self._is_noticed = False
 
