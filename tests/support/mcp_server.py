@@ -129,8 +129,11 @@ class Person:
         return Page.of(await self.browser.get(url))
 
     async def press(self, url: str, *, to: str = "") -> Page:
-        """Open the link and press a button on the page."""
+        """Open the link and press a button on the page, or on the page to which its link leads."""
         page = await self.visit(url)
+        leading = re.search(rf'<a class="button[^>]*href="([^"]*{re.escape(to)})"', page.text)
+        if to and leading and not any(to in action for action in page.actions):
+            page = await self.visit(urljoin(url, unescape(leading[1])))
         assert page.csrf is not None, f"{page.status} {page.heading}"
         place = page.leading(to) if to else url
         return Page.of(await self.browser.post(place, data={"csrf": page.csrf}))

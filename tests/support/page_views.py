@@ -79,11 +79,11 @@ USUAL: Mapping[str, Any] = {
             about="count: 5",
             until=NOW + timedelta(minutes=9),
             action="/approvals/a1/revoke",
-            csrf="c5f1",
         ),
     ),
     "hidden": None,
     "came_late": False,
+    "updates": None,
     "approve_action": "/inbox/finance/x1/approve",
     "server": "my tools",
     "for_user": False,
@@ -217,6 +217,11 @@ USUAL: Mapping[str, Any] = {
         ),
     ),
     "by_code": True,
+    "act": "disconnect",
+    "stopping": ("list_my_repositories", "count_stars"),
+    "at": "GitHub",
+    "about": "count: 5",
+    "back": "/connections#x1",
     "account": "octocat",
     "revoked": True,
     "left_out": (Scope(words="Make gists", raw="gist"),),
@@ -234,7 +239,6 @@ USUAL: Mapping[str, Any] = {
             seller="Stripe",
             paid_at=NOW - timedelta(hours=3),
             standing="open",
-            csrf="c5f1",
             is_test=True,
             back_on=NOW + timedelta(days=6),
             refund_action="/payments/p1/refund",
@@ -280,7 +284,7 @@ CHOSEN_BY_OTHERS = (
         "mcp_url",
     ),
     *("provider", "place", "reason", "price", "what", "seller", "receipt", "remove_at"),
-    *("sandbox_url", "issuer", "signed_in_as", "viewer", "account", "returned"),
+    *("sandbox_url", "issuer", "signed_in_as", "viewer", "account", "returned", "at", "about"),
 )
 HOSTILE: Mapping[str, str] = {
     "markup": "<script>alert(1)</script><a href='https://evil.example'>\"'<img src=x onerror=go()>",
@@ -324,7 +328,7 @@ def hostile_views(name: str) -> dict[str, View]:
     """Return every page, with the same hostile text in all fields that others can choose."""
     text = HOSTILE[name]
     others: dict[str, Any] = dict.fromkeys(CHOSEN_BY_OTHERS, text)
-    others |= {"origins": (text,), "tools": ((text, text),)}
+    others |= {"origins": (text,), "tools": ((text, text),), "stopping": (text,)}
     others |= {"scopes": (Scope(words=text + ".", raw=text),) * 2}
     paid = [
         replace(one, price=text, what=text, tool=text, seller=text) for one in USUAL["payments"]

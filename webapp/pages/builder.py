@@ -1,6 +1,7 @@
 """The views of an elicitation: before the person continues, in progress, and at its end."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TypedDict
 from urllib.parse import urlsplit
@@ -31,6 +32,7 @@ from webapp.pages.builder_forms import (
 from webapp.pages.builder_payments import view_of
 from webapp.pages.form import PageForm
 from webapp.pages.locale import price_in
+from webapp.pages.updates import is_paid_later, updates_of
 from webapp.pages.views import (
     AccountName,
     Choice,
@@ -40,6 +42,7 @@ from webapp.pages.views import (
     Ending,
     Finishing,
     Late,
+    Live,
     NotPaid,
     PaymentPending,
     ProviderTrouble,
@@ -52,7 +55,7 @@ from webapp.pages.views import (
     View,
     Waiting,
 )
-from webapp.payments.verification import ON_ITS_WAY
+from webapp.pages.views_forms import StartDecision
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.service import Service
 
@@ -89,16 +92,26 @@ class PageBuilder:
         self._now = service.clock()
 
     async def view(self, *, is_bound: bool, offers: bool = True) -> View:
-        """Return the view of the elicitation's current state.
+        """Return the view of the elicitation's current state, which updates itself.
 
         `is_bound`: this browser pressed Continue. `offers`: also offer accounts that are connected.
         """
+        view = await self._view(is_bound=is_bound, offers=offers)
+        return await self.with_updates(view)
+
+    async def with_updates(self, view: View) -> View:
+        if isinstance(view, (Live, StartDecision)):  # these say themselves what they wait for
+            return view
+        updates = await updates_of(self._service, self._elicitation, here=self._here)
+        return replace(view, updates=updates)
+
+    async def _view(self, *, is_bound: bool, offers: bool) -> View:
         ended = await self.ended()
         if ended is not None:
             return ended
         if self._elicitation.status is Status.EXCHANGING:
             return self._finishing()
-        if _is_paid_later(self._elicitation.progress):
+        if is_paid_later(self._elicitation.progress):
             return self._pending()
         if is_bound:
             return self._led_nowhere() or self._not_paid() or Waiting(**self._waiting())
@@ -113,7 +126,7 @@ class PageBuilder:
             return await self._done()
         if not status.is_final and self._now >= self._elicitation.expires_at:
             status = Status.EXPIRED
-        if status is Status.EXPIRED and _is_paid_later(self._elicitation.progress):
+        if status is Status.EXPIRED and is_paid_later(self._elicitation.progress):
             return self._pending()
         if status not in ENDINGS or status is Status.EXCHANGING:
             return None
@@ -424,8 +437,3 @@ class _Waiting(_Live):
     again_action: str
     decline_action: str
     csrf: str
-
-
-def _is_paid_later(progress: str | None) -> bool:
-    """Return True if the payment is on its way, or differs from what was asked for."""
-    return progress == ON_ITS_WAY or is_paid_otherwise(progress)

@@ -13,17 +13,39 @@ Ending = Literal["declined", "cancelled", "expired", "superseded", "failed", "de
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Updates:
+    """The fields with which a page updates itself. The page shows the state `status`.
+
+    `url` sends server-sent events; None if the state does not change any more. The page loads
+    `here` again when another status arrives. `has_continued`: the assistant received the answer.
+    `step` is the place of the question among the `steps` of its call, and `next_url` leads to one
+    that is still open, of the kind `next_kind`.
+    """
+
+    url: str | None
+    here: str
+    status: str
+    has_continued: bool = False
+    step: int = 1
+    steps: int = 1
+    next_url: str | None = None
+    next_kind: PageName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """The fields of every page. `server` is the name of the server that asks.
 
     `for_user`: an application asks one of its own users, without a tool or an assistant.
-    `came_late`: the person pressed a button after the question had ended.
+    `came_late`: the person pressed a button after the question had ended. `updates` is set if the
+    page can become untrue while it is open.
     """
 
     template: ClassVar[str]
     server: str
     for_user: bool = False
     came_late: bool = False
+    updates: Updates | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,6 @@ class StandingYes:
     about: str
     until: datetime
     action: str
-    csrf: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,7 @@ from webapp.pages.builder_forms import (
     server_of,
 )
 from webapp.pages.views_decisions import Decide, InboxEntry, InboxList, InboxPage, StandingYes
+from webapp.pages.views_openers import SecondLook
 from webapp.records.ids import tail_of
 from webapp.records.values import Approval
 from webapp.routes.answers import see_other
@@ -100,16 +101,43 @@ async def decline_request(
     return await _decide(page, approver, id, accepts=False)
 
 
+@get("/approvals/{id:str}/revoke")
+async def look_before_revoke(
+    page: NamedDependency[PageRequest], id: FromPath[str]
+) -> Response[Any]:
+    """Show what revoking an approval changes."""
+    viewer = await known_viewer(page, of="inbox")
+    found = await _approval(page, viewer, id)
+    one = _standing(found)
+    view = SecondLook(
+        server=page.answers.server,
+        for_user=viewer.is_user,
+        act="revoke",
+        what=one.tool,
+        about=one.about,
+        action=one.action,
+        csrf=page.csrf(found.id),
+        back=HERE,
+    )
+    return page.answers.page(view, cookies=page.new_cookies)
+
+
 @post("/approvals/{id:str}/revoke", status_code=HTTPStatus.SEE_OTHER)
 async def revoke(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
     """Revoke an approval, so that the person is asked again from now on."""
-    owner = (await known_viewer(page, of="inbox")).owner
+    viewer = await known_viewer(page, of="inbox")
+    found = await _approval(page, viewer, id)
+    page.must_be_form_about(found.id)
+    await page.service.kinds.gates.approvals.revoke(found.id, owner=viewer.owner)
+    return see_other(HERE)
+
+
+async def _approval(page: PageRequest, viewer: Viewer, id: str) -> Approval:
+    owner = viewer.owner
     found = await page.service.elicitations.read(Approval, owner=owner, id=owner + id)
     if found is None:
         raise NotFoundException
-    page.must_be_form_about(found.id)
-    await page.service.kinds.gates.approvals.revoke(found.id, owner=owner)
-    return see_other(HERE)
+    return found
 
 
 async def _decide(page: PageRequest, approver: str, id: str, *, accepts: bool) -> Response[Any]:
@@ -221,16 +249,15 @@ def _entry(page: PageRequest, person: Deciding, waiting: PendingDecision) -> Inb
 
 async def _approvals(page: PageRequest, viewer: Viewer) -> tuple[StandingYes, ...]:
     found = await page.service.kinds.gates.approvals.all(owner=viewer.owner)
-    return tuple(_standing(page, one) for one in found)
+    return tuple(_standing(one) for one in found)
 
 
-def _standing(page: PageRequest, approval: Approval) -> StandingYes:
+def _standing(approval: Approval) -> StandingYes:
     return StandingYes(
         tool=approval.tool,
         about=approval.about,
         until=approval.until,
         action=f"/approvals/{tail_of(approval)}/revoke",
-        csrf=page.csrf(approval.id),
     )
 
 

@@ -185,7 +185,9 @@ async def _submit_answer(
             # The stored answer is comparable unless a plugin changed it or delivery deleted it.
             is_known = ended.content is not None and not page.service.kinds.plugins.hear_answers
             return await pressed(ended, answer=parsed.content if is_known else None)
-    view = shown.start_typed(form_of(schema, values=page.form, faults=faults))
+    view = await shown.with_updates(
+        shown.start_typed(form_of(schema, values=page.form, faults=faults))
+    )
     return page.answers.page(
         view, status=HTTPStatus.UNPROCESSABLE_ENTITY, for_user=elicitation.is_for_user
     )

@@ -124,9 +124,26 @@ async def test_get_requests_change_nothing() -> None:
         await look(person, here)
         for action in ACTIONS:
             place = f"{here.url}/connections/{tail(before[0])}/{action}"
-            assert (await person.browser.get(place)).status_code == 405
+            # finding: XP11
+            status = 200 if action == "disconnect" else 405
+            assert (await person.browser.get(place)).status_code == status
             assert (await person.browser.head(place)).status_code == 405
         assert await here.connections() == before
+
+
+async def test_page_before_disconnect_says_what_stops_working() -> None:
+    # finding: XP11
+    async with oauth_env() as here:
+        await here.connect("repo", tool="list")
+        kept, person = await the_one(here), await here.person()
+        place = f"{here.url}/connections/{tail(kept)}/disconnect"
+        page = await person.visit(place)
+        assert page.heading == "Disconnect octocat at GitHub?"
+        assert "These tools stop working with it, until you connect it again: list" in said(page)
+        assert f'href="/connections#{tail(kept)}"' in page.text
+        pressed = Page.of(await person.browser.post(place, data={"csrf": page.csrf or ""}))
+        assert (pressed.status, pressed.location) == (303, place)
+        assert (await person.visit(place)).heading == "GitHub is disconnected"
 
 
 async def test_accounts_of_other_servers_are_listed_under_their_names() -> None:
@@ -193,18 +210,17 @@ async def test_repeated_disconnect_shows_same_page() -> None:
     async with oauth_env() as here:
         await here.connect("repo")
         person = await here.person()
-        (form,) = (
-            f for f in Forms((await look(person, here)).text).forms if "/disconnect" in f.action
-        )
-        place = urljoin(here.url, form.action)
-        pages = [Page.of(await person.browser.post(place, data=form.fields)) for _ in range(2)]
-        assert [page.status for page in pages] == [200, 200]
+        place = f"{here.url}/connections/{tail(await the_one(here))}/disconnect"
+        fields = {"csrf": (await person.visit(place)).csrf or ""}
+        sent = [Page.of(await person.browser.post(place, data=fields)) for _ in range(2)]
+        assert [page.status for page in sent] == [303, 303]
+        pages = [await ends(person, page) for page in sent]
         assert pages[0].text == pages[1].text
         words = said(pages[1])
         assert "shop has deleted what it stored about octocat" in words
         assert "name stays here for a day, so that this page can be shown again." in words
-        stale = f"{here.url}{form.action.replace('disconnect', 'switch')}"
-        again = Page.of(await person.browser.post(stale, data=form.fields))
+        stale = place.replace("disconnect", "switch")
+        again = Page.of(await person.browser.post(stale, data=fields))
         assert "Nothing is connected." in said(await ends(person, again))
 
 
@@ -255,7 +271,7 @@ async def test_disconnect_blocked_by_other_process_can_be_retried(
         assert page.actions == (f"{here.url}/connections/{tail(kept)}/disconnect",)
         here.clock.tick(hours=1)
         again = await person.browser.post(page.actions[0], data={"csrf": page.csrf})
-        assert "has confirmed" in again.text
+        assert "has confirmed" in (await ends(person, Page.of(again))).text
 
 
 async def claimed_by(here: OAuthEnv, name: str) -> None:

@@ -43,6 +43,7 @@
       live.textContent = live.dataset.moving;
       goOn();
     };
+    source.addEventListener("end", () => source.close());
     source.onerror = () => {
       // In any other state the browser reconnects by itself.
       if (source.readyState === EventSource.CLOSED) live.textContent = words;
