@@ -130,7 +130,7 @@ USUAL: Mapping[str, Any] = {
     "tenant": "",
     "tenant_fault": None,
     "scopes": (
-        Scope(words="Read and write your repositories", raw="repo"),
+        Scope(words="Read and write your repositories", raw="repo", risk="write"),
         Scope(words="See your e-mail addresses", raw="user:email"),
     ),
     "reason": "To list the repositories that you can push to.",
@@ -152,6 +152,7 @@ USUAL: Mapping[str, Any] = {
     "what": "Premium report, with all figures since 2019",
     "seller": "Stripe",
     "is_test": True,
+    "refunded_after": timedelta(days=7),
     "receipt": "rcp_4Qm2ZkT9",
     "kept": True,
     "form": form_of(
@@ -332,7 +333,8 @@ def hostile_views(name: str) -> dict[str, View]:
     """Return every page, with the same hostile text in all fields that others can choose."""
     text = HOSTILE[name]
     others: dict[str, Any] = dict.fromkeys(CHOSEN_BY_OTHERS, text)
-    others |= {"origins": (text,), "tools": ((text, text),), "stopping": (text,)}
+    others |= {"origins": (text,), "places": (text,), "tools": ((text, text),)}
+    others |= {"stopping": (text,)}
     others |= {"scopes": (Scope(words=text + ".", raw=text),) * 2}
     paid = [
         replace(one, price=text, what=text, tool=text, seller=text) for one in USUAL["payments"]
