@@ -110,7 +110,9 @@ class Provider:
     `always` are scopes that are requested in addition to the tool's, mostly to find out whose
     account it is. `covers` lists the scopes that a scope includes, or its other spelling in the
     provider's replies. `unmentioned` are scopes that the replies leave out although they were
-    granted. Without `person`, the person is read from the id_token.
+    granted. `scope_writes` are scopes that can change something, and `scope_deletes` those that can
+    destroy it: pages mark them, and a scope without `scope_words` too. Without `person`, the person
+    is read from the id_token.
 
     `refresh` is the endpoint for refreshing if it is not `token`, and `rotates` means that a
     refresh ends the old pair of tokens. `manage` is the page where people remove a grant
@@ -144,6 +146,8 @@ class Provider:
         default_factory=dict[str, tuple[str, ...]], hash=False, repr=False
     )
     scope_words: Mapping[str, str] = field(default_factory=dict[str, str], hash=False, repr=False)
+    scope_writes: tuple[str, ...] = ()
+    scope_deletes: tuple[str, ...] = ()
     client_auth: Literal["basic", "post"] = "basic"
     body: Literal["form", "json"] = "form"
     replies: Literal["json", "form"] = "json"
@@ -172,6 +176,13 @@ class Provider:
         ]
         if faults:
             raise InvalidQuestion("\n".join(faults))
+
+    def risk_of(self, scope: str) -> Literal["read", "write", "delete"]:
+        """Return what the scope can do at worst. A scope without words counts as a write."""
+        if scope in self.scope_deletes:
+            return "delete"
+        is_read = scope in self.scope_words and scope not in self.scope_writes
+        return "read" if is_read else "write"
 
     def at(self, base: str) -> "Provider":
         """Return the declaration of this provider as the sandbox at origin `base` simulates it.

@@ -126,7 +126,7 @@ USUAL: Mapping[str, Any] = {
     "provider": "GitHub",
     "place": "https://github.com",
     "scopes": (
-        Scope(words="Read and write your repositories", raw="repo"),
+        Scope(words="Read and write your repositories", raw="repo", risk="write"),
         Scope(words="See your e-mail addresses", raw="user:email"),
     ),
     "reason": "To list the repositories that you can push to.",
@@ -148,6 +148,7 @@ USUAL: Mapping[str, Any] = {
     "what": "Premium report, with all figures since 2019",
     "seller": "Stripe",
     "is_test": True,
+    "refunded_after": timedelta(days=7),
     "receipt": "rcp_4Qm2ZkT9",
     "kept": True,
     "form": form_of(

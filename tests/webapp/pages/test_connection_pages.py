@@ -51,7 +51,7 @@ def test_connections_page_shows_viewer_permissions_and_last_use(
     assert "Signed in as Mona Lisa Octocat." in said
     assert page.text("h2") == "GitHub"
     assert "Connected 3 days ago" in said
-    assert "Read and write your repositories repo" in said
+    assert "Read and write your repositories" in said
     assert "list_my_repositories Used it last, 5 minutes ago" in " ".join(
         page.text("main").replace("list_my_repositories", "list_my_repositories ").split()
     )
@@ -151,7 +151,7 @@ def test_sandbox_account_is_marked(overview: ConnectionsPage, one: Connected, sh
     [
         ((), "See who you are, and nothing else"),
         (None, "What you allowed at GitHub when you connected it."),
-        ((Scope(words="x:y", raw="x:y"),), "What it may do x:y Tools"),
+        ((Scope(words="x:y", raw="x:y"),), "What it may do x:y"),
     ],
 )
 def test_permissions_without_description_are_shown(
