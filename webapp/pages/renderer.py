@@ -289,6 +289,10 @@ def _moment(when: datetime, now: datetime) -> str:
     return f"{day}{when:%H:%M} UTC"
 
 
+def _dated(when: datetime) -> str:
+    return f"{when.day} {when:%b %Y, %H:%M} UTC"
+
+
 def _at(address: str, *, root_path: str, versions: Mapping[str, str]) -> str:
     """Add the root path to one of our paths, and its version to the address of a static file.
 
@@ -302,6 +306,7 @@ def _at(address: str, *, root_path: str, versions: Mapping[str, str]) -> str:
 _FILTERS: Mapping[str, Callable[..., Any]] = {
     "address": _address,
     "ago": _ago,
+    "dated": _dated,
     "duration": _duration,
     "initial": _initial,
     "label": _label,
