@@ -24,7 +24,7 @@ from webapp.pages import views_forms as views_typed
 from webapp.pages.form import form_of
 from webapp.pages.views import AccountName, Choice, Scope, SwitchBack, View
 from webapp.pages.views_connections import AccountGroup, Assistant, Connected, Sharing
-from webapp.pages.views_decisions import Asked, InboxEntry, InboxList, StandingYes
+from webapp.pages.views_decisions import ActivityEntry, InboxEntry, InboxList, StandingYes
 from webapp.pages.views_openers import CodeButton, Paging, SignInButton
 
 DESCRIBED = DescribedTool(
@@ -254,7 +254,7 @@ USUAL: Mapping[str, Any] = {
         shows=(("all", "/payments"), ("unused", "/payments?show=unused")),
     ),
     "asked": (
-        Asked(
+        ActivityEntry(
             says="Delete a repository?",
             tool="delete_repo",
             client="Claude",
@@ -263,7 +263,7 @@ USUAL: Mapping[str, Any] = {
             outcome="waiting",
             url="/e/abc",
         ),
-        Asked(
+        ActivityEntry(
             says="Your key, please.",
             tool="weather",
             client=None,

@@ -81,7 +81,7 @@ class InboxPage(OwnPage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ActivityEntry:
     """A question that the viewer was asked, and how it ended. `url` is set while it is open."""
 
     says: str
@@ -98,7 +98,7 @@ class ActivityPage(OwnPage):
     """The page of what the viewer was asked, the latest first."""
 
     template: ClassVar[str] = "activity.html"
-    asked: tuple[Asked, ...]
+    asked: tuple[ActivityEntry, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

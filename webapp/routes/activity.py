@@ -8,7 +8,7 @@ from litestar.di import NamedDependency
 
 from flows.elicitation.states import Elicitation, Status
 from webapp.pages.builder_forms import question_of
-from webapp.pages.views_decisions import ActivityPage, Asked
+from webapp.pages.views_decisions import ActivityEntry, ActivityPage
 from webapp.routes.own_pages import about, known_viewer, own_page, paged
 from webapp.routes.page_request import PageRequest
 
@@ -42,11 +42,11 @@ async def activity(page: NamedDependency[PageRequest]) -> Response[Any]:
     return await own_page(page, ActivityPage(**facts, asked=tuple(part), paging=paging))
 
 
-def _asked(page: PageRequest, elicitation: Elicitation) -> Asked:
+def _asked(page: PageRequest, elicitation: Elicitation) -> ActivityEntry:
     asked, now = elicitation.asked, page.now
     has_expired = not elicitation.status.is_final and now >= elicitation.expires_at
     outcome = "expired" if has_expired else _OUTCOMES.get(elicitation.status, "waiting")
-    return Asked(
+    return ActivityEntry(
         says=question_of(elicitation) or asked.message,
         tool=asked.tool,
         client=asked.client,
