@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from flows import errors
+from flows import InvalidUse, errors
 from flows.errors import ElicitError
 from webapp.cli.main import COMMANDS, parser_for
 from webapp.pages import (
@@ -229,7 +229,7 @@ def _sentence(text: str) -> str:
 def _tree(kind: type[ElicitError], depth: int = 0) -> Iterator[tuple[type[ElicitError], int]]:
     yield kind, depth
     for each in kind.__subclasses__():
-        if each.__module__ == errors.__name__:
+        if each.__module__ == errors.__name__ or each is InvalidUse:
             yield from _tree(each, depth + 1)
 
 

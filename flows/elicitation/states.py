@@ -37,6 +37,7 @@ INTERRUPTED = "interrupted"  # the exchange started and was never finished
 DOES_NOT_FIT = "the client's answer was invalid"  # reason why a question failed
 # a payment page's failure; the person may still pay on another page of the same question
 NOT_ARRIVED = "the payment did not arrive"
+MONEY_RETURNED = "the payment was refunded or charged back"
 RECORD_KEPT = timedelta(days=30)
 CONTENT_BYTES_AT_MOST = 32 * 1024
 
@@ -363,9 +364,10 @@ def settle_late(
     """Change a negative outcome to accepted, because the provider proves that the person answered.
 
     Raises NotPossible if LATE has no such transition. A failed elicitation can only be accepted if
-    it failed because a delayed payment did not arrive: another tab may still pay.
+    it failed because a payment did not arrive or was refunded: another tab may still pay.
     """
-    is_unpaid = elicitation.status is Status.FAILED and elicitation.why == NOT_ARRIVED
+    is_failed = elicitation.status is Status.FAILED
+    is_unpaid = is_failed and elicitation.why in (NOT_ARRIVED, MONEY_RETURNED)
     if not is_unpaid and Status.ACCEPTED not in LATE.get(elicitation.status, frozenset()):
         raise NotPossible(status=elicitation.status, wanted=Status.ACCEPTED)
     can_be_kept = is_kept(elicitation, now)

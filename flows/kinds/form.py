@@ -18,7 +18,7 @@ from flows.elicitation.tool_call import DescribedTool
 from flows.elicitation.traits import traits_of
 from flows.errors import InvalidQuestion, NotAccepted
 from flows.oauth.provider import NAME
-from flows.question import DEFAULT_TIMEOUT, Question, reporting_errors
+from flows.question import DEFAULT_TIMEOUT, Question, verb
 from flows.schema.schema import ONE_TEXT, Schema, schema_of
 from flows.schema.sensitive import asks_for_a_secret, looks_secret
 from flows.shown import must_be_flat, must_be_shown
@@ -120,6 +120,7 @@ def form(
     elicitation_id: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[str]: ...
+@verb
 def form(
     message: str,
     schema: type[Any] | Mapping[str, Json] = str,
@@ -140,19 +141,19 @@ def form(
 
     `key` and `timeout` are as for `url`.
     """
-    with reporting_errors():
-        asked = _asked(schema)
-        _must_not_ask_for_secrets(message, asked, is_one_text=schema is str)
-        return Question(
-            message=message,
-            request=Form(message=message, schema=asked),
-            answer=asked.typed,
-            key=key,
-            elicitation_id=elicitation_id,
-            timeout=timeout,
-        )
+    asked = _asked(schema)
+    _must_not_ask_for_secrets(message, asked, is_one_text=schema is str)
+    return Question(
+        message=message,
+        request=Form(message=message, schema=asked),
+        answer=asked.typed,
+        key=key,
+        elicitation_id=elicitation_id,
+        timeout=timeout,
+    )
 
 
+@verb
 def confirm(
     question: str,
     *,
@@ -177,20 +178,19 @@ def confirm(
 
     `key` and `timeout` are as for `url`. With `approver`, the default timeout is a day.
     """
-    with reporting_errors():
-        return Question(
+    return Question(
+        message=question,
+        request=Form(
             message=question,
-            request=Form(
-                message=question,
-                schema=schema_of({"type": "object", "properties": {}}),
-                arguments=None if arguments is None else _checked(arguments),
-                approver=must_be_approver(approver),
-            ),
-            answer=_yes,
-            no=_no,
-            key=key,
-            timeout=timeout_for(approver, given=timeout),
-        )
+            schema=schema_of({"type": "object", "properties": {}}),
+            arguments=None if arguments is None else _checked(arguments),
+            approver=must_be_approver(approver),
+        ),
+        answer=_yes,
+        no=_no,
+        key=key,
+        timeout=timeout_for(approver, given=timeout),
+    )
 
 
 def approver_of(asked: Elicitation) -> str | None:

@@ -117,10 +117,12 @@ def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> SchemaRead
 
 
 def refuse(path: str, why: str) -> NoReturn:
-    raise InvalidSchema(
+    error = InvalidSchema(
         f"The schema cannot be asked as a form: {path}: {why}. Change the schema in the code that "
         "asks: the same question fails every time."
     )
+    error.path, error.why = path, why
+    raise error
 
 
 def _field(

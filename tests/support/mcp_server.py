@@ -32,6 +32,7 @@ from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.connecting import utc_now
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.edge import Edge
 from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.mcp.attach import attach
@@ -678,11 +679,12 @@ class _Lived:
 
 
 def service_in(app: ASGIApp) -> Service:
-    """Return the service of an app, below its access-checking layers."""
+    """Return the service of an app, which its edge asks for the credential of a request."""
     layer: Any = app
-    while not hasattr(layer, "_service"):
+    while not isinstance(layer, Edge):
         layer = layer._app
-    return cast("Service", layer._service)
+    credential: Any = layer._credential
+    return cast("Service", credential.args[0])
 
 
 class _Posts:

@@ -277,6 +277,7 @@ USUAL: Mapping[str, Any] = {
 USUAL = {**USUAL, "payment": USUAL["payments"][0]}
 ViewT = TypeVar("ViewT", bound=View)
 Shown: TypeAlias = Callable[[View], Page]  # a function with which a test renders a page
+Rendered: TypeAlias = Mapping[str, tuple[View, Page]]  # each view with its page, by its name
 
 
 def usual(view: type[ViewT], **changes: Any) -> ViewT:

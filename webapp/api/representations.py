@@ -46,6 +46,8 @@ class AskedKind(StrEnum):
 class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A question to one of the program's users. The fields depend on the question's kind.
 
+    An `oauth` question with `again` asks the user also for scopes that they did not grant before.
+
     Without `user`, the question goes to the person whose access token is in the header
     User-Access-Token.
 
@@ -68,6 +70,8 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     scopes: list[str] | None = None
     account: str | None = None
     reason: str | None = None
+    tenant: str | None = None
+    again: bool | None = None
     amount: str | None = None
     currency: str | None = None
     what: str | None = None
@@ -103,12 +107,18 @@ class ToldAccount(Struct, frozen=True, kw_only=True):
 
     `status` is `connected`, or `lapsed` if the user has to connect the account again. `api` is the
     base URL of the provider's API. It is null if this server no longer declares the provider.
+    `missing` are the scopes that the question asked for and that were not granted; a list of
+    accounts leaves it empty. `tenant` is the account's host at a provider with a host for each
+    customer, and `details` are what the provider's declaration keeps.
     """
 
     id: str
     provider: str
     label: str
     scopes: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    tenant: str | None = None
+    details: Mapping[str, str] = {}
     api: str | None
     status: str
     connected_at: datetime
@@ -414,7 +424,7 @@ _ASKED: Final[Mapping[AskedKind, _Asked]] = {
     ),
     AskedKind.OAUTH: _Asked(
         needs=frozenset({"provider"}),
-        takes=frozenset({"scopes", "account", "reason"}),
+        takes=frozenset({"scopes", "account", "tenant", "reason", "again"}),
         verb=_account,
     ),
     AskedKind.PAYMENT: _Asked(

@@ -24,7 +24,8 @@ from flows.kinds.gate import arguments_text
 from webapp.calls.call import Call
 from webapp.calls.presenter import Presenter
 from webapp.elicitations.retry import Erased
-from webapp.http.connection import ClientConnection, ClientConnections, client_connection_of
+from webapp.http.connection import ClientConnection, ClientConnections
+from webapp.http.exchange import client_connection_of
 from webapp.http.rate_limit import TooOften, address_key
 from webapp.identity.access_tokens import subject_of
 from webapp.identity.identity import Caller

@@ -7,6 +7,7 @@ which the library looks it up for a call.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias, cast
 
 import mcp_types as types
@@ -39,7 +40,7 @@ class Inside:
     is_given_the_same: bool  # True if nothing on the way changes the arguments
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ServedTool:
     """A served tool. `function` is the author's innermost function, or None if not known."""
 
@@ -67,13 +68,13 @@ class ServedTool:
             is_destructive=self.is_destructive is True,
         )
 
-    @property
+    @cached_property
     def gate(self) -> Gate | None:
         """The outermost gate mark that is not `off`, or else the outermost mark."""
         marks = [mark for function in self.functions if (mark := mark_of(function)) is not None]
         return next((mark for mark in marks if not mark.is_off), marks[0] if marks else None)
 
-    @property
+    @cached_property
     def needs(self) -> tuple[Need, ...]:
         """The needs of all functions. A need that `functools.wraps` copied is listed once."""
         needs = [need for function in self.functions for need in needs_of(function)]

@@ -11,6 +11,7 @@ from babel import Locale
 from flows.elicitation.states import (
     EXCHANGE_AT_MOST,
     INTERRUPTED,
+    MONEY_RETURNED,
     NOT_ARRIVED,
     Elicitation,
     Status,
@@ -67,6 +68,7 @@ ENDINGS: dict[Status, Ending] = {
     Status.FAILED: "failed",
     Status.SUPERSEDED: "superseded",
 }
+_NO_PROBLEM = (INTERRUPTED, NOT_ARRIVED, MONEY_RETURNED)  # the page has its own text for these
 
 
 class PageBuilder:
@@ -130,6 +132,10 @@ class PageBuilder:
             return self._pending()
         if status not in ENDINGS or status is Status.EXCHANGING:
             return None
+        if self._page == "payment" and status is Status.FAILED:
+            paid = await self._service.kinds.payments.paid(self._elicitation)
+            if paid is not None and paid.has_ended:  # it was refunded or disputed meanwhile
+                return view_of(paid, server=self._asked.server, is_late=False, locale=self._locale)
         return Ended(
             server=self._server,
             ending=ENDINGS[status],
@@ -149,7 +155,7 @@ class PageBuilder:
                 found = await self._service.kinds.accounts.offers(self._elicitation)
                 if offers and found:
                     return self._use_account(found)
-                return self._start_account()
+                return self.start_account()
             case "payment":
                 return self._start_payment()
             case "url":
@@ -173,14 +179,20 @@ class PageBuilder:
             continue_action=self._here,
         )
 
-    def _start_account(self) -> StartAccount:
-        terms = self._service.kinds.accounts.terms(self._elicitation)
+    def start_account(self, *, typed: str = "", fault: str | None = None) -> StartAccount:
+        """Return the page. `typed` is what the person typed as their address, with its `fault`."""
+        accounts = self._service.kinds.accounts
+        terms, client = accounts.terms(self._elicitation), accounts.client_for(self._elicitation)
+        asks_tenant = client is not None and client.provider.tenants and terms.tenant is None
         return StartAccount(
             **self._common(),
             provider=self._label(),
-            place=self._asked.origins[0],
+            places=self._asked.origins,
             scopes=self._scopes(self._asks(terms.asked())),
             account=terms.account,
+            tenant_label=client.provider.tenant_label if client and asks_tenant else None,
+            tenant=typed,
+            tenant_fault=fault,
             reason=terms.reason,
             continue_action=self._here,
             is_sandbox=self._is_sandbox,
@@ -373,7 +385,7 @@ class PageBuilder:
         """Return why an account's exchange failed or a payment was refused, if that is known."""
         why = self._elicitation.why
         is_said = self._page in ("account", "payment") and self._elicitation.status is Status.FAILED
-        return why if is_said and why not in (INTERRUPTED, NOT_ARRIVED) else None
+        return why if is_said and why not in _NO_PROBLEM else None
 
     def _label(self) -> str:
         return self._service.kinds.label(self._elicitation)

@@ -102,7 +102,10 @@ class AccountName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartAccount(Asking):
-    """The page that asks for an account. `place` is the next origin, `reason` the tool's text.
+    """The page that asks for an account. `places` are the next origins, `reason` the tool's text.
+
+    With `tenant_label`, the person types their address at the provider; `tenant` is what they
+    typed before, and `tenant_fault` what is wrong with it.
 
     `provider` is a label such as GitHub. Without scopes, the tool learns only who the person is.
     `account` is the name of the account if the tool wants one in particular.
@@ -110,9 +113,12 @@ class StartAccount(Asking):
 
     template: ClassVar[str] = "start_account.html"
     provider: str
-    place: str
+    places: tuple[str, ...]
     scopes: tuple[Scope, ...]
     continue_action: str
+    tenant_label: str | None = None
+    tenant: str = ""
+    tenant_fault: str | None = None
     account: str | None = None
     reason: str | None = None
     is_sandbox: bool = False

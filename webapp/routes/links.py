@@ -22,7 +22,15 @@ from flows.crypto.tokens import Purpose
 from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
-from flows.errors import Failed, InvalidAnswer, InvalidToken, NotAllowed, NotConfigured, NotPossible
+from flows.errors import (
+    Failed,
+    InvalidAnswer,
+    InvalidQuestion,
+    InvalidToken,
+    NotAllowed,
+    NotConfigured,
+    NotPossible,
+)
 from flows.schema.schema import Fault, parse
 from webapp.kinds.decision import WITHDRAWN
 from webapp.kinds.page_kind import PageKind, has_rules
@@ -68,9 +76,21 @@ async def go_on(page: NamedDependency[PageRequest], token: FromPath[str]) -> Res
     attempt = elicitation.attempt
     known = None if attempt is None else attempt.browser
     cookie = page.service.browser.cookie_of(page.cookies, known=known) or ""
+    tenant = page.form.get("tenant", [""])[-1]
     try:
         switches = page.is_ticked("switch")
-        return see_other(await depart(page.service, elicitation, cookie=cookie, switches=switches))
+        url = await depart(
+            page.service, elicitation, cookie=cookie, switches=switches, tenant=tenant or None
+        )
+        return see_other(url)
+    except InvalidQuestion as error:
+        view = _shown(page, elicitation, token=token).start_account(typed=tenant, fault=str(error))
+        return page.answers.page(
+            view,
+            status=HTTPStatus.UNPROCESSABLE_ENTITY,
+            form_targets=_form_targets(elicitation),
+            for_user=elicitation.is_for_user,
+        )
     except NotPossible:
         return await _became_of(page, elicitation, token=token, accepts=True)
     except (Failed, NotConfigured) as error:

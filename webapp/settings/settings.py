@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from flows.crypto.vault import Ring
 from flows.errors import StoreUnavailable, WeakSecret
 from flows.kinds.gate import GatePolicy
+from flows.oauth.client_assertion import key_fault
 from flows.oauth.provider import Provider
 from flows.origin import is_loopback
 from flows.payments.gateway import MerchantAccount
@@ -294,8 +295,9 @@ def read_settings(
         )
     key_file, store = key_file_of(environment), store_of(environment)
     ring = _ring(values, file=key_file, is_local=is_local, store=store)
-    credentials = _credentials(values)
     declared = declared_in(values)
+    providers = {**PROVIDERS, **declared.providers}
+    credentials = _credentials(values, providers)
     who = with_approvers(who, declared.approvers, problems)
     fields = values.fields_of(Settings)
     settings = Settings(
@@ -304,7 +306,7 @@ def read_settings(
         store=store,
         uid=os.getuid(),
         key_file=key_file,
-        providers={**PROVIDERS, **declared.providers},
+        providers=providers,
         credentials=credentials,
         sellers=payments.read_merchant_accounts(
             values,
@@ -403,14 +405,27 @@ def _ring(values: Values, *, file: KeyFile | None, is_local: bool, store: str) -
         return None
 
 
-def _credentials(values: Values) -> Mapping[str, tuple[str, str]]:
-    """Return our client id and secret for each provider with ELICIT_{NAME}_CLIENT_ID."""
+def _credentials(
+    values: Values, providers: Mapping[str, Provider]
+) -> Mapping[str, tuple[str, str]]:
+    """Return our client id and secret for each provider with ELICIT_{NAME}_CLIENT_ID.
+
+    A public client (`client_auth = "none"`) has no secret.
+    """
     found: dict[str, tuple[str, str]] = {}
     for name in _registered(values.environment):
         rows = [row.of(name) for row in payments.OF_ACCOUNTS]
         id, secret = map(values.text, rows)
-        if id and secret:
+        provider = providers.get(name.lower())
+        client_auth = "basic" if provider is None else provider.client_auth
+        if client_auth == "none" and secret:
+            values.problems.append(
+                f"{rows[1].name}: remove it: {name.lower()} is declared as a public client."
+            )
+        if id and (secret or client_auth == "none"):
             found[name.lower()] = (id, secret)
+            fault = key_fault(secret, client_auth=client_auth)
+            values.problems += [] if fault is None else [f"{rows[1].name}: {fault}"]
         else:
             missing, present = (rows[1], rows[0]) if id else rows
             values.lack(missing.name, beside=present.name)

@@ -18,6 +18,7 @@ from tests.support.page_views import (
     USUAL,
     VIEWS,
     WAITING,
+    Rendered,
     Shown,
     _choice,
     _made,
@@ -276,14 +277,22 @@ def _connection_variants() -> dict[str, View]:
     }
 
 
+def _rendered(views: dict[str, View], pages: Renderer) -> Rendered:
+    rendered: dict[str, tuple[View, Page]] = {}
+    for name, view in views.items():
+        try:
+            rendered[name] = view, Page(pages.render(view))
+        except Exception as error:
+            error.add_note(f"This is the page {name!r}.")
+            raise
+    return rendered
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a test `usual_view`, `hostile_view` or, for both, `any_view` in turn."""
-    hostile = {key: view for name in HOSTILE for key, view in hostile_views(name).items()}
-    samples = {"usual_view": _variants(), "hostile_view": hostile}
-    samples["any_view"] = samples["usual_view"] | samples["hostile_view"]
-    for name, views in samples.items():
-        if name in metafunc.fixturenames:
-            metafunc.parametrize(name, list(views.values()), ids=list(views))
+    """Give a test of the browser each page in turn. Tests without a browser loop over them."""
+    if "usual_view" in metafunc.fixturenames:
+        views = _variants()
+        metafunc.parametrize("usual_view", list(views.values()), ids=list(views))
 
 
 @pytest.fixture(scope="session")
@@ -294,6 +303,22 @@ def pages() -> Renderer:
 @pytest.fixture(scope="session")
 def shown(pages: Renderer) -> Shown:
     return lambda view: Page(pages.render(view))
+
+
+@pytest.fixture(scope="session")
+def usual_pages(pages: Renderer) -> Rendered:
+    return _rendered(_variants(), pages)
+
+
+@pytest.fixture(scope="session")
+def hostile_pages(pages: Renderer) -> Rendered:
+    views = {key: view for name in HOSTILE for key, view in hostile_views(name).items()}
+    return _rendered(views, pages)
+
+
+@pytest.fixture(scope="session")
+def all_pages(usual_pages: Rendered, hostile_pages: Rendered) -> Rendered:
+    return {**usual_pages, **hostile_pages}
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -66,10 +66,19 @@ def test_page_without_permissions_says_only_identity(start: StartAccount, shown:
 
 
 def test_all_permissions_are_shown(start: StartAccount, shown: Shown) -> None:
-    many = tuple(Scope(words=f"Do thing {n}", raw=f"t:{n}") for n in range(20))
+    many = tuple(Scope(words=f"Do thing {n}", raw=f"t:{n}") for n in range(40))
     words = shown(replace(start, scopes=many)).text("li")
     assert all(scope.words in words for scope in many)
     assert all(scope.raw in shown(replace(start, scopes=many)).text("details") for scope in many)
+
+
+def test_names_of_200_letters_leave_the_question_readable(
+    start: StartAccount, shown: Shown
+) -> None:
+    page = shown(replace(start, server="S" * 200, tool_title="T" * 200, client_title="C" * 200))
+    assert page.text("h1") == f"Let {'S' * 79}… use your GitHub account?"
+    assert "T" * 200 in page.said()
+    assert "C" * 79 + "…" in page.said()
 
 
 def test_writes_and_deletions_are_marked_without_colour(start: StartAccount, shown: Shown) -> None:

@@ -106,7 +106,10 @@ def test_unpaid_return_page_explains_and_offers_retry(
 def test_late_payment_page_names_price_and_test_mode(is_test: bool, shown: Shown) -> None:
     view = Late(server="my tools", kind="payment", price="9.00 €", is_test=is_test)
     page = shown(view)
-    assert "Your 9.00 € arrived. Your assistant is no longer waiting" in page.said()
+    assert (
+        "Your 9.00 € arrived. Your assistant is no longer waiting: ask it to continue."
+        in page.said()
+    )
     assert ("Test mode: no real money moved." in page.text("strong")) == is_test
     assert "of it was refunded" not in page.said()
 
