@@ -235,6 +235,7 @@ class PageBuilder:
         return {
             **self._live(until=self._elicitation.expires_at),
             "origins": self._asked.origins,
+            "provider": self._label() if self._page in ("account", "payment") else None,
             "again_action": self._here,
             "decline_action": f"{self._here}/decline",
             "csrf": self._csrf,
@@ -445,6 +446,7 @@ class _Live(TypedDict):
 
 
 class _Waiting(_Live):
+    provider: str | None
     origins: tuple[str, ...]
     again_action: str
     decline_action: str

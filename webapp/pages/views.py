@@ -189,9 +189,10 @@ class Live(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting(Live):
-    """The page while the person is at the provider."""
+    """The page while the person is at the provider. `provider` is its label, if it has one."""
 
     template: ClassVar[str] = "waiting.html"
+    provider: str | None = None
     origins: tuple[str, ...]
     again_action: str
     decline_action: str
