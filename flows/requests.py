@@ -5,7 +5,7 @@ answer, is therefore among the question's facts (see `Request.facts`). A payment
 answers a question for 90 EUR.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -30,6 +30,7 @@ class AccountRequest:
     `again`: ask the person also for scopes that they were asked for before, in vain.
     """
 
+    kind: str = field(default="oauth", init=False, repr=False, compare=False)
     provider: Provider | str
     scopes: tuple[str, ...]
     account: str | None = None
@@ -63,10 +64,6 @@ class AccountRequest:
         return f"Connect {label}" + (f": {self.reason}" if self.reason else "")
 
     @property
-    def kind(self) -> str:
-        return "oauth"
-
-    @property
     def name(self) -> str:
         return self.provider if isinstance(self.provider, str) else self.provider.name
 
@@ -86,6 +83,7 @@ class AccountRequest:
 class PaymentRequest:
     """A request to pay. Without `seller`, the server's only provider is used."""
 
+    kind: str = field(default="payment", init=False, repr=False, compare=False)
     price: Money
     what: str
     seller: str | None = None
@@ -106,10 +104,6 @@ class PaymentRequest:
     @property
     def message(self) -> str:
         return f"Pay {self.price} for {self.what}"
-
-    @property
-    def kind(self) -> str:
-        return "payment"
 
     def facts(self) -> Json:
         return {

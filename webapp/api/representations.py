@@ -247,7 +247,8 @@ class QuestionState(Struct, frozen=True, kw_only=True):
     `content` is the answer until the answer is used or erased. Accounts and payments have their own
     fields. `superseded_by` is the id of an earlier, equal question that was paid late: ask again to
     get that payment. `user` is the id of the user who is asked, or null for a person who signs in
-    at an issuer.
+    at an issuer. `tool_title` and `server_title` are the titles from MCP of the tool that asks and
+    of its server.
     """
 
     id: str | None
@@ -255,6 +256,8 @@ class QuestionState(Struct, frozen=True, kw_only=True):
     status: str
     message: str
     asked_by: str | None = None
+    tool_title: str | None = None
+    server_title: str | None = None
     user: str | None = None
     asked_at: datetime | None = None
     expires_at: datetime | None = None
@@ -317,6 +320,9 @@ class InboxRequest(Struct, frozen=True, kw_only=True):
     `asked_by` is the verified identity of the person who asked. `is_own` is true if that person may
     be the approver, who then cannot decide the request. `decision` is waiting, approved, declined,
     withdrawn or expired.
+
+    The titles and `tool_description` are the words of the server's author; `client_title` is the
+    client's own and unverified. `is_destructive` is the tool's annotation `destructiveHint`.
     """
 
     id: str
@@ -334,6 +340,11 @@ class InboxRequest(Struct, frozen=True, kw_only=True):
     decided_by: str | None = None
     decided_at: datetime | None = None
     reason: str | None = None
+    server_title: str | None = None
+    tool_title: str | None = None
+    tool_description: str | None = None
+    is_destructive: bool = False
+    client_title: str | None = None
 
 
 class InboxRequests(Struct, frozen=True, kw_only=True):

@@ -36,12 +36,15 @@ async def to_question_state(
     has_link = requester.asks or requester.key is None
     is_open = not current.status.is_final and service.clock() < current.expires_at
     is_form = service.kinds.on_page(current.kind) is not None
+    described = current.asked.described
     state = QuestionState(
         id=current.id,
         kind=current.kind,
         status=current.status.value,
         message=current.asked.message,
         asked_by=current.asked.tool,
+        tool_title=None if described is None else described.title,
+        server_title=current.asked.server_title,
         user=current.user,
         asked_at=current.created_at,
         expires_at=current.expires_at,

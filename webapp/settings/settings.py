@@ -24,6 +24,7 @@ from webapp.http.trusted_hosts import TrustedHost
 from webapp.limits import Arrivals
 from webapp.logs.lines import LogSettings
 from webapp.settings import events, identity, payments
+from webapp.settings.brand import Brand
 from webapp.settings.config_file import CONFIG, Declarations, config_path, declared_in
 from webapp.settings.identity import IdentitySettings, read_identity, with_approvers
 from webapp.settings.key_file import CONFIG_HOME, DATA_HOME, KeyFile, data_folder
@@ -219,9 +220,11 @@ class Settings:
     templates: tuple[Path, ...] = setting(
         "ELICIT_TEMPLATES",
         parse=folders,
-        says="a folder with templates that replace the built-in ones",
+        says="a folder with templates that replace the built-in ones, and with a folder `static` "
+        "of files for them: [templates](templates.md)",
         names_file=True,
     )
+    brand: Brand = field(default_factory=Brand)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     events: tuple[EventAddress, ...] = ()
     config: Path | None = None  # the path of `elicit.toml`, which may not exist
@@ -256,6 +259,7 @@ TABLE: tuple[Setting[Any], ...] = (
     *(URL, *SECRETS, STORE, CONFIG),
     *payments.PAYMENTS,
     *rows_of(Settings).values(),
+    *rows_of(Brand).values(),
     *rows_of(PolicySettings).values(),
     *events.EVENTS,
     *identity.IDENTITY,
@@ -319,6 +323,7 @@ def read_settings(
             connections=values.read(CONNECTIONS),
             idle=_IDLE_BEHIND_PROXY if fields["proxies"] else Arrivals().idle,
         ),
+        brand=Brand(**values.fields_of(Brand)),
         telemetry=read_telemetry(values),
         events=events.read_events(values),
         config=config_path(values),

@@ -58,7 +58,7 @@ async def test_account_is_connected_and_await_returns() -> None:
         link = await asked.link()
         person = await here.person()
         start = await person.visit(link)
-        assert start.heading == "Connect GitHub to shop"
+        assert start.heading == "Let shop use your GitHub account?"
         callback = await approve(person, await person.go_on(link))
         page = await ends(person, await person.visit(callback))
         assert (page.status, page.heading) == (200, "GitHub is connected")
@@ -356,7 +356,7 @@ async def test_late_acceptance_answers_current_caller_with_same_question() -> No
             await asked.account()
         again = here.ask("repo")
         link = await again.link()
-        assert (await person.visit(link)).heading == "Connect GitHub to shop"
+        assert (await person.visit(link)).heading == "Let shop use your GitHub account?"
         await ends(person, await person.visit(callback))
         assert (await again.account()).label == "octocat"
         assert (await person.visit(link)).heading == "A newer link replaces this one"
@@ -602,7 +602,7 @@ async def test_another_tool_asks_once_on_our_page_and_is_allowed() -> None:
         asked, person = here.ask("repo", tool="export_all"), await here.person()
         link = await asked.link()
         page = await person.visit(link)
-        assert page.heading == "export_all wants to use octocat"
+        assert page.heading == "Let shop use octocat at GitHub?"
         assert "list" in page.text
         for button in ("Allow", "Another account", "Decline"):
             assert button in page.text
@@ -660,7 +660,7 @@ async def test_other_served_server_does_not_reveal_account() -> None:
         await here.connect("repo")
         asked, person = here.ask("repo", server="another shop"), await here.person()
         page = await person.visit(await asked.link())
-        assert page.heading == "Connect GitHub to another shop"
+        assert page.heading == "Let another shop use your GitHub account?"
         assert "octocat" not in page.text
 
 
