@@ -116,7 +116,7 @@ def _template_faults(provider: Declaration) -> list[str]:
         faults.append("keep: each name needs the path of a member.")
     known = {"tenant"} if provider.tenants else set[str]()
     for key, template in _templates(provider):
-        allowed = known | ({*provider.keep} if key in ("api", "api_hosts") else set())
+        allowed = known | ({*provider.keep} if key in ("api", "api_hosts") else set[str]())
         if unknown := placeholders(template) - allowed:
             faults.append(f"{key}: {', '.join(sorted(unknown))} is not known there.")
         host = PLACEHOLDER.sub(_star, template.partition("://")[2].partition("/")[0])
