@@ -33,7 +33,6 @@ from webapp.payments.checkouts import Checkouts
 from webapp.payments.ledger import Ledger, in_hand
 from webapp.payments.reconciliation import Reconciling
 from webapp.payments.refunds import Refunds
-from webapp.payments.turns import Turns
 from webapp.payments.unresolved import LOST, UnresolvedPayments
 from webapp.payments.verification import ON_ITS_WAY, Verification
 from webapp.records.values import Value
@@ -98,7 +97,7 @@ class Payments:
             flow=self.flow,
             unresolved=self.unresolved,
             verification=self.verification,
-            turns=Turns(flow=self.flow, unreached=unreached, clock=elicitations.clock),
+            unreached=unreached,
         )
         self.reconciling = Reconciling(
             elicitations=elicitations,
