@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.proof import ByModel, Decider, Proof
+from flows.elicitation.tool_call import DescribedTool
 from flows.elicitation.traits import traits_of
 from flows.elicitation.user_code import BrowserBinding
 from flows.errors import InvalidQuestion, NotPossible
@@ -113,6 +114,10 @@ class Asked(Struct, frozen=True, kw_only=True):
     # verified id of the client; None: only the unverified name `client` is known
     client_id: str | None = None
     client_apart: str | None = None  # see `CallingClient.apart`
+    # for pages only; the client's title is unverified
+    server_title: str | None = None
+    client_title: str | None = None
+    described: DescribedTool | None = None  # the tool, or the tool behind a gate
 
     @property
     def calling_client(self) -> CallingClient | None:

@@ -80,9 +80,8 @@ class Rows:
         Each value has the version that was read. A value with version 0 is new: its id and its key
         must not exist in the store. Raises Conflict if another write was first.
         """
-        records_changes = self._records_changes
+        records_changes, asked = self._records_changes, len(values)
         moved = await self._words.moved(values) if records_changes else ()
-        asked = len(values)
         if self.outbox is not None and moved:
             values = (*values, *self.outbox.events(moved, at_most=_AT_MOST - len(values)))
         owner = values[0].owner
@@ -119,12 +118,12 @@ class Rows:
         )
 
     def _erase_at(self, value: Value) -> datetime | None:
-        longer = self.retention_overrides.get(type(value))
-        if longer is None or value.erase_at is None:
-            return value.erase_at
+        longer, erase_at = self.retention_overrides.get(type(value)), value.erase_at
+        if longer is None or erase_at is None:
+            return erase_at
         if isinstance(value, Elicitation):  # some kinds store a question longer, for late answers
             longer = max(longer, traits_of(value.kind).stored_for - RECORD_KEPT)
-        return value.erase_at + longer
+        return erase_at + longer
 
     async def read(self, kind: type[ValueT], *, owner: str, id: str) -> ValueT | None:
         found = await self._store.read(owner, KINDS[kind], id)

@@ -16,7 +16,7 @@ from webapp.stores.permissions import must_be_private
 from webapp.stores.sqlite_file import (
     SIDES,
     OpenedFile,
-    identities_of,
+    identity_of,
     must_be_of_this_machine,
 )
 from webapp.stores.store import Record
@@ -81,7 +81,7 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection, Opene
                 must_be_private(path.with_name(f"{path.name}{side}"))
             must_be_of_this_machine(path)
             _make_private(path)
-            (before,) = identities_of(path)
+            before = identity_of(path)
             writer = connect(path)
             stack.callback(writer.close)
             _prepare(writer, path)
