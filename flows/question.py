@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 import httpx
 
 from flows.elicitation.states import Completion, Json, Status
-from flows.elicitation.tool_body import ToolBody
+from flows.elicitation.tool_call import ToolBody
 from flows.elicitation.unasked import Unasked, UnaskedQuestion
 from flows.errors import (
     Cancelled,

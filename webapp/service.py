@@ -27,11 +27,11 @@ from webapp.calls.presenter import Presenter
 from webapp.calls.running import RunningTools
 from webapp.completion import Completing
 from webapp.deadline import Clock
+from webapp.elicitations.changes import ToolLists
 from webapp.elicitations.links import Links
 from webapp.elicitations.plugins import Plugins
 from webapp.elicitations.readiness import Readiness
 from webapp.elicitations.service import Elicitations
-from webapp.elicitations.tool_lists import ToolLists
 from webapp.elicitations.waiters import Waiters
 from webapp.events.addresses import EventAddress
 from webapp.events.service import EventsOut

@@ -6,33 +6,38 @@ shown, and again before any change.
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from babel import Locale
-from litestar import HttpMethod, Response, post, route
+from litestar import HttpMethod, Response, get, post, route
 from litestar.di import NamedDependency
 from litestar.params import FromPath
+from litestar.response import Stream
 
 from flows.crypto.tokens import Purpose
 from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
+from flows.elicitation.user_code import Code
 from flows.errors import Failed, InvalidAnswer, InvalidToken, NotAllowed, NotConfigured, NotPossible
 from flows.schema.schema import Fault, parse
+from webapp.elicitations.retry import Erased
 from webapp.kinds.decision import WITHDRAWN
 from webapp.kinds.page_kind import PageKind, has_rules
 from webapp.pages.builder import PageBuilder
 from webapp.pages.form import form_of
 from webapp.pages.views import ProviderTrouble
-from webapp.routes.answers import see_other
-from webapp.routes.openers import must_be_opener, pace
+from webapp.routes.answers import problem, see_other
+from webapp.routes.openers import must_be_opener, pace, unconfirmed
 from webapp.routes.page_request import PageRequest
 from webapp.routes.redirect import depart, trouble_of
+from webapp.service import Service
 
 _TICKS = ("remember", "all_clients")  # the checkboxes next to an approval
 _log = logging.getLogger(__name__)
@@ -233,3 +238,63 @@ def _form_targets(elicitation: Elicitation) -> list[str]:
     if not elicitation.asked.origins:  # our own page handles the answer
         return []
     return sorted({"https:"} | {origin.partition("//")[0] for origin in elicitation.asked.origins})
+
+
+# The live status of a link by server-sent events, with which the waiting page updates itself.
+
+PING_EVERY = timedelta(seconds=15)
+
+
+@get("/e/{token:str}/live")
+async def live(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
+    """Send the status, now and at each change, until it is final."""
+    service, elicitation = page.service, await elicitation_of(page, token)
+    decision = await page.access(elicitation)
+    pace(elicitation, page.request, service, is_open=decision.is_open)
+
+    async def status(current: Elicitation) -> str | None:
+        """Return the status, or None if the viewer may not see the question (any more)."""
+        code = service.identity.code(current, page.cookies)
+        if code is None and not (await page.access(current)).is_open:
+            return None
+        return _status(current, code)
+
+    if await status(elicitation) is None:
+        return problem(HTTPStatus.FORBIDDEN, detail="This link belongs to someone else.")
+    return Stream(
+        _statuses(elicitation, service, status),
+        media_type="text/event-stream",
+        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+    )
+
+
+async def _statuses(
+    elicitation: Elicitation,
+    service: Service,
+    status: Callable[[Elicitation], Awaitable[str | None]],
+) -> AsyncIterator[str]:
+    elicitations = service.elicitations
+    with elicitations.waiters.waiter(elicitation.id, sees_all=True) as waiter:
+        current, last = await elicitations.get(elicitation.id), ""
+        # status() also returns None if the viewer signed out in the meantime
+        while current is not None and (message := await status(current)):
+            if message != last:  # not every change of the record changes the status
+                yield f"data: {message}\n\n"
+            last = message
+            if current.status.is_final or service.is_draining:  # the browser asks again
+                return
+            changes = await waiter.changes(until=service.clock() + PING_EVERY, now=service.clock())
+            if not changes:
+                yield ": ping\n\n"
+            try:
+                current = await elicitations.newest(current, changes)
+            except Erased:  # the browser asks again and sees the erasure
+                return
+
+
+def _status(current: Elicitation, code: Code | None) -> str:
+    if current.status.is_final:
+        return current.status
+    if code is not None and current.binding is not None and current.binding.confirmed_at is None:
+        return unconfirmed(code)
+    return current.progress or current.status

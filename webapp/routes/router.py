@@ -19,15 +19,13 @@ from webapp.http.requests import Bounded
 from webapp.http.root_path import under
 from webapp.identity.users import note_request
 from webapp.routes.answers import Answers
-from webapp.routes.callbacks import provider_answers, provider_returns
+from webapp.routes.callbacks import called_back, come_back, provider_answers, provider_returns
 from webapp.routes.connections import connections, disconnect, keep, reconnect, switch, unshare
 from webapp.routes.decisions import approve_request, decline_request, inbox, look, revoke
 from webapp.routes.home import alive, home, ready, static
-from webapp.routes.links import allow, decline, go_on, show, show_user_code
-from webapp.routes.live import live
+from webapp.routes.links import allow, decline, go_on, live, show, show_user_code
 from webapp.routes.page_request import page_request
 from webapp.routes.payments import payments, request_refund
-from webapp.routes.returns import called_back, come_back
 from webapp.routes.signin import offer_pairing, pair, sign_in, sign_out, signed_in
 from webapp.routes.webhooks import hooked
 from webapp.service import Service
