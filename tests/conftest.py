@@ -27,6 +27,10 @@ settings.load_profile("house")
 
 pytest_plugins = ("tests.support.leaks",)
 
+# FastMCP writes its log through rich, which takes longer for one traceback than a test does for
+# all its calls. It reads the variable when it is imported.
+os.environ.setdefault("FASTMCP_ENABLE_RICH_LOGGING", "false")
+
 # By default clients give up after five seconds, which can be too short on a busy machine. In each
 # library, one object has this default for all clients, so change that object.
 for _client in (httpx.AsyncClient, httpx2.AsyncClient):

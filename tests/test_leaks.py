@@ -92,6 +92,15 @@ def test_secret_with_known_form_is_recognized(text: str) -> None:
     assert kinds_in(text)
 
 
+def test_each_alternative_of_a_form_is_recognized() -> None:
+    starts = ("gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "xoxb-", "xoxe-1-")
+    ours = ("ya29.", "sandbox_at_", "sandbox_rt_", "sk_test_", "sk_live_", "rk_live_", "whsec_")
+    places = ("/e/", "/pair/", "/callback/x?a=", "/return?a=", "/signin?a=", "?code=", "&state=")
+    names = ("access_token=", "user_code: ", "Bearer ", "bearer ", "__Host-elicit=", "elicit_1=")
+    for start in (*starts, *ours, *places, *names):
+        assert kinds_in(f"Say {start}a1b2c3d4e5f6g7h8i9"), start
+
+
 @pytest.mark.parametrize("text", HARMLESS.values(), ids=HARMLESS)
 def test_harmless_text_is_not_reported(text: str) -> None:
     assert not kinds_in(text)

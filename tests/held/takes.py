@@ -117,8 +117,10 @@ async def _press_at_provider(provider: httpx.AsyncClient, page: str, button: str
 
 
 async def _becomes(held: Held, condition: Callable[[Payment], bool]) -> None:
+    """Run the sweeper until the sandbox's event has changed the payment."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition(await held.world.payment()):  # noqa: ASYNC110 - the sandbox sends it
+        while not condition(await held.world.payment()):
+            await fall_due(held.world.here.service)
             await asyncio.sleep(0)
 
 

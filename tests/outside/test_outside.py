@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.outside.__main__ import main
 from tests.outside.rows import ROWS, Row
 
 SHORT = [row for row in ROWS if not getattr(row, "IS_LONG", False)]
@@ -12,3 +13,10 @@ async def test_reported_problem_does_not_occur_again(row: Row) -> None:
     tried = [each async for each in row.reproduce(1)]
     assert tried
     assert [case for case, is_right in tried if not is_right] == []
+
+
+def test_unknown_id_next_to_a_known_one_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main([ROWS[0].FINDING, "XX99"])
+    assert refused.value.code == 2
+    assert "No row has the id XX99." in capsys.readouterr().err

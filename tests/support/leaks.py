@@ -24,6 +24,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from functools import cache
 from html import unescape
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -58,10 +59,30 @@ _FORMS = {
     "key": r"\b(?:gh[oprsu]_|github_pat_|glpat-|xox[a-z](?:-\d)?-|ya29\.|sandbox_[ar]t_"
     r"|[sr]k_(?:test|live)_|whsec_)[\w+/=-]{6,}",
     # Match a code only if no word character or hyphen is next to it: some random ids contain one.
-    "letters": r"(?<![\w-])[B-DF-HJ-NP-TV-XZ]{4}[- ]?[B-DF-HJ-NP-TV-XZ]{4}(?![\w-])",
+    # The look behind comes after the first letter, because the search for a letter is faster.
+    "letters": r"[B-DF-HJ-NP-TV-XZ](?<![\w-].)[B-DF-HJ-NP-TV-XZ]{3}[- ]?"
+    r"[B-DF-HJ-NP-TV-XZ]{4}(?![\w-])",
     "email": r"[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}\b",
 }
-_ANY_FORM = re.compile("|".join(f"(?P<{kind}>{form})" for kind, form in _FORMS.items()))
+# A text without any of these parts has no secret of the form. The search for a part takes a
+# hundredth of the time of a search for the form.
+_PARTS = {
+    "JWT": ("eyJ",),
+    "token": ("AQ",),
+    "link": ("/e/", "/pair/"),
+    "callback": ("/callback", "/return", "/signin"),
+    "query": tuple(f"{mark}{name}=" for mark in "?&" for name in _IN_QUERIES.split("|")),
+    "named": tuple(_GIVEN.split("|")),
+    "cookie": ("__Host-elicit", "elicit_"),
+    "bearer": ("earer ",),
+    "key": (
+        *(f"gh{letter}_" for letter in "oprsu"),
+        *("github_pat_", "glpat-", "xox", "ya29.", "sandbox_at_", "sandbox_rt_"),
+        *("k_test", "k_live", "whsec_"),
+    ),
+    "letters": ("",),
+    "email": ("@",),
+}
 _IN_JSON = frozenset(
     {*_GIVEN.split("|"), "requestState", "request_state", "assertion", "registration_access_token"}
 )
@@ -79,11 +100,17 @@ class Deaf(AssertionError):
     """A listener that must receive text was disconnected or received nothing."""
 
 
+@cache
+def _any_of(kinds: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?P<{kind}>{_FORMS[kind]})" for kind in kinds))
+
+
 def kinds_in(text: str) -> set[str]:
     """Return the kinds of secrets that the text contains, recognized by their form."""
+    possible = tuple(kind for kind in _FORMS if any(part in text for part in _PARTS[kind]))
     return {
         str(found.lastgroup)
-        for found in _ANY_FORM.finditer(text)
+        for found in _any_of(possible).finditer(text)
         if found.lastgroup != "token" or _is_token(found[0])
     }
 

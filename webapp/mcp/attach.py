@@ -14,24 +14,23 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
-from flows.elicitation.tool_call import ToolCall, must_be_no_others_name
+from flows.elicitation.tool_call import DescribedTool, ToolCall, must_be_no_others_name
 from flows.errors import InvalidArguments, StoreUnavailable
 from flows.kinds.gate import arguments_text
 from webapp.calls.call import Call
 from webapp.calls.presenter import Presenter
 from webapp.elicitations.retry import Erased
-from webapp.http.connection import ClientConnection, ClientConnections, client_connection_of
+from webapp.http.connection import ClientConnection, ClientConnections
+from webapp.http.exchange import client_connection_of
 from webapp.http.rate_limit import TooOften, address_key
-from webapp.identity.access_tokens import subject_of
 from webapp.identity.identity import Caller
 from webapp.logs.events import mask_tool_logs
 from webapp.mcp import inner_calls
 from webapp.mcp.asks import ConnectionAsks
-from webapp.mcp.callers import issuer_of
+from webapp.mcp.callers import caller_of, issuer_of
 from webapp.mcp.declared import Declared, declared_by
 from webapp.mcp.leg import PreparedLeg, run_request, wire_form
 from webapp.mcp.naming import must_be_named
@@ -52,7 +51,7 @@ from webapp.mcp.resuming import when_read_later
 from webapp.mcp.task_legs import TaskLeg
 from webapp.mcp.task_offer import TaskOffer
 from webapp.mcp.tasks import METHODS, TaskRequest, Tasks
-from webapp.mcp.tools import ServedTool, has_tool, low_level_of, tool_of
+from webapp.mcp.tools import ServedTool, has_tool, low_level_of, title_of, tool_of
 from webapp.mcp.traced import InTraceOfRequest
 from webapp.mcp.versions import version_of
 from webapp.mcp.visibility import Visibility
@@ -254,6 +253,7 @@ class Middleware:
             presenter,
             name,
             arguments,
+            described=None if tool is None else tool.described,
             version=version_of(tool, params),
             run_id=run_id,
             run_key=chain.run_key,
@@ -287,6 +287,7 @@ class Middleware:
         tool: str,
         arguments: str,
         *,
+        described: DescribedTool | None,
         version: str | None,
         run_id: str | None,
         run_key: str | None,
@@ -304,6 +305,9 @@ class Middleware:
                 version=version,
                 client_id=caller.client if caller.is_client_verified else None,
                 client_apart=declared.apart,
+                described=described,
+                server_title=title_of(low_level_of(self._server).title),
+                client_title=declared.title,
             ),
             presenter=presenter,
             run_id=run_id,
@@ -313,13 +317,13 @@ class Middleware:
         )
 
     def _caller(self, context: ServerRequestContext[Any, Any], declared: Declared) -> Caller:
-        identity = self._service.identity
-        token = get_access_token()
-        subject = None
-        if token is not None:
-            subject = subject_of(token, identity, issuer=self._issuer)
         scope = context.request.scope if context.request is not None else None
-        caller = identity.caller(scope, subject=subject, client=declared.distinguishing_name)
+        caller = caller_of(
+            scope,
+            identity=self._service.identity,
+            issuer=self._issuer,
+            client=declared.distinguishing_name,
+        )
         if caller.is_anonymous and caller.by_code and not declared.shows(by_code=True):
             return replace(caller, refusal=_FORMS_NEEDED)
         if caller.is_anonymous and caller.by_code and scope is not None:

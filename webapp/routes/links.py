@@ -22,16 +22,26 @@ from litestar.response import Stream
 
 from flows.crypto.tokens import Purpose
 from flows.elicitation.proof import OnPage
+from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
-from flows.elicitation.user_code import Code
-from flows.errors import Failed, InvalidAnswer, InvalidToken, NotAllowed, NotConfigured, NotPossible
+from flows.errors import (
+    Failed,
+    InvalidAnswer,
+    InvalidQuestion,
+    InvalidToken,
+    NotAllowed,
+    NotConfigured,
+    NotPossible,
+)
 from flows.schema.schema import Fault, parse
 from webapp.elicitations.retry import Erased
+from webapp.elicitations.waiters import Changed
 from webapp.kinds.decision import WITHDRAWN
 from webapp.kinds.page_kind import PageKind, has_rules
 from webapp.pages.builder import PageBuilder
-from webapp.pages.form import form_of
+from webapp.pages.form import form_of, with_zones
+from webapp.pages.updates import State, state_of
 from webapp.pages.views import ProviderTrouble
 from webapp.routes.answers import problem, see_other
 from webapp.routes.openers import must_be_opener, pace, unconfirmed
@@ -73,9 +83,21 @@ async def go_on(page: NamedDependency[PageRequest], token: FromPath[str]) -> Res
     attempt = elicitation.attempt
     known = None if attempt is None else attempt.browser
     cookie = page.service.browser.cookie_of(page.cookies, known=known) or ""
+    tenant = page.form.get("tenant", [""])[-1]
     try:
         switches = page.is_ticked("switch")
-        return see_other(await depart(page.service, elicitation, cookie=cookie, switches=switches))
+        url = await depart(
+            page.service, elicitation, cookie=cookie, switches=switches, tenant=tenant or None
+        )
+        return see_other(url)
+    except InvalidQuestion as error:
+        view = _shown(page, elicitation, token=token).start_account(typed=tenant, fault=str(error))
+        return page.answers.page(
+            view,
+            status=HTTPStatus.UNPROCESSABLE_ENTITY,
+            form_targets=_form_targets(elicitation),
+            for_user=elicitation.is_for_user,
+        )
     except NotPossible:
         return await _became_of(page, elicitation, token=token, accepts=True)
     except (Failed, NotConfigured) as error:
@@ -170,11 +192,12 @@ async def _submit_answer(
 ) -> Response[Any]:
     shown = _shown(page, elicitation, token=token)
     schema = typed.schema(elicitation)
-    parsed = parse(schema, page.form)
+    form, zone_faults = with_zones(schema, page.form)
+    parsed = parse(schema, form)
     pressed = partial(_became_of, page, token=token, accepts=True)
     if await shown.ended() is not None:
         return await pressed(elicitation, answer=parsed.content)
-    faults: Sequence[Fault] = parsed.faults
+    faults: Sequence[Fault] = (*zone_faults, *parsed.faults)
     if not faults and has_rules(elicitation):
         faults = await page.service.kinds.rules.faults(elicitation, parsed.content)
     if not faults:
@@ -189,7 +212,9 @@ async def _submit_answer(
             # The stored answer is comparable unless a plugin changed it or delivery deleted it.
             is_known = ended.content is not None and not page.service.kinds.plugins.hear_answers
             return await pressed(ended, answer=parsed.content if is_known else None)
-    view = shown.start_typed(form_of(schema, values=page.form, faults=faults))
+    view = await shown.with_updates(
+        shown.start_typed(form_of(schema, values=page.form, faults=faults))
+    )
     return page.answers.page(
         view, status=HTTPStatus.UNPROCESSABLE_ENTITY, for_user=elicitation.is_for_user
     )
@@ -252,17 +277,20 @@ async def live(page: NamedDependency[PageRequest], token: FromPath[str]) -> Resp
     decision = await page.access(elicitation)
     pace(elicitation, page.request, service, is_open=decision.is_open)
 
-    async def status(current: Elicitation) -> str | None:
-        """Return the status, or None if the viewer may not see the question (any more)."""
+    async def state(current: Elicitation) -> State | None:
+        """Return the state, or None if the viewer may not see the question (any more)."""
         code = service.identity.code(current, page.cookies)
         if code is None and not (await page.access(current)).is_open:
             return None
-        return _status(current, code)
+        is_unproven = current.binding is not None and current.binding.confirmed_at is None
+        if code is not None and is_unproven and not current.status.is_final:
+            return State(status=unconfirmed(code))
+        return await state_of(service, current)
 
-    if await status(elicitation) is None:
+    if await state(elicitation) is None:
         return problem(HTTPStatus.FORBIDDEN, detail="This link belongs to someone else.")
     return Stream(
-        _statuses(elicitation, service, status),
+        _statuses(elicitation, service, state),
         media_type="text/event-stream",
         headers={"cache-control": "no-store", "x-accel-buffering": "no"},
     )
@@ -271,30 +299,28 @@ async def live(page: NamedDependency[PageRequest], token: FromPath[str]) -> Resp
 async def _statuses(
     elicitation: Elicitation,
     service: Service,
-    status: Callable[[Elicitation], Awaitable[str | None]],
+    state: Callable[[Elicitation], Awaitable[State | None]],
 ) -> AsyncIterator[str]:
     elicitations = service.elicitations
-    with elicitations.waiters.waiter(elicitation.id, sees_all=True) as waiter:
+    # The call's run changes when its next question is asked.
+    ids = [id for id in (elicitation.id, elicitation.run) if id]
+    with elicitations.waiters.waiter(*ids, sees_all=True) as waiter:
         current, last = await elicitations.get(elicitation.id), ""
-        # status() also returns None if the viewer signed out in the meantime
-        while current is not None and (message := await status(current)):
-            if message != last:  # not every change of the record changes the status
-                yield f"data: {message}\n\n"
-            last = message
-            if current.status.is_final or service.is_draining:  # the browser asks again
+        # state() also returns None if the viewer signed out in the meantime
+        while current is not None and (now := await state(current)):
+            if now.status != last:  # not every change of the record changes the status
+                yield f"data: {now.status}\n\n"
+            last = now.status
+            if now.ends:  # the browser would ask again at once
+                yield "event: end\ndata:\n\n"
+                return
+            if service.is_draining:  # the browser asks again
                 return
             changes = await waiter.changes(until=service.clock() + PING_EVERY, now=service.clock())
             if not changes:
                 yield ": ping\n\n"
             try:
-                current = await elicitations.newest(current, changes)
+                changed: list[Changed] = [one for one in changes if not isinstance(one, Run)]
+                current = await elicitations.newest(current, changed)
             except Erased:  # the browser asks again and sees the erasure
                 return
-
-
-def _status(current: Elicitation, code: Code | None) -> str:
-    if current.status.is_final:
-        return current.status
-    if code is not None and current.binding is not None and current.binding.confirmed_at is None:
-        return unconfirmed(code)
-    return current.progress or current.status

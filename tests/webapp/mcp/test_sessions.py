@@ -1,6 +1,7 @@
 """Limits on sessions of 2025-11-25: how many, for whom, and for how long."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
@@ -9,15 +10,17 @@ from tests.support.mcp_server import server_env
 from tests.support.serving import serving
 from tests.support.users import AS_ROOT, NOBODY, answered, calling, opened_session
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.identity.identity import Sender
+from webapp.identity.identity import Caller, Sender
 from webapp.mcp.opened import OpenedSessions, note_call
+from webapp.mcp.resuming import Streams
 from webapp.mcp.shares import SessionRoom
 from webapp.server import HostedServer
 
 ROOM = SessionRoom(
     for_all=12, for_own_user=4, for_nameless=6, for_address=3, for_person=4, idle_without_call=300
 )
-OWN = Sender(key="own/", share="own", is_own_user=True)
+CALLER = Caller(owner=None, client="")
+OWN = Sender(key="own/", share="own", caller=CALLER, is_own_user=True)
 
 
 class Library:
@@ -27,8 +30,17 @@ class Library:
         self.now = 0.0
         self.open: set[str] = set()
         self._made = 0
-        self.layer = OpenedSessions(
-            self, sender=lambda scope: scope["sender"], room=ROOM, clock=lambda: self.now
+        self.layer = self.before(self, sender=lambda scope: scope["sender"])
+
+    def before(
+        self, app: ASGIApp, *, sender: Callable[[Mapping[str, Any]], Sender]
+    ) -> OpenedSessions:
+        return OpenedSessions(
+            app,
+            streams=Streams(clock=lambda: datetime.now(UTC)),
+            room=ROOM,
+            clock=lambda: self.now,
+            sender=sender,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,11 +78,12 @@ class Library:
 
 
 def nameless(address: int) -> Sender:
-    return Sender(key="uid:None", share=f"uid:None@192.0.2.{address}", is_nameless=True)
+    share = f"uid:None@192.0.2.{address}"
+    return Sender(key="uid:None", share=share, caller=CALLER, is_nameless=True)
 
 
 def person(number: int) -> Sender:
-    return Sender(key=f"{number}/client", share=str(number))
+    return Sender(key=f"{number}/client", share=str(number), caller=CALLER)
 
 
 async def test_anonymous_sessions_leave_capacity_for_others():
@@ -136,8 +149,7 @@ async def test_failed_initialization_uses_no_session_capacity():
     async def refusing(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 400, "headers": []})
 
-    layer = OpenedSessions(refusing, sender=lambda _: nameless(1), room=ROOM)
-    library.layer = layer
+    library.layer = layer = library.before(refusing, sender=lambda _: nameless(1))
     for _ in range(10):
         assert (await library.send(nameless(1)))[0] == 400
     assert not len(layer)
@@ -166,9 +178,10 @@ async def test_session_closed_for_a_new_session_is_closed_in_the_library(server)
     # finding: S10
     inner: list[ASGIApp] = []
 
-    def around(app: ASGIApp) -> ASGIApp:
+    def around(app: ASGIApp, streams: Streams) -> ASGIApp:
         inner.append(app)
-        return OpenedSessions(app, sender=lambda _: OWN, room=SessionRoom(for_person=1))
+        room = SessionRoom(for_person=1)
+        return OpenedSessions(app, sender=lambda _: OWN, streams=streams, room=room)
 
     served = HostedServer(server, clock=lambda: datetime.now(UTC), around=around)
     async with serving(served) as url:

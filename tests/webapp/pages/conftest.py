@@ -18,6 +18,7 @@ from tests.support.page_views import (
     USUAL,
     VIEWS,
     WAITING,
+    Rendered,
     Shown,
     _choice,
     _made,
@@ -41,6 +42,7 @@ from webapp.pages.views import (
     StartUrl,
     SwitchBack,
     Trouble,
+    Updates,
     UseAccount,
     Used,
     View,
@@ -51,6 +53,7 @@ from webapp.pages.views_forms import Decided, Decision, DoneForm, DoneSecret, St
 from webapp.pages.views_openers import (
     BeforeOpener,
     Closed,
+    SecondLook,
     SignedOut,
     SignInFailed,
     SomeoneElse,
@@ -89,6 +92,13 @@ def _variants() -> dict[str, View]:
     views["StartConfirm of nothing"] = _made(StartConfirm, {**USUAL, "arguments": ()})
     views["DoneForm sent"] = DoneForm(server="my tools", is_approved=False)
     views["DoneForm by model"] = DoneForm(server="my tools", is_approved=False, is_by_model=True)
+    live = Updates(url="/e/abc/live", here="/e/abc", status="accepted")
+    leads_on = replace(live, step=1, steps=2, next_url="/e/next", next_kind="payment")
+    continued = replace(live, url=None, has_continued=True, step=2, steps=2)
+    for done in (module.Done, DoneAccount, module.DonePayment, DoneSecret, DoneForm, Late):
+        for name, updates in (("live", live), ("leads on", leads_on), ("continued", continued)):
+            views[f"{done.__name__} {name}"] = _made(done, {**USUAL, "updates": updates})
+    views["StartUrl live"] = _made(StartUrl, {**USUAL, "updates": live})
     views |= _identity_variants() | _account_variants() | _payment_variants()
     return views | _connection_variants() | _decision_variants()
 
@@ -108,6 +118,11 @@ def _identity_variants() -> dict[str, View]:
             SomeoneElse, {**USUAL, "sign_in": replace(SIGN_IN, switch=True)}
         ),
         "SomeoneElse alone": SomeoneElse(server="my tools", other="person"),
+        **{
+            f"SecondLook {act}": _made(SecondLook, {**USUAL, "act": act})
+            for act in ("disconnect", "refund", "revoke")
+        },
+        "SecondLook unused": _made(SecondLook, {**USUAL, "stopping": ()}),
     }
 
 
@@ -262,14 +277,22 @@ def _connection_variants() -> dict[str, View]:
     }
 
 
+def _rendered(views: dict[str, View], pages: Renderer) -> Rendered:
+    rendered: dict[str, tuple[View, Page]] = {}
+    for name, view in views.items():
+        try:
+            rendered[name] = view, Page(pages.render(view))
+        except Exception as error:
+            error.add_note(f"This is the page {name!r}.")
+            raise
+    return rendered
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a test `usual_view`, `hostile_view` or, for both, `any_view` in turn."""
-    hostile = {key: view for name in HOSTILE for key, view in hostile_views(name).items()}
-    samples = {"usual_view": _variants(), "hostile_view": hostile}
-    samples["any_view"] = samples["usual_view"] | samples["hostile_view"]
-    for name, views in samples.items():
-        if name in metafunc.fixturenames:
-            metafunc.parametrize(name, list(views.values()), ids=list(views))
+    """Give a test of the browser each page in turn. Tests without a browser loop over them."""
+    if "usual_view" in metafunc.fixturenames:
+        views = _variants()
+        metafunc.parametrize("usual_view", list(views.values()), ids=list(views))
 
 
 @pytest.fixture(scope="session")
@@ -280,6 +303,22 @@ def pages() -> Renderer:
 @pytest.fixture(scope="session")
 def shown(pages: Renderer) -> Shown:
     return lambda view: Page(pages.render(view))
+
+
+@pytest.fixture(scope="session")
+def usual_pages(pages: Renderer) -> Rendered:
+    return _rendered(_variants(), pages)
+
+
+@pytest.fixture(scope="session")
+def hostile_pages(pages: Renderer) -> Rendered:
+    views = {key: view for name in HOSTILE for key, view in hostile_views(name).items()}
+    return _rendered(views, pages)
+
+
+@pytest.fixture(scope="session")
+def all_pages(usual_pages: Rendered, hostile_pages: Rendered) -> Rendered:
+    return {**usual_pages, **hostile_pages}
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

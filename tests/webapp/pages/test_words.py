@@ -10,12 +10,17 @@ import pytest
 
 from flows.question import MESSAGE_AT_MOST
 from tests.support.markup import Page
-from tests.support.page_views import HOSTILE, NOW, Shown, usual
+from tests.support.page_views import HOSTILE, NOW, Rendered, Shown, usual
 from webapp.pages.renderer import Renderer, template_folder
-from webapp.pages.views import Done, Ended, Ending, Late, StartUrl, View, Waiting
+from webapp.pages.views import Done, Ended, Ending, Late, StartUrl, Waiting
 from webapp.pages.views_decisions import InboxPage
 from webapp.pages.views_home import Home
 from webapp.pages.views_openers import BeforeOpener, CodeButton, SignInButton, SomeoneElse
+
+INVISIBLE = re.compile(  # control, bidirectional and tag characters
+    r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e"
+    r"\u2066-\u2069\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 
 @pytest.fixture
@@ -23,83 +28,87 @@ def start() -> StartUrl:
     return usual(StartUrl)
 
 
-def test_every_page_is_complete_and_encodable(any_view: View, pages: Renderer) -> None:
-    html = pages.render(any_view)
-    page = Page(html)
-    assert html.encode().startswith(b"<!doctype html>")
-    assert page.named("html") == [{"lang": "en"}]
-    assert any(meta.get("name") == "viewport" for meta in page.named("meta"))
-    assert page.text("title").strip()
-    assert len(page.named("main")) == 1
+def test_every_page_is_complete_and_encodable(all_pages: Rendered) -> None:
+    for name, (_, page) in all_pages.items():
+        assert page.html.encode().startswith(b"<!doctype html>"), name
+        assert page.named("html") == [{"lang": "en"}], name
+        assert any(meta.get("name") == "viewport" for meta in page.named("meta")), name
+        assert page.text("title").strip(), name
+        assert len(page.named("main")) == 1, name
 
 
-def test_headings_are_in_order(any_view: View, shown: Shown) -> None:
-    levels = [int(tag[1]) for tag, _ in shown(any_view).elements if tag in "h1h2h3h4"]
-    assert levels.count(1) == 1
-    assert levels[0] == 1
-    assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
+def test_headings_are_in_order(all_pages: Rendered) -> None:
+    for name, (_, page) in all_pages.items():
+        levels = [int(tag[1]) for tag, _ in page.elements if tag in "h1h2h3h4"]
+        assert levels.count(1) == 1, name
+        assert levels[0] == 1, name
+        assert all(later <= earlier + 1 for earlier, later in pairwise(levels)), name
 
 
-def test_page_has_no_inline_code_and_no_external_resources(any_view: View, shown: Shown) -> None:
-    page = shown(any_view)
-    assert page.named("style") == []
-    assert page.named("script") == [{"src": "/static/elicit.js", "defer": ""}]
-    assert page.text("script") == ""
-    for tag, attributes in page.elements:
-        assert not any(name == "style" or name.startswith("on") for name in attributes)
-        # An external link to press.
-        if tag == "a" and attributes.get("rel") == "noopener noreferrer":
-            assert attributes["href"].startswith("https://")
-            continue
-        for name in ("src", "href", "action", "data-live", "data-here"):
-            assert re.match(r"/(?!/)", attributes.get(name, "/"))
+def test_page_has_no_inline_code_and_no_external_resources(all_pages: Rendered) -> None:
+    for name, (_, page) in all_pages.items():
+        assert page.named("style") == [], name
+        assert page.named("script") == [{"src": "/static/elicit.js", "defer": ""}], name
+        assert page.text("script") == "", name
+        for tag, attributes in page.elements:
+            assert not any(key == "style" or key.startswith("on") for key in attributes), name
+            # An external link to press.
+            if tag == "a" and attributes.get("rel") == "noopener noreferrer":
+                assert attributes["href"].startswith("https://"), name
+                continue
+            for key in ("src", "href", "action", "data-live", "data-here"):
+                assert re.match(r"/(?!/)", attributes.get(key, "/")), name
 
 
 def test_hostile_text_creates_no_elements_and_no_reordering(
-    hostile_view: View, pages: Renderer
+    hostile_pages: Rendered, pages: Renderer
 ) -> None:
-    html, tame = pages.render(hostile_view), pages.render(usual(type(hostile_view)))
-    assert {tag for tag, _ in Page(html).elements} <= {tag for tag, _ in Page(tame).elements}
-    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e]", html)
-    assert not re.search(r"[\u2066-\u2069\ufeff\ud800-\udfff\U000e0000-\U000e007f]", html)
+    views = {type(view) for view, _ in hostile_pages.values()}
+    tame = {view: {tag for tag, _ in Page(pages.render(usual(view))).elements} for view in views}
+    for name, (view, page) in hostile_pages.items():
+        assert {tag for tag, _ in page.elements} <= tame[type(view)], name
+        assert not INVISIBLE.search(page.html), name
 
 
-def test_technical_terms_are_not_shown(usual_view: View, shown: Shown) -> None:
-    words = shown(usual_view).text().lower()
-    for word in ("elicitation", "oauth", "token", "callback"):
-        assert word not in words
+def test_technical_terms_are_not_shown(usual_pages: Rendered) -> None:
+    for name, (_, page) in usual_pages.items():
+        words = page.text().lower()
+        for word in ("elicitation", "oauth", "token", "callback"):
+            assert word not in words, name
 
 
-def test_every_form_is_post_with_csrf_token(usual_view: View, shown: Shown) -> None:
-    page = shown(usual_view)
-    forms = page.named("form")
-    assert all(form["method"] == "post" for form in forms)
-    marks = [field for field in page.named("input") if field["name"] == "csrf"]
-    assert marks == [{"type": "hidden", "name": "csrf", "value": "c5f1"}] * len(forms)
-    submits = [button for button in page.named("button") if button["type"] == "submit"]
-    assert len(submits) == len(forms)
+def test_every_form_is_post_with_csrf_token(usual_pages: Rendered) -> None:
+    for name, (_, page) in usual_pages.items():
+        forms = page.named("form")
+        assert all(form["method"] == "post" for form in forms), name
+        marks = [field for field in page.named("input") if field["name"] == "csrf"]
+        hidden = {"type": "hidden", "name": "csrf", "value": "c5f1"}
+        assert marks == [hidden] * len(forms), name
+        submits = [button for button in page.named("button") if button["type"] == "submit"]
+        assert len(submits) == len(forms), name
 
 
-def test_page_has_single_primary_button_at_most(usual_view: View, shown: Shown) -> None:
-    classes = [attributes.get("class", "") for _, attributes in shown(usual_view).elements]
-    assert sum("primary" in names.split() for names in classes) <= 1
+def test_page_has_single_primary_button_at_most(usual_pages: Rendered) -> None:
+    for name, (_, page) in usual_pages.items():
+        classes = [attributes.get("class", "") for _, attributes in page.elements]
+        assert sum("primary" in names.split() for names in classes) <= 1, name
 
 
-def test_every_visible_field_has_label(usual_view: View, shown: Shown) -> None:
-    page = shown(usual_view)
-    labelled = {label["for"] for label in page.named("label")}
-    seen = [field for field in page.named("input") if field["type"] != "hidden"]
-    assert all(field["id"] in labelled for field in seen)
+def test_every_visible_field_has_label(usual_pages: Rendered) -> None:
+    for name, (_, page) in usual_pages.items():
+        labelled = {label["for"] for label in page.named("label")}
+        seen = [field for field in page.named("input") if field["type"] != "hidden"]
+        assert all(field["id"] in labelled for field in seen), name
 
 
 def test_start_page_names_asker_reason_destination_time_and_decline(
     start: StartUrl, shown: Shown
 ) -> None:
     page = shown(start)
-    assert page.text("h1") == "my tools asks you to open example.org"
+    assert page.text("h1") == "Go to example.org for my tools?"
     body = " ".join(page.text("main").split())
-    assert "my tools (tools.example.com) asks for this because you used book_a_table" in body
-    assert "in Claude (https://assistant.example/client), 12 seconds ago." in body
+    assert "to use Book a table of my tools (tools.example.com), 12 seconds ago." in body
+    assert "You asked Claude Desktop (https://assistant.example/client) to use" in body
     assert "Next: https://example.org" in body
     assert "Your assistant does not see that site." in body
     assert "4 minutes, until 21:34 UTC" in body
@@ -223,7 +232,7 @@ def test_ended_page_says_nothing_was_shared_or_charged(ending: Ending, shown: Sh
 def test_late_page_says_nothing_will_be_asked_twice(shown: Shown) -> None:
     text = shown(Late(server="my tools")).text("main")
     assert "Done. Ask your assistant to continue" in text
-    assert "nothing is lost, and you will not be asked or charged again" in text
+    assert "Nothing is lost, and you will not be asked or charged again" in text
 
 
 def test_pages_distinguish_other_person_from_other_browser(shown: Shown) -> None:
@@ -238,7 +247,7 @@ def test_views_before_identification_cannot_contain_details() -> None:
         field.name for view in (BeforeOpener, SignInButton, CodeButton) for field in fields(view)
     }
     assert told == {"server", "for_user", "kind", "why", "sign_in", "sign_in_at", "code"} | {
-        *("action", "back", "came_late", "csrf", "issuer", "switch")
+        *("action", "back", "came_late", "csrf", "issuer", "switch", "updates")
     }
 
 
@@ -258,7 +267,7 @@ def test_folder_of_operator_replaces_single_templates(tmp_path, start: StartUrl)
     pages = Renderer(folders=[tmp_path, template_folder()])
     done = Page(pages.render(Done(server="a\u202e<b>")))
     assert done.text("h1") == "All set, a\ufffd<b>"
-    assert "asks you to open" in Page(pages.render(start)).text("h1")
+    assert "Go to example.org" in Page(pages.render(start)).text("h1")
 
 
 def test_every_template_is_used() -> None:
