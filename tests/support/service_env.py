@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from flows.crypto.vault import Ring
 from flows.elicitation.states import EXCHANGE_AT_MOST, Asked, Elicitation, Json, Status
@@ -17,12 +18,19 @@ from webapp.identity.identity import Caller
 from webapp.service import Service, open_service
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings
+from webapp.settings.settings import Settings
 from webapp.stores import Store
 
 RING = Ring([b"a secret of the tests, 32 bytes!"])
 URL = "http://127.0.0.1:8765"
 HOLD = timedelta(seconds=30)
 MINUTES = timedelta(minutes=5)
+
+
+def plain_settings(**changes: Any) -> Settings:
+    """Return the settings of a server on this machine whose payment webhooks arrive."""
+    plain: dict[str, Any] = {"url": URL, "ring": RING, "store": "memory:", "uid": 1000}
+    return Settings(**{**plain, "asks": False, **changes})
 
 
 @asynccontextmanager
@@ -35,9 +43,12 @@ async def process(
     who: IdentitySettings | None = None,
 ) -> AsyncIterator[Service]:
     """Run one process on the store."""
-    async with open_service(
-        store=store, ring=ring, public_url=URL, uid=1000, clock=clock, policies=policies, who=who
-    ) as service:
+    settings = plain_settings(
+        ring=ring,
+        policies=policies or PolicySettings(),
+        identity=who or IdentitySettings(),
+    )
+    async with open_service(settings, store=store, clock=clock) as service:
         yield service
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,6 +36,7 @@ from webapp.settings.parsers import (
     folders,
     gate,
     kept_unused,
+    matching,
     network,
     origin,
     public_url,
@@ -43,11 +45,44 @@ from webapp.settings.parsers import (
     trusted_host,
     url_path,
 )
-from webapp.settings.processes import ProcessSettings
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.table import Setting, Values, not_utf_8, rows_of, setting
 from webapp.settings.telemetry import TELEMETRY, TelemetrySettings, read_telemetry
 from webapp.stores import holds_something, why_not_opened
+
+
+# The settings of several processes on one store: their names, and where they reach each other.
+def _absolute(text: str) -> Path | None:
+    path = Path(text)
+    return path if path.is_absolute() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSettings:
+    """The settings of one process. `runtime` is None without such a folder of the user."""
+
+    instance: str = setting(
+        "ELICIT_INSTANCE",
+        parse=matching(
+            r"(?:[a-z0-9][a-z0-9-]{0,31})?",
+            "is not a valid instance name: up to 32 lower-case letters, digits and hyphens.",
+        ),
+        says="the name by which a proxy routes to this instance, if several machines or processes "
+        "serve one store: such as `a`. Session ids end with it (docs/how-to/deployment.md)",
+    )
+    runtime: Path | None = setting(
+        "XDG_RUNTIME_DIR",
+        parse=_absolute,
+        otherwise="the folder for temporary files",
+        says="the folder for the sockets between the processes of one server on a machine; only "
+        "their user can enter it",
+        names_file=True,
+    )
+
+    def folder(self, uid: int) -> Path:
+        """Return the folder for the sockets of all servers of this user."""
+        return (self.runtime or Path(gettempdir())) / f"elicit-{uid}"
+
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765

@@ -13,7 +13,7 @@ from flows.oauth.account import Account
 from flows.oauth.provider import PersonProbe, Provider, Revocation
 from tests.support.account_env import Asking, Network, give_up, serving_accounts, stored
 from tests.support.clock import Clock
-from webapp.routes.reconnect import reconnect
+from webapp.routes.connections import start_reconnecting
 from webapp.routes.redirect import depart, returned
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
@@ -190,7 +190,7 @@ async def test_reconnected_account_keeps_its_tenant() -> None:
     async with sites(Sites()) as service:
         await connected(service, "shop", tenant="red")
         (row,) = await stored(service)
-        question = await reconnect(service, row)
+        question = await start_reconnecting(service, row)
         assert question is not None
         url = await depart(service, question, cookie="c")
         assert urlsplit(url).netloc == "red.shops.example"
