@@ -7,11 +7,22 @@ the code.
 import argparse
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 
-from flows import errors
+from flows import InvalidUse, errors
 from flows.errors import ElicitError
 from webapp.cli.main import COMMANDS, parser_for
+from webapp.pages import (
+    views,
+    views_connections,
+    views_decisions,
+    views_forms,
+    views_home,
+    views_openers,
+    views_payments,
+)
+from webapp.pages.views import View
 from webapp.settings.settings import TABLE
 from webapp.telemetry.families import COUNTED, OF_THE_STORE, MetricFamily
 
@@ -92,11 +103,31 @@ All processes of a store see the same. Take the largest of what several servers 
 """
 
 
+def templates() -> str:
+    """Return the section with the fields of each template's view."""
+    rows = _lines(
+        f"| `{view.template}` | {_first_sentence(view)} "
+        f"| {', '.join(f'`{field.name}`' for field in fields(view))} |"
+        for view in sorted(_views(), key=lambda one: one.template)
+    )
+    return f"""## Fields of each page
+
+{WRITTEN}
+
+A template reads its fields from `view`. Fields of values in a field are in the docstrings of `webapp/pages/views*.py`.
+
+| template | page | fields of `view` |
+|---|---|---|
+{rows}
+"""
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings,
     "commands.md": commands,
     "api.md": error_tree,
     "metrics.md": metrics,
+    "templates.md": templates,
 }
 
 
@@ -107,6 +138,21 @@ def page(name: str) -> str:
     assert heading, f"docs/reference/{name} has no {text.splitlines()[0]!r}"
     _, until, after = told.partition(UNTIL)
     return f"{before}{text}{until and chr(10)}{until}{after}"
+
+
+def _views() -> set[type[View]]:
+    modules = (views, views_connections, views_decisions, views_forms, views_home, views_openers)
+    found = (each for module in (*modules, views_payments) for each in vars(module).values())
+    return {
+        each
+        for each in found
+        if isinstance(each, type) and issubclass(each, View) and hasattr(each, "template")
+    }
+
+
+def _first_sentence(view: type[View]) -> str:
+    first = " ".join((inspect.getdoc(view) or "").partition("\n\n")[0].split())
+    return first.partition(". ")[0].rstrip(".").replace("|", "/")
 
 
 def _families(families: Sequence[MetricFamily]) -> str:
@@ -183,7 +229,7 @@ def _sentence(text: str) -> str:
 def _tree(kind: type[ElicitError], depth: int = 0) -> Iterator[tuple[type[ElicitError], int]]:
     yield kind, depth
     for each in kind.__subclasses__():
-        if each.__module__ == errors.__name__:
+        if each.__module__ == errors.__name__ or each is InvalidUse:
             yield from _tree(each, depth + 1)
 
 

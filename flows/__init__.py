@@ -4,6 +4,7 @@
 from flows import elicit
 from flows.elicit import complete_elicitation
 from flows.elicitation.capabilities import supports_elicitation
+from flows.elicitation.misuse import InvalidUse
 from flows.elicitation.states import Completion, Status
 from flows.errors import (
     AlreadyDone,
@@ -56,6 +57,7 @@ __all__ = [
     "InvalidQuestion",
     "InvalidSchema",
     "InvalidToken",
+    "InvalidUse",
     "Link",
     "Money",
     "NoAsker",

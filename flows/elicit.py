@@ -1,10 +1,11 @@
 """The verbs: the functions with which a tool asks a person."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, overload
 
 from flows.elicitation.capabilities import must_be_mode
+from flows.elicitation.once_work import OnceWork
 from flows.elicitation.states import Completion, Json
 from flows.errors import InvalidQuestion
 from flows.kinds.form import confirm, form
@@ -26,7 +27,7 @@ from flows.question import (
     must_be_elicitation_id,
     must_be_listed,
     must_be_timeout,
-    reporting_errors,
+    verb,
 )
 from flows.requests import AccountRequest, PaymentRequest, receipt_of
 
@@ -51,42 +52,53 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-J = TypeVar("J", bound="Json")
 PAYMENT_TIMEOUT = timedelta(minutes=30)
 
 
+@verb
 def oauth(
     provider: Provider | str,
     *,
     scopes: Sequence[str] = (),
     account: str | None = None,
+    tenant: str | None = None,
     reason: str | None = None,
+    again: bool = False,
     key: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[Account]:
     """Ask the person to connect an account, unless one with these scopes is already connected.
 
     `provider` is a declaration (`flows.providers`) or the name of one in `elicit.toml`. `account`
-    is the name or id of the wanted account. `reason` is shown on the page. Raises InvalidQuestion
-    for an invalid scope (RFC 6749, 3.3). The await raises NotConfigured if the server has no client
-    id for the provider.
+    is the name or id of the wanted account. `tenant` is the host of the wanted tenant, if each
+    customer of the provider has one; without it, the person types it. `reason` is shown on the
+    page. Raises InvalidQuestion for an invalid scope (RFC 6749, 3.3). The await raises
+    NotConfigured if the server has no client id for the provider.
+
+    The person may grant fewer scopes. The tool then gets the account, and `account.missing` names
+    the others. Later calls do not ask for them a second time, unless `again` is set.
 
     `key` and `timeout` are as for `url`.
     """
-    with reporting_errors():
-        must_be_listed("scopes", scopes)
-        request = AccountRequest(
-            provider=provider, scopes=tuple(scopes), account=account, reason=reason
-        )
-        return Question(
-            message=request.message,
-            request=request,
-            answer=lambda content: account_of(content, current_asker().resources),
-            key=key,
-            timeout=timeout,
-        )
+    must_be_listed("scopes", scopes)
+    request = AccountRequest(
+        provider=provider,
+        scopes=tuple(scopes),
+        account=account,
+        tenant=tenant,
+        reason=reason,
+        again=again,
+    )
+    return Question(
+        message=request.message,
+        request=request,
+        answer=lambda content: account_of(content, current_asker().resources),
+        key=key,
+        timeout=timeout,
+    )
 
 
+@verb
 def payment(
     price: Money,
     what: str,
@@ -113,58 +125,83 @@ def payment(
 
     `key` and `timeout` are as for `url`.
     """
-    with reporting_errors():
-        request = PaymentRequest(price=price, what=what, seller=provider, once=once)
-        return Question(
-            message=request.message,
-            request=request,
-            answer=lambda content: receipt_of(content, current_asker().resources),
-            key=key,
-            timeout=timeout,
-            again=again,
-            waits_for_money=processing == "wait",
-        )
+    request = PaymentRequest(price=price, what=what, seller=provider, once=once)
+    return Question(
+        message=request.message,
+        request=request,
+        answer=lambda content: receipt_of(content, current_asker().resources),
+        key=key,
+        timeout=timeout,
+        again=again,
+        waits_for_money=processing == "wait",
+    )
 
 
+@verb
 async def forget(name: str) -> bool:
     """Erase the person's secret that `secret(name=...)` stored. Return False if there was none."""
-    with reporting_errors():
-        return await current_asker().forget(name)
+    return await current_asker().forget(name)
 
 
+@overload
 async def once(
     name: str,
-    work: Callable[[str], Awaitable[J]],
+    work: Callable[[str], Awaitable[T]] | Callable[[], Awaitable[T]] | Coroutine[Any, Any, T],
     *,
     key: str | int | None = None,
     again: bool = False,
-) -> J:
+    returns: type[T] | None = None,
+) -> T: ...
+@overload
+async def once(
+    name: str,
+    work: Callable[[str], T] | Callable[[], T],
+    *,
+    key: str | int | None = None,
+    again: bool = False,
+    returns: type[T] | None = None,
+) -> T: ...
+@verb
+async def once(
+    name: str,
+    work: object,
+    *,
+    key: str | int | None = None,
+    again: bool = False,
+    returns: type[Any] | None = None,
+) -> Any:
     """Do `work` once in a call, however often the tool's body runs again.
 
-    `work` receives an idempotency key to pass on to the service that it calls. If the process dies
-    after the work and before its record is stored, `work` runs again with the same key. The return
-    value is always the result after conversion to JSON and back. In a loop, each turn needs its own
-    `key`, such as the item's id.
+    `work` is a function or a coroutine. A function with a parameter receives an idempotency key, to
+    pass on to the service that it calls. If the process dies after the work and before its record
+    is stored, `work` runs again with the same key. A plain function runs on the event loop. In a
+    loop, each turn needs its own `key`, such as the item's id.
+
+    The result is stored as JSON, and is returned as the type in the annotation of `work`: JSON, a
+    date, a pydantic model, a dataclass. `returns` is the type where there is no annotation, such as
+    in a lambda. Without a type, the result is plain JSON.
 
     If the client repeats the call within two minutes of the tool's result, it gets the same result
     again, because the first response may have been lost. With `again`, a repeated call does the
     work again.
 
     Raises:
-        InvalidQuestion: The name and the key were already used in this run of the tool.
+        InvalidQuestion: The name and the key were already used in this run of the tool, or the
+            annotated type cannot be stored. The work is not done.
         NotAllowed: The caller is refused, and the work is not done.
         ResultNotKept: The work is done, but its result is not JSON or is longer than a
             mebibyte. Repeating the same call raises this again and does nothing.
     """
-    with reporting_errors():
-        if not name:
-            raise InvalidQuestion("once needs a name that is unique within the tool.")
-        if not isinstance(key, str | int | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidQuestion(f"once({name!r}): key must be a string or an int.")
-    done = await current_asker().once(name, work, key=key, again=again)
-    return cast("J", done)
+    if not name:
+        raise InvalidQuestion("once needs a name that is unique within the tool.")
+    doing = OnceWork(name, work, returns)
+    try:
+        return doing.typed(await current_asker().once(name, doing, key=key, again=again))
+    finally:
+        doing.close()
 
 
+@verb
 async def notify(message: str) -> None:
     """Send a progress message to the client that waits for the result, without waiting.
 
@@ -172,22 +209,22 @@ async def notify(message: str) -> None:
     asks over HTTP receives the message in its `on_notice` function. If the tool's body runs again,
     the message is sent again. Raises InvalidQuestion for an empty or too long message.
     """
-    with reporting_errors():
-        if not message.strip() or len(message) > MESSAGE_AT_MOST:
-            raise InvalidQuestion(f"notify needs a message of 1 to {MESSAGE_AT_MOST} characters.")
-        await current_asker().notify(message)
+    if not message.strip() or len(message) > MESSAGE_AT_MOST:
+        raise InvalidQuestion(f"notify needs a message of 1 to {MESSAGE_AT_MOST} characters.")
+    await current_asker().notify(message)
 
 
+@verb
 def can(mode: str) -> bool:
     """Return True if the caller's client declared the elicitation mode `form` or `url`.
 
     Raises InvalidQuestion for any other mode.
     """
-    with reporting_errors():
-        must_be_mode(mode)
+    must_be_mode(mode)
     return current_asker().can(mode)
 
 
+@verb
 def token(elicitation_id: str, *, timeout: timedelta = DEFAULT_TIMEOUT) -> str:
     """Return an encrypted token of an elicitation, to send through a service of your own.
 
@@ -195,21 +232,21 @@ def token(elicitation_id: str, *, timeout: timedelta = DEFAULT_TIMEOUT) -> str:
     read or change a token, and the token expires after `timeout`. The token identifies the
     elicitation, not the sender. To identify a person's browser, use the link's `return_token`.
     """
-    with reporting_errors():
-        must_be_elicitation_id(elicitation_id)
-        must_be_timeout(timeout)
+    must_be_elicitation_id(elicitation_id)
+    must_be_timeout(timeout)
     return current_asker().token(elicitation_id, timeout=timeout)
 
 
+@verb
 def read_token(text: str) -> str:
     """Return the elicitation id in a `token`, for `complete_elicitation`.
 
     Raises InvalidToken for a text that is damaged, forged, expired, or another kind of token.
     """
-    with reporting_errors():
-        return current_asker().read_token(text)
+    return current_asker().read_token(text)
 
 
+@verb
 async def complete_elicitation(
     elicitation: str | ReturningRequest,
     content: Mapping[str, Json] | None = None,
@@ -232,11 +269,10 @@ async def complete_elicitation(
     From a public route, pass the request itself: it must carry the link's return token (the query
     parameter `elicitation`) and come from the browser that pressed Continue.
     """
-    with reporting_errors():
-        if isinstance(elicitation, str):
-            if program is not None and tool is not None:
-                raise InvalidQuestion("Pass either program= or tool=, not both.")
-            return await current_asker().complete(
-                elicitation, content or {}, owner=owner, program=program, tool=tool
-            )
-        return await current_asker().complete_return(elicitation, content or {})
+    if isinstance(elicitation, str):
+        if program is not None and tool is not None:
+            raise InvalidQuestion("Pass either program= or tool=, not both.")
+        return await current_asker().complete(
+            elicitation, content or {}, owner=owner, program=program, tool=tool
+        )
+    return await current_asker().complete_return(elicitation, content or {})

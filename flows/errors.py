@@ -36,7 +36,8 @@ ElicitError
 
 Each class has a `name` (stable, for programs and the model), a `code` (the same text, as results
 and problems of the HTTP API show it), a `jsonrpc_code` and an `http_status`. The message is a
-sentence that can be shown to its recipient.
+sentence that can be shown to its recipient. In a tool, InvalidQuestion becomes InvalidUse
+(flows.elicitation.misuse), which names the line of the tool's code.
 """
 
 import json
@@ -75,6 +76,8 @@ class InvalidSchema(InvalidQuestion):
     name = "ELICITATION_INVALID_SCHEMA"
     jsonrpc_code = -32603
     http_status = 500
+    path: str = "$"  # the JSON path of the fault
+    why: str = ""
 
 
 class ResultNotKept(InvalidQuestion):

@@ -12,10 +12,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+from functools import wraps
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 import httpx
 
+from flows.elicitation.misuse import VerbParameters, located
 from flows.elicitation.states import Completion, Json, Status
 from flows.elicitation.tool_body import ToolBody
 from flows.elicitation.unasked import Unasked, UnaskedQuestion
@@ -34,11 +37,13 @@ from flows.errors import (
     Superseded,
 )
 
+P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 DEFAULT_TIMEOUT = timedelta(minutes=5)
 TIMEOUT_AT_MOST = timedelta(days=7)
 MESSAGE_AT_MOST = 2000  # a page shows the full message
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _ELICITATION_ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 
 
@@ -207,7 +212,8 @@ class Question(Generic[T_co]):
     async def outcome(self) -> Outcome[T_co]:
         """Ask the question and return its outcome. A negative outcome does not raise."""
         self.discard()
-        return await current_asker().ask(self)
+        with reporting_errors():
+            return await current_asker().ask(self)
 
     async def or_none(self) -> T_co | None:
         """Ask the question and return the answer, or None for any negative outcome."""
@@ -398,16 +404,41 @@ def report_to_asker(error: ElicitError) -> None:
 
 @contextmanager
 def reporting_errors() -> Generator[None]:
-    """Report errors that are raised in this block to the asker, and raise them again.
+    """Report errors in this block to the asker: the model gets an error that no tool caught.
 
-    If the tool does not catch such an error, the model receives the error. Every library function
-    that a tool calls and that may raise uses this block.
+    In a tool, a wrong question becomes InvalidUse, which names the line of the tool's code.
     """
     try:
         yield
     except ElicitError as error:
-        report_to_asker(error)
-        raise
+        here = _here.get(None)
+        found = located(error) if here is not None and here.is_tool else error
+        report_to_asker(found)
+        if found is error:
+            raise
+        raise found.with_traceback(error.__traceback__) from None
+
+
+def verb(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function that tools call, so that each wrong call is explained to the author.
+
+    The arguments are checked before the function runs, and its errors are reported to the asker.
+    """
+    parameters = VerbParameters(function)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with reporting_errors():
+            parameters.check(args, kwargs)
+            return function(*args, **kwargs)
+
+    @wraps(function)
+    async def call_later(*args: P.args, **kwargs: P.kwargs) -> Any:
+        with reporting_errors():
+            parameters.check(args, kwargs)
+            return await cast("Awaitable[Any]", function(*args, **kwargs))
+
+    return cast("Callable[P, T]", call_later if iscoroutinefunction(function) else call)
 
 
 @contextmanager
@@ -426,11 +457,7 @@ def asking(
 
 
 def _can_be_written(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a lone surrogate
-        return False
-    return True
+    return not _LONE_SURROGATE.search(text)
 
 
 def refusal(

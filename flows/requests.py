@@ -5,7 +5,7 @@ answer, is therefore among the question's facts (see `Request.facts`). A payment
 answers a question for 90 EUR.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -24,12 +24,19 @@ SCOPES_AT_MOST = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountRequest:
-    """A request to connect an account. `provider` may be the name of a declared provider."""
+    """A request to connect an account. `provider` may be the name of a declared provider.
 
+    `tenant` is the host of the wanted tenant, for a provider with a host for each customer.
+    `again`: ask the person also for scopes that they were asked for before, in vain.
+    """
+
+    kind: str = field(default="oauth", init=False, repr=False, compare=False)
     provider: Provider | str
     scopes: tuple[str, ...]
     account: str | None = None
+    tenant: str | None = None
     reason: str | None = None
+    again: bool = False
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -46,6 +53,8 @@ class AccountRequest:
                 f"account must be the name or id of an account, of 1 to {ACCOUNT_AT_MOST} "
                 "characters. Leave it out to accept any account."
             )
+        if isinstance(self.provider, Provider) and self.tenant is not None:
+            self.provider.for_tenant(self.tenant)  # raises if it is none
         if self.reason is not None and not 1 <= len(self.reason) <= REASON_AT_MOST:
             raise InvalidQuestion(f"reason must have 1 to {REASON_AT_MOST} characters.")
 
@@ -53,10 +62,6 @@ class AccountRequest:
     def message(self) -> str:
         label = self.provider if isinstance(self.provider, str) else self.provider.label
         return f"Connect {label}" + (f": {self.reason}" if self.reason else "")
-
-    @property
-    def kind(self) -> str:
-        return "oauth"
 
     @property
     def name(self) -> str:
@@ -68,6 +73,9 @@ class AccountRequest:
             "scopes": sorted(self.scopes),
             "account": self.account,
             "reason": self.reason,
+            # Only if set: questions that earlier versions stored have no such facts.
+            **({"again": True} if self.again else {}),
+            **({} if self.tenant is None else {"tenant": self.tenant}),
         }
 
 
@@ -75,6 +83,7 @@ class AccountRequest:
 class PaymentRequest:
     """A request to pay. Without `seller`, the server's only provider is used."""
 
+    kind: str = field(default="payment", init=False, repr=False, compare=False)
     price: Money
     what: str
     seller: str | None = None
@@ -95,10 +104,6 @@ class PaymentRequest:
     @property
     def message(self) -> str:
         return f"Pay {self.price} for {self.what}"
-
-    @property
-    def kind(self) -> str:
-        return "payment"
 
     def facts(self) -> Json:
         return {

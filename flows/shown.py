@@ -9,8 +9,9 @@ its own line.
 import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final, cast
 
@@ -32,6 +33,7 @@ _UNSEEN = re.compile(
     "\U000e0100-\U000e01ef]"
 )
 _ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")  # a JSON escape; its letter is not part of a word
+_PLAIN_NAME = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _WORD = re.compile(r"[^\W\d_]+")
 _LATIN = re.compile("[A-Za-z\u00c0-\u024f]")
 # Greek, Cyrillic, Armenian, Cherokee, Coptic, Lisu.
@@ -63,6 +65,36 @@ def arguments_of(arguments: object, *, in_a_line: bool = False) -> tuple[Argumen
         Argument(name=_name(name), value=_words(value, in_a_line=in_a_line))
         for name, value in cast("Mapping[str, object]", arguments).items()
     )
+
+
+def readable_name(name: str) -> str:
+    """Return a name such as `with_backups` in words, or any other name unchanged."""
+    if not _PLAIN_NAME.fullmatch(name):
+        return name
+    words = name.replace("_", " ").strip()
+    return words[:1].upper() + words[1:]
+
+
+def with_titles(
+    arguments: Sequence[Argument], titles: Sequence[tuple[str, str]]
+) -> tuple[Argument, ...]:
+    """Return the arguments in the order of `titles`, with these titles in place of their names.
+
+    An argument keeps its name if its title is also the title or the name of another one.
+    """
+    names = dict(titles)
+    places = {name: place for place, name in enumerate(names)}
+    shown = [replace(one, name=names.get(one.name, one.name)) for one in arguments]
+    looks = Counter(
+        look
+        for one, by in zip(arguments, shown, strict=True)
+        for look in {_look(one.name), _look(by.name)}
+    )
+    kept = [
+        by if looks[_look(by.name)] == 1 else one for one, by in zip(arguments, shown, strict=True)
+    ]
+    order = [places.get(one.name, len(places)) for one in arguments]
+    return tuple(one for _, one in sorted(zip(order, kept, strict=True), key=lambda pair: pair[0]))
 
 
 def looks_of(text: str) -> str:
@@ -134,6 +166,10 @@ def must_be_flat(arguments: object) -> None:
                 f"The arguments have more than {VALUES_AT_MOST:,} values, which is more than "
                 "the page can show. Send less at once."
             )
+
+
+def _look(name: str) -> str:
+    return looks_of(name).casefold()
 
 
 def _name(name: str) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from flows.errors import StoreUnavailable
 from flows.oauth.access_token import Resource
 from webapp.api.access import TokenUses
-from webapp.api.router import ApiRoutes
+from webapp.api.router import api_routes
 from webapp.collector import Collector
 from webapp.connecting import names_in, outbound_of, service_of, telemetry_of, utc_now
 from webapp.coroutines import asked_in
@@ -40,16 +40,16 @@ from webapp.logs.events import mask_access_logs
 from webapp.mcp.attach import attach, is_served
 from webapp.mcp.callers import issuer_of, sender_of
 from webapp.mcp.gated_names import must_name_tools, warn_of_approvers
-from webapp.mcp.messages import BoundedMessages
 from webapp.mcp.naming import must_be_named
 from webapp.mcp.opened import OpenedSessions
+from webapp.mcp.tools import low_level_of
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.records.owners import must_be_servable
 from webapp.routes.answers import Answers
 from webapp.routes.credentials import credential_of
 from webapp.routes.metrics import PATH as METRICS_PATH
-from webapp.routes.metrics import MetricsPage
-from webapp.routes.switch import Switch
+from webapp.routes.metrics import metrics_page
+from webapp.routes.router import calls, own_routes
 from webapp.sandbox.settings import Sandbox
 from webapp.server import HostedApplication, HostedServer
 from webapp.service import Service
@@ -144,7 +144,9 @@ async def open_app(
             stack.callback(middleware.end)
             served = _hosted(server, service, settings=settings, clock=clock, options=options)
         pages = Renderer(
-            folders=[*settings.templates, template_folder()], root_path=settings.root_path
+            folders=[*settings.templates, template_folder()],
+            root_path=settings.root_path,
+            brand=settings.brand.of(served.name, low_level_of(server)),
         )
         answers = Answers(pages=pages, server=served.name, has_tools=server is not None)
         background = await stack.enter_async_context(asyncio.TaskGroup())
@@ -160,34 +162,24 @@ async def open_app(
         for task in [background.create_task(loop) for loop in loops]:
             stack.callback(task.cancel)
         await stack.enter_async_context(asked_in(service, app=asked_as))
-        switch = Switch(
-            answers=answers, served=served, service=service, root_path=settings.root_path
-        )
+        own = own_routes(service=service, answers=answers, served=served, users=users)
         tokens = _verifier(served, issuer, settings=settings, clock=clock)
-        protected = _protected(switch, served, tokens, settings=settings)
-        calls: ASGIApp = protected or switch.call
-        if has_endpoint:
-            await stack.enter_async_context(served.running())
-            workers = routed(
-                calls, served, settings=settings, service=service, store=store, processes=number
-            )
-            calls = await stack.enter_async_context(workers)
-        api = ApiRoutes(
-            switch,
-            service=service,
+        routes = _routes(
+            own,
+            service,
+            served,
+            settings=settings,
             answers=answers,
             tokens=tokens,
-            uses=_uses(settings),
-            root_path=settings.root_path,
+            collector=collector,
         )
-        metrics = MetricsPage(switch, collector=collector, token=settings.telemetry.metrics)
-        routes: dict[str, ASGIApp] = {
-            "mcp": calls,
-            "api": api,
-            ".well-known": protected or switch,
-            "metrics": metrics if settings.telemetry.metrics else switch,
-        }
-        yield _edge(switch, routes, service, settings=settings)
+        if server is not None and has_endpoint:
+            await stack.enter_async_context(served.running())
+            workers = routed(
+                routes["mcp"], settings=settings, service=service, store=store, processes=number
+            )
+            routes["mcp"] = await stack.enter_async_context(workers)
+        yield _edge(own, routes, service, settings=settings)
 
 
 class NotRunning(RuntimeError):
@@ -411,19 +403,33 @@ def _hosted(
     return HostedServer(
         server,
         clock=clock,
-        around=lambda app: OpenedSessions(BoundedMessages(app), sender=sender),
+        around=lambda app, streams: OpenedSessions(app, sender=sender, streams=streams),
         options=options,
     )
 
 
-def _protected(
-    switch: Switch, served: HostedApplication, tokens: Verifier | None, *, settings: Settings
-) -> ProtectedResource | None:
-    if served.server is None or not isinstance(tokens, IssuerTokens):
-        return None
-    return ProtectedResource(
-        switch.call, tokens=tokens, name=served.name, root_path=settings.root_path
-    )
+def _routes(
+    own: ASGIApp,
+    service: Service,
+    served: HostedApplication,
+    *,
+    settings: Settings,
+    answers: Answers,
+    tokens: Verifier | None,
+    collector: Collector,
+) -> dict[str, ASGIApp]:
+    """Return the applications by the first segment of their paths. All others belong to `own`."""
+    uses = _uses(settings)
+    routes = {"api": api_routes(own, service=service, answers=answers, tokens=tokens, uses=uses)}
+    if served.server is not None:
+        routes["mcp"] = calls(own, service=service, served=served)
+        if isinstance(tokens, IssuerTokens):
+            routes["mcp"] = routes[".well-known"] = ProtectedResource(
+                routes["mcp"], tokens=tokens, name=served.name, root_path=settings.root_path
+            )
+    if token := settings.telemetry.metrics:
+        routes["metrics"] = metrics_page(own, collector=collector, token=token)
+    return routes
 
 
 def _edge(

@@ -18,7 +18,8 @@ from starlette.requests import HTTPConnection
 from starlette.routing import Match, Route
 
 from flows.oauth.access_token import BadBearer, TokenUse
-from webapp.http.connection import ASGIApp, Receive, Scope, Send, watched
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import exchange_of
 from webapp.http.root_path import rooted
 from webapp.mcp.resuming import Streams
 
@@ -96,10 +97,12 @@ class HostedServer(HostedApplication):
         server: Any,
         *,
         clock: Callable[[], datetime],
-        around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+        around: Callable[[ASGIApp, Streams], ASGIApp] = lambda app, _: app,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """`around` adds middleware to the MCP endpoint, inside the author's own authentication.
+
+        It gets the endpoint, and the store of the events of its streams.
 
         `options` are the author's own, for the library's application.
         """
@@ -113,8 +116,7 @@ class HostedServer(HostedApplication):
                 is_checked = isinstance(route.app, RequireAuthMiddleware)
                 holder: Any = route.app if is_checked else route
                 self._scopes = holder.required_scopes if is_checked else ()
-                holder.app = around(holder.app)
-        self._watched = watched(streams.around(self._application))  # calls, not the author's pages
+                holder.app = around(holder.app, streams)
 
     @property
     def has_own_sign_in(self) -> bool:
@@ -154,8 +156,12 @@ class HostedServer(HostedApplication):
         return any(route.matches(whole)[0] is not Match.NONE for route in self._application.routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_call = scope.get("path") == MCP_PATH
-        await (self._watched if is_call else self._application)(rooted(scope), receive, send)
+        is_call = scope.get("path") == MCP_PATH and scope["type"] == "http"
+        scope = rooted(scope)
+        if is_call:
+            await exchange_of(scope, receive, send).run(self._application, scope)
+        else:
+            await self._application(scope, receive, send)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

@@ -59,10 +59,10 @@ from webapp.kinds.url import Visits
 from webapp.limits import CallLimits
 from webapp.oauth.accounts import Accounts
 from webapp.payments.certificates import Certificates, Shelf
+from webapp.payments.events import Webhooks
 from webapp.payments.payments import Payments
 from webapp.payments.webhook_log import KEPT as WEBHOOK_KEPT
 from webapp.payments.webhook_log import WebhookLog
-from webapp.payments.webhooks import Webhooks
 from webapp.records.chain import AuditChain
 from webapp.records.heads import Heads
 from webapp.records.high_water import HighWater, StepBack

@@ -29,10 +29,10 @@ def supports_elicitation(capabilities: object, mode: str | None = None) -> bool:
 
 def modes_of(capabilities: object) -> frozenset[str]:
     """Return the modes in which a client with these capabilities can be asked."""
-    declared = _part(capabilities, "elicitation")
-    if not _is_object(declared):
+    declared = _object(capabilities, "elicitation")
+    if declared is None:
         return frozenset()
-    modes = [one for one in MODES if _is_object(_part(declared, one))]
+    modes = [one for one in MODES if _object(declared, one) is not None]
     return frozenset(modes or ("form",))
 
 
@@ -51,12 +51,10 @@ def _must_be_capabilities(given: object) -> None:
         )
 
 
-def _part(capabilities: object, name: str) -> object:
+def _object(capabilities: object, name: str) -> object:
+    """Return the part with this name if it is an object, even an empty one, and else None."""
     if isinstance(capabilities, Mapping):
-        return cast("Mapping[str, object]", capabilities).get(name)
-    return getattr(capabilities, name, None)
-
-
-def _is_object(part: object) -> bool:
-    """Return True for an object, even an empty one, but not for true or a text."""
-    return part is not None and not isinstance(part, bool | int | float | str | list)
+        part = cast("Mapping[str, object]", capabilities).get(name)
+    else:
+        part = getattr(capabilities, name, None)
+    return None if isinstance(part, bool | int | float | str | list) else part

@@ -23,7 +23,8 @@ class RedirectContext:
 
     `return_url` is where the provider sends the browser, and `state` is the parameter that must
     come back with the browser; the record stores only the hash of `state`. `switches`: the person
-    wants another account than the one they are signed in with at the provider.
+    wants another account than the one they are signed in with at the provider. `tenant` is what the
+    person typed as their address at the provider, if the page asked for it.
     """
 
     number: int
@@ -31,6 +32,7 @@ class RedirectContext:
     state: str = field(repr=False)
     now: datetime
     switches: bool = False
+    tenant: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

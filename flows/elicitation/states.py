@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.proof import ByModel, Decider, Proof
+from flows.elicitation.tool_call import DescribedTool
 from flows.elicitation.traits import traits_of
 from flows.elicitation.user_code import BrowserBinding
 from flows.errors import InvalidQuestion, NotPossible
@@ -36,6 +37,7 @@ INTERRUPTED = "interrupted"  # the exchange started and was never finished
 DOES_NOT_FIT = "the client's answer was invalid"  # reason why a question failed
 # a payment page's failure; the person may still pay on another page of the same question
 NOT_ARRIVED = "the payment did not arrive"
+MONEY_RETURNED = "the payment was refunded or charged back"
 RECORD_KEPT = timedelta(days=30)
 CONTENT_BYTES_AT_MOST = 32 * 1024
 
@@ -112,6 +114,10 @@ class Asked(Struct, frozen=True, kw_only=True):
     # verified id of the client; None: only the unverified name `client` is known
     client_id: str | None = None
     client_apart: str | None = None  # see `CallingClient.apart`
+    # for pages only; the client's title is unverified
+    server_title: str | None = None
+    client_title: str | None = None
+    described: DescribedTool | None = None  # the tool, or the tool behind a gate
 
     @property
     def calling_client(self) -> CallingClient | None:
@@ -358,9 +364,10 @@ def settle_late(
     """Change a negative outcome to accepted, because the provider proves that the person answered.
 
     Raises NotPossible if LATE has no such transition. A failed elicitation can only be accepted if
-    it failed because a delayed payment did not arrive: another tab may still pay.
+    it failed because a payment did not arrive or was refunded: another tab may still pay.
     """
-    is_unpaid = elicitation.status is Status.FAILED and elicitation.why == NOT_ARRIVED
+    is_failed = elicitation.status is Status.FAILED
+    is_unpaid = is_failed and elicitation.why in (NOT_ARRIVED, MONEY_RETURNED)
     if not is_unpaid and Status.ACCEPTED not in LATE.get(elicitation.status, frozenset()):
         raise NotPossible(status=elicitation.status, wanted=Status.ACCEPTED)
     can_be_kept = is_kept(elicitation, now)

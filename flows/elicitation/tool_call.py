@@ -3,11 +3,32 @@
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
+
 from flows.elicitation.calling_client import CallingClient
 from flows.errors import InvalidArguments
 
 APPLICATION: Final = "the application"  # the tool name for questions of an `asking` block
 _PROGRAM = " (API)"  # program names have no parentheses, and no tool name may end like this
+
+
+class DescribedTool(Struct, frozen=True, kw_only=True):
+    """A tool in its author's words, for pages only: these words identify no question.
+
+    `title` is the tool's title, and `arguments` are names of arguments with their titles, in the
+    order of the schema. `is_destructive` is the annotation `destructiveHint`.
+    """
+
+    name: str
+    title: str | None = None
+    description: str | None = None
+    arguments: tuple[tuple[str, str], ...] = ()
+    is_destructive: bool = False
+
+    @property
+    def titled(self) -> "DescribedTool | None":
+        """The name and the title alone, or None without a title."""
+        return None if self.title is None else DescribedTool(name=self.name, title=self.title)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +37,8 @@ class ToolCall:
 
     `client` is the client's own name, `client_id` the id in its access token, if it sent one.
     `client_apart` distinguishes clients with the same library's name (`CallingClient.apart`).
-    `version` is the running tool's version if several tools have one name (FastMCP).
+    `version` is the running tool's version if several tools have one name (FastMCP). `described`,
+    `server_title` and `client_title` are for pages only; the client's title is unverified.
     """
 
     server: str
@@ -26,6 +48,9 @@ class ToolCall:
     version: str | None = None
     client_id: str | None = None
     client_apart: str | None = None
+    described: DescribedTool | None = None
+    server_title: str | None = None
+    client_title: str | None = None
 
     @property
     def calling_client(self) -> CallingClient:

@@ -11,7 +11,7 @@ import inspect
 from flows.elicitation.traits import traits_of
 from flows.errors import NotAsked
 
-_LIBRARY_PACKAGES = ("flows", "dataclasses")
+_LIBRARY_PACKAGES = ("flows", "dataclasses", "contextlib")
 _CAN_AWAIT = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -29,9 +29,7 @@ class UnaskedQuestion:
 
     @property
     def place(self) -> str:
-        """The file name and line. The folder is omitted, because others may read this."""
-        name = self.path.replace("\\", "/").rpartition("/")[2]
-        return f"{name}:{self.line}"
+        return _place(self.path, self.line)
 
     def settle(self) -> None:
         """Mark the question as asked or discarded."""
@@ -84,6 +82,18 @@ class Unasked:
 def never_asked(questions: list[UnaskedQuestion]) -> NotAsked:
     locations = dict.fromkeys(question.place for question in questions)
     return NotAsked(*locations, in_def=any(question.in_def for question in questions))
+
+
+def place_of_call() -> str | None:
+    """Return the file name and line of the author's call; None while a module is imported."""
+    location = location_of_call()
+    return None if location is None else _place(location[0], location[1])
+
+
+def _place(path: str, line: int) -> str:
+    """Return the file name and line. The folder is omitted, because others may read this."""
+    name = path.replace("\\", "/").rpartition("/")[2]
+    return f"{name}:{line}"
 
 
 def location_of_call() -> tuple[str, int, bool] | None:

@@ -14,11 +14,12 @@ from typing import Any, Final, TypeVar, cast, overload
 from msgspec import Struct
 
 from flows.elicitation.states import Elicitation, Json
+from flows.elicitation.tool_call import DescribedTool
 from flows.elicitation.traits import traits_of
 from flows.errors import InvalidQuestion, NotAccepted
 from flows.oauth.provider import NAME
-from flows.question import DEFAULT_TIMEOUT, Question, reporting_errors
-from flows.schema.schema import Schema, schema_of
+from flows.question import DEFAULT_TIMEOUT, Question, verb
+from flows.schema.schema import ONE_TEXT, Schema, schema_of
 from flows.schema.sensitive import asks_for_a_secret, looks_secret
 from flows.shown import must_be_flat, must_be_shown
 
@@ -50,7 +51,7 @@ class Form:
 
     `arguments` are shown to the person. For a gate, `covers` is the digest of everything that the
     tool was called with, and `can_be_kept` says if an approval counts for later calls. `approver`
-    decides instead of the person who asked.
+    decides instead of the person who asked. `described` is the tool behind a gate.
     """
 
     message: str
@@ -59,6 +60,7 @@ class Form:
     covers: str | None = None
     can_be_kept: bool = False
     approver: str | None = None
+    described: DescribedTool | None = None
 
     def __post_init__(self) -> None:
         if self.arguments:
@@ -118,6 +120,7 @@ def form(
     elicitation_id: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[str]: ...
+@verb
 def form(
     message: str,
     schema: type[Any] | Mapping[str, Json] = str,
@@ -138,19 +141,19 @@ def form(
 
     `key` and `timeout` are as for `url`.
     """
-    with reporting_errors():
-        asked = _asked(schema)
-        _must_not_ask_for_secrets(message, asked, is_one_text=schema is str)
-        return Question(
-            message=message,
-            request=Form(message=message, schema=asked),
-            answer=asked.typed,
-            key=key,
-            elicitation_id=elicitation_id,
-            timeout=timeout,
-        )
+    asked = _asked(schema)
+    _must_not_ask_for_secrets(message, asked, is_one_text=schema is str)
+    return Question(
+        message=message,
+        request=Form(message=message, schema=asked),
+        answer=asked.typed,
+        key=key,
+        elicitation_id=elicitation_id,
+        timeout=timeout,
+    )
 
 
+@verb
 def confirm(
     question: str,
     *,
@@ -175,20 +178,19 @@ def confirm(
 
     `key` and `timeout` are as for `url`. With `approver`, the default timeout is a day.
     """
-    with reporting_errors():
-        return Question(
+    return Question(
+        message=question,
+        request=Form(
             message=question,
-            request=Form(
-                message=question,
-                schema=schema_of({"type": "object", "properties": {}}),
-                arguments=None if arguments is None else _checked(arguments),
-                approver=must_be_approver(approver),
-            ),
-            answer=_yes,
-            no=_no,
-            key=key,
-            timeout=timeout_for(approver, given=timeout),
-        )
+            schema=schema_of({"type": "object", "properties": {}}),
+            arguments=None if arguments is None else _checked(arguments),
+            approver=must_be_approver(approver),
+        ),
+        answer=_yes,
+        no=_no,
+        key=key,
+        timeout=timeout_for(approver, given=timeout),
+    )
 
 
 def approver_of(asked: Elicitation) -> str | None:
@@ -236,7 +238,7 @@ def _asked(schema: type[Any] | Mapping[str, Json]) -> Schema[Any]:
                 "The schema has no fields. To ask for a confirmation, use elicit.confirm."
             )
         return found
-    one = {"type": "string", "title": "Your answer"}
+    one = {"type": "string", "title": ONE_TEXT}
     asked: Schema[Any] = schema_of(
         {"type": "object", "properties": {"response": one}, "required": ["response"]}
     )

@@ -17,6 +17,7 @@ from types import MethodType
 from typing import Any, Final, TypeVar, cast, overload
 
 from flows.elicitation.states import Json
+from flows.elicitation.tool_call import DescribedTool
 from flows.errors import InvalidQuestion
 from flows.kinds.form import Form, must_be_approver, timeout_for
 from flows.kinds.tool_marks import (
@@ -152,13 +153,19 @@ def mark_of(function: Callable[..., Any] | None) -> Gate | None:
 
 
 def gate_question(
-    gate: Gate, *, tool: str, arguments: str, shown: Mapping[str, Json], can_be_kept: bool
+    gate: Gate,
+    *,
+    tool: str,
+    arguments: str,
+    shown: Mapping[str, Json],
+    can_be_kept: bool,
+    described: DescribedTool | None = None,
 ) -> Question[Mapping[str, Json]]:
     """Return the question that asks to approve one call.
 
     `arguments` are the call's arguments as canonical JSON. `shown` is everything that the body will
-    receive. An approval covers both. With `can_be_kept`, the approval can also count for later
-    calls.
+    receive. An approval covers both. `described` is the tool in its author's words. With
+    `can_be_kept`, the approval can also count for later calls.
 
     Raises:
         InvalidQuestion: The tool's name is invalid, or a page cannot show everything.
@@ -178,6 +185,7 @@ def gate_question(
             covers=digest_of_arguments(f"{arguments}\n{arguments_text(shown)}"),
             can_be_kept=can_be_kept and gate.approver is None,
             approver=gate.approver,
+            described=described,
         ),
         answer=_nothing_more,
         timeout=gate.timeout,

@@ -8,7 +8,7 @@ from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
 from flows.kinds.secret import Secret
 from flows.kinds.tool_marks import layers_of, must_mark_a_tool, set_mark
-from flows.question import Question, current_asker, reporting_errors
+from flows.question import Question, current_asker, verb
 from flows.requests import AccountRequest, PaymentRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -117,6 +117,7 @@ def needs(
     return mark
 
 
+@verb
 def needed(question: Question[T]) -> T:
     """Return the answer to a question of `needs`, for a `def` tool, which cannot await.
 
@@ -126,12 +127,11 @@ def needed(question: Question[T]) -> T:
     Raises InvalidQuestion if the tool has no such `needs` mark, or its `skip_if` skipped the
     question.
     """
-    with reporting_errors():
-        question.discard()
-        asker = current_asker()
-        if not isinstance(asker, NeedsHolder):
-            raise InvalidQuestion(NOT_NEEDED)
-        return asker.needed(question)
+    question.discard()
+    asker = current_asker()
+    if not isinstance(asker, NeedsHolder):
+        raise InvalidQuestion(NOT_NEEDED)
+    return asker.needed(question)
 
 
 def needs_of(tool: object) -> tuple[Need, ...]:

@@ -6,7 +6,7 @@ says otherwise (`x-visible`, or a format such as `uri`).
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar, overload
 
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from flows.elicitation.states import Json
 from flows.errors import InvalidQuestion
-from flows.question import DEFAULT_TIMEOUT, Question, reporting_errors
+from flows.question import DEFAULT_TIMEOUT, Question, verb
 from flows.schema.schema import Schema, schema_of, with_secrets
 
 T = TypeVar("T")
@@ -33,13 +33,10 @@ class SecretTerms(Struct, frozen=True, kw_only=True):
 class Secret:
     """A request for a secret. A named secret is stored encrypted for its owner."""
 
+    kind: str = field(default="secret", init=False, repr=False, compare=False)
     message: str
     schema: Schema[Any]
     name: str | None = None
-
-    @property
-    def kind(self) -> str:
-        return "secret"
 
     @property
     def terms(self) -> SecretTerms:
@@ -75,6 +72,7 @@ def secret(
     key: str | None = None,
     timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> Question[str]: ...
+@verb
 def secret(
     message: str,
     schema: type[Any] | Mapping[str, Json] = str,
@@ -92,18 +90,17 @@ def secret(
 
     `key` and `timeout` are as for `url`.
     """
-    with reporting_errors():
-        if name is not None and not _NAME.fullmatch(name):
-            raise InvalidQuestion("name must be 1 to 64 letters, digits or . _ -")
-        asked = with_secrets(schema_of(schema))
-        if not asked.fields:
-            raise InvalidQuestion(
-                "The schema has no fields, so the person cannot type anything. Add a field."
-            )
-        return Question(
-            message=message,
-            request=Secret(message=message, schema=asked, name=name),
-            answer=asked.typed,
-            key=key,
-            timeout=timeout,
+    if name is not None and not _NAME.fullmatch(name):
+        raise InvalidQuestion("name must be 1 to 64 letters, digits or . _ -")
+    asked = with_secrets(schema_of(schema))
+    if not asked.fields:
+        raise InvalidQuestion(
+            "The schema has no fields, so the person cannot type anything. Add a field."
         )
+    return Question(
+        message=message,
+        request=Secret(message=message, schema=asked, name=name),
+        answer=asked.typed,
+        key=key,
+        timeout=timeout,
+    )

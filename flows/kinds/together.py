@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar, cast, overload
 
 from flows.errors import InvalidQuestion
-from flows.question import Outcome, Question, current_asker, report_to_asker
+from flows.question import Outcome, Question, current_asker, reporting_errors, verb
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -21,15 +21,17 @@ class Together(Generic[T_co]):
     questions: tuple[Question[Any], ...]
 
     def __await__(self) -> Generator[Any, Any, T_co]:
-        self.discard()
-        asking = current_asker().ask_together(self.questions, stops_at_no=True)
-        outcomes = yield from asking.__await__()
+        outcomes = yield from self._asked(stops_at_no=True).__await__()
         return cast("T_co", tuple(map(_answer, self.questions, outcomes)))
 
     async def outcomes(self) -> tuple[Outcome[Any], ...]:
         """Ask the questions and return all outcomes. A negative outcome does not raise."""
+        return await self._asked(stops_at_no=False)
+
+    async def _asked(self, *, stops_at_no: bool) -> tuple[Outcome[Any], ...]:
         self.discard()
-        return await current_asker().ask_together(self.questions, stops_at_no=False)
+        with reporting_errors():
+            return await current_asker().ask_together(self.questions, stops_at_no=stops_at_no)
 
     def discard(self) -> None:
         """Mark the questions as not needed. A call fails if it never asks a question it creates."""
@@ -54,6 +56,7 @@ def together(
 ) -> Together[tuple[A, B, C, D]]: ...
 @overload
 def together(*questions: Question[Any]) -> Together[tuple[Any, ...]]: ...
+@verb
 def together(*questions: Question[Any]) -> Together[Any]:
     """Ask several questions at once: they are shown together and answered separately.
 
@@ -62,22 +65,16 @@ def together(*questions: Question[Any]) -> Together[Any]:
     InvalidQuestion if an argument is not a question.
     """
     if not questions:
-        _refuse(
+        raise InvalidQuestion(
             "together needs at least one question. Pass questions one by one: together(*questions)."
         )
     for question in questions:
         if not isinstance(cast("object", question), Question):
-            _refuse(
+            raise InvalidQuestion(
                 f"together accepts only questions, not a {type(question).__name__}. Pass "
                 "questions one by one: together(*questions)."
             )
     return Together(questions=questions)
-
-
-def _refuse(why: str) -> NoReturn:
-    error = InvalidQuestion(why)
-    report_to_asker(error)
-    raise error
 
 
 def _answer(question: Question[Any], outcome: Outcome[Any]) -> Any:

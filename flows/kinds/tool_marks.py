@@ -7,7 +7,7 @@ affect another tool that shares a layer, so such a mark is written to one layer 
 (`set_mark_on`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import cast
 
@@ -25,18 +25,19 @@ def must_mark_a_tool(mark: str) -> None:
         )
 
 
-def layers_of(tool: object) -> Iterator[object]:
-    """Yield the tool and everything that it wraps: functions, methods, partials, library tools."""
-    layer, seen = tool, set[int]()
+def layers_of(tool: object) -> list[object]:
+    """Return the tool and everything that it wraps: functions, methods, partials, library tools."""
+    layer, layers, seen = tool, list[object](), set[int]()
     while layer is not None and id(layer) not in seen:
         seen.add(id(layer))
-        yield layer
+        layers.append(layer)
         layer = _below(layer)
+    return layers
 
 
 def set_mark(tool: object, name: str, mark: Callable[[object], object]) -> bool:
     """Set each layer's mark to the result of `mark`. Return False if nothing could be marked."""
-    layers = list(layers_of(tool))
+    layers = layers_of(tool)
     # If `@mcp.tool` ran before the mark, the server calls an inner layer: mark all layers.
     if isinstance(tool, partial):  # only the partial: its function may be served as another tool
         layers = layers[:1]

@@ -7,7 +7,7 @@ Its origin must therefore be a literal in the code, and the page shows the origi
 import re
 import string
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeAlias, cast
 from urllib.parse import quote
@@ -18,7 +18,7 @@ from flows.elicitation.flow import Redirect, RedirectContext
 from flows.elicitation.states import Elicitation, Json
 from flows.errors import InvalidQuestion
 from flows.origin import is_origin, origin_of
-from flows.question import DEFAULT_TIMEOUT, Link, Question, must_be_listed, reporting_errors
+from flows.question import DEFAULT_TIMEOUT, Link, Question, must_be_listed, verb
 
 UrlOrBuilder: TypeAlias = str | Callable[[Link], str]
 
@@ -27,14 +27,11 @@ UrlOrBuilder: TypeAlias = str | Callable[[Link], str]
 class Visit:
     """A request to visit an address."""
 
+    kind: str = field(default="url", init=False, repr=False, compare=False)
     message: str
     url: UrlOrBuilder
     origins: tuple[str, ...]
     waits: bool = True
-
-    @property
-    def kind(self) -> str:
-        return "url"
 
     def facts(self) -> Json:
         fixed = self.url if isinstance(self.url, str) else None
@@ -58,6 +55,7 @@ class Visit:
         return origin + quote(url[tail.end() if tail else 0 :], safe=string.printable)
 
 
+@verb
 def url(
     message: str,
     url: UrlOrBuilder,
@@ -81,32 +79,31 @@ def url(
 
     Raises InvalidQuestion for an address that is not https (http is allowed on loopback).
     """
-    with reporting_errors():
-        must_be_listed("origins", origins)
-        if not isinstance(url, str) and not origins:
-            raise InvalidQuestion(
-                "url= is a function, so origins= is required: list the origins that the "
-                "function's addresses can have."
-            )
-        literal = (origin_of(url), *origins) if isinstance(url, str) else tuple(origins)
-        for origin in literal:
-            if not is_origin(origin):
-                raise InvalidQuestion(
-                    f"{origin!r} is not an origin; write scheme://host, without a path."
-                )
-        return Question(
-            message=message,
-            request=Visit(
-                message=message,
-                url=url,
-                origins=tuple(dict.fromkeys(literal)),
-                waits=wait_for_completion,
-            ),
-            answer=_mapping,
-            key=key,
-            elicitation_id=elicitation_id,
-            timeout=timeout,
+    must_be_listed("origins", origins)
+    if not isinstance(url, str) and not origins:
+        raise InvalidQuestion(
+            "url= is a function, so origins= is required: list the origins that the "
+            "function's addresses can have."
         )
+    literal = (origin_of(url), *origins) if isinstance(url, str) else tuple(origins)
+    for origin in literal:
+        if not is_origin(origin):
+            raise InvalidQuestion(
+                f"{origin!r} is not an origin; write scheme://host, without a path."
+            )
+    return Question(
+        message=message,
+        request=Visit(
+            message=message,
+            url=url,
+            origins=tuple(dict.fromkeys(literal)),
+            waits=wait_for_completion,
+        ),
+        answer=_mapping,
+        key=key,
+        elicitation_id=elicitation_id,
+        timeout=timeout,
+    )
 
 
 class VisitFlow:

@@ -10,6 +10,7 @@ once -> the id_token or the provider's own API says whose account it is -> `conn
 `refresh`, `revocation`. `device_flow` (RFC 8628) is for a terminal. `sign_in` and `access_token`
 verify people and callers at the server's own issuer.
 
-Guarantees: state, PKCE, nonce, issuer and binding are checked here and never by a provider's
-declaration. A code is redeemed once. An account has the scopes that were granted, not requested.
+Guarantees: state, PKCE, nonce, issuer and binding are checked here. A provider's declaration can
+turn off only PKCE (never for a public client) and the nonce (if the provider's API names the
+person). A code is redeemed once. An account has the scopes that were granted, not requested.
 """

@@ -6,7 +6,7 @@ logs the account: BearerAuth and Account are no dataclasses, so serializers find
 the repr, which does not contain the token.
 """
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
@@ -112,6 +112,9 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     picture: str | None = None
     scopes: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    tenant: str | None = None
+    details: Mapping[str, str] = {}
     access_token: str
     api: str
     api_hosts: tuple[str, ...]
@@ -122,11 +125,17 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Account:
-    """A connected account: its person, its granted scopes, and HTTP clients that may use it."""
+    """A connected account: its person, its granted scopes, and HTTP clients that may use it.
+
+    `missing` are scopes that the tool asked for and that were not granted. The person is not asked
+    for them again, unless the tool asks with `again=True`. `tenant` is the host of the account's
+    tenant, and `details` what the provider's declaration keeps of the token reply.
+    """
 
     __slots__ = (
         *("_auth", "_content", "_resources"),
-        *("api", "api_hosts", "id", "label", "name", "picture", "provider", "scopes"),
+        *("api", "api_hosts", "details", "id", "label", "missing", "name", "picture"),
+        *("provider", "scopes", "tenant"),
     )
 
     def __init__(self, content: Content, *, resources: Resources) -> None:
@@ -136,6 +145,9 @@ class Account:
         self.name = content.name
         self.picture = content.picture
         self.scopes = content.scopes
+        self.missing = content.missing
+        self.tenant = content.tenant
+        self.details = content.details
         self.api = content.api
         self.api_hosts = content.api_hosts
         self._content = content

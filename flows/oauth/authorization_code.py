@@ -8,7 +8,7 @@ the server created the state and that the browser is the same.
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
@@ -17,15 +17,16 @@ import msgspec
 
 from flows.elicitation.flow import CallbackParams, Redirect, RedirectContext, Talk
 from flows.elicitation.states import Elicitation, Json
-from flows.errors import Denied, ElicitError, Failed, NotConfigured
+from flows.errors import Denied, ElicitError, Failed, InvalidQuestion, NotConfigured
 from flows.oauth.discovery import discover
 from flows.oauth.id_token import person_in, verified_claims
 from flows.oauth.provider import Client, Provider
-from flows.oauth.requests import ask, authorize_url, get, post, probe
+from flows.oauth.requests import ask, asked_who, authorize_url, get, post
 from flows.oauth.responses import (
     Person,
     TokenReply,
     TokenSet,
+    details_in,
     keys_of,
     read_person,
     read_userinfo,
@@ -37,6 +38,7 @@ VERIFIER_BYTES = 64
 NONCE_BYTES = 24
 CODE_AT_MOST = 4096
 _ONCE = ("code", "state", "iss", "error")
+PARAMETERS = (*_ONCE, "error_description")  # that a callback's handling reads
 
 
 class Mixed(ElicitError):
@@ -53,8 +55,12 @@ class Mixed(ElicitError):
 class AccountTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The account and scopes that a question asks for: the elicitation's `asked.terms`.
 
+    `again`: an account without all these scopes does not answer the question, even if the person
+    was asked for them before.
+
     `also` are the other scopes of the account that is connected now, so that a new grant for the
     same account is not narrower. `declared` is the provider if only a tool's code declares it.
+    `tenant` is the host of the wanted tenant, if the tool names one.
     `person_id` is the provider's id of the wanted account if it is known: labels can change, and
     other people can take them.
     """
@@ -64,29 +70,43 @@ class AccountTerms(msgspec.Struct, frozen=True, kw_only=True):
     scopes: tuple[str, ...]
     also: tuple[str, ...] = ()
     account: str | None = None
+    tenant: str | None = None
     person_id: str | None = None
     reason: str | None = None
+    again: bool = False
     declared: Json = None
 
     def asked(self, *, switches: bool = False) -> tuple[str, ...]:
         """Return the scopes to request; without `also` if the person may choose another account."""
         return self.scopes if switches else tuple(dict.fromkeys((*self.scopes, *self.also)))
 
+    @property
+    def names_one(self) -> bool:
+        """True if the tool wants one account in particular, or one tenant's."""
+        return self.account is not None or self.tenant is not None
+
     def wants(self, person: Person) -> bool:
         """Return True if this is the wanted account, or if the question names no account."""
         if self.person_id is not None:
-            return person.id == self.person_id
+            return self.person_id in (person.id, person.own_id)
         return self.account is None or person.is_called(self.account)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """The tokens of a grant, with its person. The scopes may be fewer than requested, or more."""
+    """The tokens of a grant, with its person. The scopes may be fewer than requested, or more.
+
+    `asked` are the requested scopes. `names_scopes`: the reply of the token endpoint names scopes.
+    """
 
     tokens: TokenSet
     scopes: tuple[str, ...]
     person: Person
     issuer: str
+    details: Mapping[str, str] = field(default_factory=dict[str, str])
+    tenant: str | None = None
+    asked: tuple[str, ...] = ()
+    names_scopes: bool = False
 
 
 class StoredAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +125,7 @@ class StoredAttempt(msgspec.Struct, frozen=True, kw_only=True):
     jwks: str | None = None
     userinfo: str | None = None
     client_auth: str = "basic"
+    tenant: str | None = None
 
     def __repr__(self) -> str:
         return f"StoredAttempt(issuer={self.issuer!r}, token={self.token!r})"
@@ -117,12 +138,12 @@ class OauthFlow:
         self._clients = clients
 
     def prepare(self, elicitation: Elicitation, context: RedirectContext) -> Json:
-        terms, client = self._client(elicitation)
+        terms, client = self._client(elicitation, tenant=context.tenant)
         provider = client.provider
         scopes = provider.asks(terms.asked(switches=_switches(context, terms)))
-        has_nonce = "openid" in scopes and provider.discovers
+        has_nonce = "openid" in scopes and provider.discovers and provider.nonce
         stored = StoredAttempt(
-            verifier=secrets.token_urlsafe(VERIFIER_BYTES),
+            verifier=secrets.token_urlsafe(VERIFIER_BYTES) if provider.pkce else "",
             scopes=scopes,
             nonce=secrets.token_urlsafe(NONCE_BYTES) if has_nonce else None,
             redirect_uri=context.return_url,
@@ -130,6 +151,7 @@ class OauthFlow:
             sends_issuer=provider.sends_issuer,
             token=provider.token,
             client_auth=provider.client_auth,
+            tenant=provider.tenant,
         )
         return cast("Json", msgspec.to_builtins(stored))
 
@@ -139,13 +161,18 @@ class OauthFlow:
         Raises:
             Failed: The provider's metadata cannot be fetched or trusted.
         """
-        terms, client = self._client(elicitation)
-        provider, stored = client.provider, _stored_attempt(elicitation)
+        stored = _stored_attempt(elicitation)
+        terms, client = self._client(elicitation, tenant=stored.tenant)
+        provider = client.provider
         authorize = provider.authorize
         if provider.discovers:
             found = yield from discover(provider)
             if stored.nonce is not None and found.jwks is None:
                 raise Failed(f"{provider.label} does not publish its signing keys.")
+            if stored.nonce is None and provider.person is None and found.userinfo is None:
+                raise Failed(
+                    f"{provider.label} does not publish where it says whose account it is."
+                )
             authorize = found.authorize
             stored = msgspec.structs.replace(
                 stored,
@@ -161,7 +188,7 @@ class OauthFlow:
             redirect_uri=stored.redirect_uri,
             scopes=stored.scopes,
             state=context.state,
-            verifier=stored.verifier,
+            verifier=stored.verifier or None,
             nonce=stored.nonce,
             account=terms.account,
             switches=_switches(context, terms),
@@ -176,8 +203,8 @@ class OauthFlow:
             Denied: The person declined.
             Failed: The provider refused for another reason.
         """
-        _, client = self._client(elicitation)
         stored = _stored_attempt(elicitation)
+        _, client = self._client(elicitation, tenant=stored.tenant)
         return code_in(
             arrival,
             client.provider,
@@ -187,10 +214,37 @@ class OauthFlow:
             elicitation_id=elicitation.id,
         )
 
-    def finish(self, elicitation: Elicitation, *, code: str, now: datetime) -> Talk[Grant]:
-        """Redeem the code, once, and return the grant with the account's person. Raises Failed."""
-        _, client = self._client(elicitation)
-        provider, stored = client.provider, _stored_attempt(elicitation)
+    def members_of(self, elicitation: Elicitation, arrival: CallbackParams) -> Mapping[str, str]:
+        """Return the parameters of the callback that the declaration reads.
+
+        Raises:
+            Mixed: One of them is repeated.
+        """
+        _, client = self._client(elicitation, tenant=_stored_attempt(elicitation).tenant)
+        named = callback_names(client.provider)
+        if any(len(arrival.all(name)) > 1 for name in named):
+            raise Mixed("a parameter comes more than once")
+        return {name: value for name in named for value in arrival.all(name)}
+
+    def finish(
+        self,
+        elicitation: Elicitation,
+        *,
+        code: str,
+        now: datetime,
+        callback: Mapping[str, str] | None = None,
+    ) -> Talk[Grant]:
+        """Redeem the code, once, and return the grant with the account's person.
+
+        `callback` are the parameters that `members_of` returns.
+
+        Raises:
+            Failed: The provider refused, did not say whose account it is, or named an API at a host
+                that is not declared.
+        """
+        stored = _stored_attempt(elicitation)
+        _, client = self._client(elicitation, tenant=stored.tenant)
+        provider = client.provider
         assert stored.token is not None
         request = exchange(
             client,
@@ -199,19 +253,28 @@ class OauthFlow:
             redirect_uri=stored.redirect_uri,
             verifier=stored.verifier,
             client_auth=stored.client_auth,
+            now=now,
         )
         reply = yield from ask(request, provider)
         granted = tokens_in(reply, provider, now=now)
-        person = yield from _person(client, stored, granted, now=now)
+        others = {"reply": granted.members, "callback": callback or {}, "tenant": stored.tenant}
+        person, details = yield from _person(client, stored, granted, others, now=now)
+        must_reach(provider, details)
         issuer = stored.issuer or origin_of(provider.authorize or provider.api)
         return Grant(
             tokens=granted.tokens,
             scopes=provider.granted(stored.scopes, said=granted.scopes),
             person=person,
             issuer=issuer,
+            details=details,
+            tenant=stored.tenant,
+            asked=stored.scopes,
+            names_scopes=bool(granted.scopes),
         )
 
-    def _client(self, elicitation: Elicitation) -> tuple[AccountTerms, Client]:
+    def _client(
+        self, elicitation: Elicitation, *, tenant: str | None
+    ) -> tuple[AccountTerms, Client]:
         terms = msgspec.convert(elicitation.asked.terms, AccountTerms)
         client = self._clients.get(terms.provider)
         if client is None:
@@ -223,7 +286,22 @@ class OauthFlow:
                 "this question was asked.",
                 elicitation_id=elicitation.id,
             )
-        return terms, client
+        return terms, client.for_tenant(terms.tenant or tenant)
+
+
+def callback_names(provider: Provider) -> list[str]:
+    """Return the parameters of a callback that the declaration reads."""
+    person = () if provider.person is None else provider.person.members()
+    paths = (path.partition(".") for path in (*provider.keep.values(), *person))
+    return sorted({rest for source, _, rest in paths if source == "callback"})
+
+
+def must_reach(provider: Provider, details: Mapping[str, str]) -> None:
+    """Check that the account's details lead to a declared API. Raises Failed."""
+    try:
+        provider.reach(details)
+    except InvalidQuestion as error:
+        raise Failed(f"{provider.label} named no API that can be used: {error}") from None
 
 
 def code_in(
@@ -251,7 +329,7 @@ def code_in(
     if error is not None:
         description = next(iter(arrival.all("error_description")), None)
         refusal = refusal_in_callback(error, description, provider)
-        if error == "access_denied" and refusal.sentence is None:
+        if error in ("access_denied", *provider.declines) and refusal.sentence is None:
             raise Denied(denied, elicitation_id=elicitation_id)
         raise refused(refusal, provider, otherwise=f"{provider.label} refused")
     if not code:
@@ -277,16 +355,23 @@ def exchange(
     redirect_uri: str,
     verifier: str,
     client_auth: str,
+    now: datetime,
 ) -> httpx.Request:
-    """Build the request that redeems a code (RFC 6749, 4.1.3; RFC 7636, 4.5)."""
-    values = {
-        "grant_type": "authorization_code",
-        "code": code,
-        "redirect_uri": redirect_uri,
-        "code_verifier": verifier,
-    }
-    body = client.provider.body
-    return post(client, endpoint=endpoint, values=values, client_auth=client_auth, body=body)
+    """Build the request that redeems a code (RFC 6749, 4.1.3; RFC 7636, 4.5).
+
+    An empty `verifier` means that the provider refuses PKCE.
+    """
+    values = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri}
+    if verifier:
+        values["code_verifier"] = verifier
+    return post(
+        client,
+        endpoint=endpoint,
+        values={**values, **dict(client.provider.token_extra)},
+        client_auth=client_auth,
+        body=client.provider.body,
+        now=now,
+    )
 
 
 def proven_claims(
@@ -322,8 +407,13 @@ def _switches(context: RedirectContext, terms: AccountTerms) -> bool:
 
 
 def _person(
-    client: Client, stored: StoredAttempt, granted: TokenReply, *, now: datetime
-) -> Talk[Person]:
+    client: Client,
+    stored: StoredAttempt,
+    granted: TokenReply,
+    others: Mapping[str, Any],
+    *,
+    now: datetime,
+) -> Talk[tuple[Person, Mapping[str, str]]]:
     provider, token, claims = client.provider, granted.tokens.access_token, None
     if stored.nonce is not None:
         assert stored.issuer is not None
@@ -332,14 +422,18 @@ def _person(
             granted, client, jwks=stored.jwks, issuer=stored.issuer, nonce=stored.nonce, now=now
         )
     if provider.person is not None:
-        reply = yield from ask(probe(provider.person, provider=provider, token=token), provider)
-        return read_person(reply, provider, provider.person)
+        reply = yield from asked_who(provider, provider.person, token=token)
+        others = {**others, "id_token": claims or {}}
+        return read_person(reply, provider, provider.person, others=others)
     person = None
+    if not provider.nonce and stored.userinfo is not None:
+        request = get(stored.userinfo, provider=provider, token=token)
+        person = person_in(read_userinfo((yield from ask(request, provider)), provider))
     if claims is not None:
         person = yield from named_person(claims, provider, userinfo=stored.userinfo, token=token)
     if person is None:
         raise Failed(f"{provider.label} did not say whose account it is.")
-    return person
+    return person, details_in({**others, "id_token": claims or {}}, provider)
 
 
 def _stored_attempt(elicitation: Elicitation) -> StoredAttempt:

@@ -36,12 +36,15 @@ class Connection(Struct, frozen=True, kw_only=True):
     label: str
     connected_at: datetime
     scopes: tuple[str, ...]  # as granted
+    withheld: tuple[str, ...] = ()  # scopes that were requested when it was connected, in vain
     tools: tuple[str, ...]  # the tools that may use it
     access_token: str
     refresh_token: str | None = None
     expires_at: datetime | None = None
     name: str | None = None
     picture: str | None = None
+    tenant: str | None = None  # the host of the provider's tenant
+    details: Mapping[str, str] = field(default_factory=dict[str, str])  # as `keep` declares
     issued_at: datetime | None = None  # when the access token was issued; None in old rows
     token: str | None = None  # the token endpoint of the exchange
     client_auth: str | None = None  # how this server authenticated at that endpoint
@@ -89,8 +92,10 @@ class Connection(Struct, frozen=True, kw_only=True):
     def row_key(self) -> str | None:
         return self.key if self.holds_key else None
 
-    def is_wanted(self, account: str | None) -> bool:
+    def is_wanted(self, account: str | None, tenant: str | None = None) -> bool:
         """Return True if this is the account that the tool named, or if the tool named none."""
+        if tenant not in (None, self.tenant):
+            return False
         return account is None or Person(id=self.person_id, label=self.label).is_called(account)
 
     def is_usable(self, *, now: datetime) -> bool:
@@ -149,6 +154,7 @@ def renewed(connection: Connection, previous: Connection) -> Connection:
         only=only,
         tools=tuple(dict.fromkeys((*previous.tools, *connection.tools))),
         used=previous.used,
+        withheld=tuple(dict.fromkeys((*previous.withheld, *connection.withheld))),
         put_aside_at=previous.put_aside_at,
         version=previous.version,
     )

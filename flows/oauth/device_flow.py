@@ -5,6 +5,7 @@ code is sent to another person, and the account belongs to the person who entere
 person is therefore shown before the account is used.
 """
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,12 +14,19 @@ from msgspec import Struct
 
 from flows.elicitation.flow import Talk
 from flows.errors import Denied, Failed, InvalidQuestion
-from flows.oauth.authorization_code import Grant
+from flows.oauth.authorization_code import Grant, must_reach
 from flows.oauth.discovery import discover
 from flows.oauth.id_token import person_in
 from flows.oauth.provider import Client, Provider
-from flows.oauth.requests import ask, get, post, probe
-from flows.oauth.responses import Person, members_of, read_person, read_userinfo
+from flows.oauth.requests import ask, asked_who, get, post
+from flows.oauth.responses import (
+    Person,
+    TokenReply,
+    details_in,
+    members_of,
+    read_person,
+    read_userinfo,
+)
 from flows.oauth.token_errors import Refusal, refusal_in, tokens_in
 from flows.origin import origin_of
 
@@ -74,7 +82,7 @@ def start(client: Client, scopes: tuple[str, ...], *, now: datetime) -> Talk[Dev
     values = {"client_id": client.client_id}
     if asked:
         values["scope"] = provider.scope_separator.join(asked)
-    request = post(client, endpoint=endpoint, values=values, client_auth=client_auth)
+    request = post(client, endpoint=endpoint, values=values, client_auth=client_auth, now=now)
     reply = yield from ask(request, provider)
     refusal = refusal_in(reply, provider)
     if refusal is not None:
@@ -122,6 +130,7 @@ def poll(client: Client, code: DeviceCode, *, now: datetime) -> Talk[Grant | Pen
         values=values,
         client_auth=code.client_auth,
         body=provider.body,
+        now=now,
     )
     try:
         reply = yield request
@@ -132,11 +141,17 @@ def poll(client: Client, code: DeviceCode, *, now: datetime) -> Talk[Grant | Pen
         asked_for = _seconds(members_of(reply, provider).get("interval"))
         return _not_yet(refusal, code, provider, asked_for=asked_for)
     granted = tokens_in(reply, provider, now=now)
+    person, details = yield from _person(provider, code, granted)
+    must_reach(provider, details)
     return Grant(
         tokens=granted.tokens,
         scopes=provider.granted(code.scopes, said=granted.scopes),
-        person=(yield from _person(provider, code, token=granted.tokens.access_token)),
+        person=person,
+        details=details,
+        tenant=provider.tenant,
         issuer=code.issuer,
+        asked=code.scopes,
+        names_scopes=bool(granted.scopes),
     )
 
 
@@ -162,15 +177,19 @@ def _later(interval: timedelta) -> Pending:
     return Pending(interval=min(interval, INTERVAL_AT_MOST))
 
 
-def _person(provider: Provider, code: DeviceCode, *, token: str) -> Talk[Person]:
+def _person(
+    provider: Provider, code: DeviceCode, granted: TokenReply
+) -> Talk[tuple[Person, Mapping[str, str]]]:
+    token = granted.tokens.access_token
+    others = {"reply": granted.members, "callback": {}, "tenant": provider.tenant, "id_token": {}}
     if provider.person is not None:
-        request = probe(provider.person, provider=provider, token=token)
-        return read_person((yield from ask(request, provider)), provider, provider.person)
+        reply = yield from asked_who(provider, provider.person, token=token)
+        return read_person(reply, provider, provider.person, others=others)
     if code.userinfo is not None:
         request = get(code.userinfo, provider=provider, token=token)
         found = person_in(read_userinfo((yield from ask(request, provider)), provider))
         if found is not None:
-            return found
+            return found, details_in(others, provider)
     raise Failed(f"{provider.label} did not say whose account it is.")
 
 

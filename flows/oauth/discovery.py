@@ -33,7 +33,9 @@ class Metadata:
     client_auths: tuple[str, ...]
 
     def client_auth(self, ours: str) -> str:
-        """Return `ours` (`basic` or `post`), or the other one if the issuer accepts only that."""
+        """Return `ours`, or the other of `basic` and `post` if the issuer accepts only that."""
+        if ours not in ("basic", "post"):
+            return ours
         theirs, other = self.client_auths, "post" if ours == "basic" else "basic"
         is_other = f"client_secret_{ours}" not in theirs and f"client_secret_{other}" in theirs
         return other if is_other else ours

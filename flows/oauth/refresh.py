@@ -80,7 +80,12 @@ def refresh(client: Client, connection: Connection, *, now: datetime) -> Talk[Re
     endpoint, client_auth = yield from _token_endpoint(client, connection)
     values = {"grant_type": "refresh_token", "refresh_token": connection.refresh_token}
     request = post(
-        client, endpoint=endpoint, values=values, client_auth=client_auth, body=provider.body
+        client,
+        endpoint=endpoint,
+        values={**values, **dict(provider.refresh_extra)},
+        client_auth=client_auth,
+        body=provider.body,
+        now=now,
     )
     reply = yield from ask(request, provider)
     refusal = refusal_in(reply, provider)

@@ -6,18 +6,20 @@ headers and bodies only.
 
 import base64
 from collections.abc import Collection, Generator, Mapping
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
 import httpx
+from authlib.common.urls import add_params_to_uri  # type: ignore[import-untyped]
 from authlib.oauth2 import rfc7636  # type: ignore[import-untyped]
-from authlib.oauth2.rfc6749 import parameters  # type: ignore[import-untyped]
 
 from flows.errors import Failed
+from flows.oauth.client_assertion import TYPE, assertion_of
 from flows.oauth.provider import Client, PersonProbe, Provider
 
 USER_AGENT = "elicit-url"  # GitHub rejects requests without one
-_RFC6749: Any = parameters  # authlib has no types
+_ADD_PARAMETERS: Any = add_params_to_uri  # authlib has no types
 _RFC7636: Any = rfc7636
 
 
@@ -38,13 +40,27 @@ def authorize_url(
     redirect_uri: str,
     scopes: tuple[str, ...],
     state: str,
-    verifier: str,
+    verifier: str | None,
     nonce: str | None = None,
     account: str | None = None,
     switches: bool = False,
 ) -> str:
-    """Return the authorize URL; `switches` lets the person choose another account there."""
+    """Return the authorize URL; `switches` lets the person choose another account there.
+
+    A `verifier` of None means that the provider refuses PKCE.
+    """
     provider = client.provider
+    ours = {
+        "response_type": "code",
+        provider.client_id_parameter: client.client_id,
+        "redirect_uri": redirect_uri,
+        "state": state,
+    }
+    if verifier is not None:
+        ours["code_challenge"] = _RFC7636.create_s256_code_challenge(verifier)
+        ours["code_challenge_method"] = "S256"
+    if provider.response_mode != "query":
+        ours["response_mode"] = provider.response_mode
     more = dict(provider.extra)
     if "offline_access" in scopes:
         more = _with(more, provider.lasting)
@@ -56,16 +72,7 @@ def authorize_url(
         more["nonce"] = nonce
     if scopes:
         more[provider.scope_parameter] = provider.scope_separator.join(scopes)
-    url: str = _RFC6749.prepare_grant_uri(
-        endpoint,
-        client.client_id,
-        "code",
-        redirect_uri=redirect_uri,
-        state=state,
-        code_challenge=_RFC7636.create_s256_code_challenge(verifier),
-        code_challenge_method="S256",
-        **more,
-    )
+    url: str = _ADD_PARAMETERS(endpoint, [*ours.items(), *more.items()])
     return url
 
 
@@ -88,14 +95,32 @@ def post(
     endpoint: str,
     values: Mapping[str, str],
     client_auth: str,
+    now: datetime,
     body: str = "form",
 ) -> httpx.Request:
-    """Build a POST with the client's credentials, as Basic or in its body (RFC 6749, 2.3.1)."""
+    """Build a POST with the client's credentials (RFC 6749, 2.3.1; RFC 7523, 2.2).
+
+    `both` is Basic with the client id in the body too. `basic_raw` is Basic without the encoding
+    that the RFC requires, for servers that do not decode it. `none` is a public client's id.
+    """
     headers, sent = _headers(client.provider), dict(values)
-    if client_auth == "basic":
+    if client_auth in ("basic", "both"):
         headers["Authorization"] = basic_of(client)
-    else:
-        sent |= {"client_id": client.client_id, "client_secret": client.client_secret}
+    elif client_auth == "basic_raw":
+        headers["Authorization"] = _basic(client.client_id, client.client_secret)
+    if client_auth not in ("basic", "basic_raw"):
+        sent[client.provider.client_id_parameter] = client.client_id
+    if client_auth == "post":
+        sent["client_secret"] = client.client_secret
+    elif client_auth in ("private_key_jwt", "client_secret_jwt"):
+        sent["client_assertion_type"] = TYPE
+        sent["client_assertion"] = assertion_of(
+            client.client_secret,
+            client_id=client.client_id,
+            audience=endpoint,
+            now=now,
+            is_key=client_auth == "private_key_jwt",
+        )
     if body == "json":
         return httpx.Request("POST", endpoint, json=sent, headers=headers)
     return httpx.Request("POST", endpoint, data=sent, headers=headers)
@@ -107,12 +132,20 @@ def auth_of(ways: Collection[str]) -> str:
     return "post" if is_post else "basic"
 
 
-def probe(person: PersonProbe, *, provider: Provider, token: str) -> httpx.Request:
-    """Build the request that returns whose account it is."""
+def asked_who(
+    provider: Provider, person: PersonProbe, *, token: str
+) -> Generator[httpx.Request, httpx.Response, httpx.Response | None]:
+    """Ask the provider's API whose account it is. Return None if the probe has no URL."""
+    if person.url is None:
+        return None
+    return (yield from ask(_probe(person, person.url, provider=provider, token=token), provider))
+
+
+def _probe(person: PersonProbe, url: str, *, provider: Provider, token: str) -> httpx.Request:
     if person.post is None:
-        return get(person.url, provider=provider, token=token)
+        return get(url, provider=provider, token=token)
     headers = {**_headers(provider, token=token), "Content-Type": "application/json"}
-    return httpx.Request("POST", person.url, content=person.post, headers=headers)
+    return httpx.Request("POST", url, content=person.post, headers=headers)
 
 
 def called(method: str, url: str, *, client: Client, token: str) -> httpx.Request:
@@ -127,12 +160,16 @@ def deleted(url: str, *, client: Client, values: Mapping[str, str]) -> httpx.Req
 
 def basic_of(client: Client) -> str:
     """Return the Basic header value; each part is encoded before joining (RFC 6749, 2.3.1)."""
-    pair = f"{quote(client.client_id, safe='')}:{quote(client.client_secret, safe='')}"
-    return f"Basic {base64.b64encode(pair.encode()).decode()}"
+    return _basic(quote(client.client_id, safe=""), quote(client.client_secret, safe=""))
+
+
+def _basic(id: str, secret: str) -> str:
+    return f"Basic {base64.b64encode(f'{id}:{secret}'.encode()).decode()}"
 
 
 def _headers(provider: Provider, *, token: str | None = None) -> dict[str, str]:
-    headers = {"Accept": "application/json", "User-Agent": USER_AGENT, **dict(provider.headers)}
+    agent = provider.user_agent or USER_AGENT
+    headers = {"Accept": "application/json", "User-Agent": agent, **dict(provider.headers)}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
     return headers

@@ -7,16 +7,18 @@ with a sentence for a person that contains nothing of the reply except a short e
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, TypeGuard, cast
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 import httpx
 import msgspec
 
 from flows.errors import Failed, InvalidQuestion
+from flows.oauth.declaration import paths_of
 from flows.oauth.provider import PersonProbe, Provider
+from flows.oauth.templates import VALUE_AT_MOST
 from flows.origin import origin_of
 
 TOKEN_BYTES_AT_MOST = 8 * 1024
@@ -24,9 +26,10 @@ EXPIRY_AT_MOST = timedelta(days=3650)
 SCOPES_AT_MOST = 200
 ID_AT_MOST = 255
 LABEL_AT_MOST = 80
+LABEL_SEPARATOR = " · "
 PICTURE_AT_MOST = 2048
 ERROR_CODE = re.compile(r"[a-z_.]{1,64}")
-TOKEN_TYPES = frozenset({"bearer", "bot", "user"})  # the last two are Slack's
+TOKEN_TYPES = frozenset({"", "bearer", "bot", "user"})  # the last two are Slack's
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
@@ -43,16 +46,25 @@ class TokenSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """The person of an account. `id` is the provider's and never changes; `label` is for people."""
+    """The person of an account. `id` is the provider's and never changes; `label` is for people.
+
+    `own_id` is the last member of an `id` that has several, and None otherwise. Earlier versions
+    stored some accounts under it.
+    """
 
     id: str
     label: str
     name: str | None = None
     picture: str | None = None
+    own_id: str | None = None
 
     def is_called(self, account: str) -> bool:
-        """Return True if `account` is the person's id, or their label in upper or lower case."""
-        return account == self.id or account.casefold() == self.label.casefold()
+        """Return True if `account` is the person's id, or their label in upper or lower case.
+
+        A part of a label that has several, such as the workspace, is enough.
+        """
+        label, wanted = self.label.casefold(), account.casefold()
+        return account == self.id or wanted in (label, *label.split(LABEL_SEPARATOR))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +74,14 @@ class TokenReply:
     tokens: TokenSet
     scopes: tuple[str, ...] | None
     id_token: str | None = field(default=None, repr=False)
+    members: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
 
 def read_token_reply(reply: httpx.Response, provider: Provider, *, now: datetime) -> TokenReply:
     """Return the tokens in a reply. Raises Failed if it has no usable access token."""
     content = _json_object(reply, provider)
     error = (content or {}).get("error")
-    if error not in (None, "") or (content is not None and content.get("ok") is False):
+    if error not in (None, "", False) or (content is not None and content.get("ok") is False):
         raise Failed(f"{provider.label} did not issue an access token{_code_of(error)}.")
     if reply.status_code not in (200, 201) or content is None:
         raise Failed(f"{provider.label} did not issue an access token (HTTP {reply.status_code}).")
@@ -78,8 +91,9 @@ def read_token_reply(reply: httpx.Response, provider: Provider, *, now: datetime
     access_token = _token(says, "access_token", provider)
     if access_token is None:
         raise Failed(f"{provider.label} did not issue an access token.")
-    token_type = says.get("token_type", "bearer")
-    if not isinstance(token_type, str) or token_type.lower() not in TOKEN_TYPES:
+    token_type = says.get("token_type") or ""
+    known = TOKEN_TYPES | {one.lower() for one in provider.token_types}
+    if not isinstance(token_type, str) or token_type.lower() not in known:
         raise Failed(
             f"{provider.label} issued an access token of a type that this server does not support."
         )
@@ -92,21 +106,50 @@ def read_token_reply(reply: httpx.Response, provider: Provider, *, now: datetime
         ),
         scopes=_scopes(says.get("scope"), provider),
         id_token=id_token if isinstance(id_token, str) else None,
+        members=content,
     )
 
 
-def read_person(reply: httpx.Response, provider: Provider, probe: PersonProbe) -> Person:
-    """Return the person in the reply to the probe. Raises Failed if it names none."""
-    says = object_in(reply)
-    if reply.status_code != 200 or says is None:
-        _raise_no_person(provider, f" (HTTP {reply.status_code})")
+def read_person(
+    reply: httpx.Response | None,
+    provider: Provider,
+    probe: PersonProbe,
+    *,
+    others: Mapping[str, Any],
+) -> tuple[Person, Mapping[str, str]]:
+    """Return the person and the account's details. Raises Failed if the reply names no person.
+
+    `reply` is the reply to the probe, or None if the probe has no URL. `others` are the other
+    members that a path can name, such as those of the token endpoint's reply.
+    """
+    says = {} if reply is None else object_in(reply)
+    if says is None or (reply is not None and reply.status_code != 200):
+        _raise_no_person(provider, "" if reply is None else f" (HTTP {reply.status_code})")
+    says = {**says, **others}
+    ids = [_id(member_of(says, path)) for path in paths_of(probe.id)]
+    if None in ids:
+        _raise_no_person(provider)
+    parts = [word for path in paths_of(probe.label) if (word := _words(member_of(says, path)))]
+    has_several = len(ids) > 1
     person = person_of(
-        id=member_of(says, probe.id),
-        labels=(member_of(says, probe.label),),
+        # Encoded, so that no two lists of ids are written alike.
+        id="/".join(quote(id, safe="") for id in ids if id) if has_several else ids[0],
+        labels=(LABEL_SEPARATOR.join(parts),),
         name=member_of(says, probe.name),
         picture=member_of(says, probe.picture),
     )
-    return person or _raise_no_person(provider)
+    if person is None:
+        _raise_no_person(provider)
+    person = replace(person, own_id=ids[-1]) if has_several else person
+    return person, details_in(says, provider)
+
+
+def details_in(says: Mapping[str, Any], provider: Provider) -> Mapping[str, str]:
+    """Return the details that the declaration names, without those that are no short text."""
+    found = {
+        name: _id(member_of(says, path), VALUE_AT_MOST) for name, path in provider.keep.items()
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def read_userinfo(reply: httpx.Response, provider: Provider) -> Mapping[str, Any]:
@@ -119,9 +162,8 @@ def read_userinfo(reply: httpx.Response, provider: Provider) -> Mapping[str, Any
 
 def person_of(*, id: Any, labels: tuple[Any, ...], name: Any, picture: Any) -> Person | None:
     """Return the person, or None without a valid id. The first readable label is used."""
-    if isinstance(id, int) and not isinstance(id, bool):
-        id = str(id)
-    if not isinstance(id, str) or not 0 < len(id) <= ID_AT_MOST or not id.isprintable():
+    id = _id(id)
+    if id is None:
         return None
     label = next(filter(None, map(_words, labels)), None)
     return Person(
@@ -221,6 +263,13 @@ def _scopes(said: Any, provider: Provider) -> tuple[str, ...] | None:
 def _inside(says: Mapping[str, Any], key: str) -> dict[str, Any]:
     inner = says.get(key)
     return cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
+
+
+def _id(value: Any, at_most: int = ID_AT_MOST) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    is_one = isinstance(value, str) and 0 < len(value) <= at_most and value.isprintable()
+    return str(value) if is_one else None
 
 
 def _words(text: Any) -> str | None:

@@ -4,6 +4,9 @@ Risks: a person reads that access was revoked although it was not. The result is
 provider confirmed it, and False if it has no such endpoint or refuses.
 """
 
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
 from urllib.parse import quote
 
 import httpx
@@ -23,7 +26,7 @@ GONE_ALREADY = frozenset(
 )
 
 
-def revoke(client: Client, connection: Connection) -> Talk[bool]:
+def revoke(client: Client, connection: Connection, *, now: datetime) -> Talk[bool]:
     """Revoke the tokens and return True if the provider confirmed it.
 
     If the provider's revocation is of the kind `bearer`, the caller has to refresh an expired
@@ -36,6 +39,7 @@ def revoke(client: Client, connection: Connection) -> Talk[bool]:
     if found is None:
         return False
     revocation, client_auth = found
+    give = partial(_give, client, revocation, client_auth, now=now)
     match revocation.kind:
         case "delete":
             return (yield from _delete(client, connection, revocation))
@@ -44,9 +48,9 @@ def revoke(client: Client, connection: Connection) -> Talk[bool]:
             reply = yield from ask(request, client.provider)
             return _is_gone(reply, client)
         case "json":
-            return (yield from _give(client, revocation, client_auth, connection.access_token))
+            return (yield from give(connection.access_token))
         case "form":
-            return (yield from _give_both(client, connection, revocation, client_auth))
+            return (yield from _give_both(connection, give))
 
 
 def _revocation_of(client: Client, connection: Connection) -> Talk[tuple[Revocation, str] | None]:
@@ -63,23 +67,16 @@ def _revocation_of(client: Client, connection: Connection) -> Talk[tuple[Revocat
     return None if endpoint is None else (Revocation(url=endpoint), client_auth)
 
 
-def _give_both(
-    client: Client, connection: Connection, revocation: Revocation, client_auth: str
-) -> Talk[bool]:
+def _give_both(connection: Connection, give: Callable[..., Talk[bool]]) -> Talk[bool]:
     """Revoke the refresh token, then the access token.
 
     Revoking one of the two does not always end the other (RFC 7009, 2.1).
     """
     if connection.refresh_token is None:
-        return (yield from _give(client, revocation, client_auth, connection.access_token))
-    hint = "refresh_token"
-    if not (yield from _give(client, revocation, client_auth, connection.refresh_token, hint=hint)):
+        return (yield from give(connection.access_token))
+    if not (yield from give(connection.refresh_token, hint="refresh_token")):
         return False
-    return (
-        yield from _give(
-            client, revocation, client_auth, connection.access_token, has_given_other=True
-        )
-    )
+    return (yield from give(connection.access_token, has_given_other=True))
 
 
 def _give(
@@ -88,6 +85,7 @@ def _give(
     client_auth: str,
     token: str,
     *,
+    now: datetime,
     hint: str = "access_token",
     has_given_other: bool = False,
 ) -> Talk[bool]:
@@ -100,6 +98,7 @@ def _give(
         values=values,
         client_auth=client_auth,
         body=revocation.kind,
+        now=now,
     )
     reply = yield from ask(request, client.provider)
     if has_given_other and reply.status_code == 400:

@@ -117,6 +117,7 @@ class SignIn:
             redirect_uri=self.redirect_uri,
             verifier=leaving.verifier,
             client_auth=auth_of(metadata.client_auths),
+            now=now,
         )
         granted = tokens_in((yield from ask(request, provider)), provider, now=now)
         if metadata.jwks is None:

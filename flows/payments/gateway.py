@@ -8,6 +8,7 @@ notice has its own type: it only names a session to fetch, and never settles a q
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as with_other
 from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
 
@@ -77,6 +78,11 @@ class ProviderSession:
         """The amount that was refunded or charged back, as far as the provider reports it."""
         return self.refunded + (self.charged_back or 0)
 
+    @property
+    def is_returned(self) -> bool:
+        """True if the session was paid, and the whole amount was refunded or charged back."""
+        return self.state is SessionStatus.PAID and self.total_returned >= (self.amount or 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
@@ -99,6 +105,12 @@ class Notice:
     reference: str | None = None
     payment: str | None = None
     transition: str | None = None
+
+    @property
+    def without_address(self) -> "Notice":
+        """The notice without its page's address: it may be long, and no browser needs it."""
+        session = self.session
+        return self if session is None else with_other(self, session=with_other(session, url=None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,10 +311,7 @@ def verify_session(
     if session.id not in sessions_of(elicitation):
         raise Mismatch("session", session=session.id)
     require_terms(elicitation, session, seller=seller)
-    is_gone = session.total_returned >= terms_of(elicitation).amount
-    if session.state is SessionStatus.PAID and is_gone:
-        return SessionStatus.FAILED
-    return session.state
+    return SessionStatus.FAILED if session.is_returned else session.state
 
 
 def verify_notice(

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Final, final
 
 from flows.errors import InvalidQuestion
-from flows.question import reporting_errors
+from flows.question import reporting_errors, verb
 
 MINOR_UNIT_DIGITS_AT_MOST: Final = 12
 
@@ -40,6 +40,10 @@ _NARROW = "\N{NARROW NO-BREAK SPACE}"
 _WRITTEN = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")
 
 
+class InvalidAmount(InvalidQuestion):
+    """An amount or a currency is invalid. It may be one of the tool's arguments, from the model."""
+
+
 @final
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Money:
@@ -52,10 +56,10 @@ class Money:
     amount: Decimal
     currency: str
 
+    @verb
     def __init__(self, amount: str | int | Decimal, currency: str) -> None:
-        with reporting_errors():
-            digits = digits_of(currency)
-            number = _minor_units(_exact(amount), currency=currency, digits=digits)
+        digits = digits_of(currency)
+        number = _minor_units(_exact(amount), currency=currency, digits=digits)
         self._fill(number, currency, digits)
 
     @classmethod
@@ -115,8 +119,8 @@ def digits_of(currency: str) -> int:
     if code in _DIGITS:
         return _DIGITS[code]
     if code.upper() in _DIGITS:
-        raise InvalidQuestion(f"Write the currency in capitals: {code.upper()!r}, not {code!r}.")
-    raise InvalidQuestion(
+        raise InvalidAmount(f"Write the currency in capitals: {code.upper()!r}, not {code!r}.")
+    raise InvalidAmount(
         f"{code[:20]!r} is not a currency: write a current code of ISO 4217 such as 'EUR'."
     )
 
@@ -137,7 +141,7 @@ def _exact(amount: object) -> Decimal:
             "An amount must be text such as '9.00', an int or a Decimal; a float is not exact."
         )
     if not _WRITTEN.fullmatch(amount):
-        raise InvalidQuestion(
+        raise InvalidAmount(
             f"{amount[:40]!r} is not an amount: write digits and one point, such as '1234.50'."
         )
     return Decimal(amount)
@@ -146,16 +150,16 @@ def _exact(amount: object) -> Decimal:
 def _minor_units(amount: Decimal, *, currency: str, digits: int) -> int:
     _, figures, exponent = amount.as_tuple()
     if not isinstance(exponent, int):
-        raise InvalidQuestion("An amount must be a number: not NaN, and not infinite.")
+        raise InvalidAmount("An amount must be a number: not NaN, and not infinite.")
     if amount <= 0:
-        raise InvalidQuestion("A price must be more than zero.")
+        raise InvalidAmount("A price must be more than zero.")
     if -exponent > digits:
-        raise InvalidQuestion(
+        raise InvalidAmount(
             f"The amount has {-exponent} digits after the point, but {currency} has "
             f"{digits}: round it first."
         )
     if amount.adjusted() + digits >= MINOR_UNIT_DIGITS_AT_MOST:
-        raise InvalidQuestion(_TOO_LARGE)
+        raise InvalidAmount(_TOO_LARGE)
     return int("".join(map(str, figures))) * int(10 ** (exponent + digits))
 
 
@@ -163,9 +167,9 @@ def _check_minor_units(number: object) -> None:
     if not isinstance(number, int) or isinstance(number, bool):
         raise InvalidQuestion("An amount in minor units must be an int.")
     if number < 0:
-        raise InvalidQuestion("An amount of money must not be negative.")
+        raise InvalidAmount("An amount of money must not be negative.")
     if number >= 10**MINOR_UNIT_DIGITS_AT_MOST:
-        raise InvalidQuestion(_TOO_LARGE)
+        raise InvalidAmount(_TOO_LARGE)
 
 
 _TOO_LARGE = f"The amount is too large: at most {MINOR_UNIT_DIGITS_AT_MOST} digits in minor units."

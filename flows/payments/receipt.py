@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from flows.elicitation.states import Json
 from flows.errors import NotPossible
 from flows.payments.money import Money
-from flows.question import Resources, reporting_errors
+from flows.question import Resources, verb
 
 RECEIPT_KEPT = timedelta(days=3653)  # ten years, however many leap days are in them
 UNUSED_KEPT = timedelta(days=7)  # unless the operator says otherwise
@@ -413,15 +413,15 @@ class Receipt:
     def __repr__(self) -> str:
         return f"Receipt({self.id!r}, {str(self.price)!r}, {self.what!r}, {self.status.value!r})"
 
+    @verb
     async def spend(self) -> None:
         """Spend the payment, before something that cannot be undone. Raises NotPossible."""
-        with reporting_errors():
-            await self._resources.spend(self.id)
+        await self._resources.spend(self.id)
 
+    @verb
     async def refund(self, *, reason: str | None = None) -> Refund:
         """Refund the payment. Raises NotPossible if it is spent, Failed if the refund failed."""
-        with reporting_errors():
-            return refund_of(await self._resources.refund(self.id, reason=reason))
+        return refund_of(await self._resources.refund(self.id, reason=reason))
 
 
 class _Refund(Struct, frozen=True, kw_only=True):

@@ -22,8 +22,9 @@ notion = Provider(
     headers=(("Notion-Version", "2022-06-28"),),
     person=PersonProbe(
         url=f"{_API}/users/me",
-        id=f"{_OWNER}.id",
-        label=f"{_OWNER}.person.email",
+        # One person has the same id in all workspaces.
+        id=("reply.workspace_id", f"{_OWNER}.id"),
+        label=(f"{_OWNER}.person.email", "reply.workspace_name"),
         name=f"{_OWNER}.name",
         picture=f"{_OWNER}.avatar_url",
     ),

@@ -24,7 +24,10 @@ def _in_sandbox(base: str) -> Provider:
     )
 
 
-_PERSON = PersonProbe(url=f"{_API}/auth.test", id="user_id", label="user", post="{}")
+# A user id is only unique within its workspace.
+_PERSON = PersonProbe(
+    url=f"{_API}/auth.test", id=("team_id", "user_id"), label=("user", "team"), post="{}"
+)
 
 slack = Provider(
     name="slack",

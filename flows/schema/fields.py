@@ -24,6 +24,20 @@ PATTERN_AT_MOST = 200
 MATCHED_AT_MOST = 4096
 NUMBER_BELOW = 10**40
 LINE_AT_MOST = 500  # a field that allows a longer text shows several lines
+# Autofill tokens of HTML about a person or an address. Cards, passwords and codes are left out:
+# our own page must not ask for them, or has its own rules for secrets.
+AUTOFILL: frozenset[str] = frozenset(
+    {
+        *("name", "honorific-prefix", "given-name", "additional-name", "family-name"),
+        *("honorific-suffix", "nickname", "username", "organization-title", "organization"),
+        *("street-address", "address-line1", "address-line2", "address-line3", "address-level1"),
+        *("address-level2", "address-level3", "address-level4", "country", "country-name"),
+        *("postal-code", "language", "bday", "bday-day", "bday-month", "bday-year", "sex", "url"),
+        *("tel", "tel-country-code", "tel-national", "tel-area-code", "tel-local"),
+        *("tel-extension", "email", "impp"),
+    }
+)
+AUTOFILL_OF_FORMATS = {"email": "email", "uri": "url"}
 
 _EMAIL = re.compile(r"[^@\s\x00-\x1f]{1,64}@[^@\s\x00-\x1f.]+(\.[^@\s\x00-\x1f.]+)*")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s\x00-\x1f<>\"{}|\\^`]+")
@@ -53,7 +67,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A field of a form. `default` is None if there is none."""
+    """A field of a form. `default` is None if there is none.
+
+    `autocomplete` is the token with which browsers fill the field, as `given-name`.
+    """
 
     name: str
     title: str
@@ -64,6 +81,7 @@ class Field:
     choices: tuple[Option, ...] = ()
     limits: Limits = Limits()
     is_secret: bool = False
+    autocomplete: str | None = None
 
     @property
     def input_name(self) -> str:
@@ -161,7 +179,7 @@ def _fault_in_format(wanted: str | None, value: str) -> str | None:
         case "date" if not (_DATE.fullmatch(value) and _is_read(date.fromisoformat, value)):
             return "Write a date as year, month and day, like 2031-05-28."
         case "date-time" if not (_MOMENT.fullmatch(value) and _is_read(_moment, value)):
-            return "Write a date and a time in UTC, like 2031-05-28 14:30."
+            return "Write a date and a time with its time zone, like 2031-05-28T14:30:00Z."
         case _:
             return None
 

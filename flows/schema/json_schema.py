@@ -15,6 +15,8 @@ from flows.elicitation.states import Json
 from flows.errors import InvalidSchema
 from flows.question import MESSAGE_AT_MOST
 from flows.schema.fields import (
+    AUTOFILL,
+    AUTOFILL_OF_FORMATS,
     FORMATS,
     TYPED,
     Field,
@@ -41,14 +43,17 @@ _OF_ALL = {"type", "title", "description", "default"}
 _OF_CLASSES = {"title", "description"}
 _OF_CHOICES = {"enum", "enumNames", "oneOf", "anyOf", "const"}
 _OF_KIND: Mapping[Kind, set[str]] = {
-    "string": {"minLength", "maxLength", "pattern", "format", "writeOnly", "x-visible"},
+    "string": {
+        *("minLength", "maxLength", "pattern", "format", "autocomplete"),
+        *("writeOnly", "x-visible"),
+    },
     "number": {"minimum", "maximum", "writeOnly", "x-visible"},
     "integer": {
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
         *("writeOnly", "x-visible"),
     },
     "boolean": set(),
-    "choice": _OF_CHOICES,
+    "choice": _OF_CHOICES | {"autocomplete"},
     "choices": {"items", "uniqueItems", "minItems", "maxItems"},
 }
 
@@ -112,10 +117,12 @@ def read(schema: Mapping[str, Json], *, is_a_models: bool = False) -> SchemaRead
 
 
 def refuse(path: str, why: str) -> NoReturn:
-    raise InvalidSchema(
+    error = InvalidSchema(
         f"The schema cannot be asked as a form: {path}: {why}. Change the schema in the code that "
         "asks: the same question fails every time."
     )
+    error.path, error.why = path, why
+    raise error
 
 
 def _field(
@@ -164,12 +171,25 @@ def _field(
         default=clean.get("default"),
         choices=choices,
         limits=_limits(clean, path, kind),
+        autocomplete=_autofill(clean, path),
         is_secret=kind in TYPED
         and (clean.get("format") == "password" or clean.get("writeOnly") is True),
     )
     if "default" in clean and (fault := fault_in(field, field.default)):
         refuse(f"{path}.default", fault.removesuffix("."))
     return field, clean
+
+
+def _autofill(clean: Mapping[str, Json], path: str) -> str | None:
+    """Return the autofill token of a field: the author's, or that of the field's format."""
+    token = _text(clean, "autocomplete", path)
+    if token is None:
+        return AUTOFILL_OF_FORMATS.get(str(clean.get("format")))
+    section, _, rest = token.rpartition(" ")
+    if rest not in AUTOFILL or section not in ("", "shipping", "billing"):
+        why = f"{token!r} is not an autofill token about a person or an address, as given-name"
+        refuse(f"{path}.autocomplete", why)
+    return token
 
 
 def _roughly(found: Mapping[str, Json]) -> Mapping[str, Json]:

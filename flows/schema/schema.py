@@ -11,8 +11,10 @@ import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar, cast, overload
+from datetime import UTC, datetime, time, timedelta
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, Final, Generic, TypeVar, cast, overload
 
 import typing_extensions
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+ONE_TEXT: Final = "Your answer"  # the title of the only field of `str`
 T_co = TypeVar("T_co", covariant=True)
 CONTENT_BYTES_AT_MOST = 16 * 1024
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
@@ -104,14 +107,17 @@ def schema_of(asked: Any) -> Schema[Any]:
         found = read(
             {
                 "type": "object",
-                "properties": {"value": {"type": "string", "title": "Your answer"}},
+                "properties": {"value": {"type": "string", "title": ONE_TEXT}},
                 "required": ["value"],
             }
         )
         return Schema(json=found.json, fields=found.fields, typed=_value)
     if not isinstance(asked, type):
+        is_type = typing.get_origin(asked) is not None
+        given = _written_type(asked) if is_type else f"an instance of {type(asked).__name__}"
         raise InvalidSchema(
-            "A schema must be str, a model, a dataclass, a TypedDict or a JSON Schema."
+            "A schema must be str, a model, a dataclass, a TypedDict or a JSON Schema, not "
+            f"{given}."
         )
     return _schema_of_type(cast("type[Any]", asked))
 
@@ -317,13 +323,59 @@ def _schema_of_type(asked: type[T]) -> Schema[T]:
             f"{asked.__name__} cannot be asked as a form: {words}. Change the schema in the code "
             "that asks: the same question fails every time."
         ) from err
-    found = read(described, is_a_models=True)
+    try:
+        found = read(described, is_a_models=True)
+    except InvalidSchema as error:
+        raise _in_python(asked, error) from None
     return Schema(
         json=found.json,
         fields=found.fields,
         typed=_typed_by(adapter, found),
         has_rules=has_rules(adapter.core_schema),
     )
+
+
+def _in_python(asked: type[Any], error: InvalidSchema) -> InvalidSchema:
+    """Return the error in the words of Python: the field with its annotation, not a JSON path."""
+    about, why = asked.__name__, error.why
+    if error.path.startswith(("$.type", "$.items")):
+        about, why = f"`{about}`", "it has no fields. Use a model with one field of this type"
+    fields = typing.get_type_hints(asked, include_extras=False)
+    for name, hint in fields.items():
+        if (error.path + ".").startswith(f"$.properties.{name}."):
+            about, why = f"{asked.__name__}.{name}: `{_written_type(hint)}`", _advice(hint) or why
+    return InvalidSchema(
+        f"{about} cannot be asked as a form: {why}. Change the schema in the code that asks: the "
+        "same question fails every time."
+    )
+
+
+def _advice(hint: Any) -> str | None:
+    """Return what to write instead of an annotation that no form can show."""
+    inner = [one for one in typing.get_args(hint) if one is not NoneType]
+    if typing.get_origin(hint) in (typing.Union, UnionType):
+        one_type = "a field has one type, with or without `| None`"
+        return _advice(inner[0]) if len(inner) == 1 else one_type
+    listed = typing.get_origin(hint) or hint
+    if isinstance(listed, type) and issubclass(listed, list | set | frozenset | tuple | Sequence):
+        is_text = issubclass(listed, str | bytes)
+        is_of_choices = any(
+            typing.get_origin(one) is typing.Literal
+            or (isinstance(one, type) and issubclass(one, Enum))
+            for one in inner
+        )
+        if not (is_text or is_of_choices):
+            return "use list[Literal[...]] or a list of an Enum, so that the person can choose"
+    if hint in (time, timedelta, bytes, complex, object, Any):
+        return "use str, int, float, bool, Decimal, date, datetime, Literal[...] or an Enum"
+    return None
+
+
+def _written_type(hint: Any) -> str:
+    """Return an annotation as an author writes it: `list[str]`, `int | None`."""
+    if isinstance(hint, type) and typing.get_origin(hint) is None:
+        return hint.__name__
+    return re.sub(r"\b(?:[a-z_]+\.)+", "", str(hint))
 
 
 def _readable(asked: type[Any]) -> type[Any]:

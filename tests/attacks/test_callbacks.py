@@ -320,7 +320,7 @@ async def test_allow_after_decline_does_not_undo_the_decline(here):
     asked, person = here.ask("repo", tool="export_all"), await here.person()
     link = await asked.link()
     page = await person.visit(link)
-    assert page.heading.startswith("export_all wants to use octocat")
+    assert page.heading.startswith("Let shop use octocat at GitHub?")
     await person.browser.post(f"{link}/decline", data={"csrf": page.csrf})
     with pytest.raises(Declined):
         await asked.account()
@@ -353,7 +353,7 @@ async def test_allow_after_account_was_disconnected_asks_to_connect_again(here):
     await here.service.kinds.accounts.keys.disconnect(connection.owner, connection.id)
     answer = await person.browser.post(page.leading("/allow"), data={"csrf": page.csrf})
     assert answer.status_code == 303
-    assert (await person.visit(link)).heading == "Connect GitHub to shop"
+    assert (await person.visit(link)).heading == "Let shop use your GitHub account?"
 
 
 async def test_allow_shares_only_the_account_shown_on_page(here):
@@ -434,7 +434,7 @@ async def answer_one(here: OAuthEnv, link: str, pages: list[Page]) -> None:
     person = await here.person()
     page = await person.visit(link)
     pages.append(page)
-    if "wants to use" in page.heading:
+    if "use octocat at GitHub?" in page.heading:
         page = await person.press(link, to="/allow")
     else:
         callback = await approve(person, await person.go_on(link))
@@ -490,7 +490,7 @@ async def test_live_registration_never_uses_sandbox_account(here):
         assert row.asked.origins == ("https://github.com",)
         person = await here.person(host=here.url.removeprefix("http://"))
         page = await person.visit(link.replace(here.url, there.url))
-        assert page.heading == "Connect GitHub to shop"
+        assert page.heading == "Let shop use your GitHub account?"
         assert "octocat" not in page.text
         assert "sandbox" not in page.text.lower()
         # The reverse: an account of the real provider is not offered for the sandbox.

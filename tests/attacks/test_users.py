@@ -23,6 +23,7 @@ from tests.support.oauth_env import decide, ends
 from webapp.coroutines import completing
 from webapp.demo.walker import Page as Forms
 from webapp.identity.users import Users
+from webapp.records.ids import tail_of
 from webapp.settings.identity import IdentitySettings
 
 SECRET_WORDS = "the words of the question"
@@ -260,7 +261,8 @@ async def test_account_is_shown_only_to_its_user(here: AskingEnv) -> None:
     mine = await ann.person.visit(place)
     assert label in mine.text
     (connection,) = await here.connections()
-    disconnect = next(action for action in mine.actions if action.endswith("/disconnect"))
+    disconnect = f"{place}/{tail_of(connection)}/disconnect"
+    assert disconnect.removeprefix(here.url) in mine.text
     for user in ("mallory", None):
         other = await here.browser(user)
         theirs = await other.visit(place)

@@ -4,7 +4,7 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.browser.chrome import Scheme, Visitor, press, reads
-from tests.browser.env import ServerEnv
+from tests.browser.env import SERVER, ServerEnv
 from tests.browser.visits import Way, at_sandbox, connect, meeting, opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -72,7 +72,7 @@ async def test_without_javascript_tool_loses_account_and_asks_again(browser: Bro
         await stop_sharing(page, "list_my_repositories")
         await expect(card(page, "Octo Cat")).to_contain_text("None at the moment")
         async with env.calling("list_my_repositories", mode=MODE) as call:
-            await reads(await opened(call, ann), "list_my_repositories wants to use octocat")
+            await reads(await opened(call, ann), f"Let {SERVER} use octocat at GitHub?")
 
 
 async def test_switched_account_is_used_from_next_call(browser: Browser) -> None:

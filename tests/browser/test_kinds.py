@@ -67,11 +67,11 @@ async def test_account_is_connected_once_and_each_further_tool_asks_once(
     async with meeting(browser, way) as (env, ann):
         async with env.calling("list_my_repositories", mode=way.mode) as call:
             page = await opened(call, ann)
-            await reads(page, f"Connect GitHub to {SERVER}")
+            await reads(page, f"Let {SERVER} use your GitHub account?")
             main = page.get_by_role("main")
             host, next_host = env.url.partition("//")[2], env.sandbox_url.partition("//")[2]
             await expect(main).to_contain_text(
-                f"{SERVER} ({host}) asks for this because you used list_my_repositories in Claude"
+                f"You asked Claude to use list_my_repositories of {SERVER} ({host})"
             )
             await expect(main).to_contain_text("Sandbox: this is only practice.")
             await expect(main).to_contain_text("Read and write all your repositories")
@@ -88,7 +88,7 @@ async def test_account_is_connected_once_and_each_further_tool_asks_once(
         assert text.startswith(REPOSITORIES)
         async with env.calling("export_all", mode=way.mode) as call:
             page = await opened(call, ann)
-            await reads(page, "export_all wants to use octocat")
+            await reads(page, "Let shop use octocat at GitHub?")
             main = page.get_by_role("main")
             await expect(main).to_contain_text("connected for list_my_repositories")
             await expect(main).to_contain_text("To copy your repositories into one archive.")
@@ -288,7 +288,7 @@ async def test_secret_reaches_only_the_tool(
         env.calling("use_key", mode=way.mode) as call,
     ):
         page = await opened(call, ann)
-        await reads(page, f"{SERVER} asks you for something secret")
+        await reads(page, "Enter your API key")
         await expect(fact(page, "Where it goes")).to_contain_text("Your assistant doesn't see it")
         field = page.get_by_role("textbox", name="Your answer")
         await field.fill(SECRET)

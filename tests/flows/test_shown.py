@@ -16,6 +16,7 @@ from flows.shown import (
     must_be_flat,
     must_be_shown,
     must_be_tool_name,
+    with_titles,
 )
 
 
@@ -98,3 +99,27 @@ def test_word_with_mixed_alphabets_is_marked(value: Any, is_mixed: bool) -> None
     # finding: XS11
     (argument,) = arguments_of({"to": value})
     assert argument.mixes_alphabets is is_mixed
+
+
+# finding: XP3
+def test_arguments_have_titles_in_the_order_of_the_schema():
+    given = arguments_of({"repo": "a/b", "other": 1, "with_backups": True})
+    titles = (("with_backups", "With backups"), ("repo", "Repository"))
+    shown = [(one.name, one.value) for one in with_titles(given, titles)]
+    assert shown == [("With backups", "yes"), ("Repository", "a/b"), ("other", "1")]
+
+
+@pytest.mark.parametrize(
+    "titles",
+    [
+        (("a", "Name"), ("b", "Name")),
+        (("a", "Name"), ("b", "NAME\u200b")),
+        (("a", "b"), ("b", "Second")),
+    ],
+)
+def test_argument_keeps_its_name_if_its_title_looks_like_another(
+    titles: tuple[tuple[str, str], ...],
+):
+    shown = [one.name for one in with_titles(arguments_of({"a": 1, "b": 2}), titles)]
+    assert shown[0] == "a"
+    assert len({name.casefold() for name in shown}) == 2

@@ -110,11 +110,15 @@ class Asking:
         provider: Provider | str = github,
         account: str | None = None,
         reason: str | None = None,
+        again: bool = False,
+        tenant: str | None = None,
         **about: Any,
     ) -> None:
         self.presenter = Holding()
         self.call = call_of(service, presenter=self.presenter, **about)
-        self.question = elicit.oauth(provider, scopes=scopes, account=account, reason=reason)
+        self.question = elicit.oauth(
+            provider, scopes=scopes, account=account, reason=reason, again=again, tenant=tenant
+        )
         self.task = asyncio.create_task(self._ask())
 
     async def _ask(self) -> Account:

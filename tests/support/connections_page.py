@@ -52,8 +52,15 @@ async def look(person: Person, here: OAuthEnv) -> Page:
 
 
 async def press(person: Person, here: OAuthEnv, to: str) -> Page:
-    """Press the page's only button that leads to `to`, and return the page it ends at."""
+    """Press the page's only button that leads to `to`, and return the page it ends at.
+
+    If a link leads there, press the button of the page behind the link.
+    """
     page = await look(person, here)
+    links = re.findall(rf'<a class="button small" href="([^"]*{re.escape(to)})"', page.text)
+    if links:
+        (link,) = links
+        page = await person.visit(urljoin(here.url, link))
     (form,) = (form for form in Forms(page.text).forms if to in form.action)
     sent = await person.browser.post(urljoin(here.url, form.action), data=form.fields)
     return await ends(person, Page.of(sent))

@@ -32,6 +32,7 @@ from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.connecting import utc_now
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.edge import Edge
 from webapp.kinds.registry import OwnKind
 from webapp.limits import CallLimits
 from webapp.mcp.attach import attach
@@ -129,8 +130,11 @@ class Person:
         return Page.of(await self.browser.get(url))
 
     async def press(self, url: str, *, to: str = "") -> Page:
-        """Open the link and press a button on the page."""
+        """Open the link and press a button on the page, or on the page to which its link leads."""
         page = await self.visit(url)
+        leading = re.search(rf'<a class="button[^>]*href="([^"]*{re.escape(to)})"', page.text)
+        if to and leading and not any(to in action for action in page.actions):
+            page = await self.visit(urljoin(url, unescape(leading[1])))
         assert page.csrf is not None, f"{page.status} {page.heading}"
         place = page.leading(to) if to else url
         return Page.of(await self.browser.post(place, data={"csrf": page.csrf}))
@@ -358,6 +362,7 @@ class ServerEnv:
         fills: Sequence[Mapping[str, Json] | str] = (),
         slow: Callable[[], Awaitable[tuple[str, Any]]] | None = None,
         name: str = "mcp",
+        title: str | None = None,
         version: str = "1",
     ) -> AsyncIterator[Caller]:
         """Connect a client that gives the `answers` one by one, and then accepts everything.
@@ -401,7 +406,7 @@ class ServerEnv:
                 mode=revision,
                 elicitation_callback=None if declares is None else cast("Any", answer),
                 message_handler=note,
-                client_info=types.Implementation(name=name, version=version),
+                client_info=types.Implementation(name=name, title=title, version=version),
             )
             if isinstance(declares, types.ElicitationCapability):
                 client.declares = declares
@@ -674,11 +679,12 @@ class _Lived:
 
 
 def service_in(app: ASGIApp) -> Service:
-    """Return the service of an app, below its access-checking layers."""
+    """Return the service of an app, which its edge asks for the credential of a request."""
     layer: Any = app
-    while not hasattr(layer, "_service"):
+    while not isinstance(layer, Edge):
         layer = layer._app
-    return cast("Service", layer._service)
+    credential: Any = layer._credential
+    return cast("Service", credential.args[0])
 
 
 class _Posts:

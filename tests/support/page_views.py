@@ -5,6 +5,9 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias, TypeVar
 
+from msgspec.structs import replace as replace_struct
+
+from flows.elicitation.tool_call import DescribedTool
 from flows.elicitation.user_code import PAGE_WORDS
 from flows.schema.schema import schema_of
 from flows.shown import Argument
@@ -24,17 +27,28 @@ from webapp.pages.views_connections import AccountGroup, Assistant, Connected, S
 from webapp.pages.views_decisions import InboxEntry, InboxList, StandingYes
 from webapp.pages.views_openers import CodeButton, SignInButton
 
+DESCRIBED = DescribedTool(
+    name="book_a_table",
+    title="Book a table",
+    description="Book a table at a restaurant.\n\nArgs: for the model.",
+    arguments=(("guests", "Guests"), ("at", "At")),
+    is_destructive=True,
+)
 NOW = datetime(2025, 11, 21, 21, 30, tzinfo=UTC)
 SIGN_IN = SignInButton(action="/signin", back="/e/abc", csrf="c5f1", issuer="login.example.com")
 CODE = CodeButton(action="/e/abc/code", csrf="c5f1")
 WAITING = InboxEntry(
     url="/inbox/finance/x1",
     message="Pay it back?",
+    question="Pay it back?",
     arguments=(Argument(name="order", value="A-17"),),
     tool="refund",
     asker="auth0|248289761001",
     client="Claude",
     client_id="https://assistant.example/client",
+    client_title="Claude Desktop",
+    described=replace_struct(DESCRIBED, name="refund", title="Refund an order"),
+    is_gate=True,
     asked_at=NOW - timedelta(hours=20),
     expires_at=NOW + timedelta(hours=4),
     decision="waiting",
@@ -65,11 +79,11 @@ USUAL: Mapping[str, Any] = {
             about="count: 5",
             until=NOW + timedelta(minutes=9),
             action="/approvals/a1/revoke",
-            csrf="c5f1",
         ),
     ),
     "hidden": None,
     "came_late": False,
+    "updates": None,
     "approve_action": "/inbox/finance/x1/approve",
     "server": "my tools",
     "for_user": False,
@@ -83,6 +97,11 @@ USUAL: Mapping[str, Any] = {
     "host": "tools.example.com",
     "tool": "book_a_table",
     "message": "Please confirm the table for four at 19:30.\nIt is held for ten minutes.",
+    "question": "Book a table?",
+    "label": "Door code",
+    "described": DESCRIBED,
+    "tool_title": "Book a table",
+    "client_title": "Claude Desktop",
     "origins": ("https://example.org",),
     "asked_at": NOW - timedelta(seconds=12),
     "now": NOW,
@@ -106,6 +125,10 @@ USUAL: Mapping[str, Any] = {
     "mcp_url": "https://tools.example.com/mcp",
     "provider": "GitHub",
     "place": "https://github.com",
+    "places": ("https://github.com",),
+    "tenant_label": None,
+    "tenant": "",
+    "tenant_fault": None,
     "scopes": (
         Scope(words="Read and write your repositories", raw="repo"),
         Scope(words="See your e-mail addresses", raw="user:email"),
@@ -197,6 +220,11 @@ USUAL: Mapping[str, Any] = {
         ),
     ),
     "by_code": True,
+    "act": "disconnect",
+    "stopping": ("list_my_repositories", "count_stars"),
+    "at": "GitHub",
+    "about": "count: 5",
+    "back": "/connections#x1",
     "account": "octocat",
     "revoked": True,
     "left_out": (Scope(words="Make gists", raw="gist"),),
@@ -214,7 +242,6 @@ USUAL: Mapping[str, Any] = {
             seller="Stripe",
             paid_at=NOW - timedelta(hours=3),
             standing="open",
-            csrf="c5f1",
             is_test=True,
             back_on=NOW + timedelta(days=6),
             refund_action="/payments/p1/refund",
@@ -251,13 +278,17 @@ CHOSEN_BY_OTHERS = (
         "message",
         "client",
         "client_id",
+        "tool_title",
+        "client_title",
+        "question",
+        "label",
         "why",
         "error_id",
         "problem",
         "mcp_url",
     ),
     *("provider", "place", "reason", "price", "what", "seller", "receipt", "remove_at"),
-    *("sandbox_url", "issuer", "signed_in_as", "viewer", "account", "returned"),
+    *("sandbox_url", "issuer", "signed_in_as", "viewer", "account", "returned", "at", "about"),
 )
 HOSTILE: Mapping[str, str] = {
     "markup": "<script>alert(1)</script><a href='https://evil.example'>\"'<img src=x onerror=go()>",
@@ -301,7 +332,7 @@ def hostile_views(name: str) -> dict[str, View]:
     """Return every page, with the same hostile text in all fields that others can choose."""
     text = HOSTILE[name]
     others: dict[str, Any] = dict.fromkeys(CHOSEN_BY_OTHERS, text)
-    others |= {"origins": (text,), "tools": ((text, text),)}
+    others |= {"origins": (text,), "tools": ((text, text),), "stopping": (text,)}
     others |= {"scopes": (Scope(words=text + ".", raw=text),) * 2}
     paid = [
         replace(one, price=text, what=text, tool=text, seller=text) for one in USUAL["payments"]
@@ -313,7 +344,14 @@ def hostile_views(name: str) -> dict[str, View]:
     others |= {"sign_in": replace(SIGN_IN, issuer=text)}
     others |= {"groups": _hostile_groups(text)}
     others |= {"arguments": (Argument(name=text, value=text + "."),) * 2}
+    described = DescribedTool(
+        name=text, title=text, description=text, arguments=((text, text),), is_destructive=True
+    )
+    others |= {"described": described}
     words: dict[str, Any] = {
+        "question": text,
+        "client_title": text,
+        "described": described,
         "message": text,
         "tool": text,
         "asker": text,

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from webapp.stores import Record, Store
+from webapp.stores.memory import MemoryStore
+from webapp.stores.sqlite_rows import SELECT_RECORDS, record_of
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123_457, tzinfo=UTC)
 HOLD = timedelta(seconds=30)
@@ -34,6 +36,11 @@ def record(
     )
 
 
+def held_in(store: MemoryStore) -> list[Record]:
+    """Return the records of a memory store, oldest first, without a turn of the event loop."""
+    return [record_of(row) for row in store._reader.execute(SELECT_RECORDS + "ORDER BY number")]
+
+
 async def scanned(store: Store) -> list[Record]:
     return [each async for page in store.scan() for each in page]
 
@@ -46,6 +53,11 @@ async def go_back(store: Store, copies: Sequence[Record], *, newer: Sequence[str
     for owner in newer:
         while await store.erase(owner=owner):
             pass
+    await copy_into(store, copies)
+
+
+async def copy_into(store: Store, copies: Sequence[Record]) -> None:
+    """Store these copies, whatever their versions are."""
     await store.fence("going back")
     await store.load(*copies, behind="going back")
     await store.fence(None)

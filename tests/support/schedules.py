@@ -81,8 +81,15 @@ class Schedule:
 class TurnStore(MemoryStore):
     """A memory store whose operations wait for their turn. It records all writes."""
 
-    def __init__(self, schedule: Schedule, clock: Clock, *, is_slow: bool = False) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        schedule: Schedule,
+        clock: Clock,
+        *,
+        is_slow: bool = False,
+        beside: "TurnStore | None" = None,
+    ) -> None:
+        super().__init__(beside=beside)
         self.schedule = schedule
         self.clock = clock
         self.is_slow = is_slow  # the reply to a write takes a turn too
@@ -90,10 +97,8 @@ class TurnStore(MemoryStore):
 
     def process(self) -> "TurnStore":
         """Return a store with the same records, opened by another process."""
-        other = TurnStore(self.schedule, self.clock, is_slow=self.is_slow)
-        other._contents = self._contents
+        other = TurnStore(self.schedule, self.clock, is_slow=self.is_slow, beside=self)
         other.history = self.history
-        self._contents.openings.append(other)
         return other
 
     async def write(self, *records: Record) -> tuple[Record, ...]:

@@ -149,15 +149,12 @@ class ProviderLine:
 class FrailStore(MemoryStore):
     """A memory store whose disk can be full, for all its openings at once."""
 
-    def __init__(self, troubles: list[str] | None = None) -> None:
-        super().__init__()
-        self.troubles: list[str] = [] if troubles is None else troubles
+    def __init__(self, *, beside: "FrailStore | None" = None) -> None:
+        super().__init__(beside=beside)
+        self.troubles: list[str] = [] if beside is None else beside.troubles
 
     def sibling(self) -> "FrailStore":
-        sibling = FrailStore(self.troubles)
-        sibling._contents = self._contents
-        self._contents.openings.append(sibling)
-        return sibling
+        return FrailStore(beside=self)
 
     async def write(self, *records: Record) -> tuple[Record, ...]:
         await self.check()
@@ -172,15 +169,12 @@ class FrailStore(MemoryStore):
 class AwayStore(FrailStore):
     """A store whose openings all fail from the moment at which a result is about to be sent."""
 
-    def __init__(self, troubles: list[str] | None = None, goes: list[bool] | None = None) -> None:
-        super().__init__(troubles)
-        self.goes = [True] if goes is None else goes
+    def __init__(self, *, beside: "AwayStore | None" = None) -> None:
+        super().__init__(beside=beside)
+        self.goes: list[bool] = [True] if beside is None else beside.goes
 
     def sibling(self) -> "AwayStore":
-        sibling = AwayStore(self.troubles, self.goes)
-        sibling._contents = self._contents
-        self._contents.openings.append(sibling)
-        return sibling
+        return AwayStore(beside=self)
 
     async def write(self, *records: Record) -> tuple[Record, ...]:
         written = await super().write(*records)

@@ -29,7 +29,7 @@ from litestar.openapi.spec import SecurityRequirement
 from flows.errors import ElicitError, Failed, NotAllowed, NotConfigured
 from flows.oauth.access_token import BadBearer, TokenUse
 from webapp.deadline import Clock
-from webapp.http.exchange import exchange_of
+from webapp.http.exchange import facts_of
 from webapp.http.parts import AnyRequest, part
 from webapp.http.rate_limit import AtOnce, Rates, TooOften, address_key
 from webapp.identity.access_tokens import Verifier, log_refusal, one_in, subject_of
@@ -394,7 +394,7 @@ def _must_act_for_people(key: ApiKey) -> None:
 
 def _bearer_in(request: AnyRequest) -> str | None:
     """Return the bearer credentials, or None unless there is exactly one Authorization header."""
-    credentials = exchange_of(request.scope).headers.get(b"authorization", [])
+    credentials = facts_of(request.scope).headers.get(b"authorization", [])
     scheme, _, text = credentials[0].partition(" ") if len(credentials) == 1 else ("", "", "")
     return text.strip(" ") if scheme.lower() == "bearer" else None
 

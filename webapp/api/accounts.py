@@ -111,15 +111,14 @@ async def read_token(
 ) -> AccessToken:
     """Return the access token, renewed if it expired. The key needs the scope `tokens`."""
     found = await working_account_of(service, requester, account_id, user=user)
-    provider = service.kinds.accounts.connections.provider(found)
-    assert provider is not None  # a working account has one
+    api, api_hosts = service.kinds.accounts.connections.reach(found)
     _log.info("account.token_read", extra={"id": found.id, "key": requester.program.id})
     return AccessToken(
         access_token=found.access_token,
         expires_at=found.expires_at,
         scopes=found.scopes,
-        api=provider.api,
-        api_hosts=provider.api_hosts,
+        api=api,
+        api_hosts=api_hosts,
     )
 
 

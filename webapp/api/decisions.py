@@ -109,7 +109,7 @@ def _known(service: Service, requester: Requester) -> tuple[Deciding, list[str]]
 
 def _to_inbox_request(service: Service, person: Deciding, one: PendingDecision) -> InboxRequest:
     asked = one.asked
-    by = asked.decided_by
+    by, described = asked.decided_by, asked.asked.described
     return InboxRequest(
         id=f"{one.approver}.{one.id}",
         approver=one.approver,
@@ -126,4 +126,9 @@ def _to_inbox_request(service: Service, person: Deciding, one: PendingDecision) 
         decided_by=None if by is None else by.label,
         decided_at=asked.settled_at,
         reason=asked.why if asked.status is Status.DECLINED else None,
+        server_title=asked.asked.server_title,
+        tool_title=None if described is None else described.title,
+        tool_description=None if described is None else described.description,
+        is_destructive=described is not None and described.is_destructive,
+        client_title=asked.asked.client_title,
     )

@@ -152,12 +152,11 @@ async def proxied(
 
 def _auth(service: Service, requester: Requester, found: Connection) -> BearerAuth:
     accounts = service.kinds.accounts
-    provider = accounts.connections.provider(found)
-    assert provider is not None  # a working account has one
+    _, origins = accounts.connections.reach(found)
     tool, client = user_of_accounts(requester)
     return BearerAuth(
         found.access_token,
-        origins=provider.api_hosts,
+        origins=origins,
         renew=partial(_newer, service, found, tool=tool, client=client),
     )
 

@@ -46,6 +46,8 @@ class AskedKind(StrEnum):
 class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A question to one of the program's users. The fields depend on the question's kind.
 
+    An `oauth` question with `again` asks the user also for scopes that they did not grant before.
+
     Without `user`, the question goes to the person whose access token is in the header
     User-Access-Token.
 
@@ -68,6 +70,8 @@ class NewQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     scopes: list[str] | None = None
     account: str | None = None
     reason: str | None = None
+    tenant: str | None = None
+    again: bool | None = None
     amount: str | None = None
     currency: str | None = None
     what: str | None = None
@@ -103,12 +107,18 @@ class ToldAccount(Struct, frozen=True, kw_only=True):
 
     `status` is `connected`, or `lapsed` if the user has to connect the account again. `api` is the
     base URL of the provider's API. It is null if this server no longer declares the provider.
+    `missing` are the scopes that the question asked for and that were not granted; a list of
+    accounts leaves it empty. `tenant` is the account's host at a provider with a host for each
+    customer, and `details` are what the provider's declaration keeps.
     """
 
     id: str
     provider: str
     label: str
     scopes: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    tenant: str | None = None
+    details: Mapping[str, str] = {}
     api: str | None
     status: str
     connected_at: datetime
@@ -237,7 +247,8 @@ class QuestionState(Struct, frozen=True, kw_only=True):
     `content` is the answer until the answer is used or erased. Accounts and payments have their own
     fields. `superseded_by` is the id of an earlier, equal question that was paid late: ask again to
     get that payment. `user` is the id of the user who is asked, or null for a person who signs in
-    at an issuer.
+    at an issuer. `tool_title` and `server_title` are the titles from MCP of the tool that asks and
+    of its server.
     """
 
     id: str | None
@@ -245,6 +256,8 @@ class QuestionState(Struct, frozen=True, kw_only=True):
     status: str
     message: str
     asked_by: str | None = None
+    tool_title: str | None = None
+    server_title: str | None = None
     user: str | None = None
     asked_at: datetime | None = None
     expires_at: datetime | None = None
@@ -307,6 +320,9 @@ class InboxRequest(Struct, frozen=True, kw_only=True):
     `asked_by` is the verified identity of the person who asked. `is_own` is true if that person may
     be the approver, who then cannot decide the request. `decision` is waiting, approved, declined,
     withdrawn or expired.
+
+    The titles and `tool_description` are the words of the server's author; `client_title` is the
+    client's own and unverified. `is_destructive` is the tool's annotation `destructiveHint`.
     """
 
     id: str
@@ -324,6 +340,11 @@ class InboxRequest(Struct, frozen=True, kw_only=True):
     decided_by: str | None = None
     decided_at: datetime | None = None
     reason: str | None = None
+    server_title: str | None = None
+    tool_title: str | None = None
+    tool_description: str | None = None
+    is_destructive: bool = False
+    client_title: str | None = None
 
 
 class InboxRequests(Struct, frozen=True, kw_only=True):
@@ -403,7 +424,7 @@ _ASKED: Final[Mapping[AskedKind, _Asked]] = {
     ),
     AskedKind.OAUTH: _Asked(
         needs=frozenset({"provider"}),
-        takes=frozenset({"scopes", "account", "reason"}),
+        takes=frozenset({"scopes", "account", "tenant", "reason", "again"}),
         verb=_account,
     ),
     AskedKind.PAYMENT: _Asked(

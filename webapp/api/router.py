@@ -47,10 +47,8 @@ from webapp.api.resolving import (
 from webapp.api.runs import claim_once, end_run, forget_secret, keep_once, spend_payment
 from webapp.api.webhooks import list_webhooks, read_webhook, replay_webhook
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
-from webapp.http.parts import AnyRequest, bring, part, provided
+from webapp.http.parts import AnyRequest, answer_from, part, provided
 from webapp.http.rate_limit import TooOften
-from webapp.http.requests import Bounded
-from webapp.http.root_path import under
 from webapp.identity.access_tokens import Verifier
 from webapp.identity.api_keys import ApiKeyRefused
 from webapp.routes.answers import RETRY_SECONDS, Answers, problem
@@ -75,37 +73,31 @@ RESOURCES: Final = frozenset(
 )
 
 
-class ApiRoutes:
-    """The application of `/api`. Requests for other resources below `/api` go to the app."""
+def api_routes(
+    app: ASGIApp,
+    *,
+    service: Service,
+    answers: Answers,
+    tokens: Verifier | None,
+    uses: TokenUses,
+) -> ASGIApp:
+    """Return the application of `/api`. Requests for other resources below `/api` go to `app`.
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        service: Service,
-        answers: Answers,
-        tokens: Verifier | None,
-        uses: TokenUses,
-        root_path: str,
-    ) -> None:
-        """`tokens` verifies access tokens; without it, no program can act for a person.
+    `tokens` verifies access tokens; without it, no program can act for a person. `uses` are the
+    audiences and scopes that such tokens must have.
+    """
+    paces = Paces(clock=service.clock, observer=service.telemetry.observer)
+    parts = {"service": service, "answers": answers, "paces": paces, "tokens": tokens, "uses": uses}
+    tracer = service.telemetry.tracer
 
-        `uses` are the audiences and scopes that such tokens must have.
-        """
-        self._app = app
-        paces = Paces(clock=service.clock, observer=service.telemetry.observer)
-        self._parts = {"service": service, "answers": answers, "paces": paces}
-        self._parts |= {"tokens": tokens, "uses": uses}
-        self._tracer = service.telemetry.tracer
-        self._root_path = root_path
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def route(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or RESOURCES.isdisjoint(scope["path"].split("/", 3)[2:3]):
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
-        bring(scope, self._parts)
-        with working(f"{scope['method']} /api", tracer=self._tracer), room_in(scope):
-            await Bounded(api())(scope, receive, under(self._root_path, send))
+        with working(f"{scope['method']} /api", tracer=tracer), room_in(scope):
+            await answer_from(api(), scope, receive, send, parts=parts)
+
+    return route
 
 
 @cache

@@ -5,15 +5,18 @@ answer. So an account is shown by its name, and only the program that asked rece
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
+from flows.errors import Failed
 from flows.oauth.connection import Connection
 from flows.payments.claims import claimed_of, stage_of
 from flows.payments.receipt import Payment
+from flows.requests import AccountRequest
 from webapp.api.access import Requester
 from webapp.api.asking import Known
 from webapp.api.representations import QuestionState, ToldAccount, ToldPayment
@@ -33,12 +36,15 @@ async def to_question_state(
     has_link = requester.asks or requester.key is None
     is_open = not current.status.is_final and service.clock() < current.expires_at
     is_form = service.kinds.on_page(current.kind) is not None
+    described = current.asked.described
     state = QuestionState(
         id=current.id,
         kind=current.kind,
         status=current.status.value,
         message=current.asked.message,
         asked_by=current.asked.tool,
+        tool_title=None if described is None else described.title,
+        server_title=current.asked.server_title,
         user=current.user,
         asked_at=current.created_at,
         expires_at=current.expires_at,
@@ -59,7 +65,8 @@ async def to_question_state(
     match traits_of(current.kind).gives:
         case "account":
             id = str(_facts(current.content).get("account"))
-            return replace(state, account=await _account(service, id))
+            scopes = service.kinds.accounts.terms(current).scopes
+            return replace(state, account=await _account(service, id, scopes))
         case "receipt":
             paid = await service.kinds.payments.paid(current)
             return replace(state, payment=None if paid is None else to_payment_data(paid))
@@ -83,29 +90,42 @@ async def to_known_question_state(service: Service, known: Known) -> QuestionSta
     match traits_of(kind).gives:
         case "account":
             id = str(_facts(content).get("connection"))
-            return replace(state, account=await _account(service, id))
+            request = known.question.request
+            scopes = request.scopes if isinstance(request, AccountRequest) else ()
+            return replace(state, account=await _account(service, id, scopes))
         case "receipt":
             return replace(state, payment=to_payment_data(msgspec.convert(content, Payment)))
         case None:
             return replace(state, content=content)
 
 
-async def _account(service: Service, id: str) -> ToldAccount | None:
-    """Return the account, or None if it was disconnected or its answer was already used."""
+async def _account(service: Service, id: str, scopes: tuple[str, ...]) -> ToldAccount | None:
+    """Return the account, or None if it was disconnected or its answer was already used.
+
+    `scopes` are those that the question asks for.
+    """
     found = await service.elicitations.read(Connection, owner=owner_of(id), id=id)
     if found is None or not found.is_connected:
         return None
-    return to_account_data(service, found)
+    return to_account_data(service, found, scopes=scopes)
 
 
-def to_account_data(service: Service, found: Connection) -> ToldAccount:
+def to_account_data(
+    service: Service, found: Connection, *, scopes: tuple[str, ...] = ()
+) -> ToldAccount:
     provider = service.kinds.accounts.connections.provider(found)
+    api = None
+    with suppress(Failed):  # no client here, or a declaration that has changed
+        api, _ = service.kinds.accounts.connections.reach(found)
     return ToldAccount(
         id=found.id,
         provider=found.provider,
         label=found.label,
         scopes=found.scopes,
-        api=None if provider is None else provider.api,
+        missing=() if provider is None else provider.missing(scopes, granted=found.scopes),
+        tenant=found.tenant,
+        details=found.details,
+        api=api,
         status=found.status,
         connected_at=found.connected_at,
     )

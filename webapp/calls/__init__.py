@@ -1,15 +1,15 @@
 """A tools/call request: the questions of its body, their answers, and its result.
 
 Terms: a *leg* is one HTTP request of a call. `call` implements a leg, and `verbs` has the methods
-with which its tool asks questions. `used` is what the body has received so far. `questions` finds
-or starts the elicitation of a question. `run` is the call's stored record. `leases` are the
+with which its tool asks questions. `used` is what the body has received so far. `questions` asks a
+person: find or start, show, wait, claim. `run` is the call's stored record. `leases` are the
 outcomes that the request claimed. `presenter` is the protocol for showing a link in one protocol
 revision. `clients` records how each client handled questions. `running` has the bodies that may
 outlive a request.
 
-The path of a question: `Verbs.ask` -> the question's place in its run -> join or start -> present
--> wait -> claim -> the tool's `await` returns -> `finish` stores the result -> `delivery` records
-that the result arrived.
+The path of a question: `Verbs.ask` -> the question's place in its run -> `Questions.ask`: join or
+start, show, wait, claim -> the tool's `await` returns -> `finish` stores the result -> `delivery`
+records that the result arrived.
 
 Guarantees: one outcome is used by one run. Work in `once` is not repeated. After an outcome is
 claimed, a broken connection does not stop the body. A refused caller causes no side effect.

@@ -29,7 +29,7 @@ from flows.payments.unresolved import is_paid_otherwise
 from webapp.calls.delivery import is_error, is_refunded, made, used_up
 from webapp.calls.leases import Leases
 from webapp.calls.presenter import Interrupted, Presenter
-from webapp.calls.run import run_of
+from webapp.calls.run import CurrentRun
 from webapp.calls.used import CallUse
 from webapp.completion import Completing
 from webapp.deadline import Deadline
@@ -88,7 +88,7 @@ class Call:
         self.caller = caller
         self.tool = tool
         self.presenter = presenter
-        self.run = run_of(
+        self.run = CurrentRun(
             elicitations,
             caller=caller,
             tool=tool,

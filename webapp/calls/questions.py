@@ -1,16 +1,19 @@
-"""The elicitations behind a request's questions: one per question of an owner.
+"""The questions of one request: find or start each one, show it, wait for it and claim it.
 
-A repeated question joins the existing elicitation, and a new question starts one. The elicitation
-is stored and the waiter is registered before anything leaves the process and before the author's
-own function runs, because a reply may come back at once. The address that the author's function
-returns is stored before the link is shown. If the process dies after the question was stored and
-before the address was, the next identical call runs the function again.
+An owner has one elicitation per question. A repeated question joins the existing elicitation, and a
+new question starts one. The elicitation is stored and the waiter is registered before anything
+leaves the process and before the author's own function runs, because a reply may come back at once.
+The address that the author's function returns is stored before the link is shown. If the process
+dies after the question was stored and before the address was, the next identical call runs the
+function again.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -18,29 +21,32 @@ from flows.elicitation import run as runs
 from flows.elicitation import states
 from flows.elicitation.run import AskedStep, Run, Step
 from flows.elicitation.states import DOES_NOT_FIT, INTERRUPTED, Asked, Elicitation, Status
-from flows.elicitation.tool_call import ToolCall
-from flows.errors import CallOver, InvalidQuestion
+from flows.elicitation.tool_call import DescribedTool
+from flows.elicitation.traits import traits_of
+from flows.errors import CallOver, Failed, InvalidQuestion
 from flows.kinds.url import Visit
-from flows.question import Question
+from flows.question import Outcome, Question
 from flows.requests import is_for_good
 from flows.shown import must_be_tool_name
+from webapp.calls.call import Call
+from webapp.calls.outcome import cancelled, outcome_of, processing
 from webapp.calls.presenter import PresentedQuestion, Prompts
-from webapp.calls.run import OPEN_AT_LEAST, CurrentRun
+from webapp.calls.run import OPEN_AT_LEAST
+from webapp.deadline import Deadline
 from webapp.elicitations.aliases import give_alias, must_be_alias
-from webapp.elicitations.links import Links
 from webapp.elicitations.question_kind import AskedBy
-from webapp.elicitations.retry import TRIES_AT_MOST, Contended, pause
-from webapp.elicitations.service import Elicitations
+from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
 from webapp.elicitations.waiters import Waiter
 from webapp.kinds.gate import still_applies
 from webapp.kinds.quotas import Room
-from webapp.kinds.registry import Kinds
 from webapp.stores import Conflict
-from webapp.telemetry.work import note, traceparent
+from webapp.telemetry.work import note, traceparent, working
 
 if TYPE_CHECKING:
     from webapp.records.values import Value
 
+T = TypeVar("T")
+LOOK_AGAIN = timedelta(seconds=3)
 SAYS_CHARACTERS = 80
 
 # Called before each question. It raises if the step cannot be asked together with the run's earlier
@@ -49,44 +55,146 @@ Check: TypeAlias = Callable[[Run, Step], None]
 
 
 class Questions:
-    """The elicitations of one request's questions."""
+    """The questions that one request asks people."""
 
-    def __init__(
-        self,
-        *,
-        elicitations: Elicitations,
-        links: Links,
-        kinds: Kinds,
-        run: CurrentRun,
-        tool: ToolCall,
-        client_id: str,
-        leg: str,
-        is_by_code: bool,
-        is_for_user: bool,
-        is_of_task: bool,
-        asker: str | None,
-        rounds: tuple[str, ...],
-        has_ended: Callable[[], bool],
-        check: Check,
-    ) -> None:
-        self._elicitations = elicitations
-        self._links = links
-        self._kinds = kinds
-        self._run = run
-        self._tool = tool
-        self._client_id = client_id
-        self._leg = leg
-        self._is_by_code = is_by_code
-        self._is_for_user = is_for_user
-        self._is_of_task = is_of_task
-        self._asker = asker
-        self._rounds = rounds
-        self._has_ended = has_ended
+    def __init__(self, call: Call, *, check: Check) -> None:
+        self._call = call
+        self._elicitations = call.elicitations
+        self._kinds = call.kinds
+        self._run = call.run
+        self._tool = call.tool
         self._lock = asyncio.Lock()
         self._fresh: str | None = None  # id of an elicitation that is started but not announced yet
         self._check = check
 
-    async def start_or_join(
+    async def ask(
+        self,
+        question: Question[T],
+        step: Step,
+        group: Prompts,
+        *,
+        is_ordered: bool,
+        shared: Callable[[], Awaitable[Outcome[T] | None]],
+    ) -> Outcome[T]:
+        """Ask the question at this place: find or start it, show it, wait for it and claim it.
+
+        The questions of one group are shown together. `shared` returns the outcome that another
+        call has claimed, if one answer serves both calls.
+        """
+        call, tracer = self._call, self._elicitations.telemetry.tracer
+        with (
+            working(f"ask {step.kind}", tracer=tracer, call=call.leg),
+            call.elicitations.waiters.waiter(leg=call.leg, taker=call.leases) as waiter,
+        ):
+            call.waiters.add(waiter)
+            group.join(waiter)
+            try:
+                while True:
+                    with suppress(Erased):  # the store lost the elicitation: ask again
+                        return await self._answered(
+                            question, step, waiter, group, is_ordered=is_ordered, shared=shared
+                        )
+                    await call.run.reload(writes_again=True)
+            finally:
+                call.waiters.discard(waiter)
+
+    async def _answered(
+        self,
+        question: Question[T],
+        step: Step,
+        waiter: Waiter,
+        group: Prompts,
+        *,
+        is_ordered: bool,
+        shared: Callable[[], Awaitable[Outcome[T] | None]],
+    ) -> Outcome[T]:
+        call, before = self._call, self._run.value.at(step)
+        until = call.presenter.limit(step.kind, now=call.now, timeout=question.timeout)
+        limit = Deadline(until - call.now, ticks=call.elicitations.ticks)
+        while True:
+            current = await self._start_or_join(question, step, waiter, is_ordered=is_ordered)
+            if current.is_open_there and not current.status.is_final:
+                current = await call.kinds.payments.checkouts.ask_once(current)
+            if not current.status.is_final:
+                shown = self._shown(current, step, before=before, group=group)
+                settled = await self._presented(question, shown, waiter)
+                if settled is None:
+                    return cancelled(question, current)
+                current = settled
+            await call.must_be_going_on()
+            if call.is_not_waited_for(current):
+                return processing(question, current)
+            if not current.status.is_final:
+                call.interrupt(call.presenter.busy())
+            claimed = await call.leases.claim(current, run=call.run.value.id)
+            if claimed is not None and not await self._has_successor(claimed, step):
+                await call.run.name(claimed, step)
+                return await self._outcome(question, claimed)
+            if claimed is None:
+                if (outcome := await shared()) is not None:
+                    return outcome
+                await self._take_over()
+                await self._wait_for_the_other(waiter, limit=limit)
+
+    async def _presented(
+        self, question: Question[Any], shown: PresentedQuestion, waiter: Waiter
+    ) -> Elicitation | None:
+        """Show the question and wait for its answer. Return None if the client cancelled the wait.
+
+        If the tool must not wait for this payment (`Call.is_not_waited_for`), return immediately.
+        """
+        if not question.waits_for_money:
+            self._call.leaves_to_come.add(shown.elicitation.id)
+        waiter.sees_all = traits_of(shown.elicitation.kind).gives == "receipt"
+        if self._call.is_not_waited_for(shown.elicitation):
+            return shown.elicitation
+        await self._call.links.prove()
+        return await self._call.presenter.wait(self._call, shown, waiter)
+
+    async def _has_successor(self, claimed: Elicitation, step: Step) -> bool:
+        """Return True if a newer elicitation superseded `claimed`.
+
+        The caller has to claim the newer elicitation, which then replaces `claimed` in the run.
+        """
+        if claimed.status is not Status.SUPERSEDED:
+            return False
+        held = await self._call.elicitations.find(owner=claimed.owner, join=claimed.join)
+        if held is None or held.id == claimed.id:
+            return False
+        self._call.leases.forget(claimed)
+        await self._call.run.change(lambda run: runs.put(run, step, held.id))
+        return True
+
+    async def _wait_for_the_other(self, waiter: Waiter, *, limit: Deadline) -> None:
+        """Wait briefly for the request that claimed the outcome.
+
+        If that request has stored its result, and the result can be repeated, end this body with
+        the same result. If this request may not wait longer, end it with a "busy" result.
+        """
+        call = self._call
+        now = call.now
+        await waiter.changes(until=min(limit.at(now), now + LOOK_AGAIN), now=now)
+        await call.run.reload()
+        run = call.run.value
+        if run.result is not None and run.answers(call.now, is_named=call.run.is_continued):
+            await call.repeat(run, run.result)
+        if limit.has_ended or call.is_draining:
+            call.interrupt(call.presenter.busy())
+
+    async def _outcome(self, question: Question[T], claimed: Elicitation) -> Outcome[T]:
+        call = self._call
+        is_yes = claimed.status is Status.ACCEPTED
+        try:
+            content = await call.kinds[claimed.kind].answer(claimed) if is_yes else None
+        except Failed:  # the account or payment is gone: the next call asks again
+            call.leases.use(claimed)
+            raise
+        call.leases.use(claimed)
+        call.used.note((claimed.kind, claimed.asked.digest), content, question.request)
+        faults = call.faults.get(claimed.id, ())
+        return outcome_of(question, claimed, content=content, faults=faults)
+
+    async def _start_or_join(
         self, question: Question[Any], step: Step, waiter: Waiter, *, is_ordered: bool
     ) -> Elicitation:
         """Find, join or start the elicitation at this place, and return it.
@@ -96,9 +204,9 @@ class Questions:
         if question.elicitation_id is not None:
             must_be_alias(question.elicitation_id)
         async with self._lock, self._kinds.quotas.turn(self._run.value.owner):
-            if self._has_ended():  # another question ended the request: do not start a new one
+            if self._call.has_ended:  # another question ended the request: do not start a new one
                 raise CallOver
-            current = await self._start_or_join(question, step, waiter, is_ordered=is_ordered)
+            current = await self._find_or_start(question, step, waiter, is_ordered=is_ordered)
             note(current)
             if question.elicitation_id is not None:
                 await self._name(question.elicitation_id, current)
@@ -111,7 +219,7 @@ class Questions:
                     await self._elicitations.plugins.started(current)
             return current
 
-    def shown(
+    def _shown(
         self, current: Elicitation, step: Step, *, before: AskedStep | None, group: Prompts
     ) -> PresentedQuestion:
         """Return the question for a presenter. `before` is the run's earlier step at this place."""
@@ -119,7 +227,7 @@ class Questions:
         known = None if before is None else before.elicitation_id
         return PresentedQuestion(
             elicitation=current,
-            link=cache(partial(self._links.of, current, now=self._elicitations.clock())),
+            link=cache(partial(self._call.links.of, current, now=self._elicitations.clock())),
             index=next(i for i, asking in enumerate(asked) if asking.place == step),
             is_again=known == current.id,
             replaces=known if known != current.id else None,
@@ -127,7 +235,7 @@ class Questions:
             arguments=self._tool.arguments,
         )
 
-    async def take_over(self) -> None:
+    async def _take_over(self) -> None:
         """Move the wait for all questions of the run to this request.
 
         An older request of the run that claimed an outcome and waits for a later question ends.
@@ -135,10 +243,10 @@ class Questions:
         await self._run.reload()
         await self._elicitations.each(
             [asking.elicitation_id for asking in self._run.value.asked],
-            lambda e: states.join(e, leg=self._leg, run=self._run.value.id),
+            lambda e: states.join(e, leg=self._call.leg, run=self._run.value.id),
         )
 
-    async def _start_or_join(
+    async def _find_or_start(
         self, question: Question[Any], step: Step, waiter: Waiter, *, is_ordered: bool
     ) -> Elicitation:
         join = self._join_key(question, step)
@@ -152,7 +260,10 @@ class Questions:
             superseded: Sequence[Elicitation] = ()
             if current is None:
                 admit = partial(
-                    self._kinds.quotas.room, run, client_id=self._client_id, tool=self._tool
+                    self._kinds.quotas.room,
+                    run,
+                    client_id=self._call.caller.client,
+                    tool=self._tool,
                 )
                 if worded is None and self._elicitations.plugins.hear_asking:
                     worded, room = await self._worded(question, run, admit)
@@ -162,7 +273,7 @@ class Questions:
                 current = await self._start(asked, step, join, run, previous)
                 superseded = room.superseded
                 changed += [current, *room.rows_for(current), *map(states.let_go, previous)]
-            elif not current.status.is_final and current.waiter != self._leg:
+            elif not current.status.is_final and current.waiter != self._call.leg:
                 current = self._joined(question, current, run)
                 changed.append(current)
             if known is None or known.elicitation_id != current.id:
@@ -171,7 +282,7 @@ class Questions:
                     elicitation_id=current.id,
                     is_ordered=is_ordered,
                     says=question.message[:SAYS_CHARACTERS],
-                    after=self._rounds,
+                    after=self._call.rounds,
                 )
                 run = runs.ask(run, asking, open_until=current.expires_at + OPEN_AT_LEAST)
                 changed.append(run)
@@ -196,7 +307,9 @@ class Questions:
 
     def _joined(self, question: Question[Any], current: Elicitation, run: Run) -> Elicitation:
         is_anothers = is_for_good(question.request) and current.run != run.id
-        joined = states.join(current, leg=self._leg, run=run.id, is_of_task=self._is_of_task)
+        joined = states.join(
+            current, leg=self._call.leg, run=run.id, is_of_task=self._call.is_of_task
+        )
         # The other call keeps waiting: one answer serves both calls.
         return replace(joined, is_shared=True) if is_anothers else joined
 
@@ -208,7 +321,7 @@ class Questions:
             question,
             tool=self._tool,
             owner=run.owner,
-            is_for_user=self._is_for_user,
+            is_for_user=self._call.caller.is_user,
             admit=admit,
         )
 
@@ -230,7 +343,7 @@ class Questions:
         """
         if current.asked.url is not None or current.status.is_final:
             return current
-        link = self._links.for_author(
+        link = self._call.links.for_author(
             elicitation_id=current.id,
             expires_at=current.expires_at,
             now=self._elicitations.clock(),
@@ -305,8 +418,15 @@ class Questions:
             else ("placed", tool.tool, tool.arguments, str(step))
         )
         return pepper.tag(
-            "join", tool.server, self._client_id, *about, *tool.version_parts, size=18
+            "join", tool.server, self._call.caller.client, *about, *tool.version_parts, size=18
         )
+
+    def _described(self, request: Any) -> DescribedTool | None:
+        """Return the tool in its author's words: all of them only where a person approves."""
+        called = self._tool.described
+        if traits_of(request.kind).page in ("confirm", "decision"):
+            return getattr(request, "described", None) or called
+        return None if called is None else called.titled
 
     async def _start(
         self,
@@ -330,15 +450,18 @@ class Questions:
             version=self._tool.version,
             client_id=self._tool.client_id,
             client_apart=self._tool.client_apart,
+            server_title=self._tool.server_title,
+            client_title=self._tool.client_title,
+            described=self._described(request),
         )
-        link = self._links.for_author(elicitation_id=id, expires_at=expires_at, now=now)
+        link = self._call.links.for_author(elicitation_id=id, expires_at=expires_at, now=now)
         by = AskedBy(
             owner=run.owner,
             server=self._tool.server,
             tool=self._tool.tool,
             version=self._tool.version,
             client=self._tool.calling_client,
-            asker=self._asker,
+            asker=self._call.caller.name,
         )
         asked = await self._kinds[request.kind].asked(request, asked, link=link, by=by)
         started = Elicitation(
@@ -349,13 +472,13 @@ class Questions:
             join=join,
             created_at=now,
             expires_at=expires_at,
-            waiter=self._leg,
+            waiter=self._call.leg,
             run=run.id,
-            is_by_code=self._is_by_code,
+            is_by_code=self._call.caller.by_code,
             is_for_page=any(one.why == DOES_NOT_FIT and now < one.expires_at for one in previous),
-            is_for_user=self._is_for_user,
-            user=self._asker if self._is_for_user else None,
-            is_of_task=self._is_of_task,
+            is_for_user=self._call.caller.is_user,
+            user=self._call.caller.name if self._call.caller.is_user else None,
+            is_of_task=self._call.is_of_task,
             trace=traceparent(),
         )
         await self._kinds.decisions.announce(started)

@@ -28,86 +28,52 @@ OPEN_AT_LEAST = timedelta(minutes=10)
 ARGUMENTS_BYTES_AT_MOST = 12 * 1024  # bytes of the stored form: JSON text inside JSON
 
 
-def run_of(
-    elicitations: Elicitations,
-    *,
-    caller: Caller,
-    tool: ToolCall,
-    landed: Callable[[str], Awaitable[bool]],
-    leg: str,
-    named: str | None,
-    named_key: str | None = None,
-) -> "CurrentRun":
-    """Return the CurrentRun of a caller's request.
-
-    `named` is the run id in the client's token. `named_key` is the run key in the same token, for a
-    run that is not stored because it asked no question.
-    """
-    pepper = elicitations.owners.pepper
-    call = "nobody's call" if caller.owner is None else "call"
-    return CurrentRun(
-        elicitations=elicitations,
-        landed=landed,
-        # A caller without an identity has no owner, so the run is its own owner.
-        owner=caller.owner or pepper.tag("run", leg),
-        key=pepper.tag(
-            call,
-            *(tool.server, caller.client, tool.tool, tool.arguments),
-            *tool.version_parts,
-            size=18,
-        ),
-        named=named,
-        named_key=named_key,
-        called=Called(
-            server=tool.server,
-            tool=tool.tool,
-            client=caller.client,
-            arguments=tool.arguments if _is_short(tool.arguments) else None,
-            version=tool.version,
-        ),
-        is_nobodys=caller.owner is None,
-    )
-
-
 class CurrentRun:
     """The run of one request, as last read or written. `value` is set by `load`."""
 
+    value: Run
+
     def __init__(
         self,
-        *,
         elicitations: Elicitations,
+        *,
+        caller: Caller,
+        tool: ToolCall,
         landed: Callable[[str], Awaitable[bool]],
-        owner: str,
-        key: str,
+        leg: str,
         named: str | None,
-        named_key: str | None,
-        called: Called | None,
-        is_nobodys: bool,
+        named_key: str | None = None,
     ) -> None:
+        """Create the run of a caller's request.
+
+        `named` is the run id in the client's token. `named_key` is the run key in the same token,
+        for a run that is not stored because it asked no question.
+        """
+        pepper = elicitations.owners.pepper
         self._elicitations = elicitations
-        self._is_nobodys = is_nobodys
+        self._is_nobodys = caller.owner is None
         self._landed = landed
-        self._owner = owner
-        self._key = key
+        # A caller without an identity has no owner, so the run is its own owner.
+        self._owner = caller.owner or pepper.tag("run", leg)
+        self._key = pepper.tag(
+            "nobody's call" if self._is_nobodys else "call",
+            *(tool.server, caller.client, tool.tool, tool.arguments),
+            *tool.version_parts,
+            size=18,
+        )
         self._named = named
         self._named_key = named_key
-        self._called = called
+        is_short = len(encode(tool.arguments)) <= ARGUMENTS_BYTES_AT_MOST
+        self._called = Called(
+            server=tool.server,
+            tool=tool.tool,
+            client=caller.client,
+            arguments=tool.arguments if is_short else None,
+            version=tool.version,
+        )
         self._lock = asyncio.Lock()
-        self._value: Run | None = None
+        self.is_loaded = False
         self.is_continued = False
-
-    @property
-    def is_loaded(self) -> bool:
-        return self._value is not None
-
-    @property
-    def value(self) -> Run:
-        assert self._value is not None
-        return self._value
-
-    @value.setter
-    def value(self, run: Run) -> None:
-        self._value = run
 
     @property
     def can_go_on(self) -> bool:
@@ -121,9 +87,10 @@ class CurrentRun:
         If the run has a `result`, it has ended, and the request repeats the result.
         """
         async with self._lock:
-            if self._value is None:
-                self._value = await self._find() or self._new()
-            return self._value
+            if not self.is_loaded:
+                self.value = await self._find() or self._new()
+                self.is_loaded = True
+            return self.value
 
     async def reload(self, *, writes_again: bool = False) -> None:
         """Reload the run after a lost race, or load the run that owns the call's key now.
@@ -135,9 +102,9 @@ class CurrentRun:
         if stored is None:
             stored = await self._elicitations.find_run(owner=self._owner, key=self._key)
         if stored is not None:
-            self._value = stored
+            self.value = stored
         elif writes_again:
-            self._value = replace(self.value, version=0)
+            self.value = replace(self.value, version=0)
         elif self.value.version:
             raise Erased(self.value.id)
 
@@ -145,8 +112,8 @@ class CurrentRun:
         """Replace the run with a new one, because the old result does not apply to this call."""
         async with self._lock:
             await self._leave(self.value)
-            self._value = self._new()
-            return self._value
+            self.value = self._new()
+            return self.value
 
     async def begin(self) -> Run:
         """Store the run and return it. Join the run of an identical call that stored one first."""
@@ -197,7 +164,7 @@ class CurrentRun:
                 await pause(number)
                 await self.reload()
                 continue
-            self._value = replace(changed, version=changed.version + 1)
+            self.value = replace(changed, version=changed.version + 1)
             return
         raise Contended(self.value.id)
 
@@ -284,7 +251,3 @@ class CurrentRun:
             open_until=now + OPEN_AT_LEAST,
             called=self._called,
         )
-
-
-def _is_short(arguments: str) -> bool:
-    return len(encode(arguments)) <= ARGUMENTS_BYTES_AT_MOST

@@ -20,8 +20,8 @@ async def must_have_asked_blocking() -> None:
     unasked = current_unasked()
     if unasked.stops_what_follows:
         await asyncio.sleep(0)
-    if stopping := unasked.stops_what_follows:
-        raise never_asked(stopping)
+        if stopping := unasked.stops_what_follows:
+            raise never_asked(stopping)
 
 
 async def all_were_asked(unasked: Unasked, *, tool: str) -> None:

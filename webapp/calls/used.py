@@ -6,7 +6,7 @@ used nothing. So every answer is recorded here when the body receives it.
 
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from flows.elicitation import run as runs
 from flows.elicitation.run import Run
@@ -16,8 +16,9 @@ from flows.errors import InvalidQuestion
 from flows.question import Request
 from flows.schema.schema import Schema, secrets_in
 from webapp.calls.once import Working
-from webapp.calls.prefetched import Fact
 from webapp.logs.masking import masked
+
+Fact: TypeAlias = tuple[str, str]  # kind and digest, which distinguish questions
 
 
 class CallUse:

@@ -8,9 +8,9 @@ state before it acts, and no task of a question outlives the tool's `await`.
 import asyncio
 import json
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from operator import attrgetter
@@ -20,7 +20,15 @@ from flows.elicitation import run as runs
 from flows.elicitation.run import AskedStep, Run, Step
 from flows.elicitation.states import Completion, Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
-from flows.errors import CallOver, ElicitError, Failed, NotAllowed, NotSupported
+from flows.errors import (
+    CallOver,
+    ElicitError,
+    Failed,
+    InvalidQuestion,
+    NotAllowed,
+    NotSupported,
+)
+from flows.kinds.needs import NOT_NEEDED
 from flows.question import Outcome, Question, Request, ReturningRequest, current_body, digest_of
 from flows.requests import is_for_good
 from webapp.calls.call import Call
@@ -32,21 +40,15 @@ from webapp.calls.once import (
     do_once,
     do_unkept,
 )
-from webapp.calls.outcome import cancelled, outcome_of, processing
-from webapp.calls.prefetched import Fact, Prefetched
-from webapp.calls.presenter import Interrupted, PresentedQuestion, Prompts
+from webapp.calls.presenter import Interrupted, Prompts
 from webapp.calls.questions import Check, Questions
 from webapp.calls.resources import OwnersReach
 from webapp.calls.unasked import must_have_asked_blocking
-from webapp.deadline import Deadline
+from webapp.calls.used import Fact
 from webapp.elicitations.question_kind import AskedBy
-from webapp.elicitations.retry import Erased
-from webapp.elicitations.waiters import Waiter
-from webapp.telemetry.work import working
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-LOOK_AGAIN = timedelta(seconds=3)
 
 
 class Verbs:
@@ -58,22 +60,7 @@ class Verbs:
         self.last_step: Step | None = None  # the step of the latest question for a person
         self.last_known: Json = None  # the latest answer that needed no question
         self.prefetched = Prefetched()
-        self._questions = Questions(
-            elicitations=call.elicitations,
-            links=call.links,
-            kinds=call.kinds,
-            run=call.run,
-            tool=call.tool,
-            client_id=call.caller.client,
-            leg=call.leg,
-            is_by_code=call.caller.by_code,
-            is_for_user=call.caller.is_user,
-            is_of_task=call.is_of_task,
-            asker=call.caller.name,
-            rounds=call.rounds,
-            has_ended=lambda: call.has_ended,
-            check=check,
-        )
+        self._questions = Questions(call, check=check)
         self._counts: Counter[Fact] = Counter()
         self._seen: dict[Step, bool] = {}  # this request's steps; True: their order is checked
 
@@ -217,9 +204,7 @@ class Verbs:
 
     async def _ask(self, question: Question[T]) -> Outcome[T]:
         step = await self._step(question)
-        if isinstance(step, Outcome):
-            return step
-        return await self._ask_at(step, question, Prompts())
+        return step if isinstance(step, Outcome) else await self._ask_person(step, question)
 
     async def _ask_all(
         self, questions: Sequence[Question[Any]], *, stops_at_no: bool
@@ -235,7 +220,7 @@ class Verbs:
         async def ask(question: Question[Any], step: Step | Outcome[Any]) -> Outcome[Any]:
             outcome = step
             if isinstance(outcome, Step):
-                outcome = await self._ask_at(outcome, question, group)
+                outcome = await self._ask_person(outcome, question, group)
             if stops_at_no and outcome.error is not None and question.no is None:
                 raise outcome.error
             group.leave()
@@ -350,122 +335,23 @@ class Verbs:
             return await self.call.kinds.gates.is_still_valid(asked, by)
         return self.call.now < asked.stored_until
 
-    async def _ask_at(self, step: Step, question: Question[T], group: Prompts) -> Outcome[T]:
-        """Ask the question at this place. The questions of one group are shown together."""
-        call, tracer = self.call, self.call.elicitations.telemetry.tracer
-        self.last_step = step
-        with (
-            working(f"ask {step.kind}", tracer=tracer, call=call.leg),
-            call.elicitations.waiters.waiter(leg=call.leg, taker=call.leases) as waiter,
-        ):
-            call.waiters.add(waiter)
-            group.join(waiter)
-            try:
-                while True:
-                    with suppress(Erased):  # the store lost the elicitation: ask again
-                        return await self._answered(question, step, waiter, group)
-                    await call.run.reload(writes_again=True)
-            finally:
-                call.waiters.discard(waiter)
-
-    async def _answered(
-        self, question: Question[T], step: Step, waiter: Waiter, group: Prompts
+    async def _ask_person(
+        self, step: Step, question: Question[T], group: Prompts | None = None
     ) -> Outcome[T]:
-        call = self.call
-        before, is_ordered = call.run.value.at(step), self._seen[step]
-        until = call.presenter.limit(step.kind, now=call.now, timeout=question.timeout)
-        limit = Deadline(until - call.now, ticks=call.elicitations.ticks)
-        while True:
-            current = await self._questions.start_or_join(
-                question, step, waiter, is_ordered=is_ordered
-            )
-            if current.is_open_there and not current.status.is_final:
-                current = await call.kinds.payments.checkouts.ask_once(current)
-            if not current.status.is_final:
-                shown = self._questions.shown(current, step, before=before, group=group)
-                settled = await self._presented(question, shown, waiter)
-                if settled is None:
-                    return cancelled(question, current)
-                current = settled
-            await call.must_be_going_on()
-            if call.is_not_waited_for(current):
-                return processing(question, current)
-            if not current.status.is_final:
-                call.interrupt(call.presenter.busy())
-            claimed = await call.leases.claim(current, run=call.run.value.id)
-            if claimed is not None and not await self._has_successor(claimed, step):
-                await call.run.name(claimed, step)
-                return await self._outcome(question, claimed)
-            if claimed is None:
-                shared = await self._shared(question, step)
-                if shared is not None:
-                    return shared
-                await self._questions.take_over()
-                await self._wait_for_the_other(waiter, limit=limit)
+        self.last_step = step
+        return await self._questions.ask(
+            question,
+            step,
+            group or Prompts(),
+            is_ordered=self._seen[step],
+            shared=partial(self._shared, question, step),
+        )
 
     async def _shared(self, question: Question[T], step: Step) -> Outcome[T] | None:
         """Return the outcome that another call uses, if one answer serves both calls."""
         request = question.request
         known = await self._known(request, step.digest, None) if is_for_good(request) else None
         return None if known is None else self._given(question, step, known)
-
-    async def _presented(
-        self, question: Question[Any], shown: PresentedQuestion, waiter: Waiter
-    ) -> Elicitation | None:
-        """Show the question and wait for its answer. Return None if the client cancelled the wait.
-
-        If the tool must not wait for this payment (`Call.is_not_waited_for`), return immediately.
-        """
-        if not question.waits_for_money:
-            self.call.leaves_to_come.add(shown.elicitation.id)
-        waiter.sees_all = traits_of(shown.elicitation.kind).gives == "receipt"
-        if self.call.is_not_waited_for(shown.elicitation):
-            return shown.elicitation
-        await self.call.links.prove()
-        return await self.call.presenter.wait(self.call, shown, waiter)
-
-    async def _has_successor(self, claimed: Elicitation, step: Step) -> bool:
-        """Return True if a newer elicitation superseded `claimed`.
-
-        The caller has to claim the newer elicitation, which then replaces `claimed` in the run.
-        """
-        if claimed.status is not Status.SUPERSEDED:
-            return False
-        held = await self.call.elicitations.find(owner=claimed.owner, join=claimed.join)
-        if held is None or held.id == claimed.id:
-            return False
-        self.call.leases.forget(claimed)
-        await self.call.run.change(lambda run: runs.put(run, step, held.id))
-        return True
-
-    async def _wait_for_the_other(self, waiter: Waiter, *, limit: Deadline) -> None:
-        """Wait briefly for the request that claimed the outcome.
-
-        If that request has stored its result, and the result can be repeated, end this body with
-        the same result. If this request may not wait longer, end it with a "busy" result.
-        """
-        call = self.call
-        now = call.now
-        await waiter.changes(until=min(limit.at(now), now + LOOK_AGAIN), now=now)
-        await call.run.reload()
-        run = call.run.value
-        if run.result is not None and run.answers(call.now, is_named=call.run.is_continued):
-            await call.repeat(run, run.result)
-        if limit.has_ended or call.is_draining:
-            call.interrupt(call.presenter.busy())
-
-    async def _outcome(self, question: Question[T], claimed: Elicitation) -> Outcome[T]:
-        call = self.call
-        is_yes = claimed.status is Status.ACCEPTED
-        try:
-            content = await call.kinds[claimed.kind].answer(claimed) if is_yes else None
-        except Failed:  # the account or payment is gone: the next call asks again
-            call.leases.use(claimed)
-            raise
-        call.leases.use(claimed)
-        call.used.note((claimed.kind, claimed.asked.digest), content, question.request)
-        faults = call.faults.get(claimed.id, ())
-        return outcome_of(question, claimed, content=content, faults=faults)
 
     async def _once(
         self, name: str, work: Callable[[str], Awaitable[Json]], *, step: OnceKey
@@ -492,6 +378,47 @@ class Verbs:
             wait=call.wait_for,
             also=partial(call.kinds.payments.worked, owner, receipt),
         )
+
+
+class Prefetched:
+    """The answers of one request that were collected before its body runs.
+
+    They are not stored: each request of a call asks for the tool's needs again before its body. No
+    answer is used twice: the first await of an equal question gets the answer, and the next await
+    asks a question of its own. `needed` only reads answers and can read each one repeatedly.
+    """
+
+    def __init__(self) -> None:
+        self._outcomes: defaultdict[tuple[Fact, str | None], list[Outcome[Json]]] = defaultdict(
+            list
+        )
+        self._brought: dict[tuple[Fact, str | None], Outcome[Json]] = {}
+
+    def put(self, fact: Fact, outcome: Outcome[Json], *, key: str | None) -> None:
+        """Add an answer.
+
+        `outcome` has the input of `Question.answer`; `key` is the question's key.
+        """
+        self._outcomes[fact, key].append(outcome)
+        self._brought[fact, key] = outcome
+
+    def see(self, fact: Fact, question: Question[T]) -> T:
+        """Return the latest answer, even if it was awaited before.
+
+        Raises InvalidQuestion if no such question was asked before the body.
+        """
+        outcome = self._brought.get((fact, question.key))
+        if outcome is None:
+            raise InvalidQuestion(NOT_NEEDED)
+        return question.answer(outcome.content)
+
+    def pop(self, fact: Fact, question: Question[T]) -> Outcome[T] | None:
+        """Return the answer for the first await of this question, or None if there is none left."""
+        outcomes = self._outcomes.get((fact, question.key))
+        if not outcomes:
+            return None
+        outcome: Outcome[Any] = outcomes.pop(0)
+        return replace(outcome, content=question.answer(outcome.content))
 
 
 def _raise_first(asking: Sequence[asyncio.Task[Any]]) -> NoReturn:

@@ -108,7 +108,9 @@ def _client(service: Service, asked: Elicitation) -> Client:
     accounts = service.kinds.accounts
     client, terms = accounts.client_for(asked), accounts.terms(asked)
     if client is not None and client.client_id == terms.client_id:
-        return client
+        if client.provider.tenants and terms.tenant is None:
+            raise Failed("The tool does not say which address there, so connect it in a browser.")
+        return client.for_tenant(terms.tenant)
     if is_at_sandbox(terms.client_id):
         raise Failed(
             "The tool asks for an account of the sandbox, which is connected in a browser only."

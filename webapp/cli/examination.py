@@ -7,7 +7,7 @@ address. The doctor therefore calls the server by its public address, and querie
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from flows.errors import Failed
 from flows.oauth.discovery import Metadata, discover
-from flows.oauth.provider import Client
+from flows.oauth.provider import Client, Provider
 from flows.oauth.sign_in import SignIn
 from flows.payments.registry import Gateways
 from webapp.events.addresses import EventAddress
@@ -277,7 +277,22 @@ async def _accounts(settings: Settings, around: Surroundings) -> list[Finding]:
             id, secret = settings.credentials[name]
             client = Client(provider=provider, client_id=id, client_secret=secret)
             found.append(await _issuer(setting, client, url, around))
+            found += _unproven(provider)
     return found
+
+
+def _unproven(provider: Provider) -> Iterator[Finding]:
+    """Yield a note for each proof that the provider's declaration turns off."""
+    if not provider.pkce:
+        says = (
+            f"{provider.label} is declared with pkce = false: a stolen code can be redeemed with "
+        )
+        says += "the client secret alone"
+        yield note(provider.name, says, fix="turn PKCE on as soon as the provider accepts it")
+    if not provider.nonce:
+        says = f"{provider.label} is declared with nonce = false: its userinfo endpoint says whose "
+        says += "account it is, and no signature does"
+        yield note(provider.name, says, fix="turn it on as soon as id_tokens have a nonce")
 
 
 async def _issuer(setting: str, client: Client, redirect: str, around: Surroundings) -> Finding:

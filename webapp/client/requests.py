@@ -291,6 +291,8 @@ def body_of(question: Question[Any]) -> dict[str, Any]:
         case AccountRequest() as asked:
             own = {"provider": asked.name, "scopes": list(asked.scopes)}
             own |= {"account": asked.account, "reason": asked.reason}
+            own |= {"again": True} if asked.again else {}
+            own |= {} if asked.tenant is None else {"tenant": asked.tenant}
         case PaymentRequest() as asked:
             amount, _, currency = str(asked.price).partition(" ")
             own = {"amount": amount, "currency": currency, "what": asked.what}

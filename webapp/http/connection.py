@@ -7,9 +7,8 @@ application does not read a request's body to its end, the connection is not mon
 is only noticed when the server's own `send` raises.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -18,8 +17,6 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 # Each framework has its own types for these three arguments; this type accepts all of them.
 ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
-
-_SCOPE_KEY = "elicit.wire"
 
 _logger = logging.getLogger(__name__)
 
@@ -120,164 +117,6 @@ class ClientConnections:
         """Report that the client is gone: answers that are not sent yet cannot be delivered."""
         while self._unanswered:
             self._unanswered.popitem()[1].lose()
-
-
-def watched(app: ASGIApp) -> ASGIApp:
-    """Wrap an ASGI app so that each HTTP request has a ClientConnection in its scope."""
-
-    async def watching(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await app(scope, receive, send)
-            return
-        exchange = _Exchange(receive, send)
-        await exchange.run(app, {**scope, _SCOPE_KEY: exchange})
-
-    return watching
-
-
-def client_connection_of(scope: Mapping[str, Any]) -> ClientConnection | None:
-    """Return the connection of this request, or None if the app is not wrapped in `watched`."""
-    connection = scope.get(_SCOPE_KEY)
-    return connection if isinstance(connection, ClientConnection) else None
-
-
-class _Exchange(ClientConnection):
-    """The connection with wrapped receive and send, and a task that listens for a disconnect."""
-
-    def __init__(self, receive: Receive, send: Send) -> None:
-        super().__init__()
-        self._receive = receive
-        self._send = send
-        self._pump: asyncio.Task[None] | None = None
-        self._pumped: asyncio.Queue[Message | Exception] = asyncio.Queue()
-        self._has_trailers = False
-        self._is_ending = False
-        self._is_marked = False
-        self._is_handed_over = False
-
-    async def run(self, app: ASGIApp, scope: Scope) -> None:
-        try:
-            if _has_no_body(scope):
-                self._start_pump()
-            await app(scope, self.receive, self.send)
-        finally:
-            try:
-                if self._pump is not None:
-                    await _stop(self._pump)
-            finally:
-                self._end(is_delivered=False)
-
-    async def receive(self) -> Message:
-        if self._pump is None:
-            # The app reads its body at its own pace; reading ahead would disable the server's
-            # back-pressure.
-            message = await self._hear()
-            if message["type"] == "http.request" and not message.get("more_body", False):
-                self._start_pump()
-            return message
-        pumped = await self._pumped.get()
-        if isinstance(pumped, Exception):
-            self._pumped.put_nowait(pumped)
-            raise pumped
-        if pumped["type"] == "http.disconnect":
-            self._pumped.put_nowait(pumped)  # every later reader receives the disconnect too
-        return pumped
-
-    async def send(self, message: Message) -> None:
-        if not self._is_last(message):
-            await self._hand_over(message)
-            return
-        self._is_ending = True
-        asyncio.get_running_loop().call_soon(self._mark)
-        await self._hand_over(message)
-        self._is_handed_over = True
-        try:
-            await asyncio.sleep(0)  # one turn of the event loop: an earlier loss is reported first
-        finally:
-            self._end(is_delivered=True)
-
-    async def _hand_over(self, message: Message) -> None:
-        try:
-            await self._send(message)
-            if message.get("body") and not self.is_broken:
-                self.pieces += 1
-        except OSError:  # raised by servers if the client is gone (ASGI 2.4)
-            self._break()
-            raise
-
-    def _start_pump(self) -> None:
-        if self._pump is None:
-            self._pump = asyncio.create_task(self._listen())
-
-    async def _listen(self) -> None:
-        while True:
-            try:
-                message = await self._hear()
-            except Exception as error:  # noqa: BLE001 - raised again from the app's next receive
-                self._pumped.put_nowait(error)
-                return
-            self._pumped.put_nowait(message)
-            if message["type"] == "http.disconnect":
-                return
-
-    async def _hear(self) -> Message:
-        """Receive a message, and detect whether a disconnect means that the client was lost.
-
-        Some servers end `receive` after the response, which is no loss. `send` schedules `_mark`
-        before the last byte. If the server knew of a loss before that, this task wakes before
-        `_mark` runs. If the last send itself ended the exchange, this task wakes after `_mark`.
-        """
-        was_open = not self._is_ending
-        try:
-            message = await self._receive()
-        except Exception:
-            self._break()
-            raise
-        if message["type"] == "http.disconnect" and (
-            not self._is_handed_over or (was_open and not self._is_marked)
-        ):
-            self._break()
-        return message
-
-    def _mark(self) -> None:
-        self._is_marked = True
-
-    def _is_last(self, message: Message) -> bool:
-        match message["type"]:
-            case "http.response.start":
-                self._has_trailers = bool(message.get("trailers", False))
-                return False
-            case "http.response.body":
-                return not message.get("more_body", False) and not self._has_trailers
-            case "http.response.pathsend":
-                return not self._has_trailers
-            case "http.response.trailers":
-                return not message.get("more_trailers", False)
-            case _:
-                return False
-
-
-def _has_no_body(scope: Mapping[str, Any]) -> bool:
-    """Return True if an HTTP/1 request has no body (RFC 9112, 6.3)."""
-    if not str(scope.get("http_version", "")).startswith("1"):
-        return False
-    return not any(
-        name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
-        for name, value in scope["headers"]
-    )
-
-
-async def _stop(task: asyncio.Task[None]) -> None:
-    """Cancel the task and wait until it has ended, even if the caller is cancelled too."""
-    task.cancel()
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
 
 
 def _call(callback: Callable[..., None], *arguments: bool) -> None:

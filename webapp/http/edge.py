@@ -1,8 +1,8 @@
 """The edge: the one layer that every request passes, before the application that its path names.
 
-It reads the request once (`exchange`), lets the guard check it, limits page requests, and adds
-Strict-Transport-Security (RFC 6797) to every response: browsers use only https for this host for
-some time.
+It begins the `exchange`, which reads the request once, lets the guard check it, limits page
+requests, and adds Strict-Transport-Security (RFC 6797) to every response: browsers use only https
+for this host for some time.
 
 Risks: that header applies to every port of the host and cannot be revoked before it expires, so
 other services on the host become unreachable over http. The operator therefore has to enable it. It
@@ -15,8 +15,9 @@ from http import HTTPStatus
 
 from webapp.http.answer import send_answer
 from webapp.http.browser import page_headers
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.http.guard import FOR_PROGRAMS, Guard, first_segment
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import Exchange
+from webapp.http.guard import FOR_PROGRAMS, Guard
 from webapp.http.rate_limit import Rates, TooOften, address_key
 
 # Programs are not limited by address: their tokens and signatures identify the caller.
@@ -50,38 +51,30 @@ class Edge:
         self._routes = routes or {}
         self._rates = rates
         self._credential = credential
-        self._header: tuple[bytes, bytes] | None = None
+        self._added = list[tuple[bytes, bytes]]()
         if hsts is not None:
             value = f"max-age={int(hsts.total_seconds())}"
-            self._header = (b"strict-transport-security", value.encode())
+            self._added.append((b"strict-transport-security", value.encode()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in {"http", "websocket"}:
             await self._app(scope, receive, send)
             return
-        if self._header is not None:
-            send = _adding(self._header, send)
-        admitted = await self._guard.admit(scope, receive, send)
+        scope = {**scope}
+        exchange = Exchange(scope, receive, send)
+        exchange.added = self._added
+        admitted = await self._guard.admit(scope, receive, exchange)
         if admitted is None:
             return
-        segment = first_segment(admitted["path"])
+        segment = exchange.segment
         if self._rates is not None and scope["type"] == "http" and segment not in _UNLIMITED:
             wait = self._rates.allow(address_key(admitted))
             if wait and (credential := self._credential(admitted)) is not None:
                 wait = self._rates.allow(credential)
             if wait:
-                await _slow_down(send, TooOften(wait))
+                await _slow_down(exchange.send, TooOften(wait))
                 return
-        await self._routes.get(segment, self._app)(admitted, receive, send)
-
-
-def _adding(header: tuple[bytes, bytes], send: Send) -> Send:
-    async def adding(message: Message) -> None:
-        if message["type"].endswith("http.response.start"):
-            message = {**message, "headers": [*message.get("headers", ()), header]}
-        await send(message)
-
-    return adding
+        await self._routes.get(segment, self._app)(admitted, receive, exchange.send)
 
 
 async def _slow_down(send: Send, error: TooOften) -> None:

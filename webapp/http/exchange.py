@@ -1,14 +1,20 @@
-"""The facts of one HTTP exchange, which the edge reads once and every layer behind it uses.
+"""One HTTP exchange: the facts of its request, read once, and the one wrapper of its response.
+
+Every layer behind the edge uses the same facts. A layer that needs something in the response sets
+it in the exchange before the response starts, so only one function stands between a framework's
+`send` and the server's.
 
 Risks: the facts belong to another request, because another application put them into the scope, or
 a layer in between changed the request. The facts of a scope are therefore used only if everything
 that they were read from is still in the scope, unchanged. Otherwise the scope is read again.
 """
 
-from collections.abc import Mapping, MutableMapping
+import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from webapp.http.address import Authority
+from webapp.http.connection import ASGIApp, ClientConnection, Message, Receive, Scope, Send
 
 # The scope key of the owner of the connection, see webapp.identity.local_peer.
 PEER_KEY = "elicit.peer"
@@ -18,14 +24,14 @@ PROXIED_KEY = "elicit.proxied"
 _KEY = "elicit.exchange"
 
 
-class Exchange:
+class Facts:
     """The facts of a request.
 
     `headers` has the values of each header, by its name in lower case. `judged` is for
     webapp.identity.local_peer: who decided if the sender is local, and the decision.
     """
 
-    __slots__ = ("headers", "judged", "peer", "read")
+    __slots__ = ("_host", "headers", "judged", "peer", "read")
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
         pairs = [(name, value) for name, value in scope["headers"]]
@@ -33,6 +39,7 @@ class Exchange:
         for name, value in pairs:
             self.headers.setdefault(name.lower(), []).append(value.decode("latin-1").strip())
         self.judged: tuple[object, str | None] | None = None
+        self._host: tuple[str, Authority | None] | None = None
         ends = [tuple(end) if (end := scope.get(key)) else None for key in ("client", "server")]
         # Everything that the facts were read from.
         self.read = (pairs, *ends, scope.get("http_version"), scope.get(PROXIED_KEY))
@@ -40,21 +47,219 @@ class Exchange:
 
     def host(self, *, scheme: str) -> Authority | None:
         """Return the authority in the Host header; None if missing, repeated or malformed."""
-        hosts = self.headers.get(b"host", [])
-        return Authority.parse(hosts[0], scheme=scheme) if len(hosts) == 1 else None
+        if self._host is None or self._host[0] != scheme:
+            hosts = self.headers.get(b"host", [])
+            found = Authority.parse(hosts[0], scheme=scheme) if len(hosts) == 1 else None
+            self._host = scheme, found
+        return self._host[1]
 
 
-def exchange_of(scope: Mapping[str, Any]) -> Exchange:
+class Exchange(ClientConnection):
+    """A request and its response. `facts` are those of the request as the application sees it.
+
+    `segment` is the first segment of its path, below the root path.
+
+    For the response, `added` are headers to add. `root_path` is put before redirects to our own
+    paths, and `suffix` is a header's name and the text to put after its value. `status` is None
+    until the response starts.
+
+    In `run`, the exchange also finds out if the client disconnected before the last byte.
+    """
+
+    __slots__ = (
+        *("_has_trailers", "_is_ending", "_is_handed_over", "_is_marked", "_pump", "_pumped"),
+        *("_receive", "_send", "added", "facts", "status"),
+        *("is_watched", "root_path", "segment", "suffix"),
+    )
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Begin the exchange, and store it in the scope for the layers behind."""
+        super().__init__()
+        self._receive = receive
+        self._send = send
+        self.facts = Facts(scope)
+        self.added: list[tuple[bytes, bytes]] = []
+        self.segment = ""
+        self.root_path: bytes = b""
+        self.suffix: tuple[bytes, bytes] = b"", b""
+        self.status: int | None = None
+        self.is_watched = False
+        self._pump: asyncio.Task[None] | None = None
+        self._has_trailers = self._is_ending = self._is_marked = self._is_handed_over = False
+        scope[_KEY] = self
+
+    async def run(self, app: ASGIApp, scope: Scope) -> None:
+        """Let `app` answer, and watch if the client disconnects before the last byte."""
+        self.is_watched = True
+        self._pumped: asyncio.Queue[Message | Exception] = asyncio.Queue()
+        try:
+            if _has_no_body(scope):
+                self._start_pump()
+            await app(scope, self.receive, self.send)
+        finally:
+            try:
+                if self._pump is not None:
+                    await _stop(self._pump)
+            finally:
+                self._end(is_delivered=False)
+
+    async def receive(self) -> Message:
+        """Receive the next message in `run`."""
+        if self._pump is None:
+            # The app reads its body at its own pace; reading ahead would disable the server's
+            # back-pressure.
+            message = await self._hear()
+            if message["type"] == "http.request" and not message.get("more_body", False):
+                self._start_pump()
+            return message
+        pumped = await self._pumped.get()
+        if isinstance(pumped, Exception):
+            self._pumped.put_nowait(pumped)
+            raise pumped
+        if pumped["type"] == "http.disconnect":
+            self._pumped.put_nowait(pumped)  # every later reader receives the disconnect too
+        return pumped
+
+    async def send(self, message: Message) -> None:
+        is_last = False
+        if message["type"].endswith("http.response.start"):
+            self.status, self._has_trailers = (
+                message["status"],
+                bool(message.get("trailers", False)),
+            )
+            if self.added or self.root_path or self.suffix[0]:
+                message = self._changed(message)
+        elif self.is_watched and (is_last := self._is_last(message)):
+            self._is_ending = True
+            asyncio.get_running_loop().call_soon(self._mark)
+        try:
+            await self._send(message)
+            if message.get("body") and not self._is_broken:
+                self.pieces += 1
+        except OSError:  # raised by servers if the client is gone (ASGI 2.4)
+            self._break()
+            raise
+        if is_last:
+            self._is_handed_over = True
+            try:
+                # one turn of the event loop: an earlier loss is reported first
+                await asyncio.sleep(0)
+            finally:
+                self._end(is_delivered=True)
+
+    def _changed(self, message: Message) -> Message:
+        """Return the first message of the response with this exchange's changes."""
+        suffixed, suffix = self.suffix
+        headers = list[tuple[bytes, bytes]]()
+        for name, value in message.get("headers", ()):
+            if (lower := name.lower()) == suffixed:
+                headers.append((name, value + suffix))
+            elif lower == b"location" and value.startswith(b"/"):
+                headers.append((name, self.root_path + value))
+            else:
+                headers.append((name, value))
+        return {**message, "headers": headers + self.added}
+
+    def _start_pump(self) -> None:
+        if self._pump is None:
+            self._pump = asyncio.create_task(self._listen())
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                message = await self._hear()
+            except Exception as error:  # noqa: BLE001 - raised again from the app's next receive
+                self._pumped.put_nowait(error)
+                return
+            self._pumped.put_nowait(message)
+            if message["type"] == "http.disconnect":
+                return
+
+    async def _hear(self) -> Message:
+        """Receive a message, and detect whether a disconnect means that the client was lost.
+
+        Some servers end `receive` after the response, which is no loss. `send` schedules `_mark`
+        before the last byte. If the server knew of a loss before that, this task wakes before
+        `_mark` runs. If the last send itself ended the exchange, this task wakes after `_mark`.
+        """
+        was_open = not self._is_ending
+        try:
+            message = await self._receive()
+        except Exception:
+            self._break()
+            raise
+        if message["type"] == "http.disconnect" and (
+            not self._is_handed_over or (was_open and not self._is_marked)
+        ):
+            self._break()
+        return message
+
+    def _mark(self) -> None:
+        self._is_marked = True
+
+    def _is_last(self, message: Message) -> bool:
+        match message["type"]:
+            case "http.response.body":
+                return not message.get("more_body", False) and not self._has_trailers
+            case "http.response.pathsend":
+                return not self._has_trailers
+            case "http.response.trailers":
+                return not message.get("more_trailers", False)
+            case _:
+                return False
+
+
+def facts_of(scope: Mapping[str, Any]) -> Facts:
     """Return the facts of this request: those that the edge read, or new ones if they differ."""
-    found, get = scope.get(_KEY), scope.get
-    if type(found) is Exchange and found.peer is get(PEER_KEY):
+    exchange, get = scope.get(_KEY), scope.get
+    if type(exchange) is Exchange:
+        found = exchange.facts
         ends = get("client"), get("server")
-        if found.read == (scope["headers"], *ends, get("http_version"), get(PROXIED_KEY)):
+        if found.peer is get(PEER_KEY) and (
+            found.read == (scope["headers"], *ends, get("http_version"), get(PROXIED_KEY))
+        ):
             return found
-    return Exchange(scope)
+    return Facts(scope)
 
 
-def note_exchange(scope: MutableMapping[str, Any]) -> Exchange:
-    """Read the facts of this request and store them in the scope for the layers behind."""
-    scope[_KEY] = exchange = Exchange(scope)
-    return exchange
+def exchange_of(scope: Scope, receive: Receive, send: Send) -> Exchange:
+    """Return the exchange whose `send` this is, or begin one: the edge did not pass the request."""
+    found = scope.get(_KEY)
+    if type(found) is Exchange and found.send == send:
+        return found
+    return Exchange(scope, receive, send)
+
+
+def exchange_in(scope: Mapping[str, Any]) -> Exchange | None:
+    """Return the exchange of this request, or None if none has begun."""
+    found = scope.get(_KEY)
+    return found if type(found) is Exchange else None
+
+
+def client_connection_of(scope: Mapping[str, Any]) -> ClientConnection | None:
+    """Return the connection of this request, or None if nothing watches it."""
+    found = scope.get(_KEY)
+    return found if type(found) is Exchange and found.is_watched else None
+
+
+def _has_no_body(scope: Mapping[str, Any]) -> bool:
+    """Return True if an HTTP/1 request has no body (RFC 9112, 6.3)."""
+    if not str(scope.get("http_version", "")).startswith("1"):
+        return False
+    return not any(
+        name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
+        for name, value in scope["headers"]
+    )
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    """Cancel the task and wait until it has ended, even if the caller is cancelled too."""
+    task.cancel()
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled

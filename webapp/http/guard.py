@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from webapp.http.address import Authority, PublicAddress, origin_of, plain_ip
 from webapp.http.answer import problem, send_answer
 from webapp.http.connection import Receive, Scope, Send
-from webapp.http.exchange import PROXIED_KEY, Exchange, note_exchange
+from webapp.http.exchange import PROXIED_KEY, Exchange, Facts
 from webapp.http.root_path import Misplaced, placed, written_path
 
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -44,6 +44,9 @@ _CROOKED = re.compile(
 _CROOKED_DECODED = re.compile(r"//|\\|/\.{1,2}(?:/|$)|%2[ef]|%5c|[\x00-\x1f\x7f]", re.IGNORECASE)
 
 _CALLS = "mcp"
+# A provider sends the browser here with a form of its own page (`response_mode=form_post`). The
+# route reads no cookie and changes nothing: it redirects to the same path, where all is checked.
+_PROVIDERS_FORM = re.compile(r"/callback/[a-z][a-z0-9_]{0,31}")
 PROBES = ("/ready", "/health")
 _OTHER_SITE = "A page of another site sent this request, so the server refused it."
 _NO_CALLER = (
@@ -106,57 +109,59 @@ class Guard:
         self._any_host_paths = any_host_paths
         self._warned = set[str]()  # codes of refusals that were logged as a warning
 
-    async def admit(self, scope: Scope, receive: Receive, send: Send) -> Scope | None:
+    async def admit(self, scope: Scope, receive: Receive, exchange: Exchange) -> Scope | None:
         """Return the scope as the application sees it, or answer the request and return None."""
-        scope = {**scope}
-        exchange = note_exchange(scope)
+        facts, send, address = exchange.facts, exchange.send, self._address
         try:
-            _check_length(exchange)
-            if self._is_for_worker(scope, exchange):
+            if facts.headers.keys() >= {b"transfer-encoding", b"content-length"}:
+                raise _two_lengths()
+            if b"service-worker" in facts.headers and self._is_for_worker(scope, facts):
                 await send_answer(send, HTTPStatus.OK, _WORKER, {**_COMMON, **_WORKER_HEADERS})
                 return None
             _check_path(scope)
-            scope = self._placed(scope)
-            scope = self._seen_past_proxies(scope, exchange)
+            try:
+                scope = placed(
+                    scope,
+                    url=address.url,
+                    root_path=address.root_path,
+                    stripped=self._stripped_path,
+                )
+            except Misplaced as error:
+                raise self._misplaced(scope, error) from error
+            exchange.segment = scope["path"].split("/", 2)[1]
+            if self._trusted_proxies:
+                scope = self._seen_past_proxies(scope, exchange)
             is_elsewhere = self._check_host(scope, exchange)
             self._check_origin(scope, exchange)
         except _Refusal as refusal:
             self._log(refusal)
-            await self._refuse(refusal, exchange, scope, receive, send)
+            await self._refuse(refusal, facts, scope, receive, send)
             return None
         if is_elsewhere:
             await self._redirect(scope, send)
             return None
         return scope
 
-    def _is_for_worker(self, scope: Scope, exchange: Exchange) -> bool:
+    def _is_for_worker(self, scope: Scope, facts: Facts) -> bool:
         """Return True if a browser requests a service worker script, at any path."""
         return (
             self._address.is_on_loopback
             and scope["type"] == "http"
-            and exchange.headers.get(b"service-worker") == ["script"]
-            and exchange.host(scheme=self._address.scheme)
+            and facts.headers.get(b"service-worker") == ["script"]
+            and facts.host(scheme=self._address.scheme)
             in {self._address.authority, *self._address.aliases}
         )
 
-    def _placed(self, scope: Scope) -> Scope:
-        """Return the scope as if the application were at the root of its host. Raises _Refusal."""
-        address = self._address
-        try:
-            return placed(
-                scope, url=address.url, root_path=address.root_path, stripped=self._stripped_path
-            )
-        except Misplaced as error:
-            if error.is_mounted:
-                status, code = HTTPStatus.BAD_REQUEST, "path-mounted"
-            else:
-                status, code = HTTPStatus.NOT_FOUND, "path-elsewhere"
-            # the operator reads health checks, and has to fix the address
-            if written_path(scope) in PROBES:
-                status = HTTPStatus.SERVICE_UNAVAILABLE
-            detail = f"This server answers at {address.url} only."
-            refusal = _Refusal(status=status, code=code, detail=detail, do=str(error))
-            raise refusal from error
+    def _misplaced(self, scope: Scope, error: Misplaced) -> _Refusal:
+        if error.is_mounted:
+            status, code = HTTPStatus.BAD_REQUEST, "path-mounted"
+        else:
+            status, code = HTTPStatus.NOT_FOUND, "path-elsewhere"
+        # the operator reads health checks, and has to fix the address
+        if written_path(scope) in PROBES:
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+        detail = f"This server answers at {self._address.url} only."
+        return _Refusal(status=status, code=code, detail=detail, do=str(error))
 
     def _log(self, refusal: _Refusal) -> None:
         """Log a refusal, once as a warning if the operator can fix its cause, else as info."""
@@ -168,13 +173,13 @@ class Guard:
 
     def _check_host(self, scope: Scope, exchange: Exchange) -> bool:
         """Return True to redirect the request: its host is another name of this machine."""
-        host = exchange.host(scheme=self._address.scheme)
+        host = exchange.facts.host(scheme=self._address.scheme)
         if host is None:
             raise _bad_request("host-malformed", "A request must name its host exactly once.")
         if host == self._address.authority or scope["path"] in self._any_host_paths:
             return False
         if host in self._address.aliases:
-            if first_segment(scope["path"]) in FOR_PROGRAMS:
+            if exchange.segment in FOR_PROGRAMS:
                 return False
             if scope["type"] == "http" and scope["method"] in {"GET", "HEAD"}:
                 return True
@@ -186,9 +191,11 @@ class Guard:
         )
 
     def _check_origin(self, scope: Scope, exchange: Exchange) -> None:
-        headers = exchange.headers
+        if scope.get("method") == "POST" and _PROVIDERS_FORM.fullmatch(scope["path"]):
+            return
+        headers = exchange.facts.headers
         origins, sites = headers.get(b"origin"), headers.get(b"sec-fetch-site", [])
-        calls = first_segment(scope["path"]) == _CALLS
+        calls = exchange.segment == _CALLS
         if not origins:
             # Browsers omit Origin in some same-origin requests, and then send Sec-Fetch-Site.
             is_meant = not calls or sites in ([], ["none"])
@@ -209,10 +216,10 @@ class Guard:
     def _seen_past_proxies(self, scope: Scope, exchange: Exchange) -> Scope:
         """Return the scope as the proxy saw it, if a configured proxy sent the request."""
         client = scope.get("client")
-        if not client or not self._trusted_proxies or not self._is_trusted(client[0]):
+        if not client or not self._is_trusted(client[0]):
             return scope
         changes: dict[str, Any] = {PROXIED_KEY: True}
-        chains = exchange.headers.get(b"x-forwarded-for", [])
+        chains = exchange.facts.headers.get(b"x-forwarded-for", [])
         if len(chains) > 1:
             raise _bad_proxy("The request has more than one X-Forwarded-For header.")
         for chain in chains:
@@ -225,7 +232,7 @@ class Guard:
                 changes["client"] = (address, 0)
                 if not self._is_trusted(address):
                     break
-        schemes = exchange.headers.get(b"x-forwarded-proto", [])
+        schemes = exchange.facts.headers.get(b"x-forwarded-proto", [])
         if schemes:
             if len(schemes) > 1 or schemes[0].lower() not in {"http", "https"}:
                 raise _bad_proxy("X-Forwarded-Proto is neither http nor https.")
@@ -233,7 +240,7 @@ class Guard:
             plain = "ws" if scope["type"] == "websocket" else "http"
             changes["scheme"] = plain + "s" * is_secure
         scope = {**scope, **changes}
-        note_exchange(scope)
+        exchange.facts = Facts(scope)
         return scope
 
     def _is_trusted(self, text: str) -> bool:
@@ -250,9 +257,9 @@ class Guard:
         await send_answer(send, HTTPStatus.TEMPORARY_REDIRECT, b"", headers)
 
     async def _refuse(
-        self, refusal: _Refusal, exchange: Exchange, scope: Scope, receive: Receive, send: Send
+        self, refusal: _Refusal, facts: Facts, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        if _prefers_html(",".join(exchange.headers.get(b"accept", []))):
+        if _prefers_html(",".join(facts.headers.get(b"accept", []))):
             media_type, body = "text/html; charset=utf-8", _page(refusal, url=self._address.url)
         else:
             media_type = "application/problem+json"
@@ -268,10 +275,6 @@ class Guard:
         if refusal.code == "length-twice":  # the connection's later bytes are ambiguous too
             headers["connection"] = "close"
         await send_answer(send, refusal.status, body, headers, prefix=prefix)
-
-
-def first_segment(path: str) -> str:
-    return path.split("/", 2)[1]
 
 
 def _page(refusal: _Refusal, *, url: str) -> bytes:
@@ -310,14 +313,13 @@ def _check_path(scope: Scope) -> None:
         raise _bad_request("path-malformed", "The path of this request is not normalized.")
 
 
-def _check_length(exchange: Exchange) -> None:
-    """Reject requests with two lengths: a proxy may use the other length (RFC 9112, 6.1)."""
-    if exchange.headers.keys() >= {b"transfer-encoding", b"content-length"}:
-        raise _bad_request(
-            "length-twice",
-            "A request must have either one Content-Length or one Transfer-Encoding: chunked, "
-            "not both.",
-        )
+def _two_lengths() -> _Refusal:
+    """Return the refusal: a proxy may use the other of two lengths (RFC 9112, 6.1)."""
+    return _bad_request(
+        "length-twice",
+        "A request must have either one Content-Length or one Transfer-Encoding: chunked, not "
+        "both.",
+    )
 
 
 def _bad_request(code: str, detail: str) -> _Refusal:

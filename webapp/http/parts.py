@@ -1,20 +1,45 @@
 """Access to the server's parts for routes that are compiled once for each process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any, TypeAlias, cast
 
 from litestar import Request
 from litestar.di import Provide
 
-from webapp.http.connection import Receive, Scope, Send
+from webapp.http.answer import send_answer
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import exchange_of
+from webapp.http.root_path import ROOT_KEY
 
+PATH_BYTES_AT_MOST = 4 * 1024
+QUERY_BYTES_AT_MOST = 8 * 1024
 _PARTS = "elicit_url.parts"
 AnyRequest: TypeAlias = Request[Any, Any, Any]
 
 
-def bring(scope: Scope, parts: dict[str, Any]) -> None:
-    """Store the server's parts in the scope for the routes."""
+async def answer_from(
+    app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, parts: Mapping[str, Any]
+) -> None:
+    """Let one of our own applications answer, whose routes find the server's `parts` in the scope.
+
+    An address that is longer than any of this server's is refused before the framework reads it.
+    The application does not know the root path, so redirects to our own paths get it here.
+    """
     scope[_PARTS] = parts
+    exchange_of(scope, receive, send).root_path = scope.get(ROOT_KEY, "").encode()
+    if (
+        len(scope["path"]) <= PATH_BYTES_AT_MOST
+        and len(scope["query_string"]) <= QUERY_BYTES_AT_MOST
+    ):
+        await app(scope, receive, send)
+    elif scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1008})
+    else:
+        body = b"The address of this request is longer than any of this server.\n"
+        headers = {"content-type": "text/plain; charset=utf-8"}
+        await send_answer(send, HTTPStatus.REQUEST_URI_TOO_LONG, body, headers)
 
 
 def part(name: str) -> Callable[[AnyRequest], Any]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from webapp.http.connection import Message, Scope, Send
+from webapp.http.connection import Scope
 
 _WELL_KNOWN = "/.well-known"
 # Routing state of a framework: another framework inside would use it as its own.
@@ -61,9 +61,10 @@ def placed(scope: Scope, *, url: str, root_path: str, stripped: str) -> Scope:
     `root_path` is the path of `url`, the public address. `stripped` is the prefix that a proxy
     removes.
     """
-    written = written_path(scope)
+    raw: bytes | None = scope.get("raw_path")
+    written = quote(scope["path"]) if raw is None else raw.decode("latin-1")
     reported: str = scope.get("app_root_path", scope.get("root_path", "")).rstrip("/")
-    if not (stripped or is_below(written, reported)):
+    if reported and not (stripped or is_below(written, reported)):
         why = (
             f"The ASGI server reports root_path {reported}, but the request paths do not begin "
             f"with it. {_UNTOLD}{reported}."
@@ -72,18 +73,18 @@ def placed(scope: Scope, *, url: str, root_path: str, stripped: str) -> Scope:
     full_path = stripped + written
     if full_path == root_path:
         path = "/"
-    elif is_below(full_path, root_path):
+    elif full_path.startswith(f"{root_path}/"):
         path = full_path.removeprefix(root_path)
     elif is_below(full_path, _WELL_KNOWN):
         path = full_path  # RFC 9728, 3.1: well-known path before the resource path
     else:
         raise Misplaced(_why(mount_of(scope), url=url, root_path=root_path), is_mounted=False)
-    mount = mount_of(scope)
-    if not root_path and mount:
+    is_changed = scope.get("root_path") or unquote(written) != scope["path"]
+    if is_changed and not root_path and (mount := mount_of(scope)):
         raise Misplaced(_why(mount, url=url, root_path=root_path), is_mounted=True)
     inside = {name: value for name, value in scope.items() if name not in _OF_HOSTS}
     inside |= {"path": unquote(path), "root_path": "", ROOT_KEY: root_path}
-    if scope.get("raw_path") is not None:
+    if raw is not None:
         inside["raw_path"] = path.encode("latin-1")
     return inside
 
@@ -99,22 +100,6 @@ def rooted(scope: Scope) -> Scope:
     return changed
 
 
-def under(root_path: str, send: Send) -> Send:
-    """Wrap `send` so that redirects to our own paths include the root path."""
-    if not root_path:
-        return send
-
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [
-                (name, root_path.encode() + value if _is_ours(name, value) else value)
-                for name, value in message["headers"]
-            ]
-        await send(message)
-
-    return sending
-
-
 def is_below(path: str, root: str) -> bool:
     """Return True if `path` equals `root` or is below it."""
     return path == root or path.startswith(f"{root}/")
@@ -127,10 +112,6 @@ def mount_of(scope: Mapping[str, Any]) -> str:
     path, full_path = scope["path"].rstrip("/"), unquote(written_path(scope)).rstrip("/")
     is_off = path != full_path and full_path.endswith(path)
     return full_path.removesuffix(path).rstrip("/") if is_off else ""
-
-
-def _is_ours(name: bytes, value: bytes) -> bool:
-    return name.lower() == b"location" and value.startswith(b"/")
 
 
 def _why(mount: str, *, url: str, root_path: str) -> str:

@@ -23,7 +23,7 @@ from flows.oauth.access_token import (
     verify,
 )
 from webapp.deadline import Clock
-from webapp.http.exchange import exchange_of
+from webapp.http.exchange import facts_of
 from webapp.identity.identity import Identity, Subject
 from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
@@ -138,7 +138,7 @@ def one_in(scope: Mapping[str, Any], header: bytes) -> str | None:
         raise BadBearer("too many parameters", error="invalid_request") from None
     if "access_token" in names:
         raise BadBearer("token in the address", error="invalid_request")
-    found = exchange_of(scope).headers.get(header, [])
+    found = facts_of(scope).headers.get(header, [])
     if len(found) > 1:
         raise BadBearer("several headers", error="invalid_request")
     return found[0] if found else None

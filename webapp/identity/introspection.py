@@ -156,6 +156,7 @@ class Introspection:
                 endpoint=metadata.introspect,
                 values={"token": token, "token_type_hint": "access_token"},
                 client_auth=auth_of(metadata.client_auths),
+                now=self._clock(),
             )
         )
         if reply.status_code != 200:

@@ -29,7 +29,7 @@ from types import ModuleType
 from typing import Any
 
 from webapp.http.address import PublicAddress, plain_ip
-from webapp.http.exchange import PEER_KEY, PROXIED_KEY, Exchange, exchange_of
+from webapp.http.exchange import PEER_KEY, PROXIED_KEY, Facts, facts_of
 
 # The uid that the kernel shows for users without a uid here (overflowuid). Some services share it.
 _NOBODY = 65534
@@ -120,10 +120,10 @@ class LocalPeers:
 
     def why_not(self, scope: Mapping[str, Any]) -> str | None:
         """Return a sentence that says why the request is not local, or None if it is."""
-        exchange = exchange_of(scope)
-        if exchange.judged is None or exchange.judged[0] is not self:
-            exchange.judged = (self, self._relay(scope, exchange) or self._stranger(scope))
-        return exchange.judged[1]
+        facts = facts_of(scope)
+        if facts.judged is None or facts.judged[0] is not self:
+            facts.judged = (self, self._relay(scope, facts) or self._stranger(scope))
+        return facts.judged[1]
 
     def is_another_user(self, scope: Mapping[str, Any]) -> bool:
         """Return True if another user of this machine certainly made the connection."""
@@ -146,11 +146,11 @@ class LocalPeers:
         peer = scope.get(PEER_KEY)
         return isinstance(peer, Peer) and peer.is_gone
 
-    def _relay(self, scope: Mapping[str, Any], exchange: Exchange) -> str | None:
+    def _relay(self, scope: Mapping[str, Any], facts: Facts) -> str | None:
         """Return a sentence about a sign of a relay in the request, or None."""
         if scope.get(PROXIED_KEY):
             return "The request came through a configured proxy."
-        names = tuple(exchange.headers)
+        names = tuple(facts.headers)
         is_short = sum(map(len, names)) <= _NAMES_KEPT_AT_MOST
         if (header := (_kept_relaying if is_short else _relaying)(names)) is not None:
             return f"The request came through a proxy or relay: it has the header {header}."
@@ -159,7 +159,7 @@ class LocalPeers:
             return "The request uses HTTP/1.0, which relays use and browsers do not."
         if not self._address.is_on_loopback:
             return "This server's public address can be reached from other machines."
-        if exchange.host(scheme=self._address.scheme) not in self._hosts:
+        if facts.host(scheme=self._address.scheme) not in self._hosts:
             return "The request names another host than this server's."
         return None
 

@@ -19,7 +19,7 @@ from flows.errors import InvalidToken
 from flows.oauth.sign_in import SignedIn
 from flows.origin import is_loopback
 from webapp.deadline import Clock
-from webapp.http.exchange import exchange_of
+from webapp.http.exchange import facts_of
 from webapp.identity.sessions import LOCAL_ISSUER, spent
 from webapp.records.owners import SERVICE
 from webapp.stores import Conflict, Store
@@ -67,7 +67,7 @@ class Pairing:
         self.is_possible = not people_sign_in and is_loopback(urlsplit(public_url).hostname or "")
 
     def has_key(self, scope: Mapping[str, Any]) -> bool:
-        headers = exchange_of(scope).headers.get(b"authorization", [])
+        headers = facts_of(scope).headers.get(b"authorization", [])
         scheme, _, given = headers[0].partition(" ") if len(headers) == 1 else ("", "", "")
         if scheme.lower() != "bearer":
             return False

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 from flows.elicitation.proof import Proof
@@ -24,7 +25,7 @@ from webapp.oauth.accounts import Accounts
 from webapp.payments.payments import Payments
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Kinds:
     visits: Visits
     accounts: Accounts
@@ -39,14 +40,14 @@ class Kinds:
     others: Mapping[str, QuestionKind] = field(default_factory=dict[str, QuestionKind])
 
     def __getitem__(self, name: str) -> QuestionKind:
-        return self._by_name()[name]
+        return self._by_name[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._by_name())
+        return iter(self._by_name)
 
     def on_page(self, name: str) -> PageKind | None:
         """Return the kind if our own page answers it, else None."""
-        kind = self._by_name()[name]
+        kind = self._by_name[name]
         return kind if isinstance(kind, PageKind) else None
 
     def complete(
@@ -105,6 +106,7 @@ class Kinds:
     def label(self, elicitation: Elicitation) -> str:
         return self[elicitation.kind].label(elicitation)
 
+    @cached_property
     def _by_name(self) -> Mapping[str, QuestionKind]:
         return {
             "url": self.visits,

@@ -6,7 +6,8 @@ returns the outcome as a result (`leg`). A call that waits for days may be a tas
 that its client polls, without another record. `received` returns the arguments that a body will
 get, for the person to see. `before` asks the questions that come before a body. `visibility`
 decides which tools a caller sees. `result_tool` is the tool for clients that show nothing.
-`opened`, `shares` and `resuming` handle the sessions and streams of 2025-11-25.
+`opened` is the one layer before the library: sizes of messages (`messages`), and the sessions and
+streams of 2025-11-25 (`shares`, `resuming`).
 
 Guarantees: an author has to import this library in a tool and change nothing else. An author's own
 requestState passes through unchanged.

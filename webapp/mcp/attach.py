@@ -18,13 +18,14 @@ from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
-from flows.elicitation.tool_call import ToolCall, must_be_no_others_name
+from flows.elicitation.tool_call import DescribedTool, ToolCall, must_be_no_others_name
 from flows.errors import InvalidArguments, StoreUnavailable
 from flows.kinds.gate import arguments_text
 from webapp.calls.call import Call
 from webapp.calls.presenter import Presenter
 from webapp.elicitations.retry import Erased
-from webapp.http.connection import ClientConnection, ClientConnections, client_connection_of
+from webapp.http.connection import ClientConnection, ClientConnections
+from webapp.http.exchange import client_connection_of
 from webapp.http.rate_limit import TooOften, address_key
 from webapp.identity.access_tokens import subject_of
 from webapp.identity.identity import Caller
@@ -52,7 +53,7 @@ from webapp.mcp.resuming import when_read_later
 from webapp.mcp.task_legs import TaskLeg
 from webapp.mcp.task_offer import TaskOffer
 from webapp.mcp.tasks import METHODS, TaskRequest, Tasks
-from webapp.mcp.tools import ServedTool, has_tool, low_level_of, tool_of
+from webapp.mcp.tools import ServedTool, has_tool, low_level_of, title_of, tool_of
 from webapp.mcp.traced import InTraceOfRequest
 from webapp.mcp.versions import version_of
 from webapp.mcp.visibility import Visibility
@@ -254,6 +255,7 @@ class Middleware:
             presenter,
             name,
             arguments,
+            described=None if tool is None else tool.described,
             version=version_of(tool, params),
             run_id=run_id,
             run_key=chain.run_key,
@@ -287,6 +289,7 @@ class Middleware:
         tool: str,
         arguments: str,
         *,
+        described: DescribedTool | None,
         version: str | None,
         run_id: str | None,
         run_key: str | None,
@@ -304,6 +307,9 @@ class Middleware:
                 version=version,
                 client_id=caller.client if caller.is_client_verified else None,
                 client_apart=declared.apart,
+                described=described,
+                server_title=title_of(low_level_of(self._server).title),
+                client_title=declared.title,
             ),
             presenter=presenter,
             run_id=run_id,

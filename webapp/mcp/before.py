@@ -64,6 +64,7 @@ async def _ask_gate(
                     tool=one,
                     arguments=arguments,
                     shown=shown,
+                    described=None if tool is None else tool.described,
                     # Do not remember the approval of an inner call: it would be stored for the
                     # outer tool and approve all other calls that the outer tool makes.
                     can_be_kept=not (is_inner or verbs.call.caller.is_anonymous),

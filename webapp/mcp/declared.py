@@ -8,6 +8,7 @@ supports nothing. Such bridges are therefore recognised by their names and capab
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, cast
 
 from mcp.server.context import ServerRequestContext
@@ -16,6 +17,7 @@ from mcp_types import ClientCapabilities
 from flows.elicitation.calling_client import storable_name
 from flows.elicitation.capabilities import MODES, modes_of
 from webapp.mcp.results import MODERN
+from webapp.mcp.tools import title_of
 from webapp.settings.quotas import ListedClient
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
@@ -34,7 +36,7 @@ _VERSION_CHARACTERS: Final = 64  # the used part of the client's version, see `D
 _BRIDGED: Final = re.compile(r" \(via mcp-remote [^()]*\)\Z")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Declared:
     """A client as it declares itself. `name` has the form that `storable_name` returns.
 
@@ -51,8 +53,9 @@ class Declared:
     is_proxy: bool = False  # a proxy may declare more than the client behind it supports
     has_tasks: bool = False  # the client supports the protocol's tasks: it can poll long calls
     capabilities: frozenset[str] = frozenset()  # by their names in the protocol
+    title: str | None = None  # the client's own title for people, unverified
 
-    @property
+    @cached_property
     def apart(self) -> str | None:
         """The text that distinguishes programs to which a library gives the same name.
 
@@ -67,7 +70,7 @@ class Declared:
         """The text by which the calls of unverified clients are distinguished."""
         return self.name or "" if self.apart is None else f"{self.name or ''}\n{self.apart}"
 
-    @property
+    @cached_property
     def asks(self) -> bool:
         return "form" in self.modes and self.is_reached
 
@@ -92,7 +95,7 @@ def declared_by(
     given, release = ("", "") if info is None else (info.name, storable_name(info.version))
     name = None if info is None else storable_name(_BRIDGED.sub("", given))
     is_modern = context.protocol_version >= MODERN
-    modes = modes_of(context.session.client_capabilities)
+    modes = declared_modes = modes_of(context.session.client_capabilities)
     if is_modern and _BRIDGED.search(given):
         modes -= {"url"}  # the bridge refuses url requests there, and the call fails
     known = listed(name, release)
@@ -104,9 +107,9 @@ def declared_by(
         is_modern=is_modern,
         is_reached=is_modern or context.session.can_send_request,
         is_proxy=given == _PROXY_NAME and capabilities.keys() >= _PROXY_DECLARES,
-        has_tasks=has_tasks(context.session.client_capabilities, context.protocol_version),
-        capabilities=_CAPABILITIES
-        & {*capabilities, *modes_of(context.session.client_capabilities)},
+        has_tasks=has_tasks(capabilities, context.protocol_version),
+        capabilities=_CAPABILITIES & {*capabilities, *declared_modes},
+        title=title_of(None if info is None else info.title),
     )
 
 

@@ -6,18 +6,15 @@ checked before it is parsed. Empty lists and objects are the worst case: each ha
 costs an object to create and perhaps an error to report.
 """
 
-import json
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE
-from mcp_types import INVALID_REQUEST
 
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.http.exchange import exchange_of
+from webapp.http.connection import Message, Receive
 
 MESSAGE_BYTES_AT_MOST: Final = DEFAULT_MAX_REQUEST_BODY_SIZE
 VALUES_AT_MOST: Final = 50_000
@@ -33,43 +30,43 @@ _TOO_DEEP = f"This message is nested more than {DEPTH_AT_MOST} deep. Send flatte
 _TOO_MANY = f"This message has more than {VALUES_AT_MOST:,} values. Send fewer at once."
 
 
-class BoundedMessages:
-    """Buffers the request body up to the size limit, then passes it to the MCP library."""
+class TooLarge(Exception):
+    """A message over a limit, with the `status` of the response that says so."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, why: str, status: HTTPStatus = HTTPStatus.REQUEST_ENTITY_TOO_LARGE) -> None:
+        super().__init__(why)
+        self.status = status
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST":
-            await self._app(scope, receive, send)
-            return
-        if _content_length(scope) > MESSAGE_BYTES_AT_MOST:
-            await _refuse(send, _TOO_LONG)
-            return
-        body, begun = bytearray(), deque[Message]()
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":
-                begun.append(message)
-                break
-            body += message.get("body", b"")
-            if len(body) > MESSAGE_BYTES_AT_MOST:
-                await _refuse(send, _TOO_LONG)
-                return
-            if not message.get("more_body", False):
-                break
-        if has_too_many_values(bytes(body)):
-            await _refuse(send, _TOO_MANY)
-            return
-        if is_nested_too_deep(bytes(body)):
-            await _refuse(send, _TOO_DEEP, HTTPStatus.BAD_REQUEST)
-            return
-        begun.appendleft({"type": "http.request", "body": bytes(body), "more_body": bool(begun)})
 
-        async def again() -> Message:
-            return begun.popleft() if begun else await receive()
+async def read_message(headers: Mapping[bytes, Sequence[str]], receive: Receive) -> Receive:
+    """Read a request's body up to the limits, and return a `receive` that begins with it.
 
-        await self._app(scope, again, send)
+    Raises TooLarge.
+    """
+    length = next(iter(headers.get(b"content-length", ())), "")
+    if length.isascii() and length.isdecimal() and int(length) > MESSAGE_BYTES_AT_MOST:
+        raise TooLarge(_TOO_LONG)
+    body, begun = bytearray(), deque[Message]()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            begun.append(message)
+            break
+        body += message.get("body", b"")
+        if len(body) > MESSAGE_BYTES_AT_MOST:
+            raise TooLarge(_TOO_LONG)
+        if not message.get("more_body", False):
+            break
+    if has_too_many_values(bytes(body)):
+        raise TooLarge(_TOO_MANY)
+    if is_nested_too_deep(bytes(body)):
+        raise TooLarge(_TOO_DEEP, HTTPStatus.BAD_REQUEST)
+    begun.appendleft({"type": "http.request", "body": bytes(body), "more_body": bool(begun)})
+
+    async def again() -> Message:
+        return begun.popleft() if begun else await receive()
+
+    return again
 
 
 def has_too_many_values(text: bytes) -> bool:
@@ -103,22 +100,3 @@ def _marks(text: bytes) -> int:
     Each value follows a comma or is the first value of a list or an object.
     """
     return sum(map(text.count, (b",", b"[", b"{")))
-
-
-def _content_length(scope: Mapping[str, Any]) -> int:
-    values = exchange_of(scope).headers.get(b"content-length")
-    return int(values[0]) if values and values[0].isascii() and values[0].isdecimal() else 0
-
-
-async def _refuse(
-    send: Send, why: str, status: HTTPStatus = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-) -> None:
-    error = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": why}}
-    body = json.dumps(error).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"cache-control", b"no-store"),
-    ]
-    await send({"type": "http.response.start", "status": int(status), "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -18,7 +18,7 @@ from flows.errors import Cancelled, Declined, Denied, ElicitError, Expired, NotA
 from flows.kinds.gate import digest_of_arguments
 from flows.kinds.needs import Need
 from flows.question import Outcome, Question
-from webapp.calls.prefetched import Fact
+from webapp.calls.used import Fact
 from webapp.calls.verbs import Verbs
 from webapp.mcp.tools import ServedTool
 

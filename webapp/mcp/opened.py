@@ -1,4 +1,7 @@
-"""The sessions of 2025-11-25 over HTTP. Each session belongs to the sender that opened it.
+"""The layer before the MCP library: the size of messages, and the sessions of 2025-11-25 over HTTP.
+
+Each session belongs to the sender that opened it. The events of its streams are stored while the
+library answers its requests (`resuming`).
 
 Risks: somebody else knows a session's id, and answers a tool's questions in the opener's name, ends
 the session, or reads its streams. The opener is therefore recorded before the id is sent, and every
@@ -17,8 +20,10 @@ from mcp_types import INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.http.exchange import exchange_of
+from webapp.http.exchange import Exchange, exchange_in, facts_of
 from webapp.identity.identity import Sender
+from webapp.mcp.messages import TooLarge, read_message
+from webapp.mcp.resuming import Streams
 from webapp.mcp.shares import ClientSession, SessionRoom, Shares
 
 SESSION_HEADER = b"mcp-session-id"
@@ -36,6 +41,7 @@ class OpenedSessions:
         app: ASGIApp,
         *,
         sender: Callable[[Mapping[str, Any]], Sender | None],
+        streams: Streams,
         room: SessionRoom | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -45,6 +51,7 @@ class OpenedSessions:
         """
         self._app = app
         self._sender = sender
+        self._streams = streams
         self._clock = clock
         self._shares = Shares(room=room or SessionRoom())
         self._open_ones: dict[str, ClientSession] = {}
@@ -60,7 +67,10 @@ class OpenedSessions:
                 send, HTTPStatus.FORBIDDEN, "The server cannot identify the sender of this request."
             )
             return
-        headers = exchange_of(scope).headers
+        exchange, headers = exchange_in(scope), facts_of(scope).headers
+        if exchange is None:  # a middleware of the author replaced the scope
+            exchange = Exchange(scope, receive, send)
+            send = exchange.send
         ids, versions = headers.get(SESSION_HEADER, []), headers.get(VERSION_HEADER, [])
         if len(ids) > 1 or len(versions) > 1:  # the library might read another one than this code
             await refuse(
@@ -69,15 +79,27 @@ class OpenedSessions:
                 "Mcp-Session-Id or MCP-Protocol-Version came more than once: send it once.",
             )
         elif not has_sessions(versions):
-            await self._app(scope, receive, send)
+            await self._answer(scope, receive, send)
         elif not ids:
-            await self._open(scope, receive, send, sender=sender)
+            await self._open(scope, receive, send, exchange, sender=sender)
         elif (session := self._open_ones.get(ids[0])) is None or session.sender.key != sender.key:
             await refuse(send, HTTPStatus.NOT_FOUND, "Session not found")
         else:
-            await self._use(ids[0], session, scope, receive, send)
+            await self._use(session, scope, receive, send, exchange)
 
-    async def _open(self, scope: Scope, receive: Receive, send: Send, *, sender: Sender) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the library answer, unless the message is too large for it."""
+        if scope["method"] == "POST":
+            try:
+                receive = await read_message(facts_of(scope).headers, receive)
+            except TooLarge as error:
+                await refuse(send, error.status, str(error))
+                return
+        await self._app(scope, receive, send)
+
+    async def _open(
+        self, scope: Scope, receive: Receive, send: Send, exchange: Exchange, *, sender: Sender
+    ) -> None:
         if not await self._make_room(sender):
             _log.warning("session.no_room", extra={"nameless": sender.is_nameless})
             await refuse(
@@ -89,6 +111,7 @@ class OpenedSessions:
         session = self._shares.open(sender, user=scope.get("user"), now=self._clock())
 
         async def noting(message: Message) -> None:
+            """Record the session before its id is sent, even if a middleware holds the response."""
             is_start = message["type"] == "http.response.start"
             if is_start and message["status"] < HTTPStatus.BAD_REQUEST:
                 for name, value in message.get("headers", ()):
@@ -96,31 +119,47 @@ class OpenedSessions:
                         id = value.decode("latin-1").strip()
                         self._open_ones[id] = session
                         self._ids[session] = id
+                        self._streams.opened(id, here)
             await send(message)
 
         try:
-            await self._app(scope, receive, noting)
+            with self._streams.request(None, _watched(exchange)) as here:
+                await self._answer(scope, receive, noting)
         finally:
             self._rest(session)
             if session not in self._ids:  # no session was opened
                 self._shares.close(session)
 
     async def _use(
-        self, id: str, session: ClientSession, scope: Scope, receive: Receive, send: Send
+        self,
+        session: ClientSession,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        exchange: Exchange,
     ) -> None:
-        async def noting(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                is_deleted = scope["method"] == "DELETE" and message["status"] == HTTPStatus.OK
-                if is_deleted or message["status"] == HTTPStatus.NOT_FOUND:
-                    self._forget(id)
+        id, method = self._ids[session], scope["method"]
+        after = facts_of(scope).headers.get(b"last-event-id") if method == "GET" else None
+
+        async def deleting(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == HTTPStatus.OK:
+                here.end_session()
+                self._forget(id)
             await send(message)
 
         session.in_flight += 1
         scope[_SESSION_KEY] = session
         try:
-            await self._app(scope, receive, noting)
+            with self._streams.request(id, _watched(exchange)) as here:
+                if after and after[-1]:
+                    here.last_event_id = after[-1]
+                    await self._streams.resume(self._app, scope, receive, send, here)
+                else:
+                    await self._answer(scope, receive, deleting if method == "DELETE" else send)
         finally:
             self._rest(session)
+            if exchange.status == HTTPStatus.NOT_FOUND:  # the library has ended the session
+                self._forget(id)
 
     def _rest(self, session: ClientSession) -> None:
         session.in_flight -= 1
@@ -174,6 +213,10 @@ def note_call(scope: Mapping[str, Any]) -> None:
     session = scope.get(_SESSION_KEY)
     if isinstance(session, ClientSession):
         session.has_called = True
+
+
+def _watched(exchange: Exchange) -> Exchange | None:
+    return exchange if exchange.is_watched else None
 
 
 async def _nothing_more() -> Message:

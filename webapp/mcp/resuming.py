@@ -16,7 +16,8 @@ import asyncio
 import json
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -34,15 +35,7 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 
-from webapp.http.connection import (
-    ASGIApp,
-    ClientConnection,
-    Message,
-    Receive,
-    Scope,
-    Send,
-    client_connection_of,
-)
+from webapp.http.connection import ASGIApp, ClientConnection, Message, Receive, Scope, Send
 
 STORED_FOR: Final = timedelta(minutes=5)
 EVENTS_AT_MOST: Final = 1000  # of a session
@@ -52,7 +45,6 @@ READ_AT_MOST: Final = timedelta(minutes=30)  # of one request; the client may re
 _EVENT_COSTS: Final = 300  # bytes that an event counts in addition to its text
 _PING_SECONDS: Final = 15.0
 _CALLS_AT_MOST: Final = 64
-_SESSION, _LAST_EVENT = b"mcp-session-id", b"last-event-id"
 _REFUSED: Final = (
     "This stream cannot be resumed: no event with the id in Last-Event-ID is stored for this "
     "session. Make the call again: its result is stored."
@@ -120,7 +112,7 @@ class _Session:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Here:
+class StreamRequest:
     """The HTTP request that the current task serves. Tasks of a session have its first request."""
 
     session: _Session | None
@@ -130,8 +122,15 @@ class _Here:
     is_refused: bool = False
     is_the_librarys: bool = False
 
+    def end_session(self) -> None:
+        """End all streams of the session, because its client deleted it."""
+        if self.session is not None:
+            self.session.has_ended = True
+            for stream in self.session.shelf.streams.values():
+                stream.wake()
 
-_here: ContextVar[_Here] = ContextVar("elicit_stream")
+
+_here: ContextVar[StreamRequest] = ContextVar("elicit_stream")
 
 
 def when_read_later(request_id: RequestId, callback: Callable[[ClientConnection], None]) -> None:
@@ -167,7 +166,7 @@ class Streams(EventStore):
         """Store an event. The library calls this for every message of a session."""
         id, now, shelf = secrets.token_urlsafe(16), self._clock(), self._shelf()
         if shelf is None:
-            return id  # the application is not wrapped by `around`: nobody can resume
+            return id  # outside of `request`: nobody can resume
         stream = shelf.streams.get(stream_id)
         if stream is not None and (stream.ended_at is not None or message is None):
             self._drop(stream, shelf)  # the client reuses a request id: this is a new stream
@@ -219,49 +218,31 @@ class Streams(EventStore):
             await send_callback(EventMessage(message, event.id))
         return found.name
 
-    def around(self, app: ASGIApp) -> ASGIApp:
-        """Wrap the library's application so that its streams can be resumed."""
+    @contextmanager
+    def request(
+        self, session_id: str | None, connection: ClientConnection | None
+    ) -> Generator[StreamRequest]:
+        """Store the events of a session while the library answers this request of it.
 
-        async def resuming(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http":
-                await app(scope, receive, send)
-                return
-            headers = dict(scope["headers"])
-            session_id = headers.get(_SESSION, b"").decode("latin-1")
-            here = _Here(
-                session=self._sessions.get(session_id), connection=client_connection_of(scope)
-            )
-            token = _here.set(here)
-            try:
-                if session_id and scope["method"] == "GET" and headers.get(_LAST_EVENT):
-                    here.last_event_id = headers[_LAST_EVENT].decode("latin-1")
-                    await self._resume(app, scope, receive, send, here)
-                else:
-                    await app(scope, receive, self._noting(scope, send, here, session_id))
-            finally:
-                _here.reset(token)
+        A request without `session_id` opens a session.
+        """
+        session = None if session_id is None else self._sessions.get(session_id)
+        here = StreamRequest(session=session, connection=connection)
+        token = _here.set(here)
+        try:
+            yield here
+        finally:
+            _here.reset(token)
 
-        return resuming
+    def opened(self, session_id: str, here: StreamRequest) -> None:
+        """Note the id of the session that this request opened."""
+        if here.session is not None:
+            self._sessions[session_id] = here.session
 
-    def _noting(self, scope: Scope, send: Send, here: _Here, session_id: str) -> Send:
-        """Return `send`, wrapped to record the id of a new session and the end of a session."""
-
-        async def noting(message: Message) -> None:
-            if message["type"] == "http.response.start" and here.session is not None:
-                given = dict(message.get("headers", ())).get(_SESSION)
-                if not session_id and given:
-                    self._sessions[given.decode("latin-1")] = here.session
-                elif scope["method"] == "DELETE" and message["status"] == 200:
-                    here.session.has_ended = True
-                    for stream in here.session.shelf.streams.values():
-                        stream.wake()
-            await send(message)
-
-        return noting
-
-    async def _resume(
-        self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, here: _Here
+    async def resume(
+        self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, here: StreamRequest
     ) -> None:
+        """Answer a request with a Last-Event-ID, after the library has checked the caller."""
         held: list[Message] = []
 
         async def hold(message: Message) -> None:
@@ -327,7 +308,7 @@ def _first(streams: Mapping[str, _Stream]) -> _Stream:
 async def _read(
     session: _Session,
     stream: _Stream,
-    here: _Here,
+    here: StreamRequest,
     receive: Receive,
     send: Send,
     *,

@@ -5,22 +5,29 @@ filtered and has only one of several versions. A tool is therefore looked up in 
 which the library looks it up for a call.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias, cast
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server as LowLevelServer
 
+from flows.elicitation.tool_call import DescribedTool
 from flows.kinds.gate import Gate, mark_of
 from flows.kinds.needs import Need, needs_of
+from flows.shown import looks_of, readable_name
 from webapp.mcp.received import validated_by
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
 Server: type[Any] = LowLevelServer  # LowLevelServer is generic; the parameter is not needed
 _INSIDE_AT_MOST = 20
 _PAGES_AT_MOST = 1000
+# Limits of the words about a tool that are stored with a question.
+_TITLE_CHARACTERS = 200
+_DESCRIPTION_CHARACTERS = 1000
+_ARGUMENTS_AT_MOST = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +40,7 @@ class Inside:
     is_given_the_same: bool  # True if nothing on the way changes the arguments
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ServedTool:
     """A served tool. `function` is the author's innermost function, or None if not known."""
 
@@ -47,14 +54,27 @@ class ServedTool:
     schema: Mapping[str, Any] | None = None  # the schema of the tool's arguments
     # The library's own validation of arguments, which runs no body. None if a layer changes them.
     validate: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None
+    title: str | None = None
+    description: str | None = None
 
     @property
+    def described(self) -> DescribedTool:
+        """The tool in its author's words, each of limited length."""
+        return DescribedTool(
+            name=self.name,
+            title=title_of(self.title),
+            description=(self.description or "")[:_DESCRIPTION_CHARACTERS].strip() or None,
+            arguments=tuple(_argument_titles(self.schema))[:_ARGUMENTS_AT_MOST],
+            is_destructive=self.is_destructive is True,
+        )
+
+    @cached_property
     def gate(self) -> Gate | None:
         """The outermost gate mark that is not `off`, or else the outermost mark."""
         marks = [mark for function in self.functions if (mark := mark_of(function)) is not None]
         return next((mark for mark in marks if not mark.is_off), marks[0] if marks else None)
 
-    @property
+    @cached_property
     def needs(self) -> tuple[Need, ...]:
         """The needs of all functions. A need that `functools.wraps` copied is listed once."""
         needs = [need for function in self.functions for need in needs_of(function)]
@@ -155,7 +175,29 @@ async def _served(server: Any, tool: Any) -> ServedTool:
         inside=tuple(inside),
         schema=_schema_of(tool),
         validate=_validation_of(inside[-1].server if inside else server, innermost),
+        title=getattr(tool, "title", None) or getattr(annotations, "title", None),
+        description=getattr(tool, "description", None),
     )
+
+
+def title_of(title: object) -> str | None:
+    """Return a title as it is stored, on one line, or None if it has nothing to read."""
+    if not isinstance(title, str):
+        return None
+    return " ".join(looks_of(title[:_TITLE_CHARACTERS]).split()) or None
+
+
+def _argument_titles(schema: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+    """Yield the names of the arguments with their titles; without a title, a readable name."""
+    found: Any = (schema or {}).get("properties")
+    properties = cast("Mapping[object, Any]", found if isinstance(found, Mapping) else {})
+    for name, about in properties.items():
+        if not isinstance(name, str) or len(name) > _TITLE_CHARACTERS:
+            continue
+        given = cast("Any", about).get("title") if isinstance(about, Mapping) else None
+        made = name.replace("_", " ").title()  # the title that pydantic makes from a name
+        title = title_of(given) if given != made else None
+        yield name, title or readable_name(name)
 
 
 def _schema_of(tool: Any) -> Mapping[str, Any] | None:

@@ -31,7 +31,7 @@ from flows.oauth.connection import Claim, Connection, disconnect, lapse
 from flows.oauth.discovery import discover
 from flows.oauth.provider import Client, Provider
 from flows.oauth.refresh import RefreshTokenGone, Renewed, needs_refresh, refresh, refreshed
-from flows.oauth.requests import ask, get, probe
+from flows.oauth.requests import ask, asked_who, get
 from flows.oauth.revocation import revoke
 from flows.oauth.token_errors import TokenRefused, is_operators_fault
 from webapp.deadline import Deadline
@@ -346,7 +346,7 @@ class AccessTokens:
                 renewed = await self._outbound.run(refresh(client, claimed, now=now), to=client)
                 claimed = refreshed(claimed, renewed, now=now)
                 await self._write_claimed(claimed, lambda c: refreshed(c, renewed, now=now))
-            return await self._outbound.run(revoke(client, claimed), to=client)
+            return await self._outbound.run(revoke(client, claimed, now=self._now), to=client)
         except Exception as error:  # noqa: BLE001 - the edge of a task
             _log_failure(error, "account.not_revoked", claimed)
             return False
@@ -423,13 +423,12 @@ def _is_refused(client: Client, connection: Connection) -> Talk[bool]:
     """Ask the provider for the access token's person, and return True if the reply is 401."""
     provider, token = client.provider, connection.access_token
     if provider.person is not None:
-        request = probe(provider.person, provider=provider, token=token)
-    else:
-        userinfo = (yield from discover(provider)).userinfo if provider.discovers else None
-        if userinfo is None:
-            return False
-        request = get(userinfo, provider=provider, token=token)
-    reply = yield from ask(request, provider)
+        reply = yield from asked_who(provider, provider.person, token=token)
+        return reply is not None and reply.status_code == 401
+    userinfo = (yield from discover(provider)).userinfo if provider.discovers else None
+    if userinfo is None:
+        return False
+    reply = yield from ask(get(userinfo, provider=provider, token=token), provider)
     return reply.status_code == 401
 
 

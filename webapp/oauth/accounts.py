@@ -24,7 +24,7 @@ from webapp.elicitations.question_kind import AskedBy
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.oauth.access_tokens import AccessTokens
-from webapp.oauth.clients import Clients, place_of
+from webapp.oauth.clients import Clients, origins_of, place_of
 from webapp.oauth.code_exchange import CodeExchange
 from webapp.oauth.connections import NOT_SHARED, Connections, begun_with
 from webapp.oauth.token_failures import TokenFailures
@@ -72,7 +72,9 @@ class Accounts:
 
     def facts(self, request: AccountRequest) -> Json:
         client = self._clients.of(request.provider)
-        return {**_mapping(request.facts()), "client": client.client_id, "at": place_of(client)}
+        facts = {**_mapping(request.facts()), "client": client.client_id, "at": place_of(client)}
+        tenant = _tenant(request, client)
+        return facts if tenant is None else {**facts, "tenant": tenant}
 
     async def known(self, request: AccountRequest, by: AskedBy) -> Json | None:
         """Return the content of the account in use, or None if the person must be asked.
@@ -87,11 +89,14 @@ class Accounts:
         """
         client = self._clients.of(request.provider)
         key = self.connections.key(client, server=by.server)
-        held = await self.connections.find(by.owner, key, account=request.account)
+        tenant = _tenant(request, client)
+        held = await self.connections.find(by.owner, key, account=request.account, tenant=tenant)
         if by.account is None:
             return None if held is None else await self._given(held, request, by)
+        # The call was answered already, so it does not ask again.
+        asked = dataclasses.replace(request, again=False)
         begun = await self.connections.still_of(by.account, by)
-        given = await self._given(begun, request, by)
+        given = await self._given(begun, asked, by)
         is_other = held is not None and held.id != by.account
         if given is None and (by.is_later_leg or is_other):
             raise Failed(
@@ -104,23 +109,27 @@ class Accounts:
         client = self._clients.of(request.provider)
         if not found.is_shared(by.tool, by.client):
             return None
-        if not self.connections.is_enough(found, request.scopes, client):
+        if not self._satisfies(found, request, client):
             return None
         working = await self.keys.working(found)
         # During the renewal, scopes may be lost and the person may stop sharing the account.
         if working is None or not working.is_shared(by.tool, by.client):
             return None
-        if not self.connections.is_enough(working, request.scopes, client):
+        if not self._satisfies(working, request, client):
             return None
         await self.connections.note_use(working, by.tool, by.client)
-        return self.connections.content(working)
+        return self.connections.content(working, scopes=request.scopes)
+
+    def _satisfies(self, found: Connection, request: AccountRequest, client: Client) -> bool:
+        return self.connections.is_enough(found, request.scopes, client, asks_again=request.again)
 
     async def is_connected(self, request: AccountRequest, by: AskedBy) -> bool:
         """Return True if an account with enough scopes is connected, even if not for this tool."""
         client = self._clients.of(request.provider)
         key = self.connections.key(client, server=by.server)
-        found = await self.connections.find(by.owner, key, account=request.account)
-        return found is not None and self.connections.is_enough(found, request.scopes, client)
+        tenant = _tenant(request, client)
+        found = await self.connections.find(by.owner, key, account=request.account, tenant=tenant)
+        return found is not None and self._satisfies(found, request, client)
 
     async def asked(
         self, request: AccountRequest, asked: Asked, *, link: Link, by: AskedBy
@@ -133,14 +142,17 @@ class Accounts:
         client = self._clients.of(request.provider)
         await self.failures.check(client, owner=by.owner)
         key = self.connections.key(client, server=by.server)
-        held = await self.connections.find(by.owner, key, account=request.account)
+        tenant = _tenant(request, client)
+        held = await self.connections.find(by.owner, key, account=request.account, tenant=tenant)
         terms = AccountTerms(
             provider=client.provider.name,
             client_id=client.client_id,
             scopes=tuple(dict.fromkeys(request.scopes)),
             also=held.scopes if held is not None else (),
             account=request.account,
+            tenant=tenant,
             reason=request.reason,
+            again=request.again,
             declared=self._clients.declared(client),
         )
         # For a provider that the operator declares, use the label that people know.
@@ -148,7 +160,7 @@ class Accounts:
         return replace(
             asked,
             message=message,
-            origins=(place_of(client),),
+            origins=origins_of(client if tenant is None else client.for_tenant(tenant)),
             terms=msgspec.to_builtins(terms),
         )
 
@@ -180,7 +192,7 @@ class Accounts:
         if begun_with(noted) not in (None, working.id):  # another request of the call was first
             return await self.answer(noted)
         await self.connections.note_use(working, tool, client)
-        return self.connections.content(working)
+        return self.connections.content(working, scopes=self.terms(claimed).scopes)
 
     async def used_up(self, delivered: Elicitation) -> list[Value]:
         return []
@@ -206,8 +218,9 @@ class Accounts:
         if client is None or settled_at is None:
             return None
         key = self.connections.key(client, server=elicitation.asked.server)
-        account = self.terms(elicitation).account
-        found = await self.connections.find(elicitation.owner, key, account=account)
+        terms = self.terms(elicitation)
+        account, tenant = terms.account, terms.tenant
+        found = await self.connections.find(elicitation.owner, key, account=account, tenant=tenant)
         if found is None or found.connected_at > settled_at:
             return None  # a later question connected this account, perhaps another person's
         return found
@@ -232,7 +245,7 @@ class Accounts:
             [
                 found
                 for found in await self.connections.of_key(elicitation.owner, key)
-                if found.is_wanted(terms.account)
+                if found.is_wanted(terms.account, terms.tenant)
                 and self.connections.is_enough(found, terms.scopes, client)
             ]
         )
@@ -273,7 +286,7 @@ class Accounts:
             return
         if not self.connections.is_enough(working, scopes, client):
             return  # renewed with fewer scopes: the page shows the current state
-        is_named = self.terms(elicitation).account is not None
+        is_named = self.terms(elicitation).names_one
 
         async def also(_: Elicitation) -> Sequence[Value]:
             return await self.connections.chosen(offered, elicitation.asked, is_named=is_named)
@@ -292,7 +305,7 @@ class Accounts:
         found = await self.connections.read(claimed.owner, id)
         if found is None:
             raise Failed("The account was disconnected in the meantime.", elicitation_id=claimed.id)
-        is_named = self.terms(claimed).account is not None
+        is_named = self.terms(claimed).names_one
         if begun or is_named or not found.is_put_aside(since=claimed.settled_at):
             return found
         instead = await self.connections.find(claimed.owner, found.key, account=None)
@@ -305,7 +318,9 @@ class Accounts:
 
     def _is_enough(self, found: Connection, claimed: Elicitation) -> bool:
         client, scopes = self.connections.client(found), self.terms(claimed).scopes
-        return client is not None and self.connections.is_enough(found, scopes, client)
+        return client is not None and self.connections.is_enough(
+            found, scopes, client, asks_again=False
+        )
 
     async def _switch_back(self, elicitation: Elicitation, *, account: str) -> None:
         """Put the earlier account in use again; do nothing for any other account."""
@@ -315,6 +330,13 @@ class Accounts:
         previous = await self.former(elicitation, connected)
         if previous is not None and previous.id == elicitation.owner + account:
             await self.connections.switch(previous.owner, previous.id)
+
+
+def _tenant(request: AccountRequest, client: Client) -> str | None:
+    """Return the host of the tenant that the tool named, or None. Raises InvalidQuestion."""
+    if request.tenant is None:
+        return None
+    return client.provider.for_tenant(request.tenant).tenant
 
 
 def _mapping(value: Json) -> Mapping[str, Json]:

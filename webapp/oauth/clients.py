@@ -12,6 +12,7 @@ import msgspec
 
 from flows.elicitation.states import Json
 from flows.errors import Failed, InvalidQuestion, NotConfigured
+from flows.oauth.client_assertion import key_fault
 from flows.oauth.provider import Client, Provider, as_data, provider_in
 from webapp.missing_table import missing_table
 
@@ -84,6 +85,9 @@ class Clients:
                 f"ELICIT_{name}_CLIENT_SECRET",
                 has_none=not self._credentials,
             )
+        fault = key_fault(credentials[1], client_auth=provider.client_auth)
+        if fault is not None:
+            raise Failed(f"ELICIT_{provider.name.upper()}_CLIENT_SECRET {fault}")
         client = Client(
             provider=provider,
             client_id=credentials[0],
@@ -101,7 +105,23 @@ class Clients:
 
 
 def place_of(client: Client) -> str:
-    """Return the origin that people are sent to, or else the issuer's origin."""
+    """Return the origin that people are sent to, or else the issuer's origin.
+
+    All tenants of a provider share it: their hosts are written as `{tenant}`.
+    """
+    tenant = client.provider.tenant
+    origin = _origin_of(client)
+    return origin if tenant is None else origin.replace(tenant, "{tenant}", 1)
+
+
+def origins_of(client: Client) -> tuple[str, ...]:
+    """Return the origins to show to people, with `*` in them while the tenant is unknown."""
+    if not client.provider.tenants:
+        return (_origin_of(client),)
+    return tuple(_origin_of(client).replace("{tenant}", one) for one in client.provider.tenants)
+
+
+def _origin_of(client: Client) -> str:
     parts = urlsplit(client.provider.authorize or client.provider.issuer or "")
     return f"{parts.scheme}://{parts.netloc}"
 

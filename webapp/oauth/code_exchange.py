@@ -6,7 +6,7 @@ account that was granted too late for its question is stored for the next one.
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 
@@ -30,6 +30,7 @@ from webapp.oauth.connections import Connections
 from webapp.oauth.token_failures import Step, TokenFailures
 from webapp.records.values import Value
 
+SHOWN_SCOPES_AT_MOST = 300  # characters, in the log
 _log = logging.getLogger(__name__)
 
 
@@ -51,14 +52,23 @@ class CodeExchange:
         self._failures = failures
         self._flow = flow
 
-    async def connect(self, elicitation: Elicitation, *, state: str, code: str) -> None:
+    async def connect(
+        self,
+        elicitation: Elicitation,
+        *,
+        state: str,
+        code: str,
+        callback: Mapping[str, str] | None = None,
+    ) -> None:
         """Exchange the code once, and settle the question.
+
+        `callback` are the other parameters of the callback that the provider's declaration reads.
 
         Cancelling the caller does not stop the work. Raises NotPossible if the state was already
         used.
         """
         await self._elicitations.run_to_completion(
-            self._connect(elicitation, state=state, code=code)
+            self._connect(elicitation, state=state, code=code, callback=callback)
         )
 
     async def refuse(self, elicitation: Elicitation, error: NotAccepted) -> None:
@@ -67,12 +77,19 @@ class CodeExchange:
         with suppress(NotPossible):
             await self._elicitations.settle(elicitation.id, status, why=_why(error))
 
-    async def _connect(self, elicitation: Elicitation, *, state: str, code: str) -> None:
+    async def _connect(
+        self,
+        elicitation: Elicitation,
+        *,
+        state: str,
+        code: str,
+        callback: Mapping[str, str] | None,
+    ) -> None:
         now = self._elicitations.clock()
         exchanging = await self._elicitations.change(
             elicitation.id, lambda e: come_back(e, state=state, now=now)
         )
-        await self._exchange(exchanging, code, now=now)
+        await self._exchange(exchanging, code, callback, now=now)
 
     async def callback_refused(self, elicitation: Elicitation, error: Denied | Failed) -> None:
         """Settle the question after the browser came back with an error instead of a code."""
@@ -80,8 +97,10 @@ class CodeExchange:
             await self._note(elicitation, error, step="callback")
         await self.refuse(elicitation, error)
 
-    async def _exchange(self, current: Elicitation, code: str, *, now: datetime) -> None:
-        talk = self._flow.finish(current, code=code, now=now)
+    async def _exchange(
+        self, current: Elicitation, code: str, callback: Mapping[str, str] | None, *, now: datetime
+    ) -> None:
+        talk = self._flow.finish(current, code=code, now=now, callback=callback)
         assert current.attempt is not None
         stored = msgspec.convert(current.attempt.kept, StoredAttempt)
         try:
@@ -106,8 +125,11 @@ class CodeExchange:
         """
         terms = self._terms(current)
         connection = self._connection(current, grant, token=token, client_auth=client_auth)
+        if grant.person.own_id is not None:
+            connection = await self._connections.same_row(connection, own_id=grant.person.own_id)
         client = self._clients.clients[terms.provider]
         await self._failures.clear(client, owner=current.owner)
+        self._note_scopes(current, grant, connection)
         if not terms.wants(grant.person):
             other = Failed("The person connected another account than the requested one.")
             await self._note(current, other, step="exchange")  # without the names of people
@@ -119,7 +141,7 @@ class CodeExchange:
 
         async def placed() -> Sequence[Value]:
             nonlocal stored  # unlike `connection`, the stored row also has the earlier tools
-            is_named = terms.account is not None
+            is_named = terms.names_one
             *others, stored = await self._connections.placed(connection, is_named=is_named)
             return (*others, stored)
 
@@ -134,6 +156,24 @@ class CodeExchange:
         _log.info("account.connected", extra={"id": current.id, "provider": connection.provider})
         await self._answer_alike(stored)
         return True
+
+    def _note_scopes(self, current: Elicitation, grant: Grant, connection: Connection) -> None:
+        """Log it if the provider's reply names scopes, and none that was requested.
+
+        The declaration then probably lacks the spelling of the provider's replies.
+        """
+        is_odd = grant.names_scopes and grant.asked and set(grant.asked) <= {*connection.withheld}
+        if is_odd:
+            _log.warning(
+                "account.no_scope_recognized: If the person granted the scopes, correct "
+                "reply_scope_separator, covers or unmentioned in the provider's declaration.",
+                extra={
+                    "id": current.id,
+                    "provider": connection.provider,
+                    "expected": " ".join(grant.asked)[:SHOWN_SCOPES_AT_MOST],
+                    "received": " ".join(grant.scopes)[:SHOWN_SCOPES_AT_MOST],
+                },
+            )
 
     async def _note(
         self, current: Elicitation, error: Exception, *, step: Step, hidden: Collection[str] = ()
@@ -159,8 +199,9 @@ class CodeExchange:
             # together.
             return
         with suppress(Failed):
-            client = self._clients.clients[refused.provider]
-            await self._outbound.run(revoke(client, refused), to=client)
+            client = self._clients.clients[refused.provider].for_tenant(refused.tenant)
+            now = self._elicitations.clock()
+            await self._outbound.run(revoke(client, refused, now=now), to=client)
 
     def _terms(self, elicitation: Elicitation) -> AccountTerms:
         return msgspec.convert(elicitation.asked.terms, AccountTerms)
@@ -183,8 +224,10 @@ class CodeExchange:
             if (
                 client is not None
                 and self._connections.key(client, server=other.asked.server) == connection.key
-                and connection.is_wanted(terms.account)
-                and self._connections.is_enough(connection, terms.scopes, client)
+                and connection.is_wanted(terms.account, terms.tenant)
+                and self._connections.is_enough(
+                    connection, terms.scopes, client, asks_again=terms.again
+                )
             ):
                 proof = ConnectedBefore(account=connection.id)
                 await complete_elicitation(elicitations, other.id, content, proof)
@@ -196,7 +239,8 @@ class CodeExchange:
         pepper = self._elicitations.owners.pepper
         client = self._clients.clients[terms.provider]
         key = self._connections.key(client, server=current.asked.server)
-        tail, now = pepper.tag("account", key, grant.person.id, size=18), self._elicitations.clock()
+        whose = (grant.person.id, *(() if grant.tenant is None else (grant.tenant,)))
+        tail, now = pepper.tag("account", key, *whose, size=18), self._elicitations.clock()
         client_of = current.asked.calling_client
         return Connection(
             id=current.owner + tail,
@@ -208,8 +252,11 @@ class CodeExchange:
             label=grant.person.label,
             name=grant.person.name,
             picture=grant.person.picture,
+            tenant=grant.tenant,
+            details=grant.details,
             connected_at=now,
             scopes=grant.scopes,
+            withheld=client.provider.missing(grant.asked, granted=grant.scopes),
             tools=(current.asked.tool,) if current.asked.tool else (),
             access_token=grant.tokens.access_token,
             refresh_token=grant.tokens.refresh_token,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.states import Asked, Elicitation, Json
-from flows.errors import Failed, StoreUnavailable
+from flows.errors import Failed, InvalidQuestion, StoreUnavailable
 from flows.oauth.account import Content
 from flows.oauth.connection import (
     Connection,
@@ -52,12 +52,28 @@ class Connections:
         client = self._clients.get(connection.provider)
         if client is None or self.key(client, server=connection.server) != connection.key:
             return None
-        return client
+        with suppress(InvalidQuestion):  # the declaration has no such tenant any more
+            return client.for_tenant(connection.tenant)
+        return None
 
     def provider(self, connection: Connection) -> Provider | None:
         """Return the provider as it is declared now, or None."""
         self._clients.learn(connection.declared)
         return self._clients.provider(connection.provider)
+
+    def reach(self, connection: Connection) -> tuple[str, tuple[str, ...]]:
+        """Return the address of the account's API, and the hosts that get its access token.
+
+        Raises:
+            Failed: The account has no client here, or its details lead to no declared host.
+        """
+        client = self.client(connection)
+        try:
+            if client is not None:
+                return client.provider.reach(connection.details)
+        except InvalidQuestion as error:
+            raise Failed(f"The account of {connection.label} cannot be used: {error}") from None
+        raise Failed(f"The account of {connection.label} cannot be used: it has no client here.")
 
     async def read(self, owner: str, id: str) -> Connection | None:
         """Return the stored account, or None if it was disconnected."""
@@ -89,27 +105,46 @@ class Connections:
         """Return all accounts of one server at one provider, the one in use first."""
         return tuple([one for one in await self.all_of(owner) if one.key == key])
 
-    async def find(self, owner: str, key: str, *, account: str | None) -> Connection | None:
+    async def find(
+        self, owner: str, key: str, *, account: str | None, tenant: str | None = None
+    ) -> Connection | None:
         """Return the account in use, or None. With `account`, return the account of that name.
 
-        An account that is found by its name need not be in use.
+        With `tenant`, return an account of that tenant. An account that is found by its name or
+        tenant need not be in use.
         """
         held = await self._elicitations.holder(Connection, owner=owner, key=key)
-        if account is None or (held is not None and held.is_wanted(account)):
+        is_any = account is None and tenant is None
+        if is_any or (held is not None and held.is_wanted(account, tenant)):
             return held
         connections = await self.of_key(owner, key)
-        return next((one for one in connections if one.is_wanted(account)), None)
+        return next((one for one in connections if one.is_wanted(account, tenant)), None)
 
-    def is_enough(self, connection: Connection, scopes: Sequence[str], client: Client) -> bool:
-        """Return True if the token is valid or renewable, and grants all these scopes."""
+    def is_enough(
+        self,
+        connection: Connection,
+        scopes: Sequence[str],
+        client: Client,
+        *,
+        asks_again: bool = True,
+    ) -> bool:
+        """Return True if the token is valid or renewable, and grants all these scopes.
+
+        Unless `asks_again`, scopes that the person was asked for in vain are not required.
+        """
         if not connection.is_usable(now=self._elicitations.clock()):
             return False
         asks = client.provider.asks(tuple(scopes))
-        return not client.provider.missing(asks, granted=connection.scopes)
+        missing = client.provider.missing(asks, granted=connection.scopes)
+        return set(missing) <= (set() if asks_again else {*connection.withheld})
 
-    def content(self, connection: Connection) -> Json:
-        """Return the account data that a tool receives, including the access token."""
+    def content(self, connection: Connection, *, scopes: Sequence[str] = ()) -> Json:
+        """Return the account data that a tool receives, including the access token.
+
+        `scopes` are those that the tool asks for.
+        """
         provider = self._clients.clients[connection.provider].provider
+        api, api_hosts = self.reach(connection)
         content: Json = msgspec.to_builtins(
             Content(
                 provider=connection.provider,
@@ -119,12 +154,25 @@ class Connections:
                 name=connection.name,
                 picture=connection.picture,
                 scopes=connection.scopes,
+                missing=provider.missing(tuple(scopes), granted=connection.scopes),
                 access_token=connection.access_token,
-                api=provider.api,
-                api_hosts=provider.api_hosts,
+                tenant=connection.tenant,
+                details=connection.details,
+                api=api,
+                api_hosts=api_hosts,
             )
         )
         return content
+
+    async def same_row(self, new: Connection, *, own_id: str) -> Connection:
+        """Return `new` with the id of the row that stores this account already, if one does.
+
+        Earlier versions stored an account whose person has an id of several members under the
+        last of them, `own_id`.
+        """
+        by_person = {one.person_id: one for one in await self.of_key(new.owner, new.key)}
+        row = by_person.get(new.person_id) or by_person.get(own_id)
+        return new if row is None else replace(new, id=row.id)
 
     async def placed(self, new: Connection, *, is_named: bool) -> list[Connection]:
         """Return the rows that connect a new account: the replaced account, if any, then the new.

@@ -1,6 +1,7 @@
 """The views of an elicitation: before the person continues, in progress, and at its end."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TypedDict
 from urllib.parse import urlsplit
@@ -10,6 +11,7 @@ from babel import Locale
 from flows.elicitation.states import (
     EXCHANGE_AT_MOST,
     INTERRUPTED,
+    MONEY_RETURNED,
     NOT_ARRIVED,
     Elicitation,
     Status,
@@ -19,10 +21,17 @@ from flows.oauth.connection import Connection
 from flows.payments.session import kept_of, terms_of
 from flows.payments.unresolved import is_paid_otherwise
 from webapp.oauth.clients import is_at_sandbox
-from webapp.pages.builder_forms import decided_view, done_view, start_view, waiting_view
+from webapp.pages.builder_forms import (
+    decided_view,
+    done_view,
+    server_of,
+    start_view,
+    waiting_view,
+)
 from webapp.pages.builder_payments import view_of
 from webapp.pages.form import PageForm
 from webapp.pages.locale import price_in
+from webapp.pages.updates import is_paid_later, updates_of
 from webapp.pages.views import (
     AccountName,
     Choice,
@@ -32,6 +41,7 @@ from webapp.pages.views import (
     Ending,
     Finishing,
     Late,
+    Live,
     NotPaid,
     PaymentPending,
     ProviderTrouble,
@@ -44,7 +54,7 @@ from webapp.pages.views import (
     View,
     Waiting,
 )
-from webapp.payments.verification import ON_ITS_WAY
+from webapp.pages.views_forms import StartDecision
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.service import Service
 
@@ -56,6 +66,7 @@ ENDINGS: dict[Status, Ending] = {
     Status.FAILED: "failed",
     Status.SUPERSEDED: "superseded",
 }
+_NO_PROBLEM = (INTERRUPTED, NOT_ARRIVED, MONEY_RETURNED)  # the page has its own text for these
 
 
 class PageBuilder:
@@ -74,22 +85,33 @@ class PageBuilder:
         self._elicitation = elicitation
         self._asked = elicitation.asked
         self._page: PageName = traits_of(elicitation.kind).page
+        self._server = server_of(elicitation)
         self._here = here
         self._csrf = csrf
         self._locale = locale
         self._now = service.clock()
 
     async def view(self, *, is_bound: bool, offers: bool = True) -> View:
-        """Return the view of the elicitation's current state.
+        """Return the view of the elicitation's current state, which updates itself.
 
         `is_bound`: this browser pressed Continue. `offers`: also offer accounts that are connected.
         """
+        view = await self._view(is_bound=is_bound, offers=offers)
+        return await self.with_updates(view)
+
+    async def with_updates(self, view: View) -> View:
+        if isinstance(view, (Live, StartDecision)):  # these say themselves what they wait for
+            return view
+        updates = await updates_of(self._service, self._elicitation, here=self._here)
+        return replace(view, updates=updates)
+
+    async def _view(self, *, is_bound: bool, offers: bool) -> View:
         ended = await self.ended()
         if ended is not None:
             return ended
         if self._elicitation.status is Status.EXCHANGING:
             return self._finishing()
-        if _is_paid_later(self._elicitation.progress):
+        if is_paid_later(self._elicitation.progress):
             return self._pending()
         if is_bound:
             return self._led_nowhere() or self._not_paid() or Waiting(**self._waiting())
@@ -104,12 +126,16 @@ class PageBuilder:
             return await self._done()
         if not status.is_final and self._now >= self._elicitation.expires_at:
             status = Status.EXPIRED
-        if status is Status.EXPIRED and _is_paid_later(self._elicitation.progress):
+        if status is Status.EXPIRED and is_paid_later(self._elicitation.progress):
             return self._pending()
         if status not in ENDINGS or status is Status.EXCHANGING:
             return None
+        if self._page == "payment" and status is Status.FAILED:
+            paid = await self._service.kinds.payments.paid(self._elicitation)
+            if paid is not None and paid.has_ended:  # it was refunded or disputed meanwhile
+                return view_of(paid, server=self._asked.server, is_late=False, locale=self._locale)
         return Ended(
-            server=self._asked.server,
+            server=self._server,
             ending=ENDINGS[status],
             kind=self._page,
             provider=self._label(),
@@ -123,7 +149,7 @@ class PageBuilder:
                 found = await self._service.kinds.accounts.offers(self._elicitation)
                 if offers and found:
                     return self._use_account(found)
-                return self._start_account()
+                return self.start_account()
             case "payment":
                 return self._start_payment()
             case "url":
@@ -147,14 +173,20 @@ class PageBuilder:
             continue_action=self._here,
         )
 
-    def _start_account(self) -> StartAccount:
-        terms = self._service.kinds.accounts.terms(self._elicitation)
+    def start_account(self, *, typed: str = "", fault: str | None = None) -> StartAccount:
+        """Return the page. `typed` is what the person typed as their address, with its `fault`."""
+        accounts = self._service.kinds.accounts
+        terms, client = accounts.terms(self._elicitation), accounts.client_for(self._elicitation)
+        asks_tenant = client is not None and client.provider.tenants and terms.tenant is None
         return StartAccount(
             **self._common(),
             provider=self._label(),
-            place=self._asked.origins[0],
+            places=self._asked.origins,
             scopes=self._scopes(self._asks(terms.asked())),
             account=terms.account,
+            tenant_label=client.provider.tenant_label if client and asks_tenant else None,
+            tenant=typed,
+            tenant_fault=fault,
             reason=terms.reason,
             continue_action=self._here,
             is_sandbox=self._is_sandbox,
@@ -203,7 +235,7 @@ class PageBuilder:
 
     def _live(self, *, until: datetime) -> "_Live":
         return {
-            "server": self._asked.server,
+            "server": self._server,
             "status": self._elicitation.status,
             "now": self._now,
             "expires_at": until,
@@ -217,7 +249,7 @@ class PageBuilder:
         if attempt is None or attempt.trouble is None:
             return None
         return ProviderTrouble(
-            server=self._asked.server,
+            server=self._server,
             provider=self._label(),
             again_action=self._here,
             csrf=self._csrf,
@@ -252,7 +284,7 @@ class PageBuilder:
     def _pending(self) -> PaymentPending:
         terms = terms_of(self._elicitation)
         return PaymentPending(
-            server=self._asked.server,
+            server=self._server,
             price=price_in(self._locale, terms.price),
             seller=self._label(),
             is_test=not terms.is_live,
@@ -260,7 +292,7 @@ class PageBuilder:
         )
 
     async def _done(self) -> View:
-        server, page = self._asked.server, self._page
+        server, page = self._server, self._page
         if page == "account":
             connected = await self._service.kinds.accounts.connected(self._elicitation)
             if connected is not None:
@@ -284,7 +316,7 @@ class PageBuilder:
             asks = client.provider.asks(terms.scopes)
             left_out = tuple(client.provider.missing(asks, granted=connected.scopes))
         return DoneAccount(
-            server=self._asked.server,
+            server=self._server,
             provider=self._label(),
             person=_person(connected),
             left_out=self._scopes(left_out),
@@ -314,11 +346,13 @@ class PageBuilder:
     def _common(self) -> "_Common":
         asked = self._asked
         return {
-            "server": asked.server,
+            "server": self._server,
             "host": urlsplit(self._service.public_url).netloc,
             "tool": asked.tool,
             "client": asked.client,
             "client_id": asked.client_id,
+            "tool_title": None if asked.described is None else asked.described.title,
+            "client_title": asked.client_title,
             "asked_at": self._elicitation.created_at,
             "now": self._now,
             "expires_at": self._elicitation.expires_at,
@@ -339,7 +373,7 @@ class PageBuilder:
         """Return why an account's exchange failed or a payment was refused, if that is known."""
         why = self._elicitation.why
         is_said = self._page in ("account", "payment") and self._elicitation.status is Status.FAILED
-        return why if is_said and why not in (INTERRUPTED, NOT_ARRIVED) else None
+        return why if is_said and why not in _NO_PROBLEM else None
 
     def _label(self) -> str:
         return self._service.kinds.label(self._elicitation)
@@ -367,6 +401,8 @@ class _Common(TypedDict):
     tool: str
     client: str | None
     client_id: str | None
+    tool_title: str | None
+    client_title: str | None
     asked_at: datetime
     now: datetime
     expires_at: datetime
@@ -388,8 +424,3 @@ class _Waiting(_Live):
     again_action: str
     decline_action: str
     csrf: str
-
-
-def _is_paid_later(progress: str | None) -> bool:
-    """Return True if the payment is on its way, or differs from what was asked for."""
-    return progress == ON_ITS_WAY or is_paid_otherwise(progress)

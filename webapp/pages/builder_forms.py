@@ -1,14 +1,17 @@
 """The views of a question that our own page answers: its form and its end."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.traits import traits_of
 from flows.kinds.form import approver_of
-from flows.shown import arguments_of
-from webapp.kinds.page_kind import arguments_in, terms_in
+from flows.schema.schema import ONE_TEXT
+from flows.shown import Argument, arguments_of, with_titles
+from webapp.kinds.page_kind import terms_in
 from webapp.kinds.registry import Kinds
 from webapp.pages.form import PageForm, form_of
 from webapp.pages.views import View
@@ -23,6 +26,10 @@ from webapp.pages.views_forms import (
     StartSecret,
 )
 
+_HEADING_CHARACTERS = 100
+# What a person enters if the author did not name it: the first one that the question mentions.
+_SECRETS = ("API key", "Password", "Passphrase", "Token", "PIN", "Key")
+
 
 def start_view(
     elicitation: Elicitation, kinds: Kinds, common: Mapping[str, Any], *, form: PageForm | None
@@ -36,9 +43,11 @@ def start_view(
         return StartConfirm(
             **common,
             message=message,
-            arguments=arguments_of(arguments_in(elicitation)),
+            question=question_of(elicitation),
+            arguments=arguments_shown(elicitation),
             form=form or PageForm(fields=()),
             is_gate=traits.is_gate,
+            described=elicitation.asked.described,
             can_be_kept=bool(terms_in(elicitation).get("can_be_kept")),
         )
     kind = kinds.on_page(elicitation.kind)
@@ -46,12 +55,15 @@ def start_view(
     form = form or form_of(kind.schema(elicitation))
     if traits.page == "secret":
         name = kinds.secrets.name(elicitation)
-        return StartSecret(**common, message=message, form=form, name=name)
-    return StartForm(**common, message=message, form=form)
+        label = secret_label(form, message=message, name=name)
+        if len(form.fields) == 1 and form.fields[0].label == ONE_TEXT:
+            form = replace(form, fields=(replace(form.fields[0], label=label),))
+        return StartSecret(**common, message=message, label=label, form=form, name=name)
+    return StartForm(**common, message=message, question=question_of(elicitation), form=form)
 
 
 def done_view(elicitation: Elicitation, kinds: Kinds) -> View:
-    server, page = elicitation.asked.server, traits_of(elicitation.kind).page
+    server, page = server_of(elicitation), traits_of(elicitation.kind).page
     if page == "secret":
         return DoneSecret(server=server, kept=kinds.secrets.name(elicitation) is not None)
     return DoneForm(server=server, is_approved=page != "form", is_by_model=elicitation.is_by_model)
@@ -63,7 +75,8 @@ def waiting_view(elicitation: Elicitation, common: Mapping[str, Any]) -> View:
         **common,
         status=elicitation.status,
         message=elicitation.asked.message,
-        arguments=arguments_of(terms_in(elicitation).get("arguments")),
+        question=question_of(elicitation),
+        arguments=arguments_shown(elicitation),
         approver=approver_of(elicitation) or "",
     )
 
@@ -74,11 +87,58 @@ def decided_view(elicitation: Elicitation, *, now: datetime) -> View | None:
     if decision == "waiting":
         return None
     return Decided(
-        server=elicitation.asked.server,
+        server=server_of(elicitation),
         approver=approver_of(elicitation) or "",
         decision=decision,
         reason=elicitation.why if decision == "declined" else None,
     )
+
+
+def server_of(elicitation: Elicitation) -> str:
+    """Return the name of the server that asks, for people."""
+    return elicitation.asked.server_title or elicitation.asked.server
+
+
+def question_of(elicitation: Elicitation) -> str | None:
+    """Return the question as a heading, or None if it is too long for one.
+
+    Without a message of the author's, a gate asks with the tool's title: "Delete a repository?"
+    """
+    said, described = elicitation.asked.message, elicitation.asked.described
+    if described is not None and is_before_tool(elicitation):
+        said = said.removesuffix(f" ({described.name})")
+        if described.title and said == f"Run {described.name}?":
+            said = described.title.rstrip("?!. ") + "?"
+    is_heading = len(said) <= _HEADING_CHARACTERS and "\n" not in said.strip()
+    return said if is_heading and said.strip() else None
+
+
+def is_before_tool(elicitation: Elicitation) -> bool:
+    """Return True for a gate, whether its caller or another person decides."""
+    return terms_in(elicitation).get("covers") is not None
+
+
+def arguments_shown(elicitation: Elicitation, *, in_a_line: bool = False) -> tuple[Argument, ...]:
+    """Return the arguments that the person approves; those of a tool with their titles."""
+    found = arguments_of(terms_in(elicitation).get("arguments"), in_a_line=in_a_line)
+    described = elicitation.asked.described
+    if described is None or not is_before_tool(elicitation):
+        return found
+    return with_titles(found, described.arguments)
+
+
+def secret_label(form: PageForm, *, message: str, name: str | None) -> str:
+    """Return what the person enters, such as "API key", or nothing for several fields."""
+    if len(form.fields) != 1:
+        return ""
+    (field,) = form.fields
+    if field.label != ONE_TEXT:
+        return field.label
+    words = re.sub(r"[\W_]+", " ", name or "").strip()
+    if any(words.lower().endswith(kind.lower()) for kind in _SECRETS):
+        return words[:1].upper() + words[1:]
+    mentioned = re.findall(r"\w+", message.lower())
+    return next((kind for kind in _SECRETS if kind.lower() in mentioned), _SECRETS[0])
 
 
 def decision_of(elicitation: Elicitation, *, now: datetime) -> Decision:

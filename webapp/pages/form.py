@@ -1,19 +1,41 @@
 """A form on a page: the controls of a schema, the typed values and the faults.
 
 Risks: a secret that the page sends back after a fault stays in the browser's history and caches. So
-a secret field never has a value here, even if the caller passes one.
+a secret field never has a value here, even if the caller passes one. A date and time without its
+time zone is another moment for the tool than for the person, so the person chooses the zone.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from datetime import UTC, datetime, tzinfo
+from functools import cache
+from typing import Any, Final, Literal, TypeAlias
+from zoneinfo import ZoneInfo, available_timezones
 
 from flows.schema.schema import Fault, Field, Schema, strings_of
 
 Control: TypeAlias = Literal["input", "textarea", "checkbox", "select", "checkboxes"]
-_TYPES: Mapping[str | None, str] = {"email": "email", "uri": "url", "date": "date"}
-# A form without script knows no time zone, so the help text names one.
-_MOMENT_HELP = "In UTC, like 2031-05-28 14:30."
+_TYPES: Mapping[str | None, str] = {
+    "email": "email",
+    "uri": "url",
+    "date": "date",
+    "date-time": "datetime-local",
+}
+# A choice for browsers without JavaScript. The script adds the browser's own zone.
+_ZONES: Final = (
+    *("UTC", "Africa/Cairo", "Africa/Johannesburg", "Africa/Lagos", "Africa/Nairobi"),
+    *("America/Anchorage", "America/Argentina/Buenos_Aires", "America/Bogota", "America/Caracas"),
+    *("America/Chicago", "America/Denver", "America/Halifax", "America/Los_Angeles"),
+    *("America/Mexico_City", "America/New_York", "America/Phoenix", "America/Sao_Paulo"),
+    *("America/St_Johns", "Asia/Bangkok", "Asia/Dhaka", "Asia/Dubai", "Asia/Hong_Kong"),
+    *("Asia/Jakarta", "Asia/Jerusalem", "Asia/Karachi", "Asia/Kathmandu", "Asia/Kolkata"),
+    *("Asia/Manila", "Asia/Riyadh", "Asia/Seoul", "Asia/Shanghai", "Asia/Singapore"),
+    *("Asia/Tashkent", "Asia/Tehran", "Asia/Tokyo", "Asia/Yangon", "Atlantic/Azores"),
+    *("Australia/Adelaide", "Australia/Brisbane", "Australia/Perth", "Australia/Sydney"),
+    *("Europe/Athens", "Europe/Berlin", "Europe/Istanbul", "Europe/Kyiv", "Europe/Lisbon"),
+    *("Europe/London", "Europe/Madrid", "Europe/Moscow", "Europe/Paris", "Pacific/Auckland"),
+    *("Pacific/Honolulu",),
+)
 _LINES_HELP = "This field does not hide what you type: check that nobody else sees your screen."
 
 
@@ -30,8 +52,9 @@ class FormChoice:
 class FormField:
     """A control with its label. `value` is empty for a secret.
 
-    `is_lines`: the field is for several lines. Any other text area starts with one line and grows.
     `may_have_lines`: a secret that is typed on one line, but can be pasted with more.
+    `autocomplete`: the token with which browsers fill the field. `zones` are the time zones to
+    choose for a date and time, and `zone_name` is the name of that list.
     """
 
     id: str
@@ -44,7 +67,9 @@ class FormField:
     inputmode: str | None = None
     help: str | None = None
     value: str = ""
-    is_lines: bool = False
+    autocomplete: str = "on"
+    zones: tuple[FormChoice, ...] = ()
+    zone_name: str | None = None
     may_have_lines: bool = False
     is_ticked: bool = False
     choices: tuple[FormChoice, ...] = ()
@@ -84,26 +109,97 @@ def form_of(
     if values is None:
         defaults = {f.name: f.default for f in schema.fields if f.default is not None}
         values = strings_of(schema, defaults)
+        utc = {_zone_name(f): ["UTC"] for f in schema.fields if f.name in defaults}  # strings_of
+        values = {**values, **utc}
     messages = {fault.path: fault.message for fault in reversed(faults)}
     names = {field.name for field in schema.fields}
     return PageForm(
         fields=tuple(
-            _field(field, number, values.get(field.input_name, ()), messages.get(field.name))
+            _field(field, number, values, messages.get(field.name))
             for number, field in enumerate(schema.fields, 1)
         ),
         faults=tuple(fault.message for fault in faults if fault.path not in names),
     )
 
 
-def _field(field: Field, number: int, given: Sequence[str], fault: str | None) -> FormField:
-    is_moment = field.limits.format == "date-time"
+def with_zones(
+    schema: Schema[Any], form: Mapping[str, Sequence[str]]
+) -> tuple[Mapping[str, Sequence[str]], tuple[Fault, ...]]:
+    """Return the form with the chosen time zone in each date and time, and the faults of these."""
+    changed: dict[str, Sequence[str]] = {}
+    faults: list[Fault] = []
+    for field in schema.fields:
+        given = form.get(field.input_name, ())
+        if not _is_moment(field) or len(given) != 1:
+            continue
+        try:
+            local = datetime.fromisoformat(given[0].strip())
+        except ValueError:
+            continue  # empty, or unreadable, which `parse` reports
+        if ":" not in given[0]:
+            continue  # a date without a time, which `parse` reports too
+        zone = _zone("".join(form.get(_zone_name(field), ())))
+        if local.tzinfo is None and zone is None:
+            faults.append(Fault(path=field.name, message="Choose the time zone."))
+        elif local.tzinfo is None:
+            when = local.replace(tzinfo=zone)
+            if _is_skipped(when):
+                message = "Clocks skip this time on that day. Write another one."
+                faults.append(Fault(path=field.name, message=message))
+            changed[field.input_name] = [when.isoformat()]
+    return {**form, **changed}, tuple(faults)
+
+
+def _is_skipped(when: datetime) -> bool:
+    """Return True if clocks are set forward over this time."""
+    try:
+        return when.astimezone(UTC).astimezone(when.tzinfo).replace(tzinfo=None) != when.replace(
+            tzinfo=None
+        )
+    except OverflowError:  # the years 1 and 9999
+        return False
+
+
+def _zone(name: str) -> tzinfo | None:
+    """Return a zone by its name, which the browser sent: any of the database, but no file."""
+    if name == "UTC":
+        return UTC
+    return ZoneInfo(name) if name in _known_zones() else None
+
+
+@cache
+def _known_zones() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+def _zones(chosen: str) -> tuple[FormChoice, ...]:
+    own = (chosen,) if chosen in _known_zones() and chosen not in _ZONES else ()
+    names = [name for name in (*own, *_ZONES) if name == "UTC" or name in _known_zones()]
+    return tuple(
+        FormChoice(value=name, label=name.replace("_", " "), is_chosen=name == chosen)
+        for name in names
+    )
+
+
+def _is_moment(field: Field) -> bool:
+    return field.kind == "string" and field.limits.format == "date-time"
+
+
+def _zone_name(field: Field) -> str:
+    return f"zone.{field.name}"
+
+
+def _field(
+    field: Field, number: int, values: Mapping[str, Sequence[str]], fault: str | None
+) -> FormField:
+    given, is_moment = values.get(field.input_name, ()), _is_moment(field)
     numeric = {"integer": "numeric", "number": "decimal"}.get(field.kind)
     if field.kind == "integer" and (field.limits.least is None or field.limits.least < 0):
         numeric = None  # the numeric keyboard of some phones has no minus
-    control = _control(field)
+    value = "" if field.is_secret or not given else given[0]
+    control = _control(field, value)
     is_seen = field.is_secret and control == "textarea"
-    notes = (_MOMENT_HELP if is_moment else "", _LINES_HELP if is_seen else "")
-    help_texts = [field.description or "", *notes]
+    help_texts = [field.description or "", _LINES_HELP if is_seen else ""]
     return FormField(
         id=f"answer-{number}",
         name=field.input_name,
@@ -115,8 +211,12 @@ def _field(field: Field, number: int, given: Sequence[str], fault: str | None) -
         type="password" if field.is_secret else _TYPES.get(field.limits.format, "text"),
         inputmode=numeric,
         help=" ".join(text for text in help_texts if text) or None,
-        value="" if field.is_secret or not given else given[0],
-        is_lines=field.is_lines,
+        value=value.replace(" ", "T").removesuffix(":00")
+        if is_moment and len(value) == 19
+        else value,
+        autocomplete=field.autocomplete or "on",
+        zones=_zones("".join(values.get(_zone_name(field), ()))) if is_moment else (),
+        zone_name=_zone_name(field) if is_moment else None,
         may_have_lines=field.is_secret and field.is_multiline and not is_seen,
         is_ticked=field.kind == "boolean" and any(given),
         choices=tuple(
@@ -127,7 +227,7 @@ def _field(field: Field, number: int, given: Sequence[str], fault: str | None) -
     )
 
 
-def _control(field: Field) -> Control:
+def _control(field: Field, value: str) -> Control:
     match field.kind:
         case "boolean":
             return "checkbox"
@@ -136,6 +236,11 @@ def _control(field: Field) -> Control:
         case "choices":
             return "checkboxes"
         case _:
-            # No browser hides the text of a text area, and screen readers read it aloud.
-            is_area = field.limits.format == "multiline" if field.is_secret else field.is_multiline
+            # No browser hides the text of a text area, and screen readers read it aloud. An input
+            # would join the lines of a text that has several.
+            is_area = (
+                field.limits.format == "multiline"
+                if field.is_secret
+                else (field.is_lines or "\n" in value.strip())
+            )
             return "textarea" if is_area else "input"

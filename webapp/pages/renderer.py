@@ -10,7 +10,7 @@ question is asked. Other texts are cut (`quoted`, `named`).
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -24,6 +24,19 @@ from markupsafe import Markup, escape
 from flows.question import MESSAGE_AT_MOST
 from flows.shown import PILED_MARKS, spelled
 from webapp.pages.views import View
+from webapp.settings.brand import Brand
+
+# The files that an operator's templates can use, by their suffix.
+OWN_TYPES: Mapping[str, str] = {
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+    ".svg": "image/svg+xml",
+}
 
 
 class Renderer:
@@ -32,15 +45,24 @@ class Renderer:
     The first folder that has a template wins.
     """
 
-    def __init__(self, *, folders: Sequence[Path], root_path: str = "") -> None:
+    def __init__(
+        self, *, folders: Sequence[Path], root_path: str = "", brand: Brand | None = None
+    ) -> None:
         """Create a renderer. `root_path` is the prefix that the filter `at` adds to our paths."""
+        self.brand = brand or Brand()
+        self.files = {**self.brand.files, **_static_files(folders[:-1])}
         self._environment = _environment(tuple(folders), root_path)
 
     def render(self, view: View) -> str:
         """Return the page as HTML that can always be encoded as UTF-8."""
         asked_by = "the application" if view.for_user else "your assistant"
+        shown = self.brand.shown(view.server)
+        if shown != view.server:
+            view = replace(view, server=shown)
         template = self._environment.get_template(view.template)
-        return template.render(view=view, asked_by=asked_by, Asked_by=asked_by.capitalize())
+        return template.render(
+            view=view, asked_by=asked_by, Asked_by=asked_by.capitalize(), brand=self.brand
+        )
 
 
 def template_folder() -> Path:
@@ -48,6 +70,19 @@ def template_folder() -> Path:
     package = Path(__file__).resolve().parents[1]
     installed = package / "templates"
     return installed if installed.is_dir() else package.parent / "templates"
+
+
+def _static_files(folders: Sequence[Path]) -> dict[str, tuple[bytes, str]]:
+    """Return the files of the folder `static` next to the operator's templates, read once.
+
+    The path of a request never reaches the disk.
+    """
+    return {
+        f"own/{path.name}": (path.read_bytes(), OWN_TYPES[path.suffix])
+        for folder in folders
+        for path in sorted((folder / "static").glob("*"))
+        if path.suffix in OWN_TYPES and path.is_file()
+    }
 
 
 @cache
@@ -139,6 +174,16 @@ def _label(text: str | None, otherwise: str = "", limit: int = _LONGEST_LABEL) -
     return _cut(" ".join(str(_printable(text or "")).split()), limit) or otherwise
 
 
+def _paragraph(text: str | None) -> str:
+    """Return the first paragraph of a tool's description; the others are for the model."""
+    return (text or "").strip().partition("\n\n")[0]
+
+
+def _lowered(text: str) -> str:
+    """Return words for use within a sentence: "API key" stays, "Delete it" becomes "delete it"."""
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
+
+
 def _initial(text: str) -> str:
     """Return the first letter of a person's name, or nothing if it has no letter."""
     letter = next((character for character in text if character.isalnum()), "")
@@ -224,9 +269,11 @@ _FILTERS: Mapping[str, Callable[..., Any]] = {
     "duration": _duration,
     "initial": _initial,
     "label": _label,
+    "lowered": _lowered,
     "message": _message,
     "moment": _moment,
     "named": _named,
+    "paragraph": _paragraph,
     "place": _place,
     "quoted": _quoted,
     "whole": _whole,

@@ -13,24 +13,47 @@ Ending = Literal["declined", "cancelled", "expired", "superseded", "failed", "de
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Updates:
+    """The fields with which a page updates itself. The page shows the state `status`.
+
+    `url` sends server-sent events; None if the state does not change any more. The page loads
+    `here` again when another status arrives. `has_continued`: the assistant received the answer.
+    `step` is the place of the question among the `steps` of its call, and `next_url` leads to one
+    that is still open, of the kind `next_kind`.
+    """
+
+    url: str | None
+    here: str
+    status: str
+    has_continued: bool = False
+    step: int = 1
+    steps: int = 1
+    next_url: str | None = None
+    next_kind: PageName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """The fields of every page. `server` is the name of the server that asks.
 
     `for_user`: an application asks one of its own users, without a tool or an assistant.
-    `came_late`: the person pressed a button after the question had ended.
+    `came_late`: the person pressed a button after the question had ended. `updates` is set if the
+    page can become untrue while it is open.
     """
 
     template: ClassVar[str]
     server: str
     for_user: bool = False
     came_late: bool = False
+    updates: Updates | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking(View):
     """The fields of every page that asks: who, where, since when, how long, and how to decline.
 
-    `client` is the name that the client gives itself, `client_id` the id in its access token.
+    `client` is the name that the client gives itself, `client_id` the id in its access token. The
+    titles are those of MCP; the client's is unverified.
     """
 
     host: str
@@ -42,6 +65,8 @@ class Asking(View):
     csrf: str
     client: str | None = None
     client_id: str | None = None
+    tool_title: str | None = None
+    client_title: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +101,10 @@ class AccountName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartAccount(Asking):
-    """The page that asks for an account. `place` is the next origin, `reason` the tool's text.
+    """The page that asks for an account. `places` are the next origins, `reason` the tool's text.
+
+    With `tenant_label`, the person types their address at the provider; `tenant` is what they
+    typed before, and `tenant_fault` what is wrong with it.
 
     `provider` is a label such as GitHub. Without scopes, the tool learns only who the person is.
     `account` is the name of the account if the tool wants one in particular.
@@ -84,9 +112,12 @@ class StartAccount(Asking):
 
     template: ClassVar[str] = "start_account.html"
     provider: str
-    place: str
+    places: tuple[str, ...]
     scopes: tuple[Scope, ...]
     continue_action: str
+    tenant_label: str | None = None
+    tenant: str = ""
+    tenant_fault: str | None = None
     account: str | None = None
     reason: str | None = None
     is_sandbox: bool = False

@@ -80,7 +80,10 @@ class AccountGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionsPage(OwnPage):
-    """The page of all accounts that the viewer has connected."""
+    """The page of all accounts that the viewer has connected.
+
+    `server` and the groups have the names that pages show.
+    """
 
     template: ClassVar[str] = "connections.html"
     groups: tuple[AccountGroup, ...]

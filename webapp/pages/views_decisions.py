@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
+from flows.elicitation.tool_call import DescribedTool
 from flows.shown import Argument
 from webapp.pages.views import View
 from webapp.pages.views_forms import Decision
@@ -18,12 +19,15 @@ class InboxEntry:
     """A question for an approver: its text, who asked, with which tool, and its state.
 
     `asker` is the verified identity of the asker and `decided_by` that of the approver, as people
-    read them. `is_own`: the viewer is the asker, or may be, and so cannot decide. In a list,
-    `arguments` is filled only if the arguments are short; otherwise `has_more` is set.
+    read them. `question` is the question as a heading, or None if it is too long for one.
+    `described` is the tool in its author's words. `is_own`: the viewer is the asker, or may be, and
+    so cannot decide. In a list, `arguments` is filled only if the arguments are short; otherwise
+    `has_more` is set.
     """
 
     url: str
     message: str
+    question: str | None = None
     arguments: tuple[Argument, ...]
     tool: str
     asker: str | None
@@ -36,6 +40,9 @@ class InboxEntry:
     decided_at: datetime | None = None
     is_own: bool = False
     has_more: bool = False
+    client_title: str | None = None
+    described: DescribedTool | None = None
+    is_gate: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +64,6 @@ class StandingYes:
     about: str
     until: datetime
     action: str
-    csrf: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from flows.elicitation.tool_call import DescribedTool
 from flows.shown import Argument
 from webapp.pages.form import PageForm
 from webapp.pages.views import Asking, View
@@ -14,11 +15,13 @@ Decision = Literal["waiting", "approved", "declined", "withdrawn", "expired"]
 class StartSecret(Asking):
     """The page that asks for a secret.
 
-    With a `name`, the secret is stored for the person. Without a name, it is used once.
+    With a `name`, the secret is stored for the person. Without a name, it is used once. `label`
+    names what the person enters, such as "API key".
     """
 
     template: ClassVar[str] = "start_secret.html"
     message: str
+    label: str = ""
     form: PageForm
     continue_action: str
     name: str | None = None
@@ -26,10 +29,11 @@ class StartSecret(Asking):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartForm(Asking):
-    """The page of a form that a tool asks for."""
+    """The page of a form that a tool asks for. `question` is its message if it fits a heading."""
 
     template: ClassVar[str] = "start_form.html"
     message: str
+    question: str | None = None
     form: PageForm
     continue_action: str
 
@@ -38,17 +42,20 @@ class StartForm(Asking):
 class StartConfirm(Asking):
     """The page that asks for an approval. The arguments say what the tool would do.
 
-    `is_gate`: the tool has not started. `can_be_kept`: the approval can apply to later calls, and
-    the person can say for how long.
+    `question` is the question as a heading, or None if it is too long for one. `is_gate`: the tool
+    has not started. `can_be_kept`: the approval can apply to later calls, and the person can say
+    for how long. `described` is the tool in its author's words.
     """
 
     template: ClassVar[str] = "start_confirm.html"
     message: str
+    question: str | None = None
     arguments: tuple[Argument, ...]
     continue_action: str
     form: PageForm  # has no fields, only the faults of the approval that was sent
     is_gate: bool = False
     can_be_kept: bool = False
+    described: DescribedTool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +84,7 @@ class StartDecision(Asking):
 
     template: ClassVar[str] = "start_decision.html"
     message: str
+    question: str | None = None
     arguments: tuple[Argument, ...]
     approver: str
     status: str

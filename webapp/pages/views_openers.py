@@ -151,3 +151,23 @@ class OwnPage(View):
     sign_out_csrf: str | None
     now: datetime
     sign_in: SignInButton | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondLook(View):
+    """The page before something that cannot be undone. Its form, at `action`, does it.
+
+    `what` is the name of the account, the price, or the tool. `at` is the account's provider,
+    `stopping` are the tools that may use the account, and `about` is what was paid for or approved.
+    `back` leads to the page from which the person came.
+    """
+
+    template: ClassVar[str] = "second_look.html"
+    act: Literal["disconnect", "refund", "revoke"]
+    what: str
+    action: str
+    csrf: str
+    back: str
+    at: str | None = None
+    stopping: tuple[str, ...] = ()
+    about: str | None = None

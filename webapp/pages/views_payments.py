@@ -32,8 +32,8 @@ class Paid:
     `returned` is a part that was refunded, `owed` one whose refund failed, `disputed` one that a
     bank disputes, `charged_back` one that a bank took back. `is_asked_about`: a bank inquires, but
     takes no money. `id` is the receipt's, `seller` a label, `back_on` the time of the automatic
-    refund of an unused payment. `refund_action`, with its `csrf`, is set if the person can ask for
-    a refund.
+    refund of an unused payment. `refund_action` is set if the person can ask for a refund: a GET
+    shows a page before, a POST refunds.
     """
 
     id: str
@@ -43,7 +43,6 @@ class Paid:
     seller: str
     paid_at: datetime
     standing: Standing
-    csrf: str
     is_test: bool
     returned: str | None = None
     owed: str | None = None

@@ -19,9 +19,10 @@ from msgspec.structs import replace
 
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed, NotConfigured
-from flows.payments.gateway import CLOCKS_DIFFER, MerchantAccount, ProviderSession
+from flows.payments.claims import claimed
+from flows.payments.gateway import CLOCKS_DIFFER, MerchantAccount, Notice, ProviderSession
 from flows.payments.listing import Lists
-from flows.payments.receipt import ReceiptStatus
+from flows.payments.receipt import Payment, ReceiptStatus
 from flows.payments.registry import Gateways
 from flows.payments.session import Mismatch, SessionStatus, sessions_of, terms_of
 from webapp.elicitations.service import Elicitations
@@ -184,6 +185,26 @@ class Reconciling:
                 await self._checkouts.ask_provider(elicitation, collects=False)
         return row
 
+    async def ask_about_claims(self, payment: Payment, event: Notice) -> bool:
+        """Store the current stages of the payment's claims, as the provider reports them.
+
+        They override the stage in the event. Return False if the event is about no claim, or if the
+        provider does not report it: the caller then applies the event itself.
+        """
+        gateway = self._flow.claim_tellers.get(payment.seller)
+        if gateway is None or event.news is None or event.news.dispute is None:
+            return False
+        try:
+            reported = await self._outbound.run(gateway.claims(payment))
+        except Failed as error:
+            _log.warning("provider.failed", extra={"id": payment.id, "why": str(error)})
+            return False
+        now, owner = self._elicitations.clock(), payment.owner
+        await self._ledger.change(
+            owner, payment.id, lambda current: claimed(current, reported, now=now)
+        )
+        return any(one.id == event.subject for one in reported)
+
     async def _is_news(self, elicitation: Elicitation, session: ProviderSession) -> bool:
         """Return True if the provider reports a status of the session that is not stored."""
         id = await self._ledger.id_for(elicitation, session)
@@ -198,9 +219,7 @@ class Reconciling:
         Return False without listing the session if no money is left in it, or if its mode (test or
         live) is not the merchant account's mode.
         """
-        if session.state is not SessionStatus.PAID or session.total_returned >= (
-            session.amount or 1
-        ):
+        if session.state is not SessionStatus.PAID or session.is_returned:
             return False
         if session.is_live != seller.is_live:
             return False

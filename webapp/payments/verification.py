@@ -5,6 +5,10 @@ noticed. Callers pass only a status that was fetched or came in a verified webho
 session has one complete row in the ledger, written together with the question that the session
 answers. A payment that differs from what was requested settles nothing and is listed for the
 operator.
+
+Or the money is gone, and a tool still gets a receipt, because the refund or dispute was reported
+before the payment. Such early events are stored by the payment that they name, and applied to the
+payment's row before it is written.
 """
 
 import logging
@@ -14,13 +18,29 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from flows.elicitation.proof import PaidSession
-from flows.elicitation.states import NOT_ARRIVED, Completion, Elicitation, Status
+from flows.elicitation.states import (
+    MONEY_RETURNED,
+    NOT_ARRIVED,
+    Completion,
+    Elicitation,
+    Status,
+)
 from flows.errors import NotPossible
+from flows.payments.events import (
+    ON_ITS_WAY,
+    Change,
+    change_for,
+    changed_payment,
+    changed_question,
+    contradiction,
+    ledger_state,
+    stated,
+)
 from flows.payments.gateway import (
     MerchantAccount,
     Notice,
     ProviderSession,
-    forget_page,
+    Signs,
     heard,
     paid_row,
     verify_notice,
@@ -33,13 +53,16 @@ from flows.payments.unresolved import is_paid_otherwise
 from webapp.elicitations.complete import complete_elicitation
 from webapp.elicitations.retry import Erased
 from webapp.elicitations.service import Also, Elicitations
-from webapp.payments.early_events import EarlyEvents, PaymentWithEvents
 from webapp.payments.ledger import Ledger
 from webapp.payments.unresolved import UnresolvedPayments
-from webapp.records.values import StoredWebhook, Value
+from webapp.records.ids import owner_of
+from webapp.records.owners import SERVICE
+from webapp.records.values import EarlyEvent, StoredWebhook, Value
+from webapp.stores import Conflict
 
+__all__ = ["ON_ITS_WAY", "Verification", "event_of"]
+EARLY_EVENTS_AT_MOST = 100  # for one payment; the sweeper handles all of them
 _log = logging.getLogger(__name__)
-ON_ITS_WAY = "a payment is on its way: call again later, and nobody pays twice"
 _OTHERWISE = ("amount", "currency", "mode")
 # Replies to webhooks name some statuses differently, for compatibility with older versions.
 _ANSWERS = {SessionStatus.CLOSED: "expired"}
@@ -58,7 +81,6 @@ class Verification:
         self._flow = flow
         self._ledger = ledger
         self._unresolved = unresolved
-        self.early = EarlyEvents(elicitations=elicitations, flow=flow)
 
     async def apply(self, elicitation: Elicitation, found: ProviderSession) -> SessionStatus:
         """Apply a fetched session, and return its verified status.
@@ -71,13 +93,11 @@ class Verification:
         except Mismatch as mismatch:
             await self.paid_otherwise(elicitation, found, mismatch)
             raise
-        if verified is SessionStatus.PENDING and elicitation.status.is_final:
-            await self._unresolved.wait(elicitation, found.id)
         if found.state is SessionStatus.PAID:
             id = await self._ledger.id_for(elicitation, found)
             now, unused = self._elicitations.clock(), self._ledger.unused.get(seller.name)
             payment = paid_row(elicitation, found, id=id, at=seller.api, now=now, unused=unused)
-        await self._elicitations.run_to_completion(self._act(elicitation, found, verified, payment))
+        await self._elicitations.run_to_completion(self._act(elicitation, found, payment))
         await self._hear(elicitation, found)
         return verified
 
@@ -88,12 +108,11 @@ class Verification:
         *,
         seller: MerchantAccount,
         hook: StoredWebhook,
-        payment_id: str,
     ) -> str:
         """Apply a signed notice, store it in the same write, and return the resulting status.
 
-        `payment_id` is the session's id in the ledger. A cancelled request must not stop this
-        method: call it through `run_to_completion` or `uncancelled`.
+        A cancelled request must not stop this method: call it through `run_to_completion` or
+        `uncancelled`.
 
         Raises:
             Mismatch: The session differs from what was requested.
@@ -102,13 +121,10 @@ class Verification:
         session, payment = event.session, None
         assert session is not None
         if session.state is SessionStatus.PAID:  # a refunded payment needs its row too
-            if ":" in session.id:  # the id may be this server's own key, and paid twice
-                payment_id = await self._ledger.id_for(elicitation, session)
+            id = await self._ledger.id_for(elicitation, session)
             now, unused = hook.received_at, self._ledger.unused.get(seller.name)
-            payment = paid_row(
-                elicitation, session, id=payment_id, at=seller.api, now=now, unused=unused
-            )
-        done = await self._act(elicitation, session, verified, payment, hook=hook)
+            payment = paid_row(elicitation, session, id=id, at=seller.api, now=now, unused=unused)
+        done = await self._act(elicitation, session, payment, hook=hook)
         if session.refunded or session.charged_back:  # an old notice has 0 despite a later refund
             await self._hear(elicitation, session)
         return str(done or _ANSWERS.get(verified, verified))
@@ -151,58 +167,76 @@ class Verification:
         self,
         elicitation: Elicitation,
         session: ProviderSession,
-        verified: SessionStatus,
         payment: Payment | None,
         *,
         hook: StoredWebhook | None = None,
     ) -> Completion | None:
-        """Write the rows that the verified status requires.
+        """Make the change of the verified session that the table CHANGES names.
 
         `payment` is the new row of a paid session. Return the result for the question, or None if
         the session is not paid.
         """
-        early_webhooks: Sequence[StoredWebhook] = ()
+        early: Sequence[StoredWebhook] = ()
         if session.unknown_word is not None:
             about = {"id": elicitation.id, "session": session.id, "why": session.unknown_word}
             _log.warning("payment.unknown_status", extra=about)
 
         async def rows(changed: Elicitation) -> Sequence[Value]:
-            nonlocal early_webhooks
-            unwritten, early_webhooks = await self._unwritten(changed, session, payment, hook)
+            nonlocal early
+            unwritten, early = await self._unwritten(changed, session, payment, hook)
             return unwritten
 
-        done: Completion | None = None
-        match verified:
-            case SessionStatus.PAID if elicitation.status is Status.ACCEPTED:
-                done, is_written = Completion.ALREADY_SETTLED, False
-            case SessionStatus.PAID:
-                assert payment is not None
-                # Write without a look-up first: nearly always the rows are new, and a conflict
-                # leads to the look-up in `rows`.
-                with_events = await self._with_early_events(elicitation, payment)
-                early_webhooks = with_events.webhooks
-                done = await complete_elicitation(
-                    self._elicitations,
-                    elicitation.id,
-                    {"payment": payment.id},
-                    PaidSession(session=session.id),
-                    also=rows,
-                    first=[row for row in (hook, with_events.payment) if row is not None],
-                    answers_others=payment.id if payment.once else None,
-                )
-                if done is Completion.UNKNOWN:  # the question is erased
-                    raise Erased(elicitation.id)
-                is_written = done is not Completion.ALREADY_SETTLED
-            case _:
-                is_written = await self._note(elicitation, session, verified, also=rows)
+        change = change_for(ledger_state(elicitation, session.id), stated(session))
+        done = Completion.ALREADY_SETTLED if change is Change.SECOND else None
+        if change is Change.ACCEPT:
+            assert payment is not None
+            # Write without a look-up first: nearly always the rows are new, and a conflict leads to
+            # the look-up in `rows`.
+            new = await self._ledger.unwritten(elicitation, payment)
+            new, early = await self._with_early_events(new)
+            done = await complete_elicitation(
+                self._elicitations,
+                elicitation.id,
+                {"payment": payment.id},
+                PaidSession(session=session.id),
+                also=rows,
+                first=[row for row in (hook, new) if row is not None],
+                answers_others=payment.id if payment.once else None,
+            )
+            if done is Completion.UNKNOWN:  # the question is erased
+                raise Erased(elicitation.id)
+            is_written = done is not Completion.ALREADY_SETTLED
+        else:
+            is_written = await self._change_question(elicitation, session, change, also=rows)
         if not is_written:
             # Paid twice or reported twice: the ledger has each paid session once.
             await self._elicitations.write_afresh(lambda: self._of_ended(elicitation, rows))
-        if early_webhooks:
-            await self.early.applied(early_webhooks)
-        if verified is SessionStatus.PAID:
+        for one in early:
+            if one.status != "applied":
+                with suppress(Conflict):  # the sweeper is handling this webhook
+                    applied = replace(one, status="applied", why=None, transition=None)
+                    await self._elicitations.write(applied)
+        if done is not None:
             await self._resolve(elicitation, session)
         return done
+
+    async def _change_question(
+        self, elicitation: Elicitation, session: ProviderSession, change: Change, *, also: Also
+    ) -> bool:
+        """Change the question of an unpaid session. Return True if `also` was written with it."""
+        if change is Change.FAIL:
+            why = MONEY_RETURNED if session.is_returned else NOT_ARRIVED
+            with suppress(NotPossible):
+                await self._elicitations.settle(elicitation.id, Status.FAILED, why=why, also=also)
+                return True
+            change = Change.GIVE_UP  # another write has ended the question
+        if change is Change.POLL and session.is_now:
+            await self._unresolved.wait(elicitation, session.id)
+        elif change in (Change.EXPECT, Change.NEW_PAGE, Change.GIVE_UP):
+            await self._elicitations.change(
+                elicitation.id, lambda e: changed_question(e, change, session=session.id)
+            )
+        return False
 
     async def _resolve(self, elicitation: Elicitation, session: ProviderSession) -> None:
         """End the session's unresolved row, which is possible only after the payment is stored."""
@@ -213,11 +247,6 @@ class Verification:
         """Return the rows for the current question, which another write may have ended."""
         return await rows(await self._elicitations.get(elicitation.id) or elicitation)
 
-    async def _with_early_events(
-        self, elicitation: Elicitation, payment: Payment
-    ) -> PaymentWithEvents:
-        return await self.early.apply_to(await self._ledger.unwritten(elicitation, payment))
-
     async def _unwritten(
         self,
         elicitation: Elicitation,
@@ -227,55 +256,71 @@ class Verification:
     ) -> tuple[Sequence[Value], Sequence[StoredWebhook]]:
         """Return the rows that are not stored yet, and the webhooks of applied early events."""
         paid: Value | None = None
-        early_webhooks: Sequence[StoredWebhook] = ()
+        early: Sequence[StoredWebhook] = ()
         webhook_row = None if hook is None else await self._ledger.unless_there(hook)
         if payment is not None:
             id = await self._ledger.id_for(elicitation, session)
-            with_events = await self._with_early_events(
-                elicitation, replace(payment, id=id, join=id)
-            )
-            paid = await self._ledger.unless_there(with_events.payment)
+            new = await self._ledger.unwritten(elicitation, replace(payment, id=id, join=id))
+            new, hooks = await self._with_early_events(new)
+            paid = await self._ledger.unless_there(new)
             if paid is not None:
-                early_webhooks = with_events.webhooks
+                early = hooks
             elif webhook_row is not None:
                 # The payment was known: a second event does not change a session's row.
                 webhook_row = replace(webhook_row, status="repeated")
-        return [row for row in (paid, webhook_row) if row is not None], early_webhooks
+        return [row for row in (paid, webhook_row) if row is not None], early
 
-    async def _note(
-        self,
-        elicitation: Elicitation,
-        session: ProviderSession,
-        verified: SessionStatus,
-        *,
-        also: Also,
-    ) -> bool:
-        """Apply the status of an unpaid session. Return True if the rows of `also` were written."""
-        # The status of an earlier session, which is not paid, says nothing about the current one.
-        is_latest = session.id == next(iter(sessions_of(elicitation)), None)
-        if verified is SessionStatus.FAILED and is_latest:
-            with suppress(NotPossible):
-                await self._elicitations.settle(
-                    elicitation.id, Status.FAILED, why=NOT_ARRIVED, also=also
-                )
-                return True
-            # The question had ended before: no payment is on its way any more.
-            await self._elicitations.change(elicitation.id, _arrived_never)
-        elif elicitation.status.is_final:
-            pass
-        elif verified is SessionStatus.CLOSED:
-            await self._elicitations.change(elicitation.id, lambda e: forget_page(e, session.id))
-        elif (
-            verified is SessionStatus.PENDING
-            and is_latest
-            and not is_paid_otherwise(elicitation.progress)
-        ):
-            await self._elicitations.change(
-                elicitation.id, lambda e: replace(e, progress=ON_ITS_WAY)
-            )
+    async def wait_for_payment(self, hook: StoredWebhook, event: Notice) -> str:
+        """Store an early event until its payment is recorded. Return "waiting" or "duplicate".
+
+        The owner of the payment may be unknown, so the rows of early events belong to the service.
+        """
+        assert event.payment is not None
+        ids = self._elicitations.rows.ids
+        id = ids.early_event(SERVICE, provider=hook.seller, payment=event.payment)
+
+        async def values() -> Sequence[StoredWebhook | EarlyEvent]:
+            known = await self._elicitations.read(StoredWebhook, owner=hook.owner, id=hook.id)
+            if known is not None:
+                return []
+            fresh = EarlyEvent(id=id, owner=SERVICE, hooks=(), erase_at=hook.erase_at)
+            found = await self._elicitations.read(EarlyEvent, owner=SERVICE, id=id) or fresh
+            hooks = (*found.hooks, hook.id)[-EARLY_EVENTS_AT_MOST:]
+            waiting = replace(hook, status="waiting", why="payment")
+            return [waiting, replace(found, hooks=hooks, erase_at=hook.erase_at)]
+
+        return "waiting" if await self._elicitations.write_afresh(values) else "duplicate"
+
+    async def _with_early_events(self, payment: Payment) -> tuple[Payment, Sequence[StoredWebhook]]:
+        """Apply the payment's early events to its row. Return the row and their webhooks.
+
+        The events are marked as applied in another write. If that write is lost, they are applied
+        twice, which changes nothing.
+        """
+        gateway, hooks = self._flow.signers.get(payment.seller), list[StoredWebhook]()
+        if payment.payment_intent is None or gateway is None:
+            return payment, hooks
+        ids = self._elicitations.rows.ids
+        id = ids.early_event(SERVICE, provider=payment.seller, payment=payment.payment_intent)
+        early = await self._elicitations.read(EarlyEvent, owner=SERVICE, id=id)
+        for hook_id in () if early is None else early.hooks:
+            hook = await self._elicitations.read(StoredWebhook, owner=SERVICE, id=hook_id)
+            event = None if hook is None else event_of(hook, gateway)
+            if hook is None or event is None or not _is_of(payment, event, gateway.seller):
+                continue
+            payment = changed_payment(payment, event, now=self._elicitations.clock())
+            hooks.append(hook)
+        return payment, hooks
+
+
+def event_of(hook: StoredWebhook, gateway: Signs) -> Notice:
+    """Return the event of a stored webhook."""
+    return hook.said or gateway.kept_notice(hook.body.encode())
+
+
+def _is_of(payment: Payment, event: Notice, seller: MerchantAccount) -> bool:
+    if event.news is None or event.payment != payment.payment_intent:
         return False
-
-
-def _arrived_never(elicitation: Elicitation) -> Elicitation:
-    is_said = elicitation.progress == ON_ITS_WAY
-    return replace(elicitation, progress=None) if is_said else elicitation
+    if event.reference is not None and owner_of(event.reference) != payment.owner:
+        return False
+    return contradiction(payment, event, seller=seller) is None

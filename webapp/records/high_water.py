@@ -121,12 +121,11 @@ class HighWater:
 
     def wrote(self, records: Iterable[Record]) -> None:
         """Remember acknowledged writes. Each record has the version that its writer had read."""
-        for record in records:
-            self._remember(self._written, record, version=record.version + 1)
+        self._remember(self._written, [replace(one, version=one.version + 1) for one in records])
 
     def saw(self, record: Record) -> None:
         """Remember a record as it was read."""
-        self._remember(self._read, record, version=record.version)
+        self._remember(self._read, [record])
 
     def receive(self, record: Record) -> None:
         """Use a mark that another process has made."""
@@ -246,12 +245,13 @@ class HighWater:
             if one is None or one.version < each.version
         ]
 
-    def _remember(self, names: _Remembered, record: Record, *, version: int) -> None:
-        name = (record.owner, record.kind, record.id)
-        names[name] = (replace(record, version=version, sealed=b""), self._ticks())
-        names.move_to_end(name)
-        if len(names) > _RECORDS_AT_MOST:
-            names.popitem(last=False)
+    def _remember(self, names: _Remembered, records: Iterable[Record]) -> None:
+        for record in records:
+            name = (record.owner, record.kind, record.id)
+            names[name] = (replace(record, sealed=b""), self._ticks())
+            names.move_to_end(name)
+            if len(names) > _RECORDS_AT_MOST:
+                names.popitem(last=False)
 
     async def _outside(self, found: Mark | None) -> Mark | None:
         if self._folder is None or found is None:

@@ -69,7 +69,7 @@ class Pepper:
         A `size` that is a multiple of 3 gives a text without padding.
         """
         encoded = [part.encode("utf-8", "surrogatepass") for part in (purpose, *parts)]
-        return base64.urlsafe_b64encode(self.mac(*encoded, size=size)).decode()
+        return base64.urlsafe_b64encode(self.hashing(*encoded, size=size).digest()).decode()
 
     def mac(self, *parts: bytes, size: int) -> bytes:
         """Return the raw keyed hash of the parts. The first part names the hash's purpose."""

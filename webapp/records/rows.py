@@ -80,8 +80,8 @@ class Rows:
         Each value has the version that was read. A value with version 0 is new: its id and its key
         must not exist in the store. Raises Conflict if another write was first.
         """
-        moved = await self._words.moved(values) if self._records_changes else ()
-        asked = len(values)
+        records_changes, asked = self._records_changes, len(values)
+        moved = await self._words.moved(values) if records_changes else ()
         if self.outbox is not None and moved:
             values = (*values, *self.outbox.events(moved, at_most=_AT_MOST - len(values)))
         sealed_values = [await self._sealed(value) for value in values]
@@ -107,7 +107,7 @@ class Rows:
         if self.high_water is not None:
             self.high_water.wrote(records)
         written = [replace(value, version=value.version + 1) for value in values]
-        if self._records_changes:
+        if records_changes:
             for value in values:
                 self._words.remember(value, version=value.version + 1)
         if self.outbox is not None:
@@ -115,12 +115,12 @@ class Rows:
         return written[:asked]
 
     def _erase_at(self, value: Value) -> datetime | None:
-        longer = self.retention_overrides.get(type(value))
-        if longer is None or value.erase_at is None:
-            return value.erase_at
+        longer, erase_at = self.retention_overrides.get(type(value)), value.erase_at
+        if longer is None or erase_at is None:
+            return erase_at
         if isinstance(value, Elicitation):  # some kinds store a question longer, for late answers
             longer = max(longer, traits_of(value.kind).stored_for - RECORD_KEPT)
-        return value.erase_at + longer
+        return erase_at + longer
 
     async def read(self, kind: type[ValueT], *, owner: str, id: str) -> ValueT | None:
         found = await self._store.read(owner, KINDS[kind], id)

@@ -41,7 +41,7 @@ class Answers:
 
     def __init__(self, *, pages: Renderer, server: str, has_tools: bool = True) -> None:
         """Create the renderer. Without `has_tools`, every viewer is a user of the application."""
-        self._pages = pages
+        self.pages = pages
         self._has_tools = has_tools
         self.server = server
         self._locales = Locales()
@@ -59,7 +59,7 @@ class Answers:
         if for_user or not self._has_tools:
             view = replace(view, for_user=True)
         return Reply(
-            self._pages.render(view),
+            self.pages.render(view),
             sets=cookies,
             status_code=status,
             media_type=MediaType.HTML,

@@ -6,6 +6,10 @@ checks before the exchange keep out scanners, forwarded addresses and other peop
 - The state can be used once.
 - The browser must have the cookie of the browser that pressed Continue.
 - The viewer must be the asker.
+
+A provider with `response_mode=form_post` returns the browser with a POST from its own page. A
+browser sends no SameSite=Lax cookie with that request, so the route changes nothing. It redirects
+the browser to the GET with the same parameters, and the browser sends its cookie there.
 """
 
 import logging
@@ -13,15 +17,16 @@ import secrets
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlencode
 
-from litestar import Response, get
+from litestar import Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
 from flows.elicitation import attempt as attempts
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Denied, Failed, InvalidToken, NotConfigured, NotPossible
-from flows.oauth.authorization_code import Mixed
+from flows.oauth.authorization_code import PARAMETERS, Mixed, callback_names
 from flows.payments.session import Mismatch, SessionStatus
 from webapp.identity.identity import Access
 from webapp.pages.builder import PageBuilder
@@ -59,6 +64,7 @@ async def provider_answers(
         return answers.page(used, status=HTTPStatus.CONFLICT, for_user=elicitation.is_for_user)
     try:
         code = accounts.flow.code_of(elicitation, arrival)
+        members = accounts.flow.members_of(elicitation, arrival)
     except Mixed as error:
         _log.warning("callback.mix_up", extra={"id": elicitation.id, "why": error.reason})
         mixed = BadRequest(server=server, problem=str(error))
@@ -76,8 +82,26 @@ async def provider_answers(
         return see_other(here)
     # NotPossible: another request exchanges the code already, and the page shows the progress
     with suppress(NotPossible):
-        await accounts.code_exchange.connect(elicitation, state=state, code=code)
+        await accounts.code_exchange.connect(elicitation, state=state, code=code, callback=members)
     return see_other(here)
+
+
+@post("/callback/{provider:str}", status_code=HTTPStatus.SEE_OTHER)
+async def provider_posts(
+    page: NamedDependency[PageRequest], provider: FromPath[str]
+) -> Response[Any]:
+    """Send the browser on to `provider_answers` with what the provider's form contains."""
+    accounts = page.service.kinds.accounts
+    back = await returned(page.service, page.form.get("state", []), now=page.now)
+    is_account = back.elicitation.kind == "oauth"
+    client = accounts.client_for(back.elicitation) if is_account else None
+    if client is None or client.provider.name != provider:
+        raise InvalidToken("another provider")
+    if client.provider.response_mode != "form_post":
+        raise InvalidToken("a form, although the provider redirects")
+    names = (*PARAMETERS, *callback_names(client.provider))
+    named = {name: page.form[name] for name in names if name in page.form}
+    return see_other(f"/callback/{provider}?{urlencode(named, doseq=True)}")
 
 
 @get("/return/{seller:str}")

@@ -23,7 +23,7 @@ from flows.errors import Failed
 from flows.oauth.connection import Connection
 from webapp.identity.identity import Viewer
 from webapp.oauth.clients import is_at_sandbox
-from webapp.pages.views import AccountName, ProviderTrouble, Scope
+from webapp.pages.views import AccountName, ProviderTrouble, Scope, View
 from webapp.pages.views_connections import (
     AccountGroup,
     Assistant,
@@ -33,6 +33,7 @@ from webapp.pages.views_connections import (
     Sharing,
     Standing,
 )
+from webapp.pages.views_openers import SecondLook
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes import reconnect as reconnecting
 from webapp.routes.answers import see_other
@@ -55,7 +56,8 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
         **about(page, viewer, back=HERE),
         groups=tuple(
             AccountGroup(
-                name=server, connected=tuple(_connected(page, one, found) for one in group)
+                name=page.answers.pages.brand.shown(server),
+                connected=tuple(_connected(page, one, found) for one in group),
             )
             for server, group in groupby(found, key=lambda one: one.server)
         ),
@@ -63,22 +65,48 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
     return await own_page(page, view)
 
 
-@post(HERE + "/{id:str}/disconnect", status_code=HTTPStatus.OK)
+@get(HERE + "/{id:str}/disconnect")
+async def look_before_disconnect(
+    page: NamedDependency[PageRequest], id: FromPath[str]
+) -> Response[Any]:
+    """Show what disconnecting an account changes, or that the account is disconnected."""
+    viewer = await known_viewer(page, of="connections")
+    found = await _found(page, id, viewer=viewer)
+    view: View
+    if found.ended_at is not None:
+        provider = page.service.kinds.accounts.connections.provider(found)
+        view = Disconnected(
+            server=page.answers.server,
+            for_user=viewer.is_user,
+            provider=_label(found, page.service),
+            account=found.label,
+            revoked=found.was_revoked,
+            manage=None if provider is None else provider.manage,
+        )
+    else:
+        view = SecondLook(
+            server=page.answers.server,
+            for_user=viewer.is_user,
+            act="disconnect",
+            what=found.label,
+            at=_label(found, page.service),
+            stopping=found.tools,
+            action=f"{HERE}/{_tail(found)}/disconnect",
+            csrf=page.csrf(found.id),
+            back=f"{HERE}#{_tail(found)}",
+        )
+    return page.answers.page(view, cookies=page.new_cookies)
+
+
+@post(HERE + "/{id:str}/disconnect", status_code=HTTPStatus.SEE_OTHER)
 async def disconnect(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
-    """Revoke an account's access and delete the account. A second press shows the same result."""
+    """Revoke an account's access and delete the account. A second press changes nothing."""
     found = await _pressed(page, id)
     try:
-        done = await page.service.kinds.accounts.keys.disconnect(found.owner, found.id)
+        await page.service.kinds.accounts.keys.disconnect(found.owner, found.id)
     except Failed as error:
         return _trouble(page, found, error, event="account.not_disconnected", again="disconnect")
-    view = Disconnected(
-        server=page.answers.server,
-        provider=_label(found, page.service),
-        account=found.label,
-        revoked=done.revoked,
-        manage=done.manage,
-    )
-    return page.answers.page(view)
+    return see_other(f"{HERE}/{_tail(found)}/disconnect")
 
 
 @post(HERE + "/{id:str}/unshare", status_code=HTTPStatus.SEE_OTHER)
@@ -131,11 +159,21 @@ async def _pressed(page: PageRequest, id: str, *, viewer: Viewer | None = None) 
         NotShown: The viewer may not send this form.
         NotFoundException: The account does not exist or is somebody else's.
     """
-    owner = (viewer or await known_viewer(page, of="connections")).owner
+    found = await _found(page, id, viewer=viewer or await known_viewer(page, of="connections"))
+    page.must_be_form_about(found.id)
+    return found
+
+
+async def _found(page: PageRequest, id: str, *, viewer: Viewer) -> Connection:
+    """Return an account of the viewer.
+
+    Raises:
+        NotFoundException: The account does not exist or is somebody else's.
+    """
+    owner = viewer.owner
     found = await page.service.elicitations.read(Connection, owner=owner, id=owner + id)
     if found is None:
         raise NotFoundException
-    page.must_be_form_about(found.id)
     return found
 
 

@@ -20,13 +20,19 @@ from msgspec.json import encode
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import NotAllowed
 from flows.kinds.form import asker_of
-from flows.shown import arguments_of
 from webapp.identity.approvers import Deciding
 from webapp.identity.identity import Viewer
 from webapp.kinds.decision import PendingDecision
 from webapp.kinds.page_kind import terms_in
-from webapp.pages.builder_forms import decision_of
+from webapp.pages.builder_forms import (
+    arguments_shown,
+    decision_of,
+    is_before_tool,
+    question_of,
+    server_of,
+)
 from webapp.pages.views_decisions import Decide, InboxEntry, InboxList, InboxPage, StandingYes
+from webapp.pages.views_openers import SecondLook
 from webapp.records.ids import tail_of
 from webapp.records.values import Approval
 from webapp.routes.answers import see_other
@@ -95,16 +101,43 @@ async def decline_request(
     return await _decide(page, approver, id, accepts=False)
 
 
+@get("/approvals/{id:str}/revoke")
+async def look_before_revoke(
+    page: NamedDependency[PageRequest], id: FromPath[str]
+) -> Response[Any]:
+    """Show what revoking an approval changes."""
+    viewer = await known_viewer(page, of="inbox")
+    found = await _approval(page, viewer, id)
+    one = _standing(found)
+    view = SecondLook(
+        server=page.answers.server,
+        for_user=viewer.is_user,
+        act="revoke",
+        what=one.tool,
+        about=one.about,
+        action=one.action,
+        csrf=page.csrf(found.id),
+        back=HERE,
+    )
+    return page.answers.page(view, cookies=page.new_cookies)
+
+
 @post("/approvals/{id:str}/revoke", status_code=HTTPStatus.SEE_OTHER)
 async def revoke(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
     """Revoke an approval, so that the person is asked again from now on."""
-    owner = (await known_viewer(page, of="inbox")).owner
+    viewer = await known_viewer(page, of="inbox")
+    found = await _approval(page, viewer, id)
+    page.must_be_form_about(found.id)
+    await page.service.kinds.gates.approvals.revoke(found.id, owner=viewer.owner)
+    return see_other(HERE)
+
+
+async def _approval(page: PageRequest, viewer: Viewer, id: str) -> Approval:
+    owner = viewer.owner
     found = await page.service.elicitations.read(Approval, owner=owner, id=owner + id)
     if found is None:
         raise NotFoundException
-    page.must_be_form_about(found.id)
-    await page.service.kinds.gates.approvals.revoke(found.id, owner=owner)
-    return see_other(HERE)
+    return found
 
 
 async def _decide(page: PageRequest, approver: str, id: str, *, accepts: bool) -> Response[Any]:
@@ -152,10 +185,10 @@ async def _shown(
 ) -> Response[Any]:
     asked = waiting.asked
     view = Decide(
-        server=page.answers.server,
+        server=server_of(asked),
         approver=waiting.approver,
         entry=_entry(page, person, waiting),
-        arguments=arguments_of(terms_in(asked).get("arguments")),
+        arguments=arguments_shown(asked),
         approve_action=f"{_url(waiting)}/approve",
         decline_action=f"{_url(waiting)}/decline",
         csrf=page.csrf(_subject(waiting)),
@@ -195,12 +228,16 @@ def _entry(page: PageRequest, person: Deciding, waiting: PendingDecision) -> Inb
     return InboxEntry(
         url=_url(waiting),
         message=asked.asked.message,
-        arguments=arguments_of(arguments, in_a_line=True) if is_short else (),
+        question=question_of(asked),
+        arguments=arguments_shown(asked, in_a_line=True) if is_short else (),
         has_more=bool(arguments) and not is_short,
         tool=asked.asked.tool,
         asker=asker_of(asked),
         client=asked.asked.client,
         client_id=asked.asked.client_id,
+        client_title=asked.asked.client_title,
+        described=asked.asked.described,
+        is_gate=is_before_tool(asked),
         asked_at=asked.created_at,
         expires_at=asked.expires_at,
         decision=decision_of(asked, now=page.now),
@@ -212,16 +249,15 @@ def _entry(page: PageRequest, person: Deciding, waiting: PendingDecision) -> Inb
 
 async def _approvals(page: PageRequest, viewer: Viewer) -> tuple[StandingYes, ...]:
     found = await page.service.kinds.gates.approvals.all(owner=viewer.owner)
-    return tuple(_standing(page, one) for one in found)
+    return tuple(_standing(one) for one in found)
 
 
-def _standing(page: PageRequest, approval: Approval) -> StandingYes:
+def _standing(approval: Approval) -> StandingYes:
     return StandingYes(
         tool=approval.tool,
         about=approval.about,
         until=approval.until,
         action=f"/approvals/{tail_of(approval)}/revoke",
-        csrf=page.csrf(approval.id),
     )
 
 

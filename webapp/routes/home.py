@@ -9,6 +9,7 @@ from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 
+from webapp.http.parts import part
 from webapp.http.port import proof
 from webapp.http.requests import query_of
 from webapp.pages.views_home import Home, UsersHome
@@ -16,6 +17,7 @@ from webapp.routes.page_request import PageRequest
 from webapp.server import HostedApplication
 from webapp.service import Service
 
+_answers = part("answers")
 _STATIC = Path(__file__).resolve().parents[1] / "pages" / "static"
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 # Three small files, read at import: the path of a request never reaches the disk.
@@ -48,17 +50,21 @@ async def home(
     return page.answers.page(view)
 
 
-@get("/static/{name:str}", sync_to_thread=False)
-def static(name: FromPath[str]) -> Response[bytes]:
-    """Return a static asset."""
-    if name not in _ASSETS:
+@get(["/static/{name:str}", "/static/own/{own:str}"], sync_to_thread=False)
+def static(
+    request: Request[Any, Any, Any], name: FromPath[str] = "", own: FromPath[str] = ""
+) -> Response[bytes]:
+    """Return a static asset: ours, one of the brand, or one of the operator's."""
+    found = _ASSETS.get(name) or _answers(request).pages.files.get(name or f"own/{own}")
+    if found is None:
         raise NotFoundException
-    content, media_type = _ASSETS[name]
+    content, media_type = found
     return Response(
         content,
         media_type=media_type,
         headers={
             "cache-control": "max-age=3600",
+            "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
             "x-content-type-options": "nosniff",
             "cross-origin-resource-policy": "same-origin",
         },

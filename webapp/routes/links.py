@@ -22,12 +22,20 @@ from flows.crypto.tokens import Purpose
 from flows.elicitation.proof import OnPage
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
-from flows.errors import Failed, InvalidAnswer, InvalidToken, NotAllowed, NotConfigured, NotPossible
+from flows.errors import (
+    Failed,
+    InvalidAnswer,
+    InvalidQuestion,
+    InvalidToken,
+    NotAllowed,
+    NotConfigured,
+    NotPossible,
+)
 from flows.schema.schema import Fault, parse
 from webapp.kinds.decision import WITHDRAWN
 from webapp.kinds.page_kind import PageKind, has_rules
 from webapp.pages.builder import PageBuilder
-from webapp.pages.form import form_of
+from webapp.pages.form import form_of, with_zones
 from webapp.pages.views import ProviderTrouble
 from webapp.routes.answers import see_other
 from webapp.routes.openers import must_be_opener, pace
@@ -68,9 +76,21 @@ async def go_on(page: NamedDependency[PageRequest], token: FromPath[str]) -> Res
     attempt = elicitation.attempt
     known = None if attempt is None else attempt.browser
     cookie = page.service.browser.cookie_of(page.cookies, known=known) or ""
+    tenant = page.form.get("tenant", [""])[-1]
     try:
         switches = page.is_ticked("switch")
-        return see_other(await depart(page.service, elicitation, cookie=cookie, switches=switches))
+        url = await depart(
+            page.service, elicitation, cookie=cookie, switches=switches, tenant=tenant or None
+        )
+        return see_other(url)
+    except InvalidQuestion as error:
+        view = _shown(page, elicitation, token=token).start_account(typed=tenant, fault=str(error))
+        return page.answers.page(
+            view,
+            status=HTTPStatus.UNPROCESSABLE_ENTITY,
+            form_targets=_form_targets(elicitation),
+            for_user=elicitation.is_for_user,
+        )
     except NotPossible:
         return await _became_of(page, elicitation, token=token, accepts=True)
     except (Failed, NotConfigured) as error:
@@ -165,11 +185,12 @@ async def _submit_answer(
 ) -> Response[Any]:
     shown = _shown(page, elicitation, token=token)
     schema = typed.schema(elicitation)
-    parsed = parse(schema, page.form)
+    form, zone_faults = with_zones(schema, page.form)
+    parsed = parse(schema, form)
     pressed = partial(_became_of, page, token=token, accepts=True)
     if await shown.ended() is not None:
         return await pressed(elicitation, answer=parsed.content)
-    faults: Sequence[Fault] = parsed.faults
+    faults: Sequence[Fault] = (*zone_faults, *parsed.faults)
     if not faults and has_rules(elicitation):
         faults = await page.service.kinds.rules.faults(elicitation, parsed.content)
     if not faults:
@@ -184,7 +205,9 @@ async def _submit_answer(
             # The stored answer is comparable unless a plugin changed it or delivery deleted it.
             is_known = ended.content is not None and not page.service.kinds.plugins.hear_answers
             return await pressed(ended, answer=parsed.content if is_known else None)
-    view = shown.start_typed(form_of(schema, values=page.form, faults=faults))
+    view = await shown.with_updates(
+        shown.start_typed(form_of(schema, values=page.form, faults=faults))
+    )
     return page.answers.page(
         view, status=HTTPStatus.UNPROCESSABLE_ENTITY, for_user=elicitation.is_for_user
     )

@@ -10,9 +10,11 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 from litestar.response import Stream
 
+from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
-from flows.elicitation.user_code import Code
 from webapp.elicitations.retry import Erased
+from webapp.elicitations.waiters import Changed
+from webapp.pages.updates import State, state_of
 from webapp.routes.answers import problem
 from webapp.routes.links import elicitation_of
 from webapp.routes.openers import pace, unconfirmed
@@ -29,17 +31,20 @@ async def live(page: NamedDependency[PageRequest], token: FromPath[str]) -> Resp
     decision = await page.access(elicitation)
     pace(elicitation, page.request, service, is_open=decision.is_open)
 
-    async def status(current: Elicitation) -> str | None:
-        """Return the status, or None if the viewer may not see the question (any more)."""
+    async def state(current: Elicitation) -> State | None:
+        """Return the state, or None if the viewer may not see the question (any more)."""
         code = service.identity.code(current, page.cookies)
         if code is None and not (await page.access(current)).is_open:
             return None
-        return _status(current, code)
+        is_unproven = current.binding is not None and current.binding.confirmed_at is None
+        if code is not None and is_unproven and not current.status.is_final:
+            return State(status=unconfirmed(code))
+        return await state_of(service, current)
 
-    if await status(elicitation) is None:
+    if await state(elicitation) is None:
         return problem(HTTPStatus.FORBIDDEN, detail="This link belongs to someone else.")
     return Stream(
-        _statuses(elicitation, service, status),
+        _statuses(elicitation, service, state),
         media_type="text/event-stream",
         headers={"cache-control": "no-store", "x-accel-buffering": "no"},
     )
@@ -48,30 +53,28 @@ async def live(page: NamedDependency[PageRequest], token: FromPath[str]) -> Resp
 async def _statuses(
     elicitation: Elicitation,
     service: Service,
-    status: Callable[[Elicitation], Awaitable[str | None]],
+    state: Callable[[Elicitation], Awaitable[State | None]],
 ) -> AsyncIterator[str]:
     elicitations = service.elicitations
-    with elicitations.waiters.waiter(elicitation.id, sees_all=True) as waiter:
+    # The call's run changes when its next question is asked.
+    ids = [id for id in (elicitation.id, elicitation.run) if id]
+    with elicitations.waiters.waiter(*ids, sees_all=True) as waiter:
         current, last = await elicitations.get(elicitation.id), ""
-        # status() also returns None if the viewer signed out in the meantime
-        while current is not None and (message := await status(current)):
-            if message != last:  # not every change of the record changes the status
-                yield f"data: {message}\n\n"
-            last = message
-            if current.status.is_final or service.is_draining:  # the browser asks again
+        # state() also returns None if the viewer signed out in the meantime
+        while current is not None and (now := await state(current)):
+            if now.status != last:  # not every change of the record changes the status
+                yield f"data: {now.status}\n\n"
+            last = now.status
+            if now.ends:  # the browser would ask again at once
+                yield "event: end\ndata:\n\n"
+                return
+            if service.is_draining:  # the browser asks again
                 return
             changes = await waiter.changes(until=service.clock() + PING_EVERY, now=service.clock())
             if not changes:
                 yield ": ping\n\n"
             try:
-                current = await elicitations.newest(current, changes)
+                changed: list[Changed] = [one for one in changes if not isinstance(one, Run)]
+                current = await elicitations.newest(current, changed)
             except Erased:  # the browser asks again and sees the erasure
                 return
-
-
-def _status(current: Elicitation, code: Code | None) -> str:
-    if current.status.is_final:
-        return current.status
-    if code is not None and current.binding is not None and current.binding.confirmed_at is None:
-        return unconfirmed(code)
-    return current.progress or current.status

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from webapp.collector import Collector
 from webapp.http.answer import problem, send_answer
 from webapp.http.connection import ASGIApp, Receive, Scope, Send
-from webapp.http.exchange import exchange_of
+from webapp.http.exchange import facts_of
 from webapp.telemetry.families import MEDIA_TYPE
 
 PATH = "/metrics"
@@ -18,23 +18,18 @@ _PROBLEM = "application/problem+json"
 _NOT_KEPT = {"cache-control": "no-store"}
 
 
-class MetricsPage:
-    """The metrics page at its path. The application has the paths below it."""
+def metrics_page(app: ASGIApp, *, collector: Collector, token: str) -> ASGIApp:
+    """Return the application of the metrics page. Paths below the page go to `app`."""
 
-    def __init__(self, app: ASGIApp, *, collector: Collector, token: str) -> None:
-        self._app = app
-        self._collector = collector
-        self._token = token.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def route(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != PATH:
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
         is_head = scope["method"] == "HEAD"
         if not is_head and scope["method"] != "GET":
             status, about = HTTPStatus.METHOD_NOT_ALLOWED, {"allow": "GET, HEAD"}
             await _refuse(send, status, about, "Read the metrics with GET.")
-        elif not self._is_known(exchange_of(scope).headers.get(b"authorization", [])):
+        elif not _is_known(facts_of(scope).headers.get(b"authorization", []), token=token):
             status, about = HTTPStatus.UNAUTHORIZED, {"www-authenticate": "Bearer"}
             detail = (
                 "Send the token that is set in ELICIT_METRICS, in the header Authorization: Bearer "
@@ -42,16 +37,19 @@ class MetricsPage:
             )
             await _refuse(send, status, about, detail)
         else:
-            page = await self._collector.page()
+            page = await collector.page()
             about = {**_NOT_KEPT, "content-type": MEDIA_TYPE}
             await send_answer(send, HTTPStatus.OK, page, about, is_head=is_head)
 
-    def _is_known(self, credentials: list[str]) -> bool:
-        if len(credentials) != 1:
-            return False
-        scheme, _, token = credentials[0].partition(" ")
-        is_bearer = scheme.lower() == "bearer"
-        return secrets.compare_digest(token.strip().encode(), self._token) and is_bearer
+    return route
+
+
+def _is_known(credentials: list[str], *, token: str) -> bool:
+    if len(credentials) != 1:
+        return False
+    scheme, _, given = credentials[0].partition(" ")
+    is_bearer = scheme.lower() == "bearer"
+    return secrets.compare_digest(given.strip().encode(), token.encode()) and is_bearer
 
 
 async def _refuse(send: Send, status: HTTPStatus, about: dict[str, str], detail: str) -> None:

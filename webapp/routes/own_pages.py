@@ -54,7 +54,7 @@ def about(page: PageRequest, viewer: Viewer, *, back: str) -> _About:
     """Return the fields about the viewer for such a page. `back` is the page's own path."""
     has_session = viewer.session is not None
     return {
-        "server": page.answers.server,
+        "server": page.answers.pages.brand.shown(page.answers.server),
         "for_user": viewer.is_user,
         "viewer": viewer.label,
         "sign_out_csrf": page.csrf(SIGN_IN) if has_session else None,

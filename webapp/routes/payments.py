@@ -21,8 +21,10 @@ from flows.payments.claims import claimed_of, claimed_price, stage_of, state_of
 from flows.payments.money import Money
 from flows.payments.receipt import Dispute, Payment, ReceiptStatus
 from flows.payments.refunds import UnderWay
+from webapp.identity.identity import Viewer
 from webapp.pages.builder_payments import OVER
 from webapp.pages.locale import price_in
+from webapp.pages.views_openers import SecondLook
 from webapp.pages.views_payments import NotGivenBack, Paid, PaymentsPage, Standing, Stays
 from webapp.payments.refunds import NoRefunds
 from webapp.records.ids import OWNER_TAG_CHARACTERS
@@ -49,14 +51,34 @@ async def payments(page: NamedDependency[PageRequest]) -> Response[Any]:
     return await own_page(page, view)
 
 
+@get(HERE + "/{id:str}/refund")
+async def look_before_refund(
+    page: NamedDependency[PageRequest], id: FromPath[str]
+) -> Response[Any]:
+    """Show what a refund changes, or redirect if the payment cannot be refunded here."""
+    viewer = await known_viewer(page, of="payments")
+    payment = await _found(page, viewer, id)
+    paid = await _paid(page, payment, locale=page.answers.locale(page.request))
+    if paid.refund_action is None:
+        return see_other(f"{HERE}#{id}")
+    view = SecondLook(
+        server=page.answers.server,
+        for_user=viewer.is_user,
+        act="refund",
+        what=paid.price,
+        about=paid.what,
+        action=paid.refund_action,
+        csrf=page.csrf(payment.id),
+        back=f"{HERE}#{id}",
+    )
+    return page.answers.page(view, cookies=page.new_cookies)
+
+
 @post(HERE + "/{id:str}/refund", status_code=HTTPStatus.SEE_OTHER)
 async def request_refund(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
     """Refund a payment. If the payment is already refunded, only redirect."""
     viewer = await known_viewer(page, of="payments")
-    owner = viewer.owner
-    payment = await page.service.kinds.payments.ledger.read(owner, owner + id)
-    if payment is None:
-        raise NotFoundException
+    payment = await _found(page, viewer, id)
     page.must_be_form_about(payment.id)
     if payment.status is not ReceiptStatus.REFUNDED:
         refunds = page.service.kinds.payments.refunds
@@ -74,6 +96,14 @@ async def request_refund(page: NamedDependency[PageRequest], id: FromPath[str]) 
             _log.warning("payment.not_refunded", extra={"id": payment.id, "why": str(error)})
             return page.answers.page(view, status=HTTPStatus.BAD_GATEWAY)
     return see_other(f"{HERE}#{id}")
+
+
+async def _found(page: PageRequest, viewer: Viewer, id: str) -> Payment:
+    owner = viewer.owner
+    payment = await page.service.kinds.payments.ledger.read(owner, owner + id)
+    if payment is None:
+        raise NotFoundException
+    return payment
 
 
 def _because(error: NotPossible | Failed) -> Stays:
@@ -109,7 +139,6 @@ async def _paid(page: PageRequest, payment: Payment, *, locale: Locale | None) -
         seller=payment.seller if seller is None else seller.label,
         paid_at=payment.paid_at,
         standing=standing,
-        csrf=page.csrf(payment.id),
         is_test=not payment.is_live,
         **_parts(payment, locale),
         is_asked_about=stage_of(payment) is Dispute.INQUIRY,

@@ -35,8 +35,11 @@ async def reconnect(
     client = service.kinds.accounts.connections.client(connection)
     if client is None or connection.ended_at is not None:
         return None
+    provider = service.kinds.accounts.connections.provider(connection)
+    assert provider is not None  # there is a client
     request = AccountRequest(
-        provider=client.provider,
+        provider=provider,
+        tenant=connection.tenant,
         scopes=tuple(scope for scope in connection.scopes if SCOPE.fullmatch(scope)),
         account=connection.label,
     )

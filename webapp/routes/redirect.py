@@ -37,13 +37,20 @@ def state_hash(rest: str) -> str:
 
 
 async def depart(
-    service: Service, elicitation: Elicitation, *, cookie: str, switches: bool = False
+    service: Service,
+    elicitation: Elicitation,
+    *,
+    cookie: str,
+    switches: bool = False,
+    tenant: str | None = None,
 ) -> str:
     """Start an attempt and return the address to redirect the browser to.
 
-    `switches`: the person wants another account than the last one at the provider.
+    `switches`: the person wants another account than the last one at the provider. `tenant` is the
+    person's address there, if the page asked for it.
 
     Raises:
+        InvalidQuestion: `tenant` is no address of the provider's tenants, or is missing.
         Failed: The provider did not respond, or refused. The elicitation stays open.
         NotConfigured: The provider lacks settings here. The elicitation stays open.
         NotPossible: The elicitation has ended.
@@ -59,6 +66,7 @@ async def depart(
         browser=service.browser.hash(cookie),
         rest=secrets.token_urlsafe(STATE_BYTES),
         switches=switches,
+        tenant=tenant,
     )
     if not kind.holds_open:
         return await press.depart(elicitation.id)
@@ -81,6 +89,7 @@ class _Press:
     browser: str
     rest: str = field(repr=False)
     switches: bool
+    tenant: str | None
 
     async def depart(self, id: str, *, tries: int = attempts.ATTEMPTS_AT_MOST) -> str:
         elicitations, kind = self.service.elicitations, self.kind
@@ -158,6 +167,7 @@ class _Press:
             state=self.service.links.state(claims, now=now),
             now=now,
             switches=self.switches,
+            tenant=self.tenant,
         )
 
 

@@ -1,39 +1,62 @@
-"""The table of our routes, compiled once. Each request carries the parts of its own server.
+"""The applications behind the edge, and the table of our routes, which is compiled once.
+
+Each request carries the parts of its own server.
 
 A route is listed either for people or for programs. That decides whether an error is answered with
 a page or with problem details.
 """
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable
 from functools import cache
+from http import HTTPStatus
 from typing import Any
 
 from litestar import Litestar, Response, Router
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
 
+from flows.question import asking
 from webapp.http.address import PLAIN_PATH
-from webapp.http.connection import Receive, Scope, Send
-from webapp.http.parts import AnyRequest, bring, part, provided
-from webapp.http.requests import Bounded
-from webapp.http.root_path import under
-from webapp.identity.users import note_request
+from webapp.http.answer import problem, send_answer
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.guard import PROBES
+from webapp.http.parts import AnyRequest, answer_from, nothing_to_begin, part, provided
+from webapp.http.root_path import ROOT_KEY
+from webapp.identity.users import Users, note_request
 from webapp.routes.answers import Answers
-from webapp.routes.callbacks import provider_answers, provider_returns
-from webapp.routes.connections import connections, disconnect, keep, reconnect, switch, unshare
-from webapp.routes.decisions import approve_request, decline_request, inbox, look, revoke
+from webapp.routes.callbacks import provider_answers, provider_posts, provider_returns
+from webapp.routes.connections import (
+    connections,
+    disconnect,
+    keep,
+    look_before_disconnect,
+    reconnect,
+    switch,
+    unshare,
+)
+from webapp.routes.decisions import (
+    approve_request,
+    decline_request,
+    inbox,
+    look,
+    look_before_revoke,
+    revoke,
+)
 from webapp.routes.home import alive, home, ready, static
 from webapp.routes.links import allow, decline, go_on, show, show_user_code
 from webapp.routes.live import live
 from webapp.routes.page_request import page_request
-from webapp.routes.payments import payments, request_refund
+from webapp.routes.payments import look_before_refund, payments, request_refund
 from webapp.routes.returns import called_back, come_back
 from webapp.routes.signin import offer_pairing, pair, sign_in, sign_out, signed_in
 from webapp.routes.webhooks import hooked
+from webapp.server import MCP_PATH, HostedApplication
 from webapp.service import Service
 from webapp.telemetry.work import working
 
 BODY_BYTES_AT_MOST = 64 * 1024
+_log = logging.getLogger(__name__)
 
 
 @cache
@@ -66,19 +89,23 @@ def routes() -> Litestar:
             pair,
             come_back,
             provider_answers,
+            provider_posts,
             provider_returns,
             connections,
+            look_before_disconnect,
             disconnect,
             unshare,
             keep,
             switch,
             reconnect,
             payments,
+            look_before_refund,
             request_refund,
             inbox,
             look,
             approve_request,
             decline_request,
+            look_before_revoke,
             revoke,
             home,
         ],
@@ -102,22 +129,62 @@ def routes() -> Litestar:
     )
 
 
-class Ours:
-    """The ASGI application of our routes for one server."""
+def own_routes(
+    *, service: Service, answers: Answers, served: HostedApplication, users: Users
+) -> ASGIApp:
+    """Return the application of all paths that the edge sends to no other application.
 
-    def __init__(self, *, service: Service, parts: Mapping[str, object], root_path: str) -> None:
-        self._app = Bounded(routes())
-        self._parts = {"service": service, **parts}
-        self._tracer = service.telemetry.tracer
-        self._root_path = root_path
+    It answers from our routes, or lets the served application answer if only that has the path.
+    """
+    parts = {"service": service, "answers": answers, "served": served}
+    tracer, has_warned = service.telemetry.tracer, False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        note_request(scope)
-        bring(scope, self._parts)
+    async def route(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal has_warned
+        if scope["type"] == "lifespan":  # everything has started by now
+            await nothing_to_begin(receive, send)
+            return
+        path: str = scope["path"]
+        if not (is_own := is_ours(path)) and served.has_route(scope):
+            # The author's own routes may complete questions: in trusted code, or with a return
+            # token.
+            with asking(service.completing):
+                await served(scope, receive, send)
+            return
+        if path == f"{MCP_PATH}/" and scope["type"] == "http":  # as the MCP libraries do
+            to = {"location": scope.get(ROOT_KEY, "") + MCP_PATH}
+            await send_answer(send, HTTPStatus.TEMPORARY_REDIRECT, b"", to)
+            return
+        why = None if is_own else why_unknown(path, url=service.public_url)
+        if why is not None:
+            if not has_warned:
+                has_warned = True
+                _log.warning("path.unknown: %s", why)
+            if scope["type"] == "http" and path.endswith(PROBES):
+                status = HTTPStatus.SERVICE_UNAVAILABLE
+                body = problem(status, detail=why, code="path-unknown")
+                await send_answer(send, status, body, {"content-type": "application/problem+json"})
+                return
+        if users.who is not None:
+            note_request(scope)
         # The framework refuses websocket requests.
-        name = f"{scope.get('method', 'GET')} /{scope['path'].split('/')[1]}"
-        with working(name, tracer=self._tracer):
-            await self._app(scope, receive, under(self._root_path, send))
+        with working(f"{scope.get('method', 'GET')} /{path.split('/')[1]}", tracer=tracer):
+            await answer_from(routes(), scope, receive, send, parts=parts)
+
+    return route
+
+
+def calls(app: ASGIApp, *, service: Service, served: HostedApplication) -> ASGIApp:
+    """Return the application of the MCP endpoint. Paths below the endpoint go to `app`."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] != MCP_PATH or scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        with asking(service.completing):
+            await served(scope, receive, send)
+
+    return call
 
 
 def why_unknown(path: str, *, url: str) -> str | None:

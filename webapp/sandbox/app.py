@@ -9,7 +9,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from http import HTTPStatus
 from typing import Any
 
@@ -22,8 +22,7 @@ from litestar.params import RawBody
 from webapp.http.connection import Receive, Scope, Send
 from webapp.http.edge import Edge
 from webapp.http.guard import Guard
-from webapp.http.parts import AnyRequest, bring, nothing_to_begin, part, provided
-from webapp.http.requests import Bounded
+from webapp.http.parts import AnyRequest, answer_from, nothing_to_begin, part, provided
 from webapp.sandbox.authorization.client import bearer_of
 from webapp.sandbox.authorization.faults import Faults, PlayedFault
 from webapp.sandbox.authorization.server import authorization_parts, authorization_routes
@@ -83,14 +82,15 @@ class SandboxApp:
             "checkout": checkout,
         }
         # Outside the routing as well: a middleware would not see an unknown path.
-        self._guarded = Edge(Bounded(_routes()), guard=Guard(public_url=sandbox.url))
+        self._guarded = Edge(
+            partial(answer_from, _routes(), parts=self._parts), guard=Guard(public_url=sandbox.url)
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await nothing_to_begin(receive, send)
             self._faults.release()
             return
-        bring(scope, self._parts)
         await self._guarded(scope, receive, send)
 
 

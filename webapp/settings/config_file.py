@@ -9,7 +9,7 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
@@ -24,7 +24,7 @@ from webapp.settings.key_file import CONFIG_HOME, folder_of
 from webapp.settings.payment_providers import read_merchant_accounts
 from webapp.settings.table import Setting, Values
 from webapp.settings.toml_tables import (
-    TABLE,
+    TEXT,
     TYPES,
     converted,
     keys_of,
@@ -35,17 +35,29 @@ from webapp.settings.toml_tables import (
 )
 
 _PLACE, _REFUSALS = "a text, or a table of texts", "a list of tables"
+_PERSON = "a table of texts, with lists of texts for id and label"
 _TYPES: Mapping[str, Any] = {
     **TYPES,
     _PLACE: str | dict[str, str],
     _REFUSALS: tuple[dict[str, Any], ...],
+    _PERSON: dict[str, str | tuple[str, ...]],
 }
-_KEYS = keys_of(
-    Provider, person=TABLE, revoke=_PLACE, refusals=_REFUSALS, discovers=None, sandbox=None
-)
+_KEYS = {
+    **keys_of(
+        Provider, person=_PERSON, revoke=_PLACE, refusals=_REFUSALS, discovers=None, sandbox=None
+    ),
+    "like": TEXT,
+}
 _REFUSAL_KEYS = keys_of(KnownRefusal)
 _TABLES = ("providers", "sellers", "approvers")
-_PAIRS = ("extra", "headers", "lasting", "switch")  # tables whose order is preserved
+_PAIRS = (
+    "extra",
+    "headers",
+    "lasting",
+    "refresh_extra",
+    "switch",
+    "token_extra",
+)  # tables whose order is preserved
 _PERSON_KEYS = frozenset(PersonProbe.__dataclass_fields__)
 _REVOCATION_KEYS = frozenset(Revocation.__dataclass_fields__)
 _SECRETS = re.compile(
@@ -220,11 +232,22 @@ def _provider(name: str, table: Mapping[str, Any], problems: list[str]) -> Provi
 
 
 def _declared(name: str, read: dict[str, Any]) -> Provider:
+    like = read.pop("like", None)
+    tenant = read.pop("tenant", None)
     discovers = "issuer" in read and "authorize" not in read and "token" not in read
     person = read.pop("person", None)
     revoke = read.pop("revoke", None)
     refusals = tuple(KnownRefusal(**each) for each in read.pop("refusals", ()))
-    pairs = {key: tuple(read.pop(key, {}).items()) for key in _PAIRS}
+    pairs = {key: tuple(read.pop(key).items()) for key in _PAIRS if key in read}
+    if like is not None:
+        tables: dict[str, Any] = {"person": PersonProbe(**person)} if person is not None else {}
+        tables |= {"revoke": _revocation(revoke)} if revoke is not None else {}
+        tables |= {"refusals": refusals} if refusals else {}
+        base = replace(PROVIDERS[like], sandbox=None)
+        return _at(
+            replace(base, name=name, **{"label": _label_of(name), **tables, **pairs, **read}),
+            tenant,
+        )
     if discovers:
         read = {"always": ("openid",), "api": read["issuer"], **read}
     values: dict[str, Any] = {
@@ -237,7 +260,12 @@ def _declared(name: str, read: dict[str, Any]) -> Provider:
         **pairs,
         **read,
     }
-    return Provider(**values)
+    return _at(Provider(**values), tenant)
+
+
+def _at(provider: Provider, tenant: str | None) -> Provider:
+    """Return the provider at the tenant's host, if the table names one. Raises InvalidQuestion."""
+    return provider if tenant is None else provider.for_tenant(tenant)
 
 
 def _label_of(name: str) -> str:
@@ -282,14 +310,23 @@ def _key_faults(name: str, table: Mapping[str, Any]) -> Iterator[str]:
             yield f"client_id: not allowed in this file; set ELICIT_{name.upper()}_CLIENT_ID."
         elif key not in _KEYS and not _SECRETS.search(key.lower()):
             yield unknown_key(key, sorted(_KEYS))
+    if "like" in table:
+        if table["like"] not in PROVIDERS:
+            yield f"like: must be one of {', '.join(PROVIDERS)}."
+        return
     if "issuer" not in table and not {"authorize", "token"} & set(table):
         yield "issuer: required, unless authorize and token are set."
     if "api" not in table and {"authorize", "token"} & set(table):
         yield "api: required: the address of the API that the access token is for."
 
 
-def _person_faults(person: Mapping[str, str]) -> list[str]:
-    faults = [f"person.{key}: needed." for key in ("url", "id", "label") if key not in person]
+def _person_faults(person: Mapping[str, Any]) -> list[str]:
+    faults = [f"person.{key}: needed." for key in ("id", "label") if key not in person]
+    faults += [
+        f"person.{key}: it is a text."
+        for key, value in person.items()
+        if key not in ("id", "label") and not isinstance(value, str)
+    ]
     faults += [
         f"person.{unknown_key(key, sorted(_PERSON_KEYS))}"
         for key in person

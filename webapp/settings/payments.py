@@ -46,7 +46,11 @@ CLIENT_ID = Setting(
     parse=str,
     says="the client id of your app at an account provider; {NAME} is in capitals, such as GITHUB",
 )
-CLIENT_SECRET = Setting(name="ELICIT_{NAME}_CLIENT_SECRET", parse=str, says="its secret")
+CLIENT_SECRET = Setting(
+    name="ELICIT_{NAME}_CLIENT_SECRET",
+    parse=str,
+    says="its secret; for `private_key_jwt` the private key, as a JWK or PEM",
+)
 STRIPE_KEY = Setting(
     name="ELICIT_STRIPE_KEY",
     parse=str,

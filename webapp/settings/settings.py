@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from flows.crypto.vault import Ring
 from flows.errors import StoreUnavailable, WeakSecret
 from flows.kinds.gate import GatePolicy
+from flows.oauth.client_assertion import key_fault
 from flows.oauth.provider import Provider
 from flows.origin import is_loopback
 from flows.payments.gateway import MerchantAccount
@@ -22,6 +23,7 @@ from webapp.http.trusted_hosts import TrustedHost
 from webapp.limits import Arrivals
 from webapp.logs.lines import LogSettings
 from webapp.settings import events, identity, payments
+from webapp.settings.brand import Brand
 from webapp.settings.config_file import CONFIG, Declarations, config_path, declared_in
 from webapp.settings.identity import IdentitySettings, read_identity, with_approvers
 from webapp.settings.key_file import CONFIG_HOME, DATA_HOME, KeyFile, data_folder
@@ -217,9 +219,11 @@ class Settings:
     templates: tuple[Path, ...] = setting(
         "ELICIT_TEMPLATES",
         parse=folders,
-        says="a folder with templates that replace the built-in ones",
+        says="a folder with templates that replace the built-in ones, and with a folder `static` "
+        "of files for them: [templates](templates.md)",
         names_file=True,
     )
+    brand: Brand = field(default_factory=Brand)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     events: tuple[EventAddress, ...] = ()
     config: Path | None = None  # the path of `elicit.toml`, which may not exist
@@ -254,6 +258,7 @@ TABLE: tuple[Setting[Any], ...] = (
     *(URL, *SECRETS, STORE, CONFIG),
     *payments.PAYMENTS,
     *rows_of(Settings).values(),
+    *rows_of(Brand).values(),
     *rows_of(PolicySettings).values(),
     *events.EVENTS,
     *identity.IDENTITY,
@@ -290,8 +295,9 @@ def read_settings(
         )
     key_file, store = key_file_of(environment), store_of(environment)
     ring = _ring(values, file=key_file, is_local=is_local, store=store)
-    credentials = _credentials(values)
     declared = declared_in(values)
+    providers = {**PROVIDERS, **declared.providers}
+    credentials = _credentials(values, providers)
     who = with_approvers(who, declared.approvers, problems)
     fields = values.fields_of(Settings)
     settings = Settings(
@@ -300,7 +306,7 @@ def read_settings(
         store=store,
         uid=os.getuid(),
         key_file=key_file,
-        providers={**PROVIDERS, **declared.providers},
+        providers=providers,
         credentials=credentials,
         sellers=payments.read_merchant_accounts(
             values,
@@ -316,6 +322,7 @@ def read_settings(
             connections=values.read(CONNECTIONS),
             idle=_IDLE_BEHIND_PROXY if fields["proxies"] else Arrivals().idle,
         ),
+        brand=Brand(**values.fields_of(Brand)),
         telemetry=read_telemetry(values),
         events=events.read_events(values),
         config=config_path(values),
@@ -398,14 +405,27 @@ def _ring(values: Values, *, file: KeyFile | None, is_local: bool, store: str) -
         return None
 
 
-def _credentials(values: Values) -> Mapping[str, tuple[str, str]]:
-    """Return our client id and secret for each provider with ELICIT_{NAME}_CLIENT_ID."""
+def _credentials(
+    values: Values, providers: Mapping[str, Provider]
+) -> Mapping[str, tuple[str, str]]:
+    """Return our client id and secret for each provider with ELICIT_{NAME}_CLIENT_ID.
+
+    A public client (`client_auth = "none"`) has no secret.
+    """
     found: dict[str, tuple[str, str]] = {}
     for name in _registered(values.environment):
         rows = [row.of(name) for row in payments.OF_ACCOUNTS]
         id, secret = map(values.text, rows)
-        if id and secret:
+        provider = providers.get(name.lower())
+        client_auth = "basic" if provider is None else provider.client_auth
+        if client_auth == "none" and secret:
+            values.problems.append(
+                f"{rows[1].name}: remove it: {name.lower()} is declared as a public client."
+            )
+        if id and (secret or client_auth == "none"):
             found[name.lower()] = (id, secret)
+            fault = key_fault(secret, client_auth=client_auth)
+            values.problems += [] if fault is None else [f"{rows[1].name}: {fault}"]
         else:
             missing, present = (rows[1], rows[0]) if id else rows
             values.lack(missing.name, beside=present.name)

@@ -101,7 +101,7 @@ class PostgresStore:
         self._refuse_if_closed()
         if records:
             await self._writer.write(records)
-        return tuple([as_written(record) for record in records])
+        return as_written(records)
 
     async def read(self, owner: str, kind: str, id: str) -> Record | None:
         """See Store."""

@@ -7,7 +7,7 @@ cached pages and wait for no writer. Every operation that waits for the disk run
 import asyncio
 import secrets
 import sqlite3
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -70,7 +70,105 @@ def _vacuum(path: Path) -> None:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-class SqliteStore:
+class SqliteRecords:
+    """Records in a SQLite database, in a file or in memory."""
+
+    def __init__(
+        self, reader: sqlite3.Connection, *, writer: SqliteWriter, file: OpenedFile
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._file = file
+        self._is_closed = False
+
+    async def write(self, *records: Record) -> tuple[Record, ...]:
+        """See Store."""
+        check_records(records)
+        self._refuse_if_closed()
+        if records:
+            await self._writer.write(records)
+        return as_written(records)
+
+    async def read(self, owner: str, kind: str, id: str) -> Record | None:
+        """See Store."""
+        found = self._records(_READ, {"owner": owner, "kind": kind, "id": id})
+        return found[0] if found else None
+
+    async def find(self, owner: str, kind: str, key: str) -> Record | None:
+        """See Store."""
+        found = self._records(_FIND, {"owner": owner, "kind": kind, "key": key})
+        return found[0] if found else None
+
+    async def list(
+        self,
+        kind: str,
+        *,
+        owner: str | None = None,
+        status: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Record]:
+        """See Store."""
+        check_limit(limit)
+        asked = {"kind": kind, "owner": owner, "status": status, **bounds(owner, after)}
+        conditions = [_CONDITIONS[name] for name, value in asked.items() if value is not None]
+        where = f"WHERE {' AND '.join(conditions)} ORDER BY id LIMIT :limit"
+        return self._records(SELECT_RECORDS + where, {**asked, "limit": limit})
+
+    async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
+        """See Store."""
+        check_time(now)
+        check_limit(limit)
+        self._refuse_if_closed()
+        until = microseconds(now + hold)
+        return await self._writer.due(microseconds(now), until=until, limit=limit)
+
+    async def erase(
+        self, *, owner: str | None = None, before: datetime | None = None, limit: int = 1000
+    ) -> int:
+        """See Store."""
+        check_erasure(owner, before, limit)
+        self._refuse_if_closed()
+        moment = None if before is None else microseconds(before)
+        return await self._writer.erase(owner=owner, before=moment, limit=limit)
+
+    async def load(self, *records: Record, behind: str) -> None:
+        """See Store."""
+        check_copies(records)
+        self._refuse_if_closed()
+        if records:
+            await self._writer.load(records, behind=behind)
+
+    async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
+        """See Store."""
+        self._refuse_if_closed()
+        await self._writer.fence(why, instead_of=instead_of)
+
+    async def fenced(self) -> str | None:
+        """See Store."""
+        self._refuse_if_closed()
+        try:
+            return fence_of(self._reader)
+        except sqlite3.Error as error:
+            raise unavailable(self._file.path, error) from error
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailable(f"the store {self._file.path} is closed")
+
+    def _records(
+        self, statement: str, values: Mapping[str, str | int | None]
+    ) -> tuple[Record, ...]:
+        self._refuse_if_closed()
+        try:
+            rows = self._reader.execute(statement, values).fetchall()
+            self._file.must_be_there()
+        except sqlite3.Error as error:
+            raise unavailable(self._file.path, error) from error
+        return tuple([record_of(row) for row in rows])
+
+
+class SqliteStore(SqliteRecords):
     """An opening of the file. Another process, or another handle, is another opening."""
 
     def __init__(
@@ -81,11 +179,8 @@ class SqliteStore:
         changes: SqliteChanges,
         file: OpenedFile,
     ) -> None:
-        self._reader = reader
-        self._writer = writer
+        super().__init__(reader, writer=writer, file=file)
         self._changes = changes
-        self._file = file
-        self._is_closed = False
 
     @classmethod
     async def open(cls, path: Path, *, remembered_commits: int = 4096) -> Self:
@@ -108,59 +203,10 @@ class SqliteStore:
     def address(self) -> str:
         return f"sqlite:///{self._file.path.resolve()}"
 
-    async def write(self, *records: Record) -> tuple[Record, ...]:
-        """See Store."""
-        check_records(records)
-        self._refuse_if_closed()
-        if records:
-            await self._writer.write(records)
-        return tuple([as_written(record) for record in records])
-
-    async def read(self, owner: str, kind: str, id: str) -> Record | None:
-        """See Store."""
-        return next(self._records(_READ, {"owner": owner, "kind": kind, "id": id}), None)
-
-    async def find(self, owner: str, kind: str, key: str) -> Record | None:
-        """See Store."""
-        return next(self._records(_FIND, {"owner": owner, "kind": kind, "key": key}), None)
-
-    async def list(
-        self,
-        kind: str,
-        *,
-        owner: str | None = None,
-        status: str | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Sequence[Record]:
-        """See Store."""
-        check_limit(limit)
-        asked = {"kind": kind, "owner": owner, "status": status, **bounds(owner, after)}
-        conditions = [_CONDITIONS[name] for name, value in asked.items() if value is not None]
-        where = f"WHERE {' AND '.join(conditions)} ORDER BY id LIMIT :limit"
-        return tuple(self._records(SELECT_RECORDS + where, {**asked, "limit": limit}))
-
-    async def due(self, now: datetime, *, hold: timedelta, limit: int = 100) -> Sequence[Record]:
-        """See Store."""
-        check_time(now)
-        check_limit(limit)
-        self._refuse_if_closed()
-        until = microseconds(now + hold)
-        return await self._writer.due(microseconds(now), until=until, limit=limit)
-
     def watch(self) -> Watch:
         """See Store."""
         self._refuse_if_closed()
         return self._changes.watch()
-
-    async def erase(
-        self, *, owner: str | None = None, before: datetime | None = None, limit: int = 1000
-    ) -> int:
-        """See Store."""
-        check_erasure(owner, before, limit)
-        self._refuse_if_closed()
-        moment = None if before is None else microseconds(before)
-        return await self._writer.erase(owner=owner, before=moment, limit=limit)
 
     async def check(self) -> None:
         """See Store."""
@@ -195,26 +241,6 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise unavailable(path, error) from error
 
-    async def load(self, *records: Record, behind: str) -> None:
-        """See Store."""
-        check_copies(records)
-        self._refuse_if_closed()
-        if records:
-            await self._writer.load(records, behind=behind)
-
-    async def fence(self, why: str | None, *, instead_of: Fences | None = None) -> None:
-        """See Store."""
-        self._refuse_if_closed()
-        await self._writer.fence(why, instead_of=instead_of)
-
-    async def fenced(self) -> str | None:
-        """See Store."""
-        self._refuse_if_closed()
-        try:
-            return fence_of(self._reader)
-        except sqlite3.Error as error:
-            raise unavailable(self._file.path, error) from error
-
     async def aclose(self) -> None:
         """See Store."""
         if not self._is_closed:
@@ -222,16 +248,3 @@ class SqliteStore:
             self._changes.close()
             self._reader.close()
         await self._writer.aclose()
-
-    def _refuse_if_closed(self) -> None:
-        if self._is_closed:
-            raise StoreUnavailable(f"the store {self._file.path} is closed")
-
-    def _records(self, statement: str, values: Mapping[str, str | int | None]) -> Iterator[Record]:
-        self._refuse_if_closed()
-        try:
-            rows = self._reader.execute(statement, values).fetchall()
-            self._file.must_be_there()
-        except sqlite3.Error as error:
-            raise unavailable(self._file.path, error) from error
-        return map(record_of, rows)

@@ -27,7 +27,7 @@ BYTES_AT_MOST = 4 * 1024 * 1024
 Row = tuple[str | int | bytes | None, ...]
 
 _INSERT = "INSERT INTO writes VALUES {}"
-_NO_ROW: Row = (None,) * 9  # a row without a version, which no trigger handles
+NO_ROW: Row = (None,) * 9  # a row without a version, which no trigger handles
 # Values in place of a version for rows that are no records: see batch.sql.
 _RELEASE_KEY, _COMMIT = -1, -2
 
@@ -73,7 +73,7 @@ def write_rows(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
     """Write all rows or none. Raises sqlite3.IntegrityError if a version or a key conflicts."""
     # Pad to a power of two: otherwise each number of rows would need its own compiled statement.
     size = 1 << (len(rows) - 1).bit_length()
-    filled = chain(rows, (_NO_ROW for _ in range(size - len(rows))))
+    filled = chain(rows, (NO_ROW for _ in range(size - len(rows))))
     connection.execute(_statement(size), tuple(chain.from_iterable(filled)))
 
 

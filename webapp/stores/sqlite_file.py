@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from flows.errors import StoreUnavailable
@@ -36,10 +37,11 @@ Identity = tuple[int, int]
 class OpenedFile:
     """The identity of the file and its log, as SQLite opened them. Any thread may use it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, sides: Sequence[str] = SIDES) -> None:
+        """`sides` are the endings of the names to check, none for a database in memory."""
         self.path = path
-        self._names = tuple(f"{path}{side}" for side in SIDES)
-        self._was = self._identities()
+        self._names = tuple(f"{path}{side}" for side in sides)
+        self._was = identities_of(self._names)
         self._is_noticed = False
 
     def is_of(self, before: Identity) -> bool:
@@ -51,17 +53,19 @@ class OpenedFile:
 
         If the files come back, for example because a move is undone, the store continues.
         """
-        for name, was in zip(self._names, self._was, strict=True):
-            if identity_of(name) != was:
-                why = (
-                    f"the store's file {name} was deleted or replaced while it was open, so the "
-                    "server can save nothing: put the file back, or stop the server, restore a "
-                    "backup and start it again"
-                )
-                if not self._is_noticed:
-                    self._is_noticed = True
-                    _log.error("store.gone", extra={"why": why})
-                raise StoreUnavailable(why)
+        found = identities_of(self._names)
+        if found != self._was:
+            pairs = zip(self._names, found, self._was, strict=True)
+            name = next(name for name, now, was in pairs if now != was)
+            why = (
+                f"the store's file {name} was deleted or replaced while it was open, so the "
+                "server can save nothing: put the file back, or stop the server, restore a "
+                "backup and start it again"
+            )
+            if not self._is_noticed:
+                self._is_noticed = True
+                _log.error("store.gone", extra={"why": why})
+            raise StoreUnavailable(why)
         if self._is_noticed:
             self._is_noticed = False
             _log.warning("store.is_back", extra={"path": str(self.path)})
@@ -74,9 +78,6 @@ class OpenedFile:
                 f"the disk of the store {self.path} has {free // 1024 // 1024} MiB left, and "
                 f"{FREE_BYTES_AT_LEAST // 1024 // 1024} are needed: free some disk space"
             )
-
-    def _identities(self) -> tuple[Identity | None, ...]:
-        return tuple(identity_of(name) for name in self._names)
 
 
 def must_be_of_this_machine(path: Path, *, mounts: Path = _MOUNTS) -> None:
@@ -107,8 +108,17 @@ def must_be_of_this_machine(path: Path, *, mounts: Path = _MOUNTS) -> None:
 
 def identity_of(path: str | Path) -> Identity | None:
     """Return the identity of the file behind a name, or None if there is no file."""
-    try:
-        status = os.stat(path)  # noqa: PTH116 - called at every read and commit
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+    return identities_of((path,))[0]
+
+
+def identities_of(paths: Iterable[str | Path]) -> list[Identity | None]:
+    """Return the identity of the file behind each name, None for a name without a file."""
+    found: list[Identity | None] = []
+    for path in paths:
+        try:
+            status = os.stat(path)  # noqa: PTH116 - called at every read and commit
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_dev, status.st_ino))
+    return found

@@ -59,8 +59,8 @@ WHERE number IN (
 """
 
 # The records to write, or a function that does something else.
-_Work = tuple[Record, ...] | Callable[[], object]
-_Job = tuple["asyncio.Future[Any]", _Work]
+Work = tuple[Record, ...] | Callable[[], object]
+_Job = tuple["asyncio.Future[Any]", Work]
 _Answer = tuple["asyncio.Future[Any]", object]
 
 
@@ -80,11 +80,14 @@ class SqliteWriter:
         self._file = file
         self._opening = opening
         self._remembered_commits = remembered_commits
-        self._is_ending = False
-        (self._busy_milliseconds,) = connection.execute("PRAGMA busy_timeout").fetchone()
-        self._fold_at = time.monotonic() + LOG_KEPT_SECONDS
         self._fence: str | None = None  # as read in this transaction
         self._careful = 0  # how many more commits start job by job
+        self._start()
+
+    def _start(self) -> None:
+        self._is_ending = False
+        (self._busy_milliseconds,) = self._connection.execute("PRAGMA busy_timeout").fetchone()
+        self._fold_at = time.monotonic() + LOG_KEPT_SECONDS
         self._jobs: SimpleQueue[list[_Job] | None] = SimpleQueue()
         self._gathered: list[_Job] = []  # the jobs of this turn of the event loop
         self._loop = asyncio.get_running_loop()
@@ -125,7 +128,7 @@ class SqliteWriter:
             self._jobs.put(None)
         await asyncio.shield(self._end)
 
-    def _queue(self, work: _Work) -> "asyncio.Future[Any]":
+    def _queue(self, work: Work) -> "asyncio.Future[Any]":
         """Queue a job. All jobs of one turn of the event loop go to the thread together.
 
         The loop and the thread share the interpreter lock, and each switch costs more than a
@@ -175,7 +178,7 @@ class SqliteWriter:
 
     def _notify_loop(self, answers: list[_Answer]) -> None:
         with suppress(RuntimeError):  # the loop is closed, so no caller waits
-            self._loop.call_soon_threadsafe(_answer, answers)
+            self._loop.call_soon_threadsafe(answer, answers)
 
     def _commit(self, jobs: list[_Job]) -> list[_Answer]:
         try:
@@ -328,7 +331,7 @@ def _all_records(jobs: list[_Job]) -> list[Record]:
     return records if is_little and len(records) < ROWS_AT_MOST else []
 
 
-def _answer(answers: list[_Answer]) -> None:
+def answer(answers: list[_Answer]) -> None:
     for future, answer in answers:
         if future.done():  # its caller was cancelled
             continue

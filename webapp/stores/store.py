@@ -4,7 +4,7 @@ Risks: two writers both believe that they won, an acknowledged write is lost, or
 another owner's record. The contract suite tests every store for all three.
 """
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -268,10 +268,7 @@ def _check_each(records: tuple[Record, ...]) -> None:
             raise ValueError(f"{len(record.sealed)} bytes are sealed in a record, 65536 at most")
         if not 0 <= record.version < VERSION_AT_MOST:
             raise ValueError("a record's version is 0 or the one that was read")
-        if record.due_at is not None:
-            check_time(record.due_at)
-        if record.erase_at is not None:
-            check_time(record.erase_at)
+        check_time(record.due_at, record.erase_at)
 
 
 def _check_together(records: tuple[Record, ...]) -> None:
@@ -284,10 +281,11 @@ def _check_together(records: tuple[Record, ...]) -> None:
         raise ValueError("one write gives a key to one record")
 
 
-def check_time(moment: datetime) -> None:
+def check_time(*moments: datetime | None) -> None:
     """Raise ValueError for a time without a zone, which means another moment on another machine."""
-    if moment.tzinfo is None:
-        raise ValueError("a time needs its zone")
+    for moment in moments:
+        if moment is not None and moment.tzinfo is None:
+            raise ValueError("a time needs its zone")
 
 
 def bounds(owner: str | None, after: str | None) -> dict[str, str | None]:
@@ -310,11 +308,10 @@ def check_erasure(owner: str | None, before: datetime | None, limit: int) -> Non
     """Raise ValueError for an erasure without a condition, which would erase every record."""
     if owner is None and before is None:
         raise ValueError("erase needs an owner, a time or both")
-    if before is not None:
-        check_time(before)
+    check_time(before)
     check_limit(limit)
 
 
-def as_written(record: Record) -> Record:
-    """Return the record with its next version."""
-    return replace(record, version=record.version + 1)
+def as_written(records: Iterable[Record]) -> tuple[Record, ...]:
+    """Return the records with their next versions."""
+    return tuple([replace(record, version=record.version + 1) for record in records])

@@ -28,15 +28,8 @@ from msgspec import DecodeError, Struct
 from msgspec.msgpack import decode, encode
 
 from flows.crypto.vault import Ring
-from webapp.http.connection import (
-    ASGIApp,
-    Message,
-    Receive,
-    Scope,
-    Send,
-    client_connection_of,
-    watched,
-)
+from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
+from webapp.http.exchange import Exchange
 from webapp.workers.envelope import CHALLENGE_BYTES, BadEnvelope, Envelope, Sealing
 
 GREETING_SECONDS = 10.0
@@ -157,7 +150,7 @@ class Relay:
                 task.cancel()
             await asyncio.gather(*self._answering, return_exceptions=True)
 
-    async def pass_on(self, to: str, scope: Scope, receive: Receive, send: Send) -> bool:
+    async def pass_on(self, to: str, scope: Scope, exchange: Exchange) -> bool:
         """Let worker `to` answer the request.
 
         Raises Busy.
@@ -174,19 +167,11 @@ class Relay:
             return False
         envelope = Envelope.of(scope)
         channel = _Channel(reader, writer, key=envelope.key, is_answer=False)
-        has_begun = False
 
-        async def passing(scope: Scope, receive: Receive, send: Send) -> None:
-            nonlocal has_begun
-
-            async def noting(message: Message) -> None:
-                nonlocal has_begun
-                has_begun = True
-                await send(message)
-
+        async def passing(_: Scope, receive: Receive, __: Send) -> None:
             sending = asyncio.create_task(_send_body(receive, channel))
             try:
-                await self._hand_on(scope, noting, channel)
+                await self._hand_on(exchange, channel)
             finally:
                 sending.cancel()
                 await asyncio.wait({sending})
@@ -198,12 +183,12 @@ class Relay:
             except TimeoutError:
                 raise Busy from None
             _write(writer, envelope.seal(self._ring, to=to, challenge=challenge))
-            await watched(passing)(scope, receive, send)
+            await exchange.run(passing, scope)
         except (_Gone, OSError, EOFError):
-            if not has_begun:
+            if exchange.status is None:
                 return False
             with suppress(OSError):  # the client may be gone too
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._begun.discard(channel)
             channel.close()
@@ -217,13 +202,12 @@ class Relay:
         for channel in tuple(self._begun):
             channel.close()
 
-    async def _hand_on(self, scope: Scope, send: Send, channel: _Channel) -> None:
+    async def _hand_on(self, exchange: Exchange, channel: _Channel) -> None:
         """Send the other worker's answer to the client. Raises _Gone; OSError if `send` fails."""
-        connection = client_connection_of(scope)
         while True:
             frame = await channel.read()
             if isinstance(frame, _Start):
-                await send(
+                await exchange.send(
                     {
                         "type": "http.response.start",
                         "status": frame.status,
@@ -232,14 +216,14 @@ class Relay:
                 )
                 self._begun.add(channel)
             elif isinstance(frame, _Piece):
-                await send(
+                await exchange.send(
                     {
                         "type": "http.response.body",
                         "body": frame.body,
                         "more_body": frame.has_more,
                     }
                 )
-            taken = _HandedOn(is_lost=connection is not None and connection.is_broken)
+            taken = _HandedOn(is_lost=exchange.is_broken)
             if isinstance(frame, _Piece) and not frame.has_more:
                 with suppress(_Gone):
                     await channel.send(taken)

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from flows.crypto.vault import Ring
 from flows.errors import StoreUnavailable
-from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.http.exchange import exchange_of, note_exchange
+from webapp.http.connection import ASGIApp, Receive, Scope, Send
+from webapp.http.exchange import Exchange, Facts, exchange_of, facts_of
 from webapp.mcp.opened import SESSION_HEADER, VERSION_HEADER, has_sessions, refuse
-from webapp.server import MCP_PATH, HostedApplication
+from webapp.server import MCP_PATH
 from webapp.service import Service
 from webapp.settings.settings import Settings
 from webapp.stores import Store
@@ -39,7 +39,6 @@ def new_name(instance: str) -> str:
 @asynccontextmanager
 async def routed(
     app: ASGIApp,
-    served: HostedApplication,
     *,
     settings: Settings,
     service: Service,
@@ -52,7 +51,7 @@ async def routed(
     each other, raises StoreUnavailable if there are several `processes`; otherwise only this
     process serves its sessions.
     """
-    if served.server is None or store.address is None:
+    if store.address is None:
         yield app
         return
     about = f"{store.address}\n{settings.url}".encode()
@@ -84,7 +83,7 @@ class RoutedSessions:
     ) -> None:
         """`folder` contains the sockets of the workers that share these sessions."""
         self._app = app
-        self._suffix = f".{name}"
+        self._suffix = f".{name}".encode()
         self._own = _socket_of(name)
         self._relay = Relay(
             self._answer,
@@ -108,7 +107,7 @@ class RoutedSessions:
         self._relay.let_go()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = exchange_of(scope).headers
+        headers = facts_of(scope).headers
         is_call = scope["type"] == "http" and scope["path"] == MCP_PATH
         if not is_call or not has_sessions(headers.get(VERSION_HEADER, [])):
             await self._app(scope, receive, send)
@@ -117,11 +116,12 @@ class RoutedSessions:
         if other in (None, self._own):
             await self._answer(scope, receive, send)
         else:
-            await self._pass_on(str(other), scope, receive, send)
+            await self._pass_on(str(other), scope, exchange_of(scope, receive, send))
 
-    async def _pass_on(self, to: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass_on(self, to: str, scope: Scope, exchange: Exchange) -> None:
+        send = exchange.send
         try:
-            if not await self._relay.pass_on(to, scope, receive, send):
+            if not await self._relay.pass_on(to, scope, exchange):
                 await refuse(send, HTTPStatus.NOT_FOUND, "Session not found")
         except Busy:
             why = (
@@ -131,27 +131,16 @@ class RoutedSessions:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application, adding the worker's name to session ids and removing it."""
-        suffix = self._suffix.encode()
-
-        async def naming(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {
-                    **message,
-                    "headers": [
-                        (name, value + suffix if name.lower() == SESSION_HEADER else value)
-                        for name, value in message.get("headers", ())
-                    ],
-                }
-            await send(message)
-
-        if SESSION_HEADER in exchange_of(scope).headers:
+        exchange = exchange_of(scope, receive, send)
+        exchange.suffix = SESSION_HEADER, self._suffix
+        if SESSION_HEADER in exchange.facts.headers:
             headers = [
-                (name, value.removesuffix(suffix) if name == SESSION_HEADER else value)
+                (name, value.removesuffix(self._suffix) if name == SESSION_HEADER else value)
                 for name, value in scope["headers"]
             ]
             scope = {**scope, "headers": headers}
-            note_exchange(scope)
-        await self._app(scope, receive, naming)
+            exchange.facts = Facts(scope)
+        await self._app(scope, receive, exchange.send)
 
 
 def _worker_of(ids: Sequence[str]) -> str | None:

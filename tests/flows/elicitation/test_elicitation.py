@@ -11,6 +11,7 @@ from flows.elicitation.states import (
     EXCHANGE_AT_MOST,
     LATE,
     LEASE,
+    MONEY_RETURNED,
     NOT_ARRIVED,
     RECORD_KEPT,
     TRANSITIONS,
@@ -139,10 +140,12 @@ def test_late_acceptance_is_allowed_only_after_five_statuses() -> None:
                 states.settle_late(before, now=NOON, content={}, holds_key=True)
 
 
-@pytest.mark.parametrize("why", [NOT_ARRIVED, states.INTERRUPTED, "no such letters", None])
+@pytest.mark.parametrize(
+    "why", [NOT_ARRIVED, MONEY_RETURNED, states.INTERRUPTED, "no such letters", None]
+)
 def test_late_acceptance_after_failure_is_allowed_only_for_delayed_payment(why: str | None) -> None:
     failed = states.settle(elicitation(kind="payment"), Status.FAILED, now=NOON, why=why)
-    if why == NOT_ARRIVED:
+    if why in (NOT_ARRIVED, MONEY_RETURNED):
         paid = states.settle_late(failed, now=NOON, content={"payment": "p"}, holds_key=True)
         assert (paid.status, paid.is_late, paid.why) == (Status.ACCEPTED, True, None)
         assert (paid.holds_key, paid.content) == (True, {"payment": "p"})

@@ -38,7 +38,7 @@ STANDARD = replace(PLAIN, revoke=Revocation(url=f"{ISSUER}/revoke"))
 def refunded(
     provider: Provider, *replies: httpx.Response, connection: Connection | None = None
 ) -> tuple[bool, list[httpx.Request]]:
-    talk = revoke(a_client(provider), connection or a_connection(provider))
+    talk = revoke(a_client(provider), connection or a_connection(provider), now=NOON)
     return talked(talk, *replies)
 
 
@@ -93,7 +93,7 @@ class TestTheStandardWay:
 
     def test_unanswered_revocation_raises_failed(self) -> None:
         with pytest.raises(Failed, match="did not answer"):
-            unanswered(revoke(a_client(STANDARD), a_connection(STANDARD)))
+            unanswered(revoke(a_client(STANDARD), a_connection(STANDARD), now=NOON))
 
 
 class TestAnIssuer:
@@ -123,7 +123,7 @@ class TestAnIssuer:
     def test_unanswered_metadata_request_raises_failed(self) -> None:
         acme = openid("acme", ISSUER)
         with pytest.raises(Failed, match="did not answer"):
-            unanswered(revoke(a_client(acme), a_connection(acme)))
+            unanswered(revoke(a_client(acme), a_connection(acme), now=NOON))
 
 
 class TestOtherWays:
@@ -206,7 +206,7 @@ async def a_life(provider: Provider, served: sandbox_env.Provider, **query: str 
         assert after.access_token != connection.access_token
         assert after.refresh_token != connection.refresh_token
         assert after.expires_at is not None
-        assert await led(revoke(client, after), person.http)
+        assert await led(revoke(client, after, now=NOON), person.http)
         with pytest.raises(RefreshTokenGone):
             await led(refresh(client, after, now=NOON), person.http)
 

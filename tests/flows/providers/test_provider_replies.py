@@ -215,7 +215,7 @@ RECORDED = [
             "team_id": "T12345678",
             "user_id": "W12345678",
         },
-        who=("W12345678", "grace"),
+        who=("T12345678/W12345678", "grace · Subarachnoid Workspace"),
         granted=("chat:write", "users:read"),
         lasts=43200,
         auth="basic",
@@ -243,6 +243,7 @@ RECORDED = [
             "token_type": "bearer",
             "refresh_token": "nrt_1",
             "bot_id": "b3414d65",
+            "workspace_id": "78c1aa6b",
             "workspace_name": "Ada's Notion",
             "owner": {"type": "user", "user": {"object": "user", "id": "16d84278"}},
             "duplicated_template_id": None,
@@ -267,7 +268,7 @@ RECORDED = [
                 "workspace_name": "Ada's Notion",
             },
         },
-        who=("16d84278", "ada@example.org"),
+        who=("78c1aa6b/16d84278", "ada@example.org · Ada's Notion"),
         granted=(),
         lasts=None,
         auth="basic",
@@ -465,7 +466,9 @@ def test_ended_grant_is_distinguished_from_temporary_failure(one: Recorded) -> N
 @every
 def test_tokens_are_revoked_where_provider_supports_revocation(one: Recorded) -> None:
     replies = one.revoked if one.revoke_url else ()
-    is_gone, requests = talked(revoke(a_client(one.provider), a_connection(one.provider)), *replies)
+    is_gone, requests = talked(
+        revoke(a_client(one.provider), a_connection(one.provider), now=NOON), *replies
+    )
     assert is_gone is (one.revoke_url is not None)
     assert {str(request.url) for request in requests} == {one.revoke_url} - {None}
     assert all("old-key" not in str(request.url) for request in requests)
@@ -533,7 +536,9 @@ class TestGoogle:
 
     def test_revocation_succeeds_if_second_token_is_already_revoked(self) -> None:
         gone = said(400, error="invalid_token", error_description="Token expired or revoked")
-        is_gone, requests = talked(revoke(a_client(google), a_connection(google)), ok(), gone)
+        is_gone, requests = talked(
+            revoke(a_client(google), a_connection(google), now=NOON), ok(), gone
+        )
         assert is_gone
         assert {str(each.url) for each in requests} == {"https://oauth2.googleapis.com/revoke"}
 

@@ -213,7 +213,7 @@ def test_covered_scope_is_not_missing() -> None:
         ({"person": None}, "person:"),
         ({"person": PersonProbe(url="https://x.example", id="i", label="l")}, "person.url:"),
         ({"person": PersonProbe(url="x", id="i", label="l")}, "person.url:"),
-        ({"client_auth": "none"}, "client_auth:"),
+        ({"client_auth": "mtls"}, "client_auth:"),
         ({"body": "xml"}, "body:"),
         ({"replies": "xml"}, "replies:"),
         ({"scope_separator": ""}, "scope_separator:"),

@@ -584,7 +584,7 @@ def test_cleared_field_does_not_fall_back_to_default() -> None:
         ({"enum": ["a"]}, "a", "Choose"),
         ({"enum": ["a"]}, "1", "Choose"),
         ({"enum": ["a"]}, "-1", "Choose"),
-        ({"type": "string", "format": "date-time"}, "tomorrow", "UTC"),
+        ({"type": "string", "format": "date-time"}, "tomorrow", "time zone"),
         ({"type": "string"}, ["a", "b"], "more than once"),
     ],
 )

@@ -44,7 +44,7 @@ async def test_link_shows_question_to_its_user_and_to_no_other(
     ann = await here.browser()
     page = (await ann.visit(asked["url"])).text
     assert "Delete it?" in page
-    assert re.search("because you started something there in .*shop", page)
+    assert re.search("You started something at .*shop", page)
 
 
 async def test_accepted_answer_reaches_waiting_program(here: AskingEnv, shop: Program) -> None:

@@ -479,3 +479,18 @@ async def test_age_of_last_backup_is_reported(tmp_path: Path) -> None:
             await note_backup(store, NOW - age)
         await store.aclose()
         assert (await told()).startswith(words)
+
+
+async def test_proofs_that_a_declaration_turns_off_are_noted(tmp_path: Path) -> None:
+    # finding: XO2
+    path = tmp_path / "elicit.toml"
+    path.write_text(
+        '[providers.acme]\nauthorize = "https://acme.example/a"\ntoken = "https://acme.example/t"\n'
+        'api = "https://acme.example"\npkce = false\nnonce = false\n'
+        'person = { url = "https://acme.example/me", id = "id", label = "email" }\n',
+        "utf-8",
+    )
+    acme = {"ELICIT_ACME_CLIENT_ID": "abc", "ELICIT_ACME_CLIENT_SECRET": "def"}
+    told = told_of(await examined({"ELICIT_CONFIG": str(path), **acme}, tmp_path), "note")
+    assert "Acme is declared with pkce = false" in told
+    assert "Acme is declared with nonce = false" in told

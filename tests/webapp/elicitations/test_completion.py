@@ -707,9 +707,7 @@ class Behind(MemoryStore):
 async def test_stale_cache_never_overrides_store(
     here: Service, store: MemoryStore, clock: Clock
 ) -> None:
-    behind = Behind()
-    behind._contents = store._contents
-    store._contents.openings.append(behind)
+    behind = Behind(beside=store)
     async with process(behind, clock) as other:
         elicitation = await asked(other)
         await other.elicitations.open_attempt(elicitation.id, browser="b")

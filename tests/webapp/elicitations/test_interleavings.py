@@ -28,6 +28,7 @@ from flows.elicitation.states import (
 from flows.question import asking
 from tests.support.chains import faults_of, told_of
 from tests.support.clock import Clock
+from tests.support.records import held_in
 from tests.support.schedules import PROGRAM, Schedule, TurnStore, explore
 from tests.support.service_env import Holding, call_of, process
 from webapp.calls.call import Call
@@ -81,7 +82,7 @@ class Table:
         legs = {
             self.calls[name].leg: name for name in self.presenters if not self.tasks[name].done()
         }
-        for record in self.store._contents.records.values():
+        for record in held_in(self.store):
             if record.kind != "elicitation":
                 continue
             current = at_once(self.services[0].elicitations.rows.open(record, Elicitation))
@@ -212,7 +213,7 @@ class Table:
         self.used[id] += 1
 
     def end_to_act(self, name: str) -> None:
-        for record in self.store._contents.records.values():
+        for record in held_in(self.store):
             if record.id == self.acting[name]:
                 rows = self.services[0].elicitations.rows
                 current = at_once(rows.open(record, Elicitation))
@@ -221,13 +222,14 @@ class Table:
 
     async def complete(self, service: Service) -> None:
         await self.schedule.turn()
-        ids = [id for _, kind, id in self.store._contents.records if kind == "elicitation"]
+        ids = [each.id for each in held_in(self.store) if each.kind == "elicitation"]
         id = ids[0] if ids and not self.scenario.is_named else ALIAS
         self.answers.append(await service.completing.complete(id, {"n": 1}))
 
     async def decline(self, service: Service) -> None:
-        for _, kind, id in tuple(self.store._contents.records):
-            current = await service.elicitations.get(id) if kind == "elicitation" else None
+        for each in held_in(self.store):
+            is_one = each.kind == "elicitation"
+            current = await service.elicitations.get(each.id) if is_one else None
             if current is not None:
                 await service.elicitations.end(current, Status.DECLINED)
 
@@ -296,7 +298,7 @@ class Table:
     async def check_chain(self) -> None:
         """Check that no change is recorded twice, and that each owner's chain is intact."""
         self.violations += await faults_of(self.services[-1])
-        owners = {owner for owner, kind, _ in self.store._contents.records if kind == AUDIT}
+        owners = {each.owner for each in held_in(self.store) if each.kind == AUDIT}
         for owner in owners:
             stands = dict[str, str]()  # a delivered "declined" may become a late acceptance
             for entry in await told_of(self.services[0], owner):

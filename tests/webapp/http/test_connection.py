@@ -17,11 +17,20 @@ from webapp.http.connection import (
     Receive,
     Scope,
     Send,
-    client_connection_of,
-    watched,
 )
+from webapp.http.exchange import client_connection_of, exchange_of
 
 SSE = [(b"content-type", b"text/event-stream")]
+
+
+def watched(app: ASGIApp) -> ASGIApp:
+    """Wrap an app so that its requests are exchanges that are watched."""
+
+    async def watching(scope: Scope, receive: Receive, send: Send) -> None:
+        scope = {**scope}
+        await exchange_of(scope, receive, send).run(app, scope)
+
+    return watching
 
 
 class Witness:
@@ -528,22 +537,11 @@ async def test_callback_registered_after_end_is_called_immediately() -> None:
     assert told == ["broken", False]
 
 
-async def test_other_scopes_have_no_connection_and_server_scope_is_unchanged() -> None:
-    seen: list[Scope] = []
-
-    async def looks(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append(scope)
-
-    line = Line()
-    for kind in ("lifespan", "websocket"):
-        other: Scope = {"type": kind}
-        await watched(looks)(other, line.receive, line.send)
-        assert seen.pop() is other
-        assert client_connection_of(other) is None
-    own = get()
-    await watched(looks)(own, line.receive, line.send)
-    assert client_connection_of(seen[0]) is not None
-    assert client_connection_of(own) is None
+def test_request_that_nothing_watches_has_no_connection() -> None:
+    line, scope = Line(), get()
+    exchange_of(scope, line.receive, line.send)
+    for unwatched in (scope, get(), {"type": "lifespan"}):
+        assert client_connection_of(unwatched) is None
 
 
 async def test_pieces_count_parts_sent_before_client_left() -> None:

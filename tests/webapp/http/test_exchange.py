@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from webapp.http.connection import Scope
-from webapp.http.exchange import PEER_KEY, PROXIED_KEY, Exchange, exchange_of, note_exchange
+from webapp.http.connection import Message, Scope
+from webapp.http.exchange import PEER_KEY, PROXIED_KEY, Exchange, Facts, exchange_of, facts_of
 from webapp.identity.local_peer import LocalPeers, Peer
 
 URL = "http://127.0.0.1:8765"
@@ -23,16 +23,33 @@ def request(**changes: Any) -> Scope:
     return {**scope, **changes}
 
 
+def begun(scope: Scope, sent: list[Message] | None = None) -> Exchange:
+    """Begin an exchange, whose messages to the client go to the list `sent`."""
+
+    async def send(message: Message) -> None:
+        if sent is not None:
+            sent.append(message)
+
+    return Exchange(scope, _nothing, send)
+
+
+async def _nothing() -> Message:
+    return {"type": "http.disconnect"}
+
+
+async def _dropped(message: Message) -> None:
+    pass
+
+
 def test_each_header_is_found_by_its_name_with_all_its_values() -> None:
-    exchange = Exchange(request())
-    assert exchange.headers == {b"host": ["127.0.0.1:8765"], b"x-twice": ["a", "b"]}
+    assert Facts(request()).headers == {b"host": ["127.0.0.1:8765"], b"x-twice": ["a", "b"]}
 
 
 def test_facts_of_an_unchanged_request_are_read_once() -> None:
     scope = request()
-    exchange = note_exchange(scope)
-    assert exchange_of(scope) is exchange
-    assert exchange_of({**scope, "path": "/elsewhere", "user": object()}) is exchange
+    facts = begun(scope).facts
+    assert facts_of(scope) is facts
+    assert facts_of({**scope, "path": "/elsewhere", "user": object()}) is facts
 
 
 @pytest.mark.parametrize(
@@ -51,47 +68,81 @@ def test_facts_of_an_unchanged_request_are_read_once() -> None:
 def test_facts_of_a_changed_request_are_read_again(change: dict[str, Any]) -> None:
     scope = request()
     local = LocalPeers(uid=1000, public_url=URL)
-    exchange = note_exchange(scope)
+    facts = begun(scope).facts
     assert local.is_local(scope)
     changed = {**scope, **change}
-    assert exchange_of(changed) is not exchange
+    assert facts_of(changed) is not facts
     assert local.is_local(changed) == local.is_local({**request(), **change})
 
 
 def test_header_that_is_added_in_place_is_seen() -> None:
     scope = request()
-    note_exchange(scope)
+    begun(scope)
     scope["headers"].append((b"forwarded", b"for=203.0.113.7"))
-    assert exchange_of(scope).headers[b"forwarded"] == ["for=203.0.113.7"]
+    assert facts_of(scope).headers[b"forwarded"] == ["for=203.0.113.7"]
     assert not LocalPeers(uid=1000, public_url=URL).is_local(scope)
 
 
 def test_header_that_is_changed_in_place_is_seen() -> None:
     pair = [b"host", b"127.0.0.1:8765"]  # some servers pass lists
     scope = request(headers=[pair])
-    note_exchange(scope)
+    begun(scope)
     pair[1] = b"evil.example"
-    assert exchange_of(scope).headers == {b"host": ["evil.example"]}
+    assert facts_of(scope).headers == {b"host": ["evil.example"]}
 
 
 def test_facts_that_something_else_put_into_the_scope_are_not_used() -> None:
     scope = request()
-    note_exchange(scope)
+    begun(scope)
     key = next(key for key, value in scope.items() if isinstance(value, Exchange))
 
     class Forged(Exchange):
         """A type of somebody else, with other headers for the same request."""
 
-    forged_headers = Forged(request())
-    forged_headers.headers = {}
-    for forged in (Exchange(request(headers=[])), forged_headers, "headers", None):
+    forged_headers = Forged(request(), _nothing, _dropped)
+    forged_headers.facts.headers = {}
+    for forged in (begun(request(headers=[])), forged_headers, forged_headers.facts, "x", None):
         scope[key] = forged
-        assert exchange_of(scope).headers[b"host"] == ["127.0.0.1:8765"]
+        assert facts_of(scope).headers[b"host"] == ["127.0.0.1:8765"]
 
 
 def test_decision_of_one_server_is_not_that_of_another() -> None:
     scope = request()
-    note_exchange(scope)
+    begun(scope)
     assert LocalPeers(uid=1000, public_url=URL).is_local(scope)
     assert not LocalPeers(uid=1001, public_url=URL).is_local(scope)
     assert not LocalPeers(uid=1000, public_url="http://127.0.0.1:9000").is_local(scope)
+
+
+async def test_response_starts_with_every_change_of_its_exchange() -> None:
+    sent = list[Message]()
+    exchange = begun(request(), sent)
+    exchange.added = [(b"x-added", b"1")]
+    exchange.suffix = b"x-id", b".worker"
+    exchange.root_path = b"/tools"
+    headers = [(b"X-Id", b"6f1c"), (b"location", b"/e/token"), (b"x-other", b"/e/token")]
+    await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
+    assert sent[0]["headers"] == [
+        (b"X-Id", b"6f1c.worker"),
+        (b"location", b"/tools/e/token"),
+        (b"x-other", b"/e/token"),
+        (b"x-added", b"1"),
+    ]
+    assert exchange.status == 200
+
+
+async def test_redirect_to_another_host_gets_no_root_path() -> None:
+    sent, headers = list[Message](), [(b"location", b"https://github.com/login")]
+    exchange = begun(request(), sent)
+    exchange.root_path = b"/tools"
+    await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
+    assert sent[0]["headers"] == headers
+
+
+async def test_exchange_of_another_send_is_begun_anew() -> None:
+    scope = request()
+    exchange = begun(scope)
+    assert exchange_of(scope, _nothing, exchange.send) is exchange
+    other = exchange_of(scope, _nothing, _dropped)
+    assert other is not exchange
+    assert exchange_of(scope, _nothing, other.send) is other

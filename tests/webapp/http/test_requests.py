@@ -6,13 +6,8 @@ from typing import Any
 import pytest
 
 from tests.support.work import is_at_most
-from webapp.http.requests import (
-    PATH_BYTES_AT_MOST,
-    QUERY_BYTES_AT_MOST,
-    Bounded,
-    cookies_of,
-    query_of,
-)
+from webapp.http.parts import PATH_BYTES_AT_MOST, QUERY_BYTES_AT_MOST, answer_from
+from webapp.http.requests import cookies_of, query_of
 
 
 @dataclass
@@ -75,7 +70,7 @@ async def test_too_long_address_is_refused_before_app_reads_request(
         return {"type": "http.request", "body": b""}
 
     scope = {"type": "http", "method": "GET", "path": path, "query_string": query, "headers": []}
-    await Bounded(app)(scope, receive, send)
+    await answer_from(app, scope, receive, send, parts={})
     assert (len(passed), [one.get("status") for one in sent]) == (
         (1, []) if passes else (0, [414, None])
     )

@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from webapp.http.connection import Message, Receive, Scope, Send
-from webapp.http.root_path import Misplaced, placed, rooted, under
+from webapp.http.root_path import Misplaced, placed, rooted
 
 HERE = "https://example.com"
 
@@ -108,22 +108,6 @@ def test_custom_application_receives_root_path() -> None:
     assert whole["raw_path"] == b"/tools/mine"
     plain = placed(scope("/mine"), url=HERE, root_path="", stripped="")
     assert rooted(plain) is plain
-
-
-async def test_redirects_to_own_paths_are_prefixed_with_root_path() -> None:
-    sent = list[Message]()
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    for target in (b"/e/token", b"https://github.com/login"):
-        start = {"type": "http.response.start", "headers": [(b"location", target)]}
-        await under("/tools", send)(start)
-    assert [message["headers"][0][1] for message in sent] == [
-        b"/tools/e/token",
-        b"https://github.com/login",
-    ]
-    assert under("", send) is send
 
 
 @pytest.mark.parametrize("framework", ["starlette", "litestar"])

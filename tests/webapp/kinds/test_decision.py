@@ -120,7 +120,7 @@ async def test_crash_before_inbox_item_is_written_leaves_no_rows(clock: Clock) -
         with pytest.raises(StoreUnavailable):
             await ask(service)
     async with another(store, clock) as service:
-        assert await service.elicitations.store.list("elicitation") == []
+        assert not await service.elicitations.store.list("elicitation")
         assert await waiting(service) == []
 
 

@@ -107,7 +107,7 @@ async def test_elicit_can_reports_the_clients_modes(
         assert await caller.text("modes") == said
         refused = await caller.result("wrong")
         assert refused.is_error
-        assert refused.meta["code"] == "INVALID_INPUT"
+        assert refused.meta["code"] == "ELICITATION_INVALID_USE"
         assert "'Form' is not an elicitation mode" in text_of(refused)
 
 

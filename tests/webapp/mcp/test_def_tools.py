@@ -120,7 +120,7 @@ async def test_needed_without_a_declared_need_is_an_error(server):
     async with elicit_person(server) as person:
         for tool in ("serve_tea", "give_tea"):
             heard = await person.call(tool)
-            assert heard.code == "INVALID_INPUT", heard.text
+            assert heard.code == "ELICITATION_INVALID_USE", heard.text
             assert "Mark the tool with @elicit.needs" in heard.text
 
 

@@ -80,7 +80,7 @@ async def test_form_without_form_mode_is_answered_on_a_page(server, revision):
         link = await caller.link()
         person = await env.person()
         page = await person.visit(link)
-        assert page.heading == "shop asks you something"
+        assert page.heading == "What did you spend?"
         fields = {"csrf": page.csrf, "answer.amount": "12.5", "answer.category": "1"}
         wrong = await person.browser.post(link, data={**fields, "answer.amount": "9000"})
         assert wrong.status_code == 422
@@ -97,7 +97,7 @@ async def test_client_without_elicitation_gets_a_link_to_the_page(server, revisi
         link = link_in(first)
         person = await env.person()
         page = await person.visit(link)
-        assert page.heading == "shop asks for your approval"
+        assert page.heading == "Delete 5 to-dos?"
         assert "Delete 5 to-dos?" in page.text
         await person.press(link)
         assert (await person.visit(link)).heading == "Approved"

@@ -158,7 +158,7 @@ async def test_custom_elicitation_id_of_an_open_question_is_refused(server):
         link = await caller.link()
         second = await caller.result("order", number=2)
         assert second.is_error
-        assert "[INVALID_INPUT]" in text_of(second)
+        assert "[ELICITATION_INVALID_USE]" in text_of(second)
         await env.complete(link)
         await soon(first)
 

@@ -58,7 +58,7 @@ async def test_invalid_address_error_reaches_the_model(server, revision):
 
     async with caller_of(server, revision) as (env, caller):
         result = await caller.result("open_page", address="http://example.org/")
-        assert_is_invalid_input(result)
+        assert_is_invalid_use(result)
         assert "http" in text_of(result)
         assert not await env.elicitations()
 
@@ -72,7 +72,7 @@ async def test_too_long_message_error_reaches_the_model(server, revision):
 
     async with caller_of(server, revision) as (env, caller):
         result = await caller.result("ask", length=3_000)
-        assert_is_invalid_input(result)
+        assert_is_invalid_use(result)
         assert "2000 characters" in text_of(result)
         assert not await env.elicitations()
 
@@ -100,7 +100,7 @@ async def test_once_without_a_name_is_an_error_for_the_model(server, revision):
         return str(await elicit.once(name, work))
 
     async with caller_of(server, revision) as (_, caller):
-        assert_is_invalid_input(await caller.result("order", name=""))
+        assert_is_invalid_use(await caller.result("order", name=""))
 
 
 async def test_oversized_completion_content_is_an_error_for_the_completing_tool(server, revision):
@@ -115,14 +115,15 @@ async def test_oversized_completion_content_is_an_error_for_the_completing_tool(
     async with caller_of(server, revision) as (env, caller):
         call = caller.call("sign_in")
         link = await caller.link()
-        assert_is_invalid_input(await caller.result("complete", size=40_000))
+        assert_is_invalid_use(await caller.result("complete", size=40_000))
         await env.complete(link)
         await soon(call)
 
 
-def assert_is_invalid_input(result: Any) -> None:
+def assert_is_invalid_use(result: Any) -> None:
     assert result.is_error
-    assert text_of(result).endswith(" [INVALID_INPUT]")
+    assert text_of(result).endswith(" [ELICITATION_INVALID_USE]")
+    assert "This is a bug in the code at test_results.py:" in text_of(result)
     assert not text_of(result).startswith("Error executing tool")
     assert result.meta is not None
-    assert result.meta["code"] == "INVALID_INPUT"
+    assert result.meta["code"] == "ELICITATION_INVALID_USE"

@@ -213,8 +213,7 @@ async def test_stored_events_are_limited_in_number_bytes_and_time():
     streams = Streams(clock=clock)
     kept: list[bytes] = []
 
-    async def session(scope: Any, receive: Any, send: Any) -> None:
-        del scope, receive, send
+    async def session() -> None:
         notice = types.JSONRPCNotification(jsonrpc="2.0", method="x", params={"text": "x" * 1000})
         for number in range(EVENTS_AT_MOST):
             await streams.store_event(str(number), None)
@@ -227,14 +226,10 @@ async def test_stored_events_are_limited_in_number_bytes_and_time():
         await streams.store_event("last", None)
         kept.append(b"x" * streams.bytes)
 
-    scope: dict[str, Any] = {"type": "http", "method": "POST", "headers": []}
-    await streams.around(session)(scope, _nothing, _nothing)
+    with streams.request(None, None):
+        await session()
     full, empty = map(len, kept)
     assert 0 < full <= min(BYTES_AT_MOST, EVENTS_AT_MOST * 2000)
     assert 0 < empty < 1000, "the last one"
     gc.collect()
     assert streams.bytes == 0
-
-
-async def _nothing(*_: Any) -> Any:
-    """Do nothing, as `receive` and as `send`."""

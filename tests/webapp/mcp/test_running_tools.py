@@ -283,7 +283,7 @@ async def test_reused_once_name_is_an_error_and_runs_nothing(server, revision, t
             await env.complete(await caller.link())
         result = await soon(call)
         assert result.is_error
-        assert "[INVALID_INPUT]" in text_of(result)
+        assert "[ELICITATION_INVALID_USE]" in text_of(result)
         assert "key" in text_of(result)
         assert len(done) == (0 if turns == "by a bad key" else 1)
 
@@ -482,7 +482,7 @@ async def test_invalid_question_returns_a_sentence_with_a_code(server, revision)
         result = await caller.result("wander")
         assert result.is_error
         assert "evil.example" in text_of(result)
-        assert "[INVALID_INPUT]" in text_of(result)
+        assert "[ELICITATION_INVALID_USE]" in text_of(result)
         assert all(row.status.is_final for row in await env.elicitations())
 
 

@@ -11,6 +11,7 @@ from tests.support.users import AS_ROOT, NOBODY, answered, calling, opened_sessi
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.identity.identity import Sender
 from webapp.mcp.opened import OpenedSessions, note_call
+from webapp.mcp.resuming import Streams
 from webapp.mcp.shares import SessionRoom
 from webapp.server import HostedServer
 
@@ -27,8 +28,15 @@ class Library:
         self.now = 0.0
         self.open: set[str] = set()
         self._made = 0
-        self.layer = OpenedSessions(
-            self, sender=lambda scope: scope["sender"], room=ROOM, clock=lambda: self.now
+        self.layer = self.before(self, sender=lambda scope: scope["sender"])
+
+    def before(self, app: ASGIApp, **options: Any) -> OpenedSessions:
+        return OpenedSessions(
+            app,
+            streams=Streams(clock=lambda: datetime.now(UTC)),
+            room=ROOM,
+            clock=lambda: self.now,
+            **options,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -136,8 +144,7 @@ async def test_failed_initialization_uses_no_session_capacity():
     async def refusing(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 400, "headers": []})
 
-    layer = OpenedSessions(refusing, sender=lambda _: nameless(1), room=ROOM)
-    library.layer = layer
+    library.layer = layer = library.before(refusing, sender=lambda _: nameless(1))
     for _ in range(10):
         assert (await library.send(nameless(1)))[0] == 400
     assert not len(layer)
@@ -166,9 +173,10 @@ async def test_session_closed_for_a_new_session_is_closed_in_the_library(server)
     # finding: S10
     inner: list[ASGIApp] = []
 
-    def around(app: ASGIApp) -> ASGIApp:
+    def around(app: ASGIApp, streams: Streams) -> ASGIApp:
         inner.append(app)
-        return OpenedSessions(app, sender=lambda _: OWN, room=SessionRoom(for_person=1))
+        room = SessionRoom(for_person=1)
+        return OpenedSessions(app, sender=lambda _: OWN, streams=streams, room=room)
 
     served = HostedServer(server, clock=lambda: datetime.now(UTC), around=around)
     async with serving(served) as url:

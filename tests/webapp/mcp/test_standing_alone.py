@@ -21,6 +21,7 @@ from tests.support.mcp_server import (
     soon,
     text_of,
 )
+from tests.support.records import held_in
 from webapp.stores import Record
 from webapp.stores.memory import MemoryStore
 
@@ -110,9 +111,7 @@ class LateNews(MemoryStore):
     """A second connection to a store that receives other processes' changes only after `hear()`."""
 
     def __init__(self, others: MemoryStore) -> None:
-        super().__init__()
-        self._contents = others._contents
-        self._contents.openings.append(self)
+        super().__init__(beside=others)
         self._kept_back: list[Record] = []
         self._is_late = True
 
@@ -155,14 +154,14 @@ async def test_request_with_a_delayed_notification_gets_its_runs_result():
         await eventually(lambda: len(two.service.elicitations.waiters) >= 2)
         gate.set()
         assert text_of(answered_in(await first)) == "bought 1"
-        await eventually(
-            lambda: any(record.status == "delivered" for record in store._contents.records.values())
-        )
-        records = set(store._contents.records)
+        await eventually(lambda: any(each.status == "delivered" for each in held_in(store)))
+        records = {each.id for each in held_in(store)}
         late.hear()
         try:
             # Wait until the second call is answered, or has wrongly created a new question.
-            await eventually(lambda: second.done() or set(store._contents.records) - records)
+            await eventually(
+                lambda: second.done() or {each.id for each in held_in(store)} - records
+            )
             assert second.done()
             assert text_of(answered_in(second.result())) == "bought 1"
         finally:

@@ -136,7 +136,7 @@ async def test_unwritable_store_is_not_ready_but_live(path):
     # finding: R6
     from mcp.server.mcpserver import MCPServer
 
-    store = FrailStore([])
+    store = FrailStore()
     async with (
         server_env(MCPServer("shop"), store=store) as env,
         httpx.AsyncClient(base_url=env.url) as anybody,

@@ -204,7 +204,7 @@ async def test_live_status_is_sent_on_change(revision):
             await elicitations.change(asked.id, lambda one: join(one, leg="newer", run="r"))
             assert "visit" in (await alice.visit(link)).text  # the live page got the change
             await here.env.complete(link)
-            assert [line async for line in lines if line] == ["data: accepted"]
+            assert await anext(line async for line in lines if line) == "data: accepted"
 
 
 async def test_the_live_status_ends_with_the_session(revision):

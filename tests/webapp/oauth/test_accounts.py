@@ -193,12 +193,12 @@ async def test_token_without_expiry_stays_valid() -> None:
         assert (await again.account()).label == "octocat"
 
 
-async def test_tool_granted_fewer_scopes_sees_them_and_asks_again() -> None:
+async def test_tool_granted_fewer_scopes_sees_them_and_asks_again_if_it_says_so() -> None:
     async with serving_accounts(network := Network()) as service:
         network.scopes = "repo"
         account = await connect(service, "repo", "gist")
         assert account.scopes == ("repo",)
-        again = Asking(service, "repo", "gist", arguments="again")
+        again = Asking(service, "repo", "gist", arguments="again", again=True)
         await again.elicitation()
         await give_up(again)
 

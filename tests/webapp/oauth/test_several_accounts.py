@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from flows.elicitation.states import Elicitation, Status
-from flows.errors import Expired
+from flows.errors import Expired, Failed
 from flows.oauth.connection import Connection
+from flows.oauth.provider import PersonProbe
 from tests.support.account_env import (
+    HUB,
     OCTOCAT,
     Asking,
     Network,
@@ -27,6 +30,7 @@ from tests.support.clock import Clock
 from webapp.oauth.connections import BEGUN_AT_MOST
 from webapp.pages.builder import PageBuilder
 from webapp.pages.views import DoneAccount, StartAccount, UseAccount
+from webapp.routes.reconnect import reconnect
 from webapp.routes.redirect import depart
 from webapp.service import Service
 from webapp.stores import Conflict, Record
@@ -562,3 +566,57 @@ async def test_account_name_is_case_insensitive() -> None:
     async with serving_accounts(Network()) as service:
         await connect(service, "repo")
         await asks_nothing(service, "repo", label="octocat", account="Octocat")
+
+
+WORKSPACES = replace(
+    HUB,
+    person=PersonProbe(
+        url="http://127.0.0.1:8766/github/api/user", id=("team", "id"), label=("login", "team")
+    ),
+)
+RED, BLUE = {**OCTOCAT, "team": "red"}, {**OCTOCAT, "team": "blue"}
+
+
+async def test_two_workspaces_of_one_person_are_two_accounts() -> None:
+    # finding: XO6
+    network = Network()
+    async with serving_accounts(network, providers={"github": WORKSPACES}) as service:
+        network.person = RED
+        red = await connect(service, "repo", tool="list")
+        network.person = BLUE
+        blue = await connect(service, "repo", tool="list", account="blue")
+        assert (red.id, blue.id) == ("red/583231", "blue/583231")
+        assert (red.label, blue.label) == ("octocat · red", "octocat · blue")
+        assert len(await stored(service)) == 2
+        for account in ("red", "octocat · red", "red/583231"):
+            await asks_nothing(service, "repo", label=red.label, tool="list", account=account)
+        await asks_nothing(service, "repo", label=blue.label, tool="list", account="BLUE")
+        assert network.exchanges == 2
+
+
+async def test_account_stored_by_its_own_id_alone_is_reconnected_in_its_row() -> None:
+    # finding: XO6
+    network, store = Network(), MemoryStore()
+    async with serving_accounts(network, store=store) as service:
+        await connect(service, "repo", tool="list")
+        (before,) = await stored(service)
+    async with serving_accounts(network, store=store, providers={"github": WORKSPACES}) as service:
+        await asks_nothing(service, "repo", label="octocat", tool="list")
+        network.person = RED
+        question = await reconnect(service, before)
+        assert question is not None
+        url = await depart(service, question, cookie="a cookie")
+        await come_home(service, parse_qs(urlsplit(url).query)["state"][0])
+        (after,) = await stored(service)
+        assert (after.id, after.person_id) == (before.id, "red/583231")
+        await asks_nothing(service, "repo", label="octocat · red", tool="list")
+
+
+@pytest.mark.parametrize("missing", ["team", "id"])
+async def test_account_without_each_member_of_its_id_is_refused(missing: str) -> None:
+    network = Network()
+    async with serving_accounts(network, providers={"github": WORKSPACES}) as service:
+        network.person = {name: value for name, value in RED.items() if name != missing}
+        with pytest.raises(Failed, match="whose account"):
+            await connect(service, "repo")
+        assert await stored(service) == []

@@ -42,6 +42,7 @@ from webapp.pages.views import (
     StartUrl,
     SwitchBack,
     Trouble,
+    Updates,
     UseAccount,
     Used,
     View,
@@ -52,6 +53,7 @@ from webapp.pages.views_forms import Decided, Decision, DoneForm, DoneSecret, St
 from webapp.pages.views_openers import (
     BeforeOpener,
     Closed,
+    SecondLook,
     SignedOut,
     SignInFailed,
     SomeoneElse,
@@ -90,6 +92,13 @@ def _variants() -> dict[str, View]:
     views["StartConfirm of nothing"] = _made(StartConfirm, {**USUAL, "arguments": ()})
     views["DoneForm sent"] = DoneForm(server="my tools", is_approved=False)
     views["DoneForm by model"] = DoneForm(server="my tools", is_approved=False, is_by_model=True)
+    live = Updates(url="/e/abc/live", here="/e/abc", status="accepted")
+    leads_on = replace(live, step=1, steps=2, next_url="/e/next", next_kind="payment")
+    continued = replace(live, url=None, has_continued=True, step=2, steps=2)
+    for done in (module.Done, DoneAccount, module.DonePayment, DoneSecret, DoneForm, Late):
+        for name, updates in (("live", live), ("leads on", leads_on), ("continued", continued)):
+            views[f"{done.__name__} {name}"] = _made(done, {**USUAL, "updates": updates})
+    views["StartUrl live"] = _made(StartUrl, {**USUAL, "updates": live})
     views |= _identity_variants() | _account_variants() | _payment_variants()
     return views | _connection_variants() | _decision_variants()
 
@@ -109,6 +118,11 @@ def _identity_variants() -> dict[str, View]:
             SomeoneElse, {**USUAL, "sign_in": replace(SIGN_IN, switch=True)}
         ),
         "SomeoneElse alone": SomeoneElse(server="my tools", other="person"),
+        **{
+            f"SecondLook {act}": _made(SecondLook, {**USUAL, "act": act})
+            for act in ("disconnect", "refund", "revoke")
+        },
+        "SecondLook unused": _made(SecondLook, {**USUAL, "stopping": ()}),
     }
 
 

@@ -40,8 +40,8 @@ def test_connect_page_names_asker_scopes_destination_and_decline(
 ) -> None:
     page = shown(start)
     said = page.said()
-    assert page.text("h1") == "Connect GitHub to my tools"
-    assert "my tools (tools.example.com) asks for this because you used book_a_table" in said
+    assert page.text("h1") == "Let my tools use your GitHub account?"
+    assert "to use Book a table of my tools (tools.example.com), 12 seconds ago." in said
     assert page.text("blockquote") == start.reason
     assert page.text("li").split("repo")[0].strip() == "Read and write your"
     assert "Next: https://github.com" in said
@@ -95,7 +95,7 @@ def test_sandbox_is_marked_and_real_provider_is_not(
 def test_page_for_another_tool_names_account_and_its_tools(use: UseAccount, shown: Shown) -> None:
     page = shown(replace(use, tool="export_all"))
     said = page.said()
-    assert page.text("h1") == "export_all wants to use octocat"
+    assert page.text("h1") == "Let my tools use octocat at GitHub?"
     assert "Mona Lisa Octocat" in said
     assert "GitHub, connected for list_my_repositories and count_stars" in said
     assert "Read and write your repositories repo" in said
@@ -122,7 +122,7 @@ def test_several_accounts_are_shown_with_separate_buttons(use: UseAccount, shown
         allow_action="/e/abc/allow?account=h",
     )
     page = shown(replace(use, choices=(*use.choices, other)))
-    assert page.text("h1") == "book_a_table wants to use one of your accounts at GitHub"
+    assert page.text("h1") == "Let my tools use your GitHub account?"
     assert page.actions() == [
         "/e/abc/allow",
         "/e/abc/allow?account=h",
@@ -285,7 +285,7 @@ def test_silent_provider_page_offers_retry_and_error_id(shown: Shown) -> None:
 )
 def test_late_page_names_kind_of_answer(kind: PageName, words: str, shown: Shown) -> None:
     said = shown(Late(server="my tools", kind=kind)).said()
-    assert "Ask it to continue: nothing is lost" in said
+    assert "Your assistant is no longer waiting: ask it to continue. Nothing is lost" in said
     assert words in said
 
 

@@ -97,7 +97,7 @@ def test_inbox_shows_complete_message_and_all_or_no_arguments(pages: Renderer) -
     message = "word " * 390 + "Pay 9,000 EUR to DE02 1234?"
     shown = arguments_of({"iban": "DE02 1234" + "9" * 200, "amount": "9,000", "c": 1, "d": 2})
     for arguments, has_more in ((shown, False), ((), True)):
-        one = replace(entry, message=message, arguments=arguments, has_more=has_more)
+        one = replace(entry, question=None, message=message, arguments=arguments, has_more=has_more)
         lists = (InboxList(approver="finance", waiting=(one,)),)
         html = pages.render(replace(view, lists=lists))
         assert message in html

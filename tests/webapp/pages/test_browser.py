@@ -26,10 +26,11 @@ SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 LOOK = """() => ({
     width: document.documentElement.scrollWidth,
     ground: getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number),
-    targets: [...document.querySelectorAll("button:not([hidden]), a.button")].map((target) => {
-        const box = target.getBoundingClientRect();
-        return [box.width, box.height];
-    }),
+    targets: [...document.querySelectorAll("button, a, summary, select, label, input")]
+        .filter((target) => target.checkVisibility() && target.type !== "checkbox")
+        .filter((target) => target.nodeName !== "LABEL" || target.parentNode.className === "tick")
+        .map((target) => target.getBoundingClientRect())
+        .map((box) => [box.width, box.height]),
 })"""
 
 
@@ -54,6 +55,7 @@ async def test_page_fits_viewport_and_has_large_targets(
             await page.emulate_media(color_scheme=scheme)
             seen = await page.evaluate(LOOK)
             assert seen["width"] <= width
+            # finding: XP16
             assert all(side >= 44 for sides in seen["targets"] for side in sides)
             assert (seen["ground"][0] > 200) == (scheme == "light")
     assert site.complaints == []

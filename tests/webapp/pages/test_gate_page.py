@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from flows.elicitation.tool_call import DescribedTool
 from flows.shown import arguments_of
 from tests.support.page_views import Shown, usual
 from webapp.pages.renderer import Renderer
+from webapp.pages.views_decisions import Decide, InboxPage
 from webapp.pages.views_forms import StartConfirm
 
 
@@ -20,7 +22,8 @@ def test_approval_page_says_nothing_has_run_and_how_long_approval_lasts(
 ) -> None:
     # parity: T1
     words = shown(view).said()
-    assert "book_a_table has not started." in words
+    assert "to run Book a table (book_a_table) of my tools (tools.example.com)." in words
+    assert "It has not started." in words
     assert "The same call from this assistant isn't asked again for 15 minutes." in words
     assert "<bdi>guests</bdi></dt><dd><bdi>4</bdi>" in shown(view).html
 
@@ -40,12 +43,14 @@ def test_approval_page_names_assistant_and_its_verification(
 ) -> None:
     # finding: S11
     words = shown(view).said()
-    proven = "Claude (https://assistant.example/client), and no other unless you allow it below."
+    proven = (
+        "Claude Desktop (https://assistant.example/client), and no other unless you allow it above."
+    )
     assert f"Which assistant{proven} Verified by its sign-in." in words
     by_name = shown(replace(view, client_id=None)).said()
-    assert "Which assistantClaude, and no other unless you allow it below." in by_name
+    assert "Which assistantClaude Desktop, and no other unless you allow it above." in by_name
     assert "This is its own name, not verified." in by_name
-    nameless = shown(replace(view, client_id=None, client=None)).said()
+    nameless = shown(replace(view, client_id=None, client=None, client_title=None)).said()
     assert "Which assistantan unnamed assistant, and no other" in nameless
     assert "Which assistant" not in shown(replace(view, can_be_kept=False)).said()
 
@@ -103,3 +108,42 @@ def test_different_values_never_look_alike(value: object, words: str) -> None:
     # finding: S8
     (shown,) = arguments_of({"a": value})
     assert shown.value == words
+
+
+# finding: XP3
+def test_approval_of_destructive_tool_warns_once_and_loudly(
+    shown: Shown, view: StartConfirm
+) -> None:
+    page = shown(view)
+    assert page.text("h1") == "Book a table?"
+    assert page.said().count("It may not be possible to undo this.") == 1
+    assert page.text("blockquote") == "Book a table at a restaurant."
+    (button,) = [each for each in page.named("button") if each.get("form") == "answer"]
+    assert button["class"] == "button danger"
+    assert "Approve: book a table" in page.text("button")
+
+
+def test_approval_of_other_tool_has_no_warning(shown: Shown, view: StartConfirm) -> None:
+    for described in (None, DescribedTool(name="book_a_table")):
+        page = shown(replace(view, described=described))
+        assert "undo" not in page.said()
+        (button,) = [each for each in page.named("button") if each.get("form") == "answer"]
+        assert button["class"] == "button primary"
+
+
+def test_long_question_is_quoted_and_not_a_heading(shown: Shown, view: StartConfirm) -> None:
+    page = shown(replace(view, question=None, is_gate=False, described=None))
+    assert page.text("h1") == "Approve this for my tools?"
+    assert page.text("blockquote") == view.message
+
+
+# finding: XP3
+def test_approver_reads_question_description_and_warning(shown: Shown) -> None:
+    for page in (shown(usual(Decide)), shown(usual(InboxPage))):
+        assert "Pay it back?" in page.said()
+        assert "Refund an order (refund)" in page.said()
+        assert "Book a table at a restaurant." in page.text("blockquote")
+        assert "for the model" not in page.said()
+        assert "It may not be possible to undo this." in page.said()
+        assert "with Claude Desktop" in page.said()
+    assert shown(usual(Decide)).text("h1") == "Pay it back?"

@@ -36,8 +36,8 @@ def test_payment_page_names_price_purpose_recipient_and_decline(
 ) -> None:
     page = shown(start)
     said = page.said()
-    assert page.text("h1") == "Pay 9.00 €"
-    assert "my tools (tools.example.com) asks for this because you used book_a_table" in said
+    assert page.text("h1") == "Pay 9.00 € to my tools?"
+    assert "to use Book a table of my tools (tools.example.com), 12 seconds ago." in said
     assert page.text("blockquote") == start.what
     assert "Next: https://checkout.stripe.com You pay once, at Stripe." in said
     assert "Your assistant never sees your card." in said
@@ -101,7 +101,10 @@ def test_unpaid_return_page_explains_and_offers_retry(
 def test_late_payment_page_names_price_and_test_mode(is_test: bool, shown: Shown) -> None:
     view = Late(server="my tools", kind="payment", price="9.00 €", is_test=is_test)
     page = shown(view)
-    assert "Your 9.00 € arrived, but your assistant had stopped waiting." in page.said()
+    assert (
+        "Your 9.00 € arrived. Your assistant is no longer waiting: ask it to continue."
+        in page.said()
+    )
     assert ("Test mode: no real money moved." in page.text("strong")) == is_test
     assert "of it was refunded" not in page.said()
 
@@ -208,7 +211,7 @@ def test_hostile_text_does_not_change_price_or_buttons(
     text: str, start: StartPayment, shown: Shown
 ) -> None:
     page = shown(replace(start, server=text, tool=text, what=text, seller=text))
-    assert page.text("h1") == "Pay 9.00 €"
+    assert page.text("h1").startswith("Pay 9.00 € to ")
     assert len(page.text("blockquote")) <= MESSAGE_AT_MOST
     assert page.named("a") == page.named("img") == []
     assert page.text("button") == "Continue to paymentDecline"

@@ -35,7 +35,7 @@ async def test_every_payment_page_shows_price_in_language_of_person(
     async with buying(shop) as buy:
         browser = buy.person.browser
         browser.headers["accept-language"] = accepted
-        assert (await buy.person.visit(buy.link)).heading == f"Pay {price}"
+        assert (await buy.person.visit(buy.link)).heading == f"Pay {price} to shop?"
         back = await buy.person.pay(buy.link)
         page = await buy.person.come_back(back)
         assert page.heading == f"Paid {price}"

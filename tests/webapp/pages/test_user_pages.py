@@ -48,7 +48,7 @@ def test_page_for_user_does_not_mention_assistant(
 
 def test_page_for_user_names_application_as_asker(shown: Shown) -> None:
     words = shown(usual(StartUrl, for_user=True)).text()
-    assert "asks for this because you started something there" in words
+    assert "You started something at " in words
     assert "book_a_table" not in words
 
 

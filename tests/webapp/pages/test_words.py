@@ -105,10 +105,10 @@ def test_start_page_names_asker_reason_destination_time_and_decline(
     start: StartUrl, shown: Shown
 ) -> None:
     page = shown(start)
-    assert page.text("h1") == "my tools asks you to open example.org"
+    assert page.text("h1") == "Go to example.org for my tools?"
     body = " ".join(page.text("main").split())
-    assert "my tools (tools.example.com) asks for this because you used book_a_table" in body
-    assert "in Claude (https://assistant.example/client), 12 seconds ago." in body
+    assert "to use Book a table of my tools (tools.example.com), 12 seconds ago." in body
+    assert "You asked Claude Desktop (https://assistant.example/client) to use" in body
     assert "Next: https://example.org" in body
     assert "Your assistant does not see that site." in body
     assert "4 minutes, until 21:34 UTC" in body
@@ -232,7 +232,7 @@ def test_ended_page_says_nothing_was_shared_or_charged(ending: Ending, shown: Sh
 def test_late_page_says_nothing_will_be_asked_twice(shown: Shown) -> None:
     text = shown(Late(server="my tools")).text("main")
     assert "Done. Ask your assistant to continue" in text
-    assert "nothing is lost, and you will not be asked or charged again" in text
+    assert "Nothing is lost, and you will not be asked or charged again" in text
 
 
 def test_pages_distinguish_other_person_from_other_browser(shown: Shown) -> None:
@@ -247,7 +247,7 @@ def test_views_before_identification_cannot_contain_details() -> None:
         field.name for view in (BeforeOpener, SignInButton, CodeButton) for field in fields(view)
     }
     assert told == {"server", "for_user", "kind", "why", "sign_in", "sign_in_at", "code"} | {
-        *("action", "back", "came_late", "csrf", "issuer", "switch")
+        *("action", "back", "came_late", "csrf", "issuer", "switch", "updates")
     }
 
 
@@ -267,7 +267,7 @@ def test_folder_of_operator_replaces_single_templates(tmp_path, start: StartUrl)
     pages = Renderer(folders=[tmp_path, template_folder()])
     done = Page(pages.render(Done(server="a\u202e<b>")))
     assert done.text("h1") == "All set, a\ufffd<b>"
-    assert "asks you to open" in Page(pages.render(start)).text("h1")
+    assert "Go to example.org" in Page(pages.render(start)).text("h1")
 
 
 def test_every_template_is_used() -> None:

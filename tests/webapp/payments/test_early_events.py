@@ -39,8 +39,7 @@ from tests.support.webhook_log import only, replayed
 from webapp.calls.verbs import Verbs
 from webapp.cli.payments import end_payment
 from webapp.cli.webhooks import list_hooks
-from webapp.payments.webhook_rows import BODY_BYTES_KEPT
-from webapp.payments.webhooks import Webhooks
+from webapp.payments.events import BODY_BYTES_KEPT, Webhooks
 from webapp.records.ids import fresh_id
 from webapp.sweeper import fall_due
 

@@ -19,7 +19,7 @@ from tests.support.gateway_env import kept_in
 from tests.support.payment_env import Mollie, PaymentEnv, PayPal, approved, selling
 from tests.support.service_env import call_of
 from webapp.calls.verbs import Verbs
-from webapp.payments.unsigned_notices import BETWEEN_TRACES, TRACES_AT_ONCE
+from webapp.payments.events import BETWEEN_TRACES, TRACES_AT_ONCE
 
 PAYPAL_SELLER = paypal("an-id", "a-secret", is_live=False)
 MOLLIE_SELLER = mollie("test_x", webhook_url="https://shop.example/webhooks/mollie")

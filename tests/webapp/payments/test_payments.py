@@ -647,7 +647,7 @@ async def test_changed_price_between_two_calls_asks_for_payment_again(shop: Shop
         await buy.pay()
         shop.price = Money("90.00", "EUR")
         link = await buy.is_asked_again()
-        assert (await buy.person.visit(link)).heading == "Pay 90.00 €"
+        assert (await buy.person.visit(link)).heading == "Pay 90.00 € to shop?"
         assert (await shop.ledger(), shop.bodies) == (["open"], 0)
         shop.price = Money("9.00", "EUR")
         assert await buy.again() == "paid 9.00 EUR"

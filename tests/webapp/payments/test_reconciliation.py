@@ -13,6 +13,7 @@ from flows.payments.paypal.gateway import paypal
 from flows.payments.session import sessions_of
 from tests.support.mcp_server import PATIENCE_SECONDS, soon, text_of
 from tests.support.payment_env import Mollie, PayPal, selling
+from tests.support.records import copy_into, held_in
 from tests.support.shop_env import CREATE, Buying, Shop, buying
 from webapp.cli.payments import end_payment, list_payments, reconcile_payments
 from webapp.command import CommandRefused
@@ -27,13 +28,13 @@ LISTING = "GET /stripe/v1/checkout/sessions"
 
 def records_of(shop: Shop) -> tuple[Record, ...]:
     assert isinstance(shop.store, MemoryStore)
-    return tuple(shop.store._contents.records.values())
+    return tuple(held_in(shop.store))
 
 
 async def put_back(shop: Shop, records: tuple[Record, ...]) -> None:
     """Restore the store to these records and start a process on it."""
     store = MemoryStore()
-    store._contents.put(records)
+    await copy_into(store, records)
     shop.store = store
     await shop.restart()
 

@@ -151,8 +151,7 @@ async def test_process_which_lost_race_for_key_uses_winning_key() -> None:
 
     store = MemoryStore()
     first = await open_owners(store=store, ring=RING)
-    late = Late()
-    late._contents = store._contents
+    late = Late(beside=store)
     second = await open_owners(store=late, ring=RING)
     assert first.tag(issuer="i", subject="s") == second.tag(issuer="i", subject="s")
     alias = Alias(id="a", owner="o" * 20, elicitation_id="e", erase_at=Clock()())

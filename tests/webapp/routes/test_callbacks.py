@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import pytest
 from mcp.server.mcpserver import MCPServer
@@ -14,7 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from flows import elicit
 from flows.elicitation.states import Status
 from flows.errors import Declined, Denied, Expired, Failed
-from flows.oauth.provider import Provider
+from flows.oauth.provider import PersonProbe, Provider
 from flows.providers import github, google, openid
 from tests.support.callers import sent_out
 from tests.support.clock import Clock
@@ -40,8 +42,11 @@ from tests.support.oauth_env import (
     oauth_env,
     parameter,
     process,
+    with_providers,
 )
 from webapp.limits import CallLimits
+from webapp.sandbox.settings import Sandbox
+from webapp.settings.settings import Settings
 from webapp.stores import Record, Store, open_store
 from webapp.stores.memory import MemoryStore
 from webapp.sweeper import fall_due
@@ -53,7 +58,7 @@ async def test_account_is_connected_and_await_returns() -> None:
         link = await asked.link()
         person = await here.person()
         start = await person.visit(link)
-        assert start.heading == "Connect GitHub to shop"
+        assert start.heading == "Let shop use your GitHub account?"
         callback = await approve(person, await person.go_on(link))
         page = await ends(person, await person.visit(callback))
         assert (page.status, page.heading) == (200, "GitHub is connected")
@@ -351,7 +356,7 @@ async def test_late_acceptance_answers_current_caller_with_same_question() -> No
             await asked.account()
         again = here.ask("repo")
         link = await again.link()
-        assert (await person.visit(link)).heading == "Connect GitHub to shop"
+        assert (await person.visit(link)).heading == "Let shop use your GitHub account?"
         await ends(person, await person.visit(callback))
         assert (await again.account()).label == "octocat"
         assert (await person.visit(link)).heading == "A newer link replaces this one"
@@ -597,7 +602,7 @@ async def test_another_tool_asks_once_on_our_page_and_is_allowed() -> None:
         asked, person = here.ask("repo", tool="export_all"), await here.person()
         link = await asked.link()
         page = await person.visit(link)
-        assert page.heading == "export_all wants to use octocat"
+        assert page.heading == "Let shop use octocat at GitHub?"
         assert "list" in page.text
         for button in ("Allow", "Another account", "Decline"):
             assert button in page.text
@@ -655,7 +660,7 @@ async def test_other_served_server_does_not_reveal_account() -> None:
         await here.connect("repo")
         asked, person = here.ask("repo", server="another shop"), await here.person()
         page = await person.visit(await asked.link())
-        assert page.heading == "Connect GitHub to another shop"
+        assert page.heading == "Let another shop use your GitHub account?"
         assert "octocat" not in page.text
 
 
@@ -752,3 +757,84 @@ async def test_link_whose_question_is_gone_says_to_ask_for_a_new_one() -> None:
             await store.erase(owner=question.owner)
         page = await person.visit(link)
     assert (page.status, page.heading) == (404, "Ask for a new link")
+
+
+def _posting(settings: Settings, sandbox: Sandbox) -> Settings:
+    hub = replace(
+        github.at(sandbox.url), name="hub", label="Hub", response_mode="form_post", sandbox=None
+    )
+    return with_providers(settings, [hub], sandbox)
+
+
+async def posted(callback: str, **changes: str) -> Page:
+    """Send the callback as the form of the provider's page, from a browser without cookies."""
+    form = {**dict(parse_qsl(urlsplit(callback).query)), **changes}
+    headers = {"origin": "https://hub.example", "sec-fetch-site": "cross-site"}
+    async with new_browser() as browser:
+        url = callback.partition("?")[0]
+        return Page.of(await browser.post(url, data=form, headers=headers))
+
+
+async def test_form_of_the_provider_leads_to_a_get_that_is_checked_like_any_callback() -> None:
+    # finding: XO2
+    async with oauth_env(change=_posting) as here:
+        asked = here.ask("repo", provider="hub")
+        link, person = await asked.link(), await here.person()
+        at_provider = await person.go_on(link)
+        assert parameter(at_provider, "response_mode") == "form_post"
+        callback = await approve(person, at_provider)
+        page = await posted(callback, user='{"name":"x"}', scope="repo")
+        assert page.status == 303
+        assert page.location is not None
+        assert set(parse_qs(urlsplit(page.location).query)) == {"code", "state", "iss"}
+        # Another browser that follows the redirect has not asked.
+        stranger = await here.person()
+        assert (await stranger.visit(page.location)).status == 403
+        assert here.gate.exchanges == 0
+        done = await ends(person, await person.visit(page.location))
+        assert done.heading == "Hub is connected"
+        assert (await asked.account()).label == "octocat"
+        assert here.gate.exchanges == 1
+
+
+async def test_form_is_refused_where_the_provider_redirects_or_the_state_is_not_ours() -> None:
+    async with oauth_env(change=_posting) as here:
+        _, person, _, callback = await decided(here, "repo")
+        assert (await posted(callback)).status == 404
+        asked = here.ask("repo", provider="hub", tool="other")
+        callback = await approve(person, await person.go_on(await asked.link()))
+        assert (await posted(callback, state="made up")).status == 404
+        assert (await posted(callback.replace("/callback/hub", "/callback/github"))).status == 404
+        assert (await posted(callback.replace("/callback/hub", "/callback/url/x"))).status == 403
+        assert here.gate.exchanges == 0
+
+
+SHOP = Provider(
+    name="shop",
+    label="Shop",
+    tenants=("*.shops.example",),
+    tenant_label="Your shop",
+    authorize="https://{tenant}/authorize",
+    token="https://{tenant}/token",
+    api="https://{tenant}/api",
+    person=PersonProbe(url="https://{tenant}/me", id="id", label="email"),
+)
+
+
+async def test_page_asks_for_the_tenant_and_refuses_other_hosts() -> None:
+    # finding: XO3
+    async with oauth_env(providers=[SHOP]) as here:
+        asked, person = here.ask(provider="shop"), await here.person()
+        link = await asked.link()
+        page = await person.visit(link)
+        assert "Your shop" in page.text
+        assert "*.shops.example" in page.text
+        typed = {"csrf": page.csrf, "tenant": "evil.example#.shops.example"}
+        wrong = Page.of(await person.browser.post(link, data=typed))
+        assert wrong.status == 422
+        assert "The address must be like *.shops.example" in wrong.text
+        assert 'value="evil.example#.shops.example"' in wrong.text
+        typed = {"csrf": page.csrf, "tenant": "Acme"}
+        left = Page.of(await person.browser.post(link, data=typed))
+        assert left.location is not None
+        assert urlsplit(left.location).netloc == "acme.shops.example"

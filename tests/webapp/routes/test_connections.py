@@ -124,9 +124,26 @@ async def test_get_requests_change_nothing() -> None:
         await look(person, here)
         for action in ACTIONS:
             place = f"{here.url}/connections/{tail(before[0])}/{action}"
-            assert (await person.browser.get(place)).status_code == 405
+            # finding: XP11
+            status = 200 if action == "disconnect" else 405
+            assert (await person.browser.get(place)).status_code == status
             assert (await person.browser.head(place)).status_code == 405
         assert await here.connections() == before
+
+
+async def test_page_before_disconnect_says_what_stops_working() -> None:
+    # finding: XP11
+    async with oauth_env() as here:
+        await here.connect("repo", tool="list")
+        kept, person = await the_one(here), await here.person()
+        place = f"{here.url}/connections/{tail(kept)}/disconnect"
+        page = await person.visit(place)
+        assert page.heading == "Disconnect octocat at GitHub?"
+        assert "These tools stop working with it, until you connect it again: list" in said(page)
+        assert f'href="/connections#{tail(kept)}"' in page.text
+        pressed = Page.of(await person.browser.post(place, data={"csrf": page.csrf or ""}))
+        assert (pressed.status, pressed.location) == (303, place)
+        assert (await person.visit(place)).heading == "GitHub is disconnected"
 
 
 async def test_accounts_of_other_servers_are_listed_under_their_names() -> None:
@@ -184,25 +201,26 @@ async def test_disconnected_account_is_revoked_at_provider_and_wiped_here() -> N
         assert (await the_one(here)).access_token == ""
         assert account.label not in (await look(person, here)).text
         asked = here.ask("repo", arguments="again")
-        assert (await person.visit(await asked.link())).heading == "Connect GitHub to shop"
+        assert (
+            await person.visit(await asked.link())
+        ).heading == "Let shop use your GitHub account?"
 
 
 async def test_repeated_disconnect_shows_same_page() -> None:
     async with oauth_env() as here:
         await here.connect("repo")
         person = await here.person()
-        (form,) = (
-            f for f in Forms((await look(person, here)).text).forms if "/disconnect" in f.action
-        )
-        place = urljoin(here.url, form.action)
-        pages = [Page.of(await person.browser.post(place, data=form.fields)) for _ in range(2)]
-        assert [page.status for page in pages] == [200, 200]
+        place = f"{here.url}/connections/{tail(await the_one(here))}/disconnect"
+        fields = {"csrf": (await person.visit(place)).csrf or ""}
+        sent = [Page.of(await person.browser.post(place, data=fields)) for _ in range(2)]
+        assert [page.status for page in sent] == [303, 303]
+        pages = [await ends(person, page) for page in sent]
         assert pages[0].text == pages[1].text
         words = said(pages[1])
         assert "shop has deleted what it stored about octocat" in words
         assert "name stays here for a day, so that this page can be shown again." in words
-        stale = f"{here.url}{form.action.replace('disconnect', 'switch')}"
-        again = Page.of(await person.browser.post(stale, data=form.fields))
+        stale = place.replace("disconnect", "switch")
+        again = Page.of(await person.browser.post(stale, data=fields))
         assert "Nothing is connected." in said(await ends(person, again))
 
 
@@ -253,7 +271,7 @@ async def test_disconnect_blocked_by_other_process_can_be_retried(
         assert page.actions == (f"{here.url}/connections/{tail(kept)}/disconnect",)
         here.clock.tick(hours=1)
         again = await person.browser.post(page.actions[0], data={"csrf": page.csrf})
-        assert "has confirmed" in again.text
+        assert "has confirmed" in (await ends(person, Page.of(again))).text
 
 
 async def claimed_by(here: OAuthEnv, name: str) -> None:
@@ -283,7 +301,7 @@ async def test_unshared_tool_asks_again_and_other_tool_does_not() -> None:
         assert (await the_one(here)).tools == ("list",)
         again = here.ask("repo", tool=strange, arguments="again")
         start = await person.visit(await again.link())
-        assert start.heading.endswith("wants to use octocat")
+        assert start.heading == "Let shop use octocat at GitHub?"
         quiet = here.ask("repo", tool="list", arguments="again")
         await quiet.account()
         assert not quiet.has_asked
@@ -344,10 +362,10 @@ async def test_lapsed_account_is_reconnected_from_page() -> None:
         person = await here.person()
         assert "Reconnect it here, or do nothing" in said(await look(person, here))
         start = await press(person, here, "/reconnect")
-        assert start.heading == "Connect Hub to shop"
+        assert start.heading == "Let shop use your Hub account?"
         words = said(start)
-        assert "because you asked to reconnect it under Your accounts" in words
-        assert "because you used" not in words
+        assert "You asked to reconnect it under Your accounts" in words
+        assert "You asked Claude" not in words
         await ends(person, await approved(here, person, start))
         kept = await the_one(here)
         assert (kept.status, kept.tools, kept.holds_key) == ("connected", ("list",), True)
@@ -369,7 +387,7 @@ async def test_working_account_can_be_reconnected_with_new_token() -> None:
         await here.connect("repo", tool="list")
         before, person = await the_one(here), await here.person()
         start = await press(person, here, "/reconnect")
-        assert start.heading == "Connect GitHub to shop"
+        assert start.heading == "Let shop use your GitHub account?"
         await ends(person, await approved(here, person, start))
         after = await the_one(here)
         assert after.access_token != before.access_token
@@ -678,5 +696,5 @@ async def test_limiting_account_to_unknown_client_permits_no_client() -> None:
         assert (await person.browser.post(place, data=data)).status_code == 303
         assert (await the_one(here)).only == ()
         asked = here.ask("repo", arguments="again")
-        assert (await person.visit(await asked.link())).heading == "list wants to use octocat"
+        assert (await person.visit(await asked.link())).heading == "Let shop use octocat at GitHub?"
         asked.task.cancel()

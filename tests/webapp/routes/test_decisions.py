@@ -76,7 +76,12 @@ async def test_own_approvals_are_listed_and_can_be_revoked():
         inbox = f"{env.url}/inbox"
         page = await person.visit(inbox)
         assert "What you approved for yourself" in page.text
-        stranger = await person.browser.post(page.leading("/revoke"), data={})
+        # finding: XP11
+        (place,) = re.findall(r'href="([^"]*/revoke)"', page.text)
+        before = await person.visit(env.url + place)
+        assert before.heading == "Ask you again about delete?"
+        assert "What you approved for yourself" in (await person.visit(inbox)).text
+        stranger = await person.browser.post(before.leading("/revoke"), data={})
         assert stranger.status_code == 403
         assert (await person.press(inbox, to="/revoke")).status == 303
         assert "What you approved for yourself" not in (await person.visit(inbox)).text

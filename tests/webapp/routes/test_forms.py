@@ -1,5 +1,7 @@
 """Forms that no browser sends: the page shows an error, and nothing changes."""
 
+from typing import Any
+
 import pytest
 
 from flows import elicit
@@ -40,3 +42,37 @@ async def test_malformed_form_is_refused_with_page(button: str, form: str) -> No
         assert page.heading
         assert await env.status(link) == "pending"
         assert await person.go_on(link) == LOGIN
+
+
+@pytest.mark.parametrize(("zone", "status"), [("Asia/Kathmandu", 303), ("", 422)])
+async def test_time_on_page_reaches_tool_in_chosen_zone(zone: str, status: int) -> None:
+    # finding: XP10
+    server = new_server("mcp")
+    fields: dict[str, Any] = {
+        "key": {"type": "string", "format": "password"},
+        "at": {"type": "string", "format": "date-time"},
+    }
+    schema: dict[str, Any] = {"type": "object", "properties": fields, "required": list(fields)}
+
+    @server.tool()
+    async def alarm() -> str:
+        return str((await elicit.secret("Your key, and when?", schema))["at"])
+
+    async with server_env(server) as env, env.caller(MODERN) as caller:
+        asked = await caller.asked("alarm")
+        (link,) = links_asked(asked)
+        person = await env.person()
+        form = {
+            "csrf": (await person.visit(link)).csrf or "",
+            "answer.key": "ak_1",
+            "answer.at": "2031-05-28T14:30",
+            "zone.at": zone,
+        }
+        answer = await person.browser.post(link, data=form)
+        assert answer.status_code == status
+        if status == 303:
+            assert await caller.last_text("alarm", after=asked) == "2031-05-28T14:30:00+05:45"
+        else:
+            assert "Choose the time zone." in answer.text
+            assert 'value="2031-05-28T14:30"' in answer.text
+            assert "ak_1" not in answer.text

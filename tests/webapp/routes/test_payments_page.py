@@ -59,7 +59,10 @@ async def test_payments_page_shows_price_purpose_and_status(shop: Shop) -> None:
 async def test_refund_button_refunds_payment_once(shop: Shop) -> None:
     async with buying(shop) as buy:
         to = await paid_in_vain(shop, buy)
-        page = await page_of(shop, buy.person)
+        # finding: XP11
+        page = await buy.person.visit(to)
+        assert page.heading == "Refund 9.00 €?"
+        assert page.actions == (to,)
         assert page.csrf is not None
         for _ in range(2):
             answer = await buy.person.browser.post(to, data={"csrf": page.csrf})
@@ -69,6 +72,7 @@ async def test_refund_button_refunds_payment_once(shop: Shop) -> None:
         assert (payment.status, payment.reason) == ("refunded", "the person asked for it")
         assert (shop.line.count(REFUND), len(await shop.refunds())) == (1, 1)
         assert "Refunded." in (await page_of(shop, buy.person)).text
+        assert (await buy.person.browser.get(to)).headers["location"].startswith("/payments#")
         assert "refunded in the meantime" in await buy.again()
         await buy.is_asked_again()
 
@@ -77,7 +81,7 @@ async def test_get_request_refunds_nothing(shop: Shop) -> None:
     async with buying(shop) as buy:
         to = await paid_in_vain(shop, buy)
         await page_of(shop, buy.person)
-        assert (await buy.person.browser.get(to)).status_code == 405
+        assert (await buy.person.browser.get(to)).status_code == 200
         assert await shop.ledger() == ["open"]
 
 

@@ -179,7 +179,7 @@ async def test_reloaded_page_shows_result_of_press(trouble: str, did: str, shop:
         assert "Try again" in page.text
         # The other person has not pressed Continue, so their browser shows the first page.
         other = await (await shop.person()).visit(buy.link)
-        assert other.heading == "Pay 9.00 €"
+        assert other.heading == "Pay 9.00 € to shop?"
 
 
 async def test_checkout_with_lost_response_is_opened_by_next_press(shop: Shop) -> None:

@@ -27,6 +27,15 @@ api_hosts = ["https://api.acme.example", "https://files.acme.example"]
 scope_separator = ","
 reply_scope_separator = ","
 client_auth = "post"
+client_id_parameter = "client_key"
+pkce = false
+nonce = false
+response_mode = "form_post"
+user_agent = "web:tools:1.0"
+token_types = ["api_token"]
+token_extra = { resource = "https://api.acme.example" }
+refresh_extra = { action = "renew" }
+declines = ["user_cancelled_login"]
 body = "json"
 replies = "form"
 token_path = ["authed_user"]
@@ -116,6 +125,11 @@ def test_every_key_is_read_into_provider() -> None:
     assert (acme.client_auth, acme.body, acme.replies) == ("post", "json", "form")
     assert acme.extra == (("owner", "user"), ("prompt", "consent"))
     assert acme.token_path == ("authed_user",)
+    assert (acme.pkce, acme.nonce, acme.response_mode) == (False, False, "form_post")
+    assert (acme.client_id_parameter, acme.user_agent) == ("client_key", "web:tools:1.0")
+    assert (acme.token_types, acme.declines) == (("api_token",), ("user_cancelled_login",))
+    assert acme.token_extra == (("resource", "https://api.acme.example"),)
+    assert acme.refresh_extra == (("action", "renew"),)
     assert acme.person == PersonProbe(
         url="https://api.acme.example/v2/me", id="user.id", label="user.email", post="{}"
     )
@@ -239,8 +253,8 @@ def test_client_id_in_file_is_refused() -> None:
         (SMALL + 'always = ["email"]\n', "providers.acme.always: add"),
         (SMALL + 'extra = { state = "x" }\n', "providers.acme.extra: state is set by the server"),
         (SMALL.replace("https", "http"), "providers.acme.issuer: The address must be https"),
-        (SMALL + "person = 7\n", "providers.acme.person: it is a table of texts."),
-        (SMALL + 'person = { id = "x" }\n', "providers.acme.person.url: needed."),
+        (SMALL + "person = 7\n", "providers.acme.person: it is a table of texts, with"),
+        (SMALL + 'person = { id = "x" }\n', "providers.acme.person.label: needed."),
         (SMALL + 'person = { name2 = "x" }\n', "providers.acme.person.name2: unknown"),
         (SMALL + "revoke = 7\n", "providers.acme.revoke: it is a text, or a table of texts."),
         (SMALL + "revoke = { url = 7 }\n", "providers.acme.revoke: it is a text, or a table"),
@@ -362,3 +376,78 @@ def test_number_with_thousands_of_digits_is_refused(text: str) -> None:
     # finding: S14
     with pytest.raises(BadDeclaration, match=r"elicit\.toml: it is not valid TOML"):
         read_declarations(text, source="elicit.toml")
+
+
+TENANT = """
+[providers.shop]
+tenants = ["*.shops.example"]
+tenant_label = "Your shop"
+authorize = "https://{tenant}/authorize"
+token = "https://{tenant}/token"
+api = "{instance}/api"
+hosts = ["https://*.api.example"]
+keep = { instance = "reply.instance_url" }
+person = { url = "https://shop.api.example/me", id = ["tenant", "id"], label = "email" }
+api_hosts = ["https://shop.api.example", "{instance}"]
+"""
+
+
+def test_tenants_and_kept_members_are_read() -> None:
+    # finding: XO3
+    shop = read_declarations(TENANT, source="x").providers["shop"]
+    assert (shop.tenants, shop.tenant_label) == (("*.shops.example",), "Your shop")
+    assert (shop.hosts, shop.keep) == (
+        ("https://*.api.example",),
+        {"instance": "reply.instance_url"},
+    )
+    acme = read_declarations(TENANT + 'tenant = "acme"\n', source="x").providers["shop"]
+    assert (acme.tenant, acme.authorize) == (
+        "acme.shops.example",
+        "https://acme.shops.example/authorize",
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ("*.shops.example", "*.example", "tenants: each must be a host"),
+        ("*.shops.example", "https://*.shops.example", "tenants: each must be a host"),
+        ("https://*.api.example", "https://*.example", "hosts: each must be https://"),
+        ("https://*.api.example", "*.api.example", "hosts: each must be https://"),
+        ('hosts = ["https://*.api.example"]', "", "hosts: required"),
+        ("{instance}/api", "{other}/api", "api: other is not known there"),
+        (
+            "https://{tenant}/token",
+            "https://{instance}/token",
+            "token: instance is not known there",
+        ),
+        ('"reply.instance_url"', '""', "keep: each name needs"),
+        ('api = "{instance}/api"', 'api = "https://{instance}/api"', "api: two fixed labels"),
+        ('api = "{instance}/api"', 'api = "https://x.{instance}.com"', "api: two fixed labels"),
+        ('api = "{instance}/api"', 'api = "https://x-{instance}.a.com"', "api: two fixed labels"),
+        ("https://{tenant}/authorize", "http://{tenant}/authorize", "authorize: "),
+        ("https://{tenant}/authorize", "https://x@{tenant}/authorize", "authorize: "),
+        ("person = {", 'tenant = "evil.example#.shops.example"\nperson = {', "The address must be"),
+    ],
+)
+def test_template_that_could_lead_elsewhere_is_refused(
+    before: str, after: str, problem: str
+) -> None:
+    # finding: XO3
+    assert before in TENANT
+    problems = problems_of(TENANT.replace(before, after))
+    assert any(one.startswith(f"providers.shop.{problem}") for one in problems), problems
+
+
+def test_built_in_provider_is_copied_for_another_registration() -> None:
+    # finding: XO3
+    text = '[providers.github_staging]\nlike = "github"\nlabel = "GitHub (staging)"\n'
+    staging = read_declarations(text, source="x").providers["github_staging"]
+    github = PROVIDERS["github"]
+    assert (staging.name, staging.label) == ("github_staging", "GitHub (staging)")
+    assert (staging.authorize, staging.person) == (github.authorize, github.person)
+    text += 'client_auth = "basic"\nswitch = { prompt = "login" }\n'
+    changed = read_declarations(text, source="x").providers["github_staging"]
+    assert (changed.client_auth, changed.switch) == ("basic", (("prompt", "login"),))
+    (problem,) = problems_of('[providers.acme]\nlike = "nothing"\n')
+    assert problem.startswith("providers.acme.like: must be one of")

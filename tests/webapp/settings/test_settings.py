@@ -474,3 +474,39 @@ def test_log_settings_are_read_and_mistakes_are_reported(home: dict[str, str]) -
     assert read_settings(home).log == LogSettings()
     named = {"ELICIT_LOG": "xml", "ELICIT_LOG_LEVEL": "loud"}
     assert variables_in(problems_in({**home, **named})) == [*named]
+
+
+PUBLIC_CLIENT = """
+[providers.acme]
+authorize = "https://acme.example/authorize"
+token = "https://acme.example/token"
+api = "https://acme.example"
+person = { url = "https://acme.example/me", id = "id", label = "email" }
+client_auth = "%s"
+"""
+
+
+@pytest.mark.parametrize(
+    ("client_auth", "secret", "problem"),
+    [
+        ("none", "", None),
+        ("none", "a secret", "ELICIT_ACME_CLIENT_SECRET: remove it"),
+        ("basic", "", "ELICIT_ACME_CLIENT_SECRET: not set"),
+        ("private_key_jwt", "a secret", "ELICIT_ACME_CLIENT_SECRET: must be a private key"),
+        ("client_secret_jwt", "short", "ELICIT_ACME_CLIENT_SECRET: must have at least 32"),
+        ("client_secret_jwt", "a secret of more than 32 bytes.......", None),
+    ],
+)
+def test_client_secret_has_to_suit_the_declared_client_authentication(
+    tmp_path: Path, home: dict[str, str], client_auth: str, secret: str, problem: str | None
+) -> None:
+    # finding: XO2
+    path = tmp_path / "elicit.toml"
+    path.write_text(PUBLIC_CLIENT % client_auth, "utf-8")
+    given = {**home, "ELICIT_CONFIG": str(path), "ELICIT_ACME_CLIENT_ID": "id"}
+    given |= {"ELICIT_ACME_CLIENT_SECRET": secret} if secret else {}
+    if problem is None:
+        assert read_settings(given).credentials["acme"] == ("id", secret)
+    else:
+        (told,) = problems_in(given)
+        assert told.startswith(problem)

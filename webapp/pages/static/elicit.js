@@ -43,6 +43,7 @@
       live.textContent = live.dataset.moving;
       goOn();
     };
+    source.addEventListener("end", () => source.close());
     source.onerror = () => {
       // In any other state the browser reconnects by itself.
       if (source.readyState === EventSource.CLOSED) live.textContent = words;
@@ -94,14 +95,12 @@
       if (pasted !== null) event.formData.set(field.name, pasted);
     });
   }
-  // Enter sends a text of one line, as in other forms, but not a text of several lines.
-  for (const area of document.querySelectorAll("textarea.line")) {
-    area.addEventListener("keydown", (event) => {
-      const isPlain = event.key === "Enter" && !event.shiftKey && !event.isComposing;
-      if (!isPlain || area.value.includes("\n")) return;
-      event.preventDefault();
-      area.form.requestSubmit();
-    });
+  // Choose the browser's own time zone, unless the page or the person has chosen one.
+  for (const list of document.querySelectorAll("[data-zone]")) {
+    const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    if (list.value || !zone) continue;
+    if (![...list.options].some((option) => option.value === zone)) list.add(new Option(zone), 1);
+    list.value = zone;
   }
   // The browser's back button can show an outdated page from its cache.
   addEventListener("pageshow", (event) => event.persisted && goOn());

@@ -150,7 +150,7 @@ class ValkeyStore:
         ]
         found = await self._writes.put((self._shard(records[0].owner), entries, values))
         _refuse_conflict(found)
-        return tuple([as_written(record) for record in records])
+        return as_written(records)
 
     async def read(self, owner: str, kind: str, id: str) -> Record | None:
         """See Store."""

@@ -1,0 +1,163 @@
+"""The declaration of a provider as data: its addresses, and where it differs from the standard.
+
+Risks: a declaration weakens the flow unnoticed. `pkce` and `nonce` are the only checks that it can
+turn off, and `declaration_checks` refuses both where nothing else protects the person.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+ClientAuth = Literal[
+    "basic", "basic_raw", "both", "post", "none", "private_key_jwt", "client_secret_jwt"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersonProbe:
+    """The API request that returns whose account it is, with the members of its reply to read.
+
+    A nested member is written with dots: `user.email`. `reply.` begins a member of the token
+    endpoint's reply; if all members begin like this, no `url` is needed. If an id is only unique
+    within a workspace, `id` names several members, the person's own id last. All members of `id`
+    must be present, and those of `label` that are present are shown together. `callback.` begins a
+    parameter of the callback, and `tenant` is the tenant's host.
+
+    `post` is a JSON body, for a provider that needs POST instead of GET.
+    """
+
+    url: str | None = None
+    id: str | tuple[str, ...]
+    label: str | tuple[str, ...]
+    name: str | None = None
+    picture: str | None = None
+    post: str | None = None
+
+    def members(self) -> tuple[str, ...]:
+        """Return the paths of all members that are read."""
+        single = tuple(one for one in (self.name, self.picture) if one is not None)
+        return (*paths_of(self.id), *paths_of(self.label), *single)
+
+
+def paths_of(member: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (member,) if isinstance(member, str) else member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revocation:
+    """The way to revoke tokens at the provider.
+
+    `form` is RFC 7009, and `json` the same in JSON. `delete` is a DELETE with Basic and JSON, and
+    the address contains the client id as `{client_id}`. `bearer` is a POST with the access token
+    in its Authorization header.
+    """
+
+    url: str
+    kind: Literal["form", "json", "delete", "bearer"] = "form"
+
+
+RefusalClass = Literal["ended", "client", "redirect", "passing", "unsure"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownRefusal:
+    """A non-standard refusal of the token endpoint, and its meaning.
+
+    A reply matches if it has everything that is named here: the HTTP `status`, the text or number
+    `value` of the `member` (`error.code` for a nested one), and a part of the provider's
+    `description`. `means` is `ended` (the refresh token has ended: the person has to connect
+    again), `client` (client id or secret is wrong, which only the operator can correct) or
+    `passing` (a temporary error without consequences).
+    """
+
+    status: int | None = None
+    member: str = "error"
+    value: str | None = None
+    description: str | None = None
+    means: Literal["ended", "client", "passing"] = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """The fields of a provider's declaration.
+
+    `tenants` are patterns of hosts, such as `*.example.com`, if each customer of the provider has
+    a host. `{tenant}` stands for that host in the addresses. The tool names it, or the person
+    types it where the page says `tenant_label`. All these hosts must belong to one vendor, because
+    they share this server's registration. `tenant` is the host once it is known.
+
+    `keep` maps names to members that are stored with the account as its details. A member's path
+    is as in `PersonProbe`; `callback.` begins a parameter of the callback, and `id_token.` a claim.
+    A detail's name in braces stands for its value in `api` and `api_hosts`. `hosts` are the
+    patterns of the origins that result.
+
+    `always` are scopes that are requested in addition to the tool's, mostly to find out whose
+    account it is. `covers` lists the scopes that a scope includes, or its other spelling in the
+    provider's replies. `unmentioned` are scopes that the replies leave out although they were
+    granted. Without `person`, the person is read from the id_token, or with `nonce=False` from the
+    userinfo endpoint.
+
+    `refresh` is the endpoint for refreshing if it is not `token`, and `rotates` means that a
+    refresh ends the old pair of tokens. `manage` is the page where people remove a grant
+    themselves.
+
+    `extra` are parameters of the authorize address, `token_extra` of the request that redeems the
+    code, and `refresh_extra` of a refresh. `switch` are authorize parameters that let the person
+    choose another account, and `lasting` those for `offline_access`; both override `extra`, but
+    `prompt` values are joined. `headers` are added to every request to the provider, and
+    `user_agent` replaces the name of this library there. `token_types` are types of access tokens
+    that are used as Bearer tokens. `declines` are the provider's error codes for a person who
+    declined. `troubles` are sentences for codes in its error descriptions, and `refusals` explain
+    non-standard errors of its token endpoint.
+    """
+
+    name: str
+    label: str
+    tenants: tuple[str, ...] = ()
+    tenant_label: str = "Its address there"
+    tenant: str | None = None
+    issuer: str | None = None
+    sends_issuer: bool = False
+    discovers: bool = False
+    authorize: str | None = None
+    token: str | None = None
+    api: str
+    api_hosts: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    keep: Mapping[str, str] = field(default_factory=dict[str, str], hash=False, repr=False)
+    refresh: str | None = None
+    rotates: bool = False
+    revoke: Revocation | None = None
+    manage: str | None = None
+    device: str | None = None
+    has_scopes: bool = True
+    scope_parameter: str = "scope"
+    scope_separator: str = " "
+    reply_scope_separator: str = " "
+    always: tuple[str, ...] = ()
+    unmentioned: tuple[str, ...] = ()
+    covers: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict[str, tuple[str, ...]], hash=False, repr=False
+    )
+    scope_words: Mapping[str, str] = field(default_factory=dict[str, str], hash=False, repr=False)
+    client_auth: ClientAuth = "basic"
+    client_id_parameter: str = "client_id"
+    pkce: bool = True
+    nonce: bool = True
+    response_mode: Literal["query", "form_post"] = "query"
+    body: Literal["form", "json"] = "form"
+    replies: Literal["json", "form"] = "json"
+    token_path: tuple[str, ...] = ()
+    token_types: tuple[str, ...] = ()
+    extra: tuple[tuple[str, str], ...] = ()
+    token_extra: tuple[tuple[str, str], ...] = ()
+    refresh_extra: tuple[tuple[str, str], ...] = ()
+    switch: tuple[tuple[str, str], ...] = ()
+    lasting: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
+    user_agent: str | None = None
+    account_hint: str | None = None
+    person: PersonProbe | None = None
+    declines: tuple[str, ...] = ()
+    troubles: Mapping[str, str] = field(default_factory=dict[str, str], hash=False, repr=False)
+    refusals: tuple[KnownRefusal, ...] = ()

@@ -1,0 +1,371 @@
+"""The checks of a provider's declaration: a sentence for each fault, with the field's name.
+
+Risks: a declaration sends an access token to a wrong host, repeats a parameter that the flow sets
+itself, or turns a check off that nothing else replaces.
+"""
+
+import re
+from dataclasses import fields, replace
+from typing import get_args
+
+import msgspec
+
+from flows.errors import InvalidQuestion
+from flows.oauth.declaration import ClientAuth, Declaration, paths_of
+from flows.oauth.templates import PLACEHOLDER, host_pattern_fault, placeholders
+from flows.origin import is_origin, origin_of
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
+LABEL_AT_MOST = 40
+# Beginnings of the paths of members that the person's API does not return.
+NOT_OF_API = ("reply.", "callback.", "id_token.", "tenant")
+DETAIL = re.compile(r"[a-z][a-z0-9_]{0,31}")
+# The fields that are addresses. Of these, only the last two may have details in them.
+ADDRESSES = ("issuer", "authorize", "token", "refresh", "manage", "device", "api")
+# Parameters that the flow itself adds to an authorize address; a declaration must not repeat them.
+OUR_PARAMETERS = frozenset(
+    {
+        "client_id",
+        "code_challenge",
+        "code_challenge_method",
+        "nonce",
+        "redirect_uri",
+        "request",
+        "request_uri",
+        "response_mode",
+        "response_type",
+        "scope",
+        "state",
+        "uri",
+    }
+)
+# Parameters of a token request that the flow sets.
+OUR_TOKEN_PARAMETERS = frozenset(
+    {
+        "client_assertion",
+        "client_assertion_type",
+        "client_id",
+        "client_secret",
+        "code",
+        "code_verifier",
+        "device_code",
+        "grant_type",
+        "redirect_uri",
+        "refresh_token",
+    }
+)
+PARAMETER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+# Types of tokens that are bound to a key of the client, which a Bearer request cannot prove.
+_BOUND_TYPES = frozenset({"dpop", "mac", "pop"})
+# Headers that each request sets itself; a declaration must not repeat them.
+OUR_HEADERS = frozenset(
+    {
+        "accept",
+        "authorization",
+        "connection",
+        "content-length",
+        "content-type",
+        "cookie",
+        "host",
+        "transfer-encoding",
+        "user-agent",
+    }
+)
+
+
+def faults_of(provider: Declaration) -> list[str]:
+    """Return a sentence for each fault of the declaration."""
+    if templates := _template_faults(provider):
+        return templates
+    return [
+        *_naming_faults(provider),
+        *_finding_faults(provider),
+        *_address_faults(_sample_of(provider)),
+        *_spelling_faults(provider),
+        *_proof_faults(provider),
+        *_parameter_faults(provider),
+        *_header_faults(provider),
+        *_refusal_faults(provider),
+    ]
+
+
+def fault_of(address: str) -> str | None:
+    try:
+        origin_of(address)
+    except InvalidQuestion as error:
+        return str(error)
+    return None
+
+
+def _template_faults(provider: Declaration) -> list[str]:
+    faults = [
+        f"tenants: each {fault}"
+        for one in provider.tenants
+        if (fault := host_pattern_fault(one)) is not None
+    ]
+    faults += [
+        f"hosts: each must be https:// and a pattern of hosts: it {fault}"
+        for one in provider.hosts
+        if (fault := host_pattern_fault(one.removeprefix("https://"))) or one[:8] != "https://"
+    ]
+    if not all(map(DETAIL.fullmatch, provider.keep)) or "tenant" in provider.keep:
+        faults.append("keep: a name must be letters, digits and _, and not tenant.")
+    if not all(provider.keep.values()):
+        faults.append("keep: each name needs the path of a member.")
+    known = {"tenant"} if provider.tenants else set[str]()
+    for key, template in _templates(provider):
+        allowed = known | ({*provider.keep} if key in ("api", "api_hosts") else set())
+        if unknown := placeholders(template) - allowed:
+            faults.append(f"{key}: {', '.join(sorted(unknown))} is not known there.")
+        host = PLACEHOLDER.sub(_star, template.partition("://")[2].partition("/")[0])
+        if "*" in host and host_pattern_fault(host) is not None:
+            faults.append(f"{key}: two fixed labels must follow a value in the host.")
+        if PLACEHOLDER.match(template) and not provider.hosts:
+            faults.append(f"hosts: required, because {key} begins with a value.")
+    if provider.tenants and not any("{tenant}" in one for _, one in _templates(provider)):
+        faults.append("tenants: no address has {tenant}.")
+    return faults
+
+
+def _star(match: re.Match[str]) -> str:
+    return match[0] if match[1] == "tenant" else "*"
+
+
+def _templates(provider: Declaration) -> list[tuple[str, str]]:
+    found = [(key, getattr(provider, key)) for key in ADDRESSES]
+    found += [("api_hosts", host) for host in provider.api_hosts]
+    found.append(("person.url", None if provider.person is None else provider.person.url))
+    found.append(("revoke", None if provider.revoke is None else provider.revoke.url))
+    return [(key, one.replace("{client_id}", "id")) for key, one in found if isinstance(one, str)]
+
+
+def _sample_of(provider: Declaration) -> Declaration:
+    """Return the declaration with made-up values in its addresses, to check these."""
+    if not provider.tenants and not provider.keep:
+        return provider
+    tenant = provider.tenants[0].replace("*", "a") if provider.tenants else ""
+    values = {**dict.fromkeys(provider.keep, "a"), "tenant": tenant}
+    origin = provider.hosts[0].replace("*", "a") if provider.hosts else ""
+
+    def sample(template: str) -> str:
+        if PLACEHOLDER.match(template):
+            template = PLACEHOLDER.sub(lambda _: origin, template, count=1)
+        return PLACEHOLDER.sub(lambda match: values[match[1]], template)
+
+    named = {each.name: getattr(provider, each.name) for each in fields(Declaration)}
+    named |= {key: sample(named[key]) for key in ADDRESSES if named[key] is not None}
+    named["api_hosts"] = tuple(map(sample, provider.api_hosts))
+    if not provider.api_hosts and not fault_of(named["api"]):
+        named["api_hosts"] = (origin_of(named["api"]),)
+    if provider.person is not None and provider.person.url is not None:
+        named["person"] = replace(provider.person, url=sample(provider.person.url))
+    if provider.revoke is not None:
+        url = provider.revoke.url.replace("{client_id}", "id")
+        named["revoke"] = replace(provider.revoke, url=sample(url))
+    return Declaration(**named)
+
+
+def _naming_faults(provider: Declaration) -> list[str]:
+    faults: list[str] = []
+    if not NAME.fullmatch(provider.name):
+        faults.append(
+            "name: must be 1 to 32 characters of a-z, 0-9 and _, and begin with a letter."
+        )
+    if (
+        not provider.label.strip()
+        or len(provider.label) > LABEL_AT_MOST
+        or not _is_plain(provider.label)
+    ):
+        faults.append(f"label: must be 1 to {LABEL_AT_MOST} visible characters.")
+    return faults
+
+
+def _finding_faults(provider: Declaration) -> list[str]:
+    """Return what is missing for finding the endpoints, and for knowing whose account it is."""
+    faults: list[str] = []
+    if provider.sends_issuer and provider.issuer is None:
+        faults.append("issuer: required, to compare with the issuer that the provider sends.")
+    if not provider.discovers:
+        faults += [
+            f"{key}: required, because there is no issuer to discover it from."
+            for key in ("authorize", "token", "person")
+            if getattr(provider, key) is None
+        ]
+        return faults
+    if provider.issuer is None:
+        faults.append("issuer: required, to discover the provider's endpoints.")
+    if provider.authorize is not None or provider.token is not None:
+        faults.append("authorize, token: leave them out, because the issuer publishes them.")
+    if provider.person is None and "openid" not in provider.always:
+        faults.append(
+            'always: add "openid", or set person, so that the server knows whose account it is.'
+        )
+    return faults
+
+
+def _address_faults(provider: Declaration) -> list[str]:
+    faults: list[str] = []
+    for key in ("issuer", "authorize", "token", "api", "refresh", "manage", "device"):
+        address: str | None = getattr(provider, key)
+        if address is not None and (fault := fault_of(address)):
+            faults.append(f"{key}: {fault}")
+    if provider.issuer is not None and ("?" in provider.issuer or "#" in provider.issuer):
+        faults.append("issuer: must have no query and no fragment.")
+    if provider.authorize is not None and "#" in provider.authorize:
+        faults.append("authorize: must have no fragment.")
+    faults += [
+        f"api_hosts: {fault_of(host) or 'each must be scheme://host, without a path.'}"
+        for host in provider.api_hosts
+        if fault_of(host) or not is_origin(host)
+    ]
+    return [*faults, *_probe_faults(provider), *_revocation_faults(provider)]
+
+
+def _probe_faults(provider: Declaration) -> list[str]:
+    if provider.person is None:
+        return []
+    paths = provider.person.members()
+    if not all(paths) or not paths_of(provider.person.id) or not paths_of(provider.person.label):
+        return ["person: id and label must each name a member, or a list of members."]
+    if provider.person.url is None:
+        is_alone = all(path.startswith(NOT_OF_API) for path in paths)
+        return [] if is_alone else ["person.url: required, unless all members begin with reply."]
+    if fault := fault_of(provider.person.url):
+        return [f"person.url: {fault}"]
+    if origin_of(provider.person.url) not in provider.api_hosts:
+        return [
+            (
+                "person.url: its host is not in api_hosts. The server sends an access token "
+                "only to the hosts in api_hosts, so add it there."
+            )
+        ]
+    if provider.person.post is not None and not _is_json(provider.person.post):
+        return ["person.post: must be JSON."]
+    return []
+
+
+def _revocation_faults(provider: Declaration) -> list[str]:
+    if provider.revoke is None:
+        return []
+    url, kind = provider.revoke.url.replace("{client_id}", "id"), provider.revoke.kind
+    if fault := fault_of(url):
+        return [f"revoke: {fault}"]
+    if kind not in ("form", "json", "delete", "bearer"):
+        return ["revoke: kind must be form, json, delete or bearer."]
+    if kind == "bearer" and origin_of(url) not in provider.api_hosts:
+        return [
+            (
+                "revoke: its host is not in api_hosts. The server sends an access token only "
+                "to the hosts in api_hosts, so add it there."
+            )
+        ]
+    return []
+
+
+def _spelling_faults(provider: Declaration) -> list[str]:
+    faults = [
+        f"{key}: it must be {' or '.join(allowed)}."
+        for key, allowed in (
+            ("client_auth", get_args(ClientAuth)),
+            ("response_mode", ("query", "form_post")),
+            ("body", ("form", "json")),
+            ("replies", ("json", "form")),
+            ("scope_parameter", ("scope", "user_scope")),
+        )
+        if getattr(provider, key) not in allowed
+    ]
+    faults += [
+        f"{key}: must be one character."
+        for key in ("scope_separator", "reply_scope_separator")
+        if len(getattr(provider, key)) != 1
+    ]
+    faults += [
+        f"{key}: a scope must be ASCII characters without spaces (RFC 6749, 3.3)."
+        for key in ("always", "unmentioned")
+        if not all(SCOPE.fullmatch(scope) for scope in getattr(provider, key))
+    ]
+    return faults
+
+
+def _proof_faults(provider: Declaration) -> list[str]:
+    """Return the faults of what replaces a proof of the flow."""
+    faults: list[str] = []
+    if not provider.pkce and provider.client_auth == "none":
+        faults.append(
+            "pkce: must stay on for client_auth none: without a secret, only PKCE proves that the "
+            "program that redeems a code also asked for it."
+        )
+    own = provider.client_id_parameter
+    if not PARAMETER.fullmatch(own) or (own != "client_id" and own in OUR_PARAMETERS):
+        faults.append("client_id_parameter: must be letters, digits and _, and no other parameter.")
+    if {one.lower() for one in provider.token_types} & _BOUND_TYPES:
+        faults.append(
+            "token_types: tokens that are bound to a key cannot be used as Bearer tokens."
+        )
+    if not all(map(PARAMETER.fullmatch, provider.declines)):
+        faults.append("declines: an error code must be letters, digits and _.")
+    agent = provider.user_agent
+    if agent is not None and not (agent and agent.isascii() and _is_plain(agent)):
+        faults.append("user_agent: must be plain ASCII.")
+    return faults
+
+
+def _parameter_faults(provider: Declaration) -> list[str]:
+    faults: list[str] = []
+    hint = [] if provider.account_hint is None else [provider.account_hint]
+    for key, named in (
+        ("extra", [*(name for name, _ in provider.extra), *hint]),
+        ("switch", [name for name, _ in provider.switch]),
+        ("lasting", [name for name, _ in provider.lasting]),
+        ("token_extra", [name for name, _ in provider.token_extra]),
+        ("refresh_extra", [name for name, _ in provider.refresh_extra]),
+    ):
+        ours = OUR_PARAMETERS | {provider.scope_parameter}
+        if key in ("token_extra", "refresh_extra"):
+            ours = OUR_TOKEN_PARAMETERS
+        reserved = sorted((ours | {provider.client_id_parameter}) & set(named))
+        if reserved:
+            faults.append(
+                f"{key}: {', '.join(reserved)} is set by the server itself; leave it out."
+            )
+        if len(set(named)) < len(named):
+            faults.append(f"{key}: a parameter is listed twice.")
+    return faults
+
+
+def _header_faults(provider: Declaration) -> list[str]:
+    named = [name.lower() for name, _ in provider.headers]
+    if OUR_HEADERS & set(named):
+        return ["headers: the server sets one of these headers itself; leave it out."]
+    if len(set(named)) < len(named):
+        return ["headers: a header is listed twice."]
+    if not all(
+        HEADER.fullmatch(name) and value.isascii() and _is_plain(value)
+        for name, value in provider.headers
+    ):
+        return ["headers: a name must be letters, digits and -, and a value must be plain ASCII."]
+    return []
+
+
+def _refusal_faults(provider: Declaration) -> list[str]:
+    faults: list[str] = []
+    for known in provider.refusals:
+        if known.means not in ("ended", "client", "passing"):
+            faults.append("refusals: means must be ended, client or passing.")
+        if (known.status, known.value, known.description) == (None, None, None):
+            faults.append("refusals: each entry needs a status, a value or a description.")
+    return faults
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return False
+    return True
+
+
+def _is_plain(text: str) -> bool:
+    return text.isprintable() and text == text.strip()

@@ -1,0 +1,255 @@
+"""Providers with a host for each customer, and details that come with the token."""
+
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from flows.elicitation.flow import CallbackParams
+from flows.errors import Failed, InvalidQuestion
+from flows.oauth.account import Account
+from flows.oauth.provider import PersonProbe, Provider, Revocation
+from tests.support.account_env import Asking, Network, give_up, serving_accounts, stored
+from tests.support.clock import Clock
+from webapp.routes.reconnect import reconnect
+from webapp.routes.redirect import depart, returned
+from webapp.service import Service
+from webapp.stores.memory import MemoryStore
+
+SHOP = Provider(
+    name="shop",
+    label="Shop",
+    tenants=("*.shops.example",),
+    tenant_label="Your shop",
+    authorize="https://{tenant}/admin/oauth/authorize",
+    token="https://{tenant}/admin/oauth/access_token",
+    api="https://{tenant}/admin/api",
+    revoke=Revocation(url="https://{tenant}/admin/oauth/revoke"),
+    client_auth="post",
+    person=PersonProbe(url="https://{tenant}/me", id="id", label=("email", "tenant")),
+)
+BOOKS = Provider(
+    name="books",
+    label="Books",
+    authorize="https://books.example/authorize",
+    token="https://books.example/token",
+    api="https://api.books.example/v3/company/{realm_id}",
+    keep={"realm_id": "callback.realmId"},
+    person=PersonProbe(
+        url="https://api.books.example/me", id=("callback.realmId", "id"), label="email"
+    ),
+)
+FORCE = Provider(
+    name="force",
+    label="Force",
+    authorize="https://login.force.example/authorize",
+    token="https://login.force.example/token",
+    api="{instance_url}/services",
+    api_hosts=("{instance_url}", "https://login.force.example"),
+    hosts=("https://*.my.force.example", "https://login.force.example"),
+    keep={"instance_url": "reply.instance_url"},
+    person=PersonProbe(url="https://login.force.example/me", id="id", label="email"),
+)
+ALL = {each.name: each for each in (SHOP, BOOKS, FORCE)}
+KEYS = dict.fromkeys(ALL, ("our-id", "our-secret-that-is-long"))
+
+
+class Sites(Network):
+    """All providers of this module. Each host has tokens of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[httpx.Request] = []
+        self.extra: dict[str, Any] = {}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request)
+        host = request.url.host
+        if request.url.path.endswith(("/access_token", "/token")):
+            self.exchanges += 1
+            reply: dict[str, Any] = {
+                "access_token": f"key-of-{host}-{self.exchanges}",
+                "token_type": "bearer",
+            }
+            reply |= {"refresh_token": f"refresh-of-{host}", "scope": "read", "expires_in": 3600}
+            return httpx.Response(200, json=reply | self.extra)
+        return httpx.Response(200, json={"id": 7, "email": "ada@example.org"})
+
+
+async def come_back(service: Service, url: str, **callback: str) -> None:
+    """Return from the provider with a code and these parameters, as the route does."""
+    state = parse_qs(urlsplit(url).query)["state"][0]
+    back = await returned(service, [state], now=service.clock())
+    accounts = service.kinds.accounts
+    arrival = CallbackParams(parameters=(("code", "a-code"), *callback.items()))
+    members = accounts.flow.members_of(back.elicitation, arrival)
+    await accounts.code_exchange.connect(
+        back.elicitation, state=back.state, code="a-code", callback=members
+    )
+
+
+async def connected(
+    service: Service, provider: str, *, typed: str | None = None, back: Any = None, **about: Any
+) -> Account:
+    asked = Asking(service, "read", provider=provider, **about)
+    elicitation = await asked.elicitation()
+    url = await depart(service, elicitation, cookie="c", tenant=typed)
+    await come_back(service, url, **(back or {}))
+    return await asked.account()
+
+
+def sites(network: Sites, **about: Any) -> Any:
+    return serving_accounts(network, providers=ALL, credentials=KEYS, **about)
+
+
+async def test_two_shops_of_one_registration_are_two_accounts() -> None:
+    # finding: XO3
+    network, clock = Sites(), Clock()
+    async with sites(network, clock=clock) as service:
+        red = await connected(service, "shop", tenant="red")
+        blue = await connected(service, "shop", tenant="https://blue.shops.example/")
+        assert (red.tenant, blue.tenant) == ("red.shops.example", "blue.shops.example")
+        assert (red.api, red.api_hosts) == (
+            "https://red.shops.example/admin/api",
+            ("https://red.shops.example",),
+        )
+        assert red.access_token == "key-of-red.shops.example-1"
+        assert {row.tenant for row in await stored(service)} == {red.tenant, blue.tenant}
+        for tenant in ("red", "blue.shops.example"):
+            asked = Asking(service, "read", provider="shop", tenant=tenant, arguments=tenant)
+            assert (await asked.account()).tenant == f"{tenant.partition('.')[0]}.shops.example"
+            assert not asked.has_asked
+        asked = Asking(service, "read", provider="shop", tenant="green")
+        await asked.elicitation()
+        await give_up(asked)
+        # A refresh and a revocation go to the account's own host.
+        clock.tick(hours=2)
+        network.asked.clear()
+        again = Asking(service, "read", provider="shop", tenant="blue", arguments="later")
+        await again.account()
+        assert {each.url.host for each in network.asked} == {"blue.shops.example"}
+        row = next(each for each in await stored(service) if each.tenant == red.tenant)
+        network.asked.clear()
+        done = await service.kinds.accounts.keys.disconnect(row.owner, row.id)
+        assert done.revoked
+        assert {each.url.host for each in network.asked} == {"red.shops.example"}
+
+
+async def test_person_types_the_tenant_where_the_tool_names_none() -> None:
+    async with sites(Sites()) as service:
+        account = await connected(service, "shop", typed="Red")
+        assert account.tenant == "red.shops.example"
+        assert account.label == "ada@example.org · red.shops.example"
+        asked = Asking(service, "read", provider="shop", arguments=2)
+        assert (await asked.account()).tenant == account.tenant
+
+
+HOSTILE = [
+    "evil.example#.shops.example",
+    "evil.example/.shops.example",
+    "a@red.shops.example",
+    "red.shops.example:444",
+    "red.shops.example.",
+    "r\u0435d",
+    "evil.example",
+    "",
+    None,
+]
+
+
+@pytest.mark.parametrize("typed", HOSTILE)
+async def test_hostile_tenant_is_refused_before_the_browser_leaves(typed: str | None) -> None:
+    # finding: XO3
+    network = Sites()
+    async with sites(network) as service:
+        asked = Asking(service, "read", provider="shop")
+        elicitation = await asked.elicitation()
+        with pytest.raises(InvalidQuestion, match="address must be like"):
+            await depart(service, elicitation, cookie="c", tenant=typed)
+        current = await service.elicitations.get(elicitation.id)
+        assert current is not None
+        assert current.attempt is None
+        await give_up(asked)
+        if typed is not None:
+            with pytest.raises(InvalidQuestion, match="address must be like"):
+                await Asking(service, "read", provider="shop", tenant=typed).account()
+        assert network.asked == []
+
+
+async def test_tool_that_names_a_tenant_is_not_overruled_by_the_form() -> None:
+    async with sites(Sites()) as service:
+        asked = Asking(service, "read", provider="shop", tenant="red")
+        url = await depart(service, await asked.elicitation(), cookie="c", tenant="blue")
+        assert urlsplit(url).netloc == "red.shops.example"
+        await give_up(asked)
+
+
+async def test_reconnected_account_keeps_its_tenant() -> None:
+    async with sites(Sites()) as service:
+        await connected(service, "shop", tenant="red")
+        (row,) = await stored(service)
+        question = await reconnect(service, row)
+        assert question is not None
+        url = await depart(service, question, cookie="c")
+        assert urlsplit(url).netloc == "red.shops.example"
+        await come_back(service, url)
+        (after,) = await stored(service)
+        assert (after.id, after.tenant) == (row.id, row.tenant)
+
+
+async def test_parameter_of_the_callback_is_kept_and_names_the_api() -> None:
+    # finding: XO3
+    async with sites(Sites()) as service:
+        first = await connected(service, "books", back={"realmId": "42"})
+        assert (first.details, first.id) == ({"realm_id": "42"}, "42/7")
+        assert first.api == "https://api.books.example/v3/company/42"
+        second = await connected(service, "books", back={"realmId": "43"}, account="43/7")
+        assert second.api.endswith("/43")
+        assert len(await stored(service)) == 2
+
+
+async def test_callback_without_its_parameter_connects_nothing() -> None:
+    async with sites(Sites()) as service:
+        with pytest.raises(Failed, match="whose account"):
+            await connected(service, "books")
+        assert await stored(service) == []
+
+
+async def test_member_of_the_reply_is_the_api() -> None:
+    network = Sites()
+    network.extra = {"instance_url": "https://acme.my.force.example"}
+    store = MemoryStore()
+    async with sites(network, store=store) as service:
+        account = await connected(service, "force")
+        assert account.api == "https://acme.my.force.example/services"
+        assert account.api_hosts == (
+            "https://acme.my.force.example",
+            "https://login.force.example",
+        )
+        (row,) = await stored(service)
+        assert service.kinds.accounts.connections.reach(row)[0] == account.api
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://evil.example",
+        "https://evil.example#.my.force.example",
+        "https://acme.my.force.example:444",
+        "https://acme.my.force.example@evil.example",
+        "http://acme.my.force.example",
+        "https://acme.my.force.example.",
+        7,
+        {"url": "x"},
+        None,
+    ],
+)
+async def test_reply_that_leads_to_another_host_connects_nothing(address: object) -> None:
+    # finding: XO3
+    network = Sites()
+    network.extra = {"instance_url": address}
+    async with sites(network) as service:
+        with pytest.raises(Failed, match="no API that can be used"):
+            await connected(service, "force")
+        assert await stored(service) == []
