@@ -187,6 +187,7 @@ class PageBuilder:
         return StartAccount(
             **self._common(),
             provider=self._label(),
+            place=self._asked.origins[0],
             places=self._asked.origins,
             scopes=self._scopes(self._asks(terms.asked())),
             account=terms.account,
@@ -235,6 +236,7 @@ class PageBuilder:
         return {
             **self._live(until=self._elicitation.expires_at),
             "origins": self._asked.origins,
+            "provider": self._label() if self._page in ("account", "payment") else None,
             "again_action": self._here,
             "decline_action": f"{self._here}/decline",
             "csrf": self._csrf,
@@ -445,6 +447,7 @@ class _Live(TypedDict):
 
 
 class _Waiting(_Live):
+    provider: str | None
     origins: tuple[str, ...]
     again_action: str
     decline_action: str

@@ -181,6 +181,17 @@ def _whole(text: str) -> Markup:
     return Markup(escape(seen))  # noqa: S704 - escaped; Markup stays as it is in `_printable`
 
 
+def _marked(text: str) -> Markup:
+    """Return one of our sentences, with what is between backticks as code."""
+    parts = [escape(part) for part in str(_printable(text)).split("`")]
+    whole = len(parts) % 2 == 1
+    marked = [
+        f'<code translate="no">{part}</code>' if whole and number % 2 else part
+        for number, part in enumerate(parts)
+    ]
+    return Markup(("" if whole else "`").join(marked))  # noqa: S704 - each part is escaped
+
+
 def _is_seen(sign: str) -> bool:
     return sign.isprintable() or sign == "\n" or sign in _JOINERS
 
@@ -278,6 +289,10 @@ def _moment(when: datetime, now: datetime) -> str:
     return f"{day}{when:%H:%M} UTC"
 
 
+def _dated(when: datetime) -> str:
+    return f"{when.day} {when:%b %Y, %H:%M} UTC"
+
+
 def _at(address: str, *, root_path: str, versions: Mapping[str, str]) -> str:
     """Add the root path to one of our paths, and its version to the address of a static file.
 
@@ -291,10 +306,12 @@ def _at(address: str, *, root_path: str, versions: Mapping[str, str]) -> str:
 _FILTERS: Mapping[str, Callable[..., Any]] = {
     "address": _address,
     "ago": _ago,
+    "dated": _dated,
     "duration": _duration,
     "initial": _initial,
     "label": _label,
     "lowered": _lowered,
+    "marked": _marked,
     "message": _message,
     "moment": _moment,
     "named": _named,

@@ -38,7 +38,7 @@ from webapp.pages.views_openers import SecondLook
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes import reconnect as reconnecting
 from webapp.routes.answers import see_other
-from webapp.routes.own_pages import about, known_viewer, own_page
+from webapp.routes.own_pages import about, known_viewer, own_page, paged
 from webapp.routes.page_request import PageRequest
 from webapp.routes.redirect import trouble_of
 from webapp.service import Service
@@ -53,14 +53,16 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Show all accounts that the viewer has connected."""
     viewer = await known_viewer(page, of="connections")
     found = await page.service.kinds.accounts.connections.all_of(viewer.owner)
+    part, paging = paged(page, found, back=HERE)
     view = ConnectionsPage(
         **about(page, viewer, back=HERE),
+        paging=paging,
         groups=tuple(
             AccountGroup(
                 name=page.answers.pages.brand.shown(server),
                 connected=tuple(_connected(page, one, found) for one in group),
             )
-            for server, group in groupby(found, key=lambda one: one.server)
+            for server, group in groupby(part, key=lambda one: one.server)
         ),
     )
     return await own_page(page, view)

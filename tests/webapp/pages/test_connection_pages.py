@@ -50,7 +50,7 @@ def test_connections_page_shows_viewer_permissions_and_last_use(
     assert page.text("h1") == "Your accounts"
     assert "Signed in as Mona Lisa Octocat." in said
     assert page.text("h2") == "GitHub"
-    assert "Connected 3 days ago" in said
+    assert "Connected 18 Nov 2025, 21:30 UTC" in said
     assert "Read and write your repositories" in said
     assert "list_my_repositories Used it last, 5 minutes ago" in " ".join(
         page.text("main").replace("list_my_repositories", "list_my_repositories ").split()
@@ -212,7 +212,7 @@ def test_empty_connections_page_says_how_to_connect(
 ) -> None:
     page = shown(replace(overview, groups=()))
     assert "Nothing is connected." in page.said()
-    assert [link["href"] for link in page.named("a")] == ["/"]
+    assert [link["href"] for link in page.named("a")][-1] == "/"
 
 
 @pytest.mark.parametrize(
