@@ -125,6 +125,10 @@ USUAL: Mapping[str, Any] = {
     "mcp_url": "https://tools.example.com/mcp",
     "provider": "GitHub",
     "place": "https://github.com",
+    "places": (),
+    "tenant_label": None,
+    "tenant": "",
+    "tenant_fault": None,
     "scopes": (
         Scope(words="Read and write your repositories", raw="repo"),
         Scope(words="See your e-mail addresses", raw="user:email"),
