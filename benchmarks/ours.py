@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flows.crypto.vault import Ring
 from flows.elicitation.states import Asked, Elicitation
-from flows.payments.stripe.account import StripeAccount
+from flows.payments.stripe.gateway import StripeAccount
 from webapp.deadline import Clock
 from webapp.elicitations.service import Elicitations
 from webapp.elicitations.watcher import listen

@@ -67,7 +67,7 @@ ROOMS = (
         f"webapp.{room}"
         for room in (
             *("limits", "printing", "importing", "telemetry", "logs", "stores", "deadline", "http"),
-            *("missing_table", "records", "elicitations", "events"),
+            *("records", "elicitations", "events"),
             *("oauth", "payments", "identity"),
             *("sandbox", "settings", "kinds", "completion", "calls", "client", "service"),
             *("collector", "coroutines", "sweeper"),

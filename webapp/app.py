@@ -30,7 +30,7 @@ from webapp.http.ending import told_of_the_end
 from webapp.http.guard import Guard
 from webapp.http.rate_limit import Rates
 from webapp.identity.access_tokens import IssuerTokens, Verifier
-from webapp.identity.bearer_auth import ProtectedResource
+from webapp.identity.bearer_auth import protected
 from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
 from webapp.identity.users import Users, Who, must_be_sign_in_url
@@ -424,7 +424,7 @@ def _routes(
     if served.server is not None:
         routes["mcp"] = calls(own, service=service, served=served)
         if isinstance(tokens, IssuerTokens):
-            routes["mcp"] = routes[".well-known"] = ProtectedResource(
+            routes["mcp"] = routes[".well-known"] = protected(
                 routes["mcp"], tokens=tokens, name=served.name, root_path=settings.root_path
             )
     if token := settings.telemetry.metrics:

@@ -21,9 +21,8 @@ from flows.oauth.provider import Provider
 from flows.payments.gateway import MerchantAccount
 from flows.payments.receipt import UNUSED_KEPT
 from flows.providers import PROVIDERS
-from webapp.calls.call import Call
+from webapp.calls.call import Call, Presenter
 from webapp.calls.clients import McpClients
-from webapp.calls.presenter import Presenter
 from webapp.calls.running import RunningTools
 from webapp.completion import Completing
 from webapp.deadline import Clock

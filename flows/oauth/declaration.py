@@ -94,8 +94,9 @@ class Declaration:
     `always` are scopes that are requested in addition to the tool's, mostly to find out whose
     account it is. `covers` lists the scopes that a scope includes, or its other spelling in the
     provider's replies. `unmentioned` are scopes that the replies leave out although they were
-    granted. Without `person`, the person is read from the id_token, or with `nonce=False` from the
-    userinfo endpoint.
+    granted. `scope_writes` are scopes that can change something, and `scope_deletes` those that can
+    destroy it: pages mark them, and a scope without `scope_words` too. Without `person`, the person
+    is read from the id_token, or with `nonce=False` from the userinfo endpoint.
 
     `refresh` is the endpoint for refreshing if it is not `token`, and `rotates` means that a
     refresh ends the old pair of tokens. `manage` is the page where people remove a grant
@@ -141,6 +142,8 @@ class Declaration:
         default_factory=dict[str, tuple[str, ...]], hash=False, repr=False
     )
     scope_words: Mapping[str, str] = field(default_factory=dict[str, str], hash=False, repr=False)
+    scope_writes: tuple[str, ...] = ()
+    scope_deletes: tuple[str, ...] = ()
     client_auth: ClientAuth = "basic"
     client_id_parameter: str = "client_id"
     pkce: bool = True

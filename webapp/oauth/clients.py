@@ -15,7 +15,7 @@ from flows.errors import Failed, InvalidQuestion, NotConfigured
 from flows.oauth.client_assertion import key_fault
 from flows.oauth.provider import Client, Provider, as_data, provider_in
 from flows.providers.catalogue import CATALOGUE
-from webapp.missing_table import missing_table
+from webapp.elicitations.question_kind import missing_table
 
 
 class Clients:

@@ -81,10 +81,11 @@ class StartUrl(Asking):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """A permission of an account: in words, and as its provider calls it."""
+    """A permission of an account: in words, as its provider calls it, and what it can do."""
 
     words: str
     raw: str
+    risk: Literal["read", "write", "delete"] = "read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,10 +160,12 @@ class UseAccount(Asking):
 class StartPayment(Asking):
     """The page before a payment at the origin `place`. `what` is the tool's text.
 
-    `price` is formatted. `seller` is the label of the payment service, such as Stripe.
+    `price` is formatted. `seller` is the label of the payment service, such as Stripe. If
+    `refunded_after` is set, a payment that no call uses is refunded after that time.
     """
 
     template: ClassVar[str] = "start_payment.html"
+    refunded_after: timedelta | None = None
     price: str
     what: str
     seller: str
@@ -188,9 +191,10 @@ class Live(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting(Live):
-    """The page while the person is at the provider."""
+    """The page while the person is at the provider. `provider` is its label, if it has one."""
 
     template: ClassVar[str] = "waiting.html"
+    provider: str | None = None
     origins: tuple[str, ...]
     again_action: str
     decline_action: str
@@ -300,11 +304,14 @@ class Ended(View):
 
     `provider` is a label. `remove_at` is the provider's list of connected apps, set if an exchange
     was interrupted and may have added us there. `again_action`, with its `csrf`, is set if a new
-    attempt is possible. `problem` is one of our sentences, without its full stop.
+    attempt is possible. `problem` is one of our sentences, without its full stop. `question` is the
+    question's text, and `price` a payment's price: only the person who was asked sees them.
     """
 
     template: ClassVar[str] = "ended.html"
     ending: Ending
+    question: str | None = None
+    price: str | None = None
     kind: PageName = "url"
     provider: str | None = None
     problem: str | None = None
@@ -392,6 +399,7 @@ class BadRequest(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoCookie(View):
-    """The page of a form that was sent without its cookie."""
+    """The page of a form that was sent without its cookie. `again_url` is the page of the form."""
 
     template: ClassVar[str] = "no_cookie.html"
+    again_url: str | None = None

@@ -17,7 +17,7 @@ from flows.payments.gateway import MerchantAccount
 from flows.payments.mollie.gateway import mollie
 from flows.payments.pace import PACE, TROUBLED_AT_MOST
 from flows.payments.paypal.gateway import paypal
-from flows.payments.stripe.account import stripe
+from flows.payments.stripe.gateway import stripe
 from tests.support.acme import DECLARED, KEY, Acme, begun, declared, ledger
 from tests.support.mcp_server import RING
 from tests.support.payment_env import Mollie, PaymentEnv, PayPal, selling
