@@ -15,9 +15,11 @@ from flows.elicitation.states import Elicitation
 from webapp.elicitations.retry import Erased
 from webapp.elicitations.waiters import Changed
 from webapp.pages.updates import State, state_of
+from webapp.pages.views_openers import Theirs
 from webapp.routes.answers import problem
 from webapp.routes.links import elicitation_of
 from webapp.routes.openers import pace, unconfirmed
+from webapp.routes.own_pages import listed
 from webapp.routes.page_request import PageRequest
 from webapp.service import Service
 
@@ -48,6 +50,38 @@ async def live(page: NamedDependency[PageRequest], token: FromPath[str]) -> Resp
         media_type="text/event-stream",
         headers={"cache-control": "no-store", "x-accel-buffering": "no"},
     )
+
+
+@get(["/connections/live", "/payments/live", "/inbox/live"])
+async def live_list(page: NamedDependency[PageRequest]) -> Response[Any]:
+    """Send a text that changes with the viewer's list, now and at each change."""
+    of: Theirs = page.scope["path"].split("/")[-2]
+    viewer = await page.viewer()
+    if viewer is None:
+        return problem(HTTPStatus.FORBIDDEN, detail="Sign in to see this list.")
+    owners, _ = await listed(page, viewer, of)
+    return Stream(
+        _changes(page, viewer.owner, of, owners),
+        media_type="text/event-stream",
+        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+    )
+
+
+async def _changes(
+    page: PageRequest, owner: str, of: Theirs, owners: list[str]
+) -> AsyncIterator[str]:
+    service, last = page.service, ""
+    with service.elicitations.waiters.waiter(*owners, sees_all=True) as waiter:
+        # The viewer may have signed out in the meantime.
+        while (viewer := await page.viewer()) is not None and viewer.owner == owner:
+            _, status = await listed(page, viewer, of)
+            if status != last:
+                yield f"data: {status}\n\n"
+            last = status
+            if service.is_draining:  # the browser asks again
+                return
+            while not await waiter.changes(until=service.clock() + PING_EVERY, now=service.clock()):
+                yield ": ping\n\n"
 
 
 async def _statuses(

@@ -1,5 +1,6 @@
 """The pages of a person's own data, and the page that anonymous callers get for them."""
 
+import hashlib
 import re
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,6 +11,7 @@ from urllib.parse import urlencode
 from litestar import Response
 
 from webapp.identity.identity import Viewer
+from webapp.pages.views import Updates
 from webapp.pages.views_openers import Closed, OwnPage, Paging, SignInButton, Theirs
 from webapp.routes.answers import NotShown
 from webapp.routes.openers import SIGN_IN, sign_in_button, sign_in_targets, why_not_shown
@@ -101,6 +103,38 @@ def paged(
         shows=tuple((name, address(1, name)) for name in shows),
     )
     return part, paging
+
+
+async def listed(page: PageRequest, viewer: Viewer, of: Theirs) -> tuple[list[str], str]:
+    """Return the owners whose rows a list shows, and a text that changes with the list."""
+    kinds, owner = page.service.kinds, viewer.owner
+    if of == "connections":
+        accounts = await kinds.accounts.connections.all_of(owner)
+        # A use of an account is no change: the page would lose what the person ticks.
+        facts = [(a.id, a.ended_at, a.lapsed_at, a.tools, a.only, a.holds_key) for a in accounts]
+        return [owner], _digest(facts)
+    if of == "payments":
+        payments = await kinds.payments.ledger.all(owner=owner)
+        return [owner], _digest(sorted((p.id, p.version) for p in payments))
+    approvals = await kinds.gates.approvals.all(owner=owner)
+    person = kinds.decisions.approvers.deciding(viewer)
+    names = () if person is None else kinds.decisions.approvers.names_of(person)
+    waiting = [(await kinds.decisions.inbox(name))[0] for name in names]
+    ids = page.service.elicitations.rows.ids
+    seen = ([a.id for a in approvals], [[one.id for one in found] for found in waiting])
+    return [owner, *map(ids.approver, names)], _digest(seen)
+
+
+def _digest(facts: object) -> str:
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+async def updates(page: PageRequest, viewer: Viewer, of: Theirs) -> Updates:
+    """Return the fields with which a list updates itself."""
+    query = page.scope["query_string"].decode("latin-1")
+    _, status = await listed(page, viewer, of)
+    here = f"/{of}?{query}" if query else f"/{of}"
+    return Updates(url=f"/{of}/live", here=here, status=status)
 
 
 async def own_page(page: PageRequest, view: OwnPage) -> Response[Any]:

@@ -46,7 +46,7 @@ from webapp.routes.decisions import (
 )
 from webapp.routes.home import alive, home, ready, static
 from webapp.routes.links import allow, decline, go_on, show, show_user_code
-from webapp.routes.live import live
+from webapp.routes.live import live, live_list
 from webapp.routes.page_request import page_request
 from webapp.routes.payments import look_before_refund, payments, receipt, request_refund
 from webapp.routes.returns import called_back, come_back
@@ -116,7 +116,7 @@ def routes() -> Litestar:
     )
     for_programs = Router(
         "/",
-        route_handlers=[live, called_back, hooked, alive, ready, static],
+        route_handlers=[live, live_list, called_back, hooked, alive, ready, static],
         exception_handlers={Exception: details, HTTPException: details},
     )
     return Litestar(
