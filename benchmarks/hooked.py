@@ -30,7 +30,7 @@ from benchmarks.served import until_stdin_ends
 from flows.elicitation.attempt import hold_open, open_attempt
 from flows.elicitation.states import Elicitation
 from flows.payments.session import CheckoutTerms, StoredCheckout
-from flows.payments.stripe.account import stripe
+from flows.payments.stripe.gateway import stripe
 from webapp.elicitations.waiters import Waiter  # noqa: TC001 - beside those that are needed
 from webapp.routes.webhooks import hooked
 from webapp.service import Service

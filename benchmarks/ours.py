@@ -10,12 +10,13 @@ from pathlib import Path
 
 from flows.crypto.vault import Ring
 from flows.elicitation.states import Asked, Elicitation
-from flows.payments.stripe.account import StripeAccount
+from flows.payments.stripe.gateway import StripeAccount
 from webapp.deadline import Clock
 from webapp.elicitations.service import Elicitations
 from webapp.elicitations.watcher import listen
 from webapp.service import Service, open_service
 from webapp.settings.quotas import PolicySettings
+from webapp.settings.settings import Settings
 from webapp.stores import open_store
 from webapp.telemetry.telemetry import NONE, Telemetry
 
@@ -43,14 +44,18 @@ async def open_service_here(
     store = await open_store(address or f"sqlite:///{folder / 'ours.db'}")
     try:
         async with open_service(
+            Settings(
+                url="http://127.0.0.1:8765",
+                ring=Ring([secret or secrets.token_bytes(32)]),
+                store="",
+                uid=os.getuid(),
+                sellers=sellers or {},
+                asks=False,
+                policies=PolicySettings(audit=is_audited),
+            ),
             store=store,
-            ring=Ring([secret or secrets.token_bytes(32)]),
-            public_url="http://127.0.0.1:8765",
-            uid=os.getuid(),
             clock=clock or utc_now,
-            sellers=sellers,
             telemetry=telemetry,
-            policies=PolicySettings(audit=is_audited),
         ) as service:
             owner = service.identity.local_owner
             await service.elicitations.owners.locker(owner)

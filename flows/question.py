@@ -20,7 +20,7 @@ import httpx
 
 from flows.elicitation.misuse import VerbParameters, located
 from flows.elicitation.states import Completion, Json, Status
-from flows.elicitation.tool_body import ToolBody
+from flows.elicitation.tool_call import ToolBody
 from flows.elicitation.unasked import Unasked, UnaskedQuestion
 from flows.errors import (
     Cancelled,

@@ -67,7 +67,7 @@ ROOMS = (
         f"webapp.{room}"
         for room in (
             *("limits", "printing", "importing", "telemetry", "logs", "stores", "deadline", "http"),
-            *("missing_table", "records", "elicitations", "events"),
+            *("records", "elicitations", "events"),
             *("oauth", "payments", "identity"),
             *("sandbox", "settings", "kinds", "completion", "calls", "client", "service"),
             *("collector", "coroutines", "sweeper"),
@@ -243,15 +243,9 @@ def test_no_module_has_more_than_500_lines() -> None:
 # Short files that only one other file of their folder uses, and why they stay separate.
 ALONE = {
     "webapp/settings/telemetry.py": "what an operator watches, for which the settings have no room",
-    "flows/schema/rules.py": "a table of JSON Schema's rules, read apart from what reads a schema",
-    "webapp/demo/paired.py": "how the demo proves itself, apart from what it shows",
-    "webapp/demo/tools.py": "the tools that somebody who tries it reads",
-    "webapp/demo/waiting.py": "what a terminal shows meanwhile",
     "webapp/elicitations/cache.py": "what may be remembered, and never believed",
     "webapp/mcp/traced.py": "a middleware that stands before the library's, and not with ours",
     "webapp/mcp/params.py": "arguments as the library reads them",
-    "webapp/settings/processes.py": "one subject's settings, for which there is no room beside",
-    "webapp/settings/approvers.py": "one table of elicit.toml, which its reader has no room for",
 }
 # Folders whose files are alike: declarations, commands, presenters, stores.
 ONE_OF_MANY = (

@@ -17,7 +17,7 @@ from flows.oauth.access_token import Resource
 from webapp.api.access import TokenUses
 from webapp.api.router import api_routes
 from webapp.collector import Collector
-from webapp.connecting import names_in, outbound_of, service_of, telemetry_of, utc_now
+from webapp.connecting import names_in, outbound_of, telemetry_of, utc_now
 from webapp.coroutines import asked_in
 from webapp.deadline import Clock
 from webapp.elicitations.watcher import listen
@@ -30,7 +30,7 @@ from webapp.http.ending import told_of_the_end
 from webapp.http.guard import Guard
 from webapp.http.rate_limit import Rates
 from webapp.identity.access_tokens import IssuerTokens, Verifier
-from webapp.identity.bearer_auth import ProtectedResource
+from webapp.identity.bearer_auth import protected
 from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
 from webapp.identity.users import Users, Who, must_be_sign_in_url
@@ -52,7 +52,7 @@ from webapp.routes.metrics import metrics_page
 from webapp.routes.router import calls, own_routes
 from webapp.sandbox.settings import Sandbox
 from webapp.server import HostedApplication, HostedServer
-from webapp.service import Service
+from webapp.service import Service, open_service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.sandboxed import with_sandbox
 from webapp.settings.settings import Settings
@@ -121,7 +121,7 @@ async def open_app(
             issuer = Issuer(settings.identity.client.provider, fetch=outbound.send, clock=clock)
             stack.push_async_callback(issuer.aclose)
         service = await stack.enter_async_context(
-            service_of(
+            open_service(
                 settings,
                 store=store,
                 clock=clock,
@@ -424,7 +424,7 @@ def _routes(
     if served.server is not None:
         routes["mcp"] = calls(own, service=service, served=served)
         if isinstance(tokens, IssuerTokens):
-            routes["mcp"] = routes[".well-known"] = ProtectedResource(
+            routes["mcp"] = routes[".well-known"] = protected(
                 routes["mcp"], tokens=tokens, name=served.name, root_path=settings.root_path
             )
     if token := settings.telemetry.metrics:

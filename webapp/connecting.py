@@ -1,28 +1,22 @@
 """Connecting: the service without a server, for commands and trusted code in any process."""
 
 import ssl
-from collections.abc import AsyncGenerator, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import cache, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from pathlib import Path
 
 import httpx
 
 from flows.question import asking
 from webapp.deadline import Clock
-from webapp.elicitations.plugins import plugin_named
 from webapp.http.client import Outbound, no_proxy
-from webapp.identity.issuer import Issuer
 from webapp.identity.users import Users
-from webapp.kinds.registry import OwnKind
-from webapp.limits import CallLimits
 from webapp.service import Service, open_service
 from webapp.settings.key_usage import open_noted
 from webapp.settings.settings import Settings
-from webapp.stores import Store
-from webapp.telemetry.telemetry import NONE, Telemetry, tracer_here
+from webapp.telemetry.telemetry import Telemetry, tracer_here
 
 TIMEOUT_SECONDS = 10.0
 
@@ -47,61 +41,10 @@ async def connect(
         outbound = await outbound_of(stack, settings)
         users = None if server is None else Users(application=server)
         service = await stack.enter_async_context(
-            service_of(settings, store=store, clock=clock, outbound=outbound, users=users)
+            open_service(settings, store=store, clock=clock, outbound=outbound, users=users)
         )
         with asking(service.completing):
             yield service
-
-
-def service_of(
-    settings: Settings,
-    *,
-    store: Store,
-    clock: Clock,
-    outbound: Outbound,
-    plugins: Sequence[object] = (),
-    kinds: Collection[type[OwnKind]] = (),
-    limits: CallLimits | None = None,
-    issuer: Issuer | None = None,
-    users: Users | None = None,
-    telemetry: Telemetry = NONE,
-) -> AbstractAsyncContextManager[Service]:
-    """Return the service of these settings on an open store: see `open_service`.
-
-    Plugins of the settings come before the others. Raises BadPlugin.
-    """
-    return open_service(
-        store=store,
-        ring=settings.ring,
-        public_url=settings.url,
-        uid=settings.uid,
-        clock=clock,
-        outbound=outbound,
-        providers=settings.providers,
-        credentials=settings.credentials,
-        sellers=settings.sellers,
-        refund_unused=settings.refund_unused,
-        unreached=settings.unreached,
-        gate=settings.gate,
-        policies=settings.policies,
-        events=settings.events,
-        plugins=[*map(plugin_named, settings.policies.plugins), *plugins],
-        kinds=kinds,
-        sandbox_url=settings.sandbox_url,
-        limits=limits,
-        who=settings.identity,
-        issuer=issuer,
-        users=users,
-        telemetry=telemetry,
-        marks=_marks_of(settings, store),
-        config=str(settings.config) if settings.is_local and settings.config else "elicit.toml",
-    )
-
-
-def _marks_of(settings: Settings, store: Store) -> Path | None:
-    if store.address is None or settings.policies.store_marks is not None:
-        return settings.policies.store_marks
-    return None if settings.key_file is None else settings.key_file.path.parent / "marks"
 
 
 def telemetry_of(settings: Settings) -> Telemetry:

@@ -10,30 +10,22 @@ from pathlib import Path
 from msgspec import Struct
 
 from flows.crypto.tokens import Tokens
-from flows.crypto.vault import Ring
 from flows.elicitation.run import Run
 from flows.elicitation.states import RECORD_KEPT, Elicitation
 from flows.elicitation.tool_call import ToolCall
 from flows.elicitation.traits import declared
 from flows.elicitation.user_code import UserCodeGenerator
-from flows.kinds.gate import GatePolicy
-from flows.oauth.provider import Provider
-from flows.payments.gateway import MerchantAccount
-from flows.payments.receipt import UNUSED_KEPT
-from flows.providers import PROVIDERS
-from webapp.calls.call import Call
+from webapp.calls.call import Call, Presenter
 from webapp.calls.clients import McpClients
-from webapp.calls.presenter import Presenter
 from webapp.calls.running import RunningTools
 from webapp.completion import Completing
 from webapp.deadline import Clock
+from webapp.elicitations.changes import ToolLists
 from webapp.elicitations.links import Links
-from webapp.elicitations.plugins import Plugins
+from webapp.elicitations.plugins import Plugins, plugin_named
 from webapp.elicitations.readiness import Readiness
 from webapp.elicitations.service import Elicitations
-from webapp.elicitations.tool_lists import ToolLists
 from webapp.elicitations.waiters import Waiters
-from webapp.events.addresses import EventAddress
 from webapp.events.service import EventsOut
 from webapp.http.browser import Browser
 from webapp.http.client import Outbound
@@ -68,8 +60,8 @@ from webapp.records.heads import Heads
 from webapp.records.high_water import HighWater, StepBack
 from webapp.records.owners import open_owners
 from webapp.records.values import Approval, StoredWebhook, TurnedAway
-from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings
+from webapp.settings.settings import Settings
 from webapp.stores import Store
 from webapp.telemetry.telemetry import NONE, Telemetry
 
@@ -182,66 +174,58 @@ def _retention_overrides(policies: PolicySettings) -> Mapping[type[Struct], time
     }
 
 
+def _marks_of(settings: Settings, store: Store) -> Path | None:
+    """Return the folder outside of the store with the store's latest known state."""
+    if store.address is None or settings.policies.store_marks is not None:
+        return settings.policies.store_marks
+    return None if settings.key_file is None else settings.key_file.path.parent / "marks"
+
+
 @asynccontextmanager
 async def open_service(
+    settings: Settings,
     *,
     store: Store,
-    ring: Ring,
-    public_url: str,
-    uid: int,
     clock: Clock,
     outbound: Outbound | None = None,
     certificates: Certificates | None = None,
-    providers: Mapping[str, Provider] = PROVIDERS,
-    credentials: Mapping[str, tuple[str, str]] | None = None,
-    sellers: Mapping[str, MerchantAccount] | None = None,
-    refund_unused: timedelta | None = UNUSED_KEPT,
-    unreached: Collection[str] = (),
-    gate: GatePolicy | None = None,
-    policies: PolicySettings | None = None,
-    events: Sequence[EventAddress] = (),
     plugins: Sequence[object] = (),
     kinds: Collection[type[OwnKind]] = (),
-    sandbox_url: str | None = None,
     limits: CallLimits | None = None,
-    who: IdentitySettings | None = None,
     issuer: Issuer | None = None,
     users: Users | None = None,
     telemetry: Telemetry = NONE,
-    marks: Path | None = None,
-    config: str = "elicit.toml",
 ) -> AsyncGenerator[Service]:
-    """Build the service on an open store.
+    """Build the service of these settings on an open store.
 
-    Unused payments are refunded after `refund_unused`; None means never. `unreached` are the
-    payment providers whose webhooks do not reach this server, so they are polled. `events` are the
-    addresses of outgoing webhooks. Without `outbound`, no provider can be asked. `credentials` are
-    this server's client ids and secrets by provider name. `who` are the settings for sign-in, and
-    `issuer` is the issuer named there. `kinds` are additional question kinds, and `users` the
-    application's users. `marks` is a folder outside of the store with the store's latest known
-    state. `config` is the name in errors of the file of declarations, whose path only users of
-    this machine may see.
+    Without `outbound`, no provider can be asked. Plugins of the settings come before `plugins`.
+    `kinds` are additional question kinds, `issuer` is the issuer named in the settings, and
+    `users` are the application's users.
 
     Raises:
         Unreadable: The store was created with secrets that the ring lacks.
         BadPlugin: A plugin is invalid.
     """
+    ring, policies, who = settings.ring, settings.policies, settings.identity
+    public_url, uid = settings.url, settings.uid
+    # Only users of this machine may see the path of the file of declarations in errors.
+    config = str(settings.config) if settings.is_local and settings.config else "elicit.toml"
     owners = await open_owners(store=store, ring=ring)
-    policies, limits = policies or PolicySettings(), limits or CallLimits()
+    limits = limits or CallLimits()
     elicitations = Elicitations(
         store=store,
         owners=owners,
         waiters=Waiters(),
         clock=clock,
-        plugins=Plugins(plugins, patience=limits.hook),
+        plugins=Plugins([*map(plugin_named, policies.plugins), *plugins], patience=limits.hook),
         telemetry=telemetry,
-        high_water=HighWater(store, clock=clock, folder=marks),
+        high_water=HighWater(store, clock=clock, folder=_marks_of(settings, store)),
     )
     elicitations.rows.retention_overrides = _retention_overrides(policies)
     chain = AuditChain(owners, clock=clock, retention=policies.keep_audit)
     if policies.audit:
         elicitations.rows.chain = chain
-    who, tokens = who or IdentitySettings(), Tokens(ring, origin=public_url)
+    tokens = Tokens(ring, origin=public_url)
     links = Links(tokens=tokens, public_url=public_url)
     browser = Browser(public_url=public_url, csrf_keys=partial(ring.derive_all, "csrf"))
     sessions = Sessions(
@@ -286,21 +270,21 @@ async def open_service(
         accounts=Accounts(
             elicitations=elicitations,
             outbound=outbound,
-            providers=providers,
-            credentials=credentials or {},
+            providers=settings.providers,
+            credentials=settings.credentials,
             config=config,
         ),
         payments=Payments(
             elicitations=elicitations,
             outbound=outbound,
-            sellers=sellers or {},
-            refund_unused=refund_unused,
-            unreached=unreached,
+            sellers=settings.sellers,
+            refund_unused=settings.refund_unused,
+            unreached=settings.unreached,
             config=config,
         ),
         secrets=SecretPage(elicitations=elicitations),
         forms=PageKind(elicitations=elicitations),
-        gates=Gates(elicitations=elicitations, policy=gate or GatePolicy()),
+        gates=Gates(elicitations=elicitations, policy=settings.gate),
         decisions=Decisions(
             elicitations=elicitations,
             approvers=Approvers(
@@ -334,7 +318,7 @@ async def open_service(
         events=EventsOut(
             elicitations,
             outbound=outbound,
-            addresses=events,
+            addresses=settings.events,
             retention=policies.keep_events,
             waiting_at_most=policies.events_waiting,
         ),
@@ -364,7 +348,7 @@ async def open_service(
         heads=Heads(owners, ring, chain, folders=policies.audit_heads),
         clients=McpClients(elicitations, settings=policies, silence=limits.silence),
         public_url=public_url.rstrip("/"),
-        sandbox_url=sandbox_url,
+        sandbox_url=settings.sandbox_url,
         users=users,
         request_state_keys=partial(ring.derive_all, "request state"),
     )

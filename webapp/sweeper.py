@@ -52,7 +52,7 @@ async def sweep(service: Service) -> None:
             _log.warning("store.unavailable", extra={"why": error.why})
         except Exception:  # noqa: BLE001 - end of a task
             _log.exception("sweeper.failed")
-        await service.kinds.payments.checkouts.turns.come(within=EVERY_SECONDS)
+        await service.kinds.payments.checkouts.turn(within=EVERY_SECONDS)
 
 
 async def fall_due(service: Service) -> int:

@@ -1,12 +1,15 @@
 """The tool call that a question belongs to."""
 
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from msgspec import Struct
 
 from flows.elicitation.calling_client import CallingClient
-from flows.errors import InvalidArguments
+from flows.errors import InvalidArguments, InvalidQuestion
 
 APPLICATION: Final = "the application"  # the tool name for questions of an `asking` block
 _PROGRAM = " (API)"  # program names have no parentheses, and no tool name may end like this
@@ -87,3 +90,45 @@ def client_of(program: str) -> str:
 def program_of(tool: str) -> str | None:
     """Return the API program that a tool name stands for, or None for a tool or a block."""
     return tool.removesuffix(_PROGRAM) if tool.endswith(_PROGRAM) else None
+
+
+# A running tool body, and the names that it used with `once`.
+#
+# Risks: `once` in a loop, where the second turn silently gets the first result and does nothing. A
+# body can therefore use each name once, and needs a different `key` for each repetition.
+class ToolBody:
+    """An execution of a tool's function, called by the client or by another tool.
+
+    Each inner call is a body of its own, identified by its path: the call, and the number of equal
+    calls before it.
+    """
+
+    def __init__(self, path: str = "") -> None:
+        self.path = path
+        self._inner = Counter[str]()
+        self._used = set[tuple[str, str | int | None]]()
+
+    def inner(self, what: str) -> "ToolBody":
+        """Return the context for a nested tool call. `what` names the tool and its arguments."""
+        self._inner[what] += 1
+        return ToolBody(f"{self.path}/{what} {self._inner[what]}")
+
+    @contextmanager
+    def using(self, name: str, key: str | int | None) -> Generator[None]:
+        """Reserve the name while `once` runs, and permanently after it succeeded.
+
+        Raises InvalidQuestion if the body has already used that name with that key.
+        """
+        if (name, key) in self._used:
+            how = "without a key" if key is None else f"with the key {key!r}"
+            raise InvalidQuestion(
+                f"once({name!r}) was already used {how} in this run of the tool, so the work "
+                f"was not done. Give each call of once its own key, as in once({name!r}, work, "
+                "key=item)."
+            )
+        self._used.add((name, key))
+        try:
+            yield
+        except BaseException:
+            self._used.discard((name, key))
+            raise

@@ -107,7 +107,8 @@ class Declaration:
     choose another account, and `lasting` those for `offline_access`; both override `extra`, but
     `prompt` values are joined. `headers` are added to every request to the provider, and
     `user_agent` replaces the name of this library there. `token_types` are types of access tokens
-    that are used as Bearer tokens. `declines` are the provider's error codes for a person who
+    that are used as Bearer tokens, and `token_scheme` stands before a token in the Authorization
+    header. `declines` are the provider's error codes for a person who
     declined. `troubles` are sentences for codes in its error descriptions, and `refusals` explain
     non-standard errors of its token endpoint.
     """
@@ -152,6 +153,7 @@ class Declaration:
     replies: Literal["json", "form"] = "json"
     token_path: tuple[str, ...] = ()
     token_types: tuple[str, ...] = ()
+    token_scheme: str = "Bearer"  # noqa: S105  # a kind of key, not one
     extra: tuple[tuple[str, str], ...] = ()
     token_extra: tuple[tuple[str, str], ...] = ()
     refresh_extra: tuple[tuple[str, str], ...] = ()

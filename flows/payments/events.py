@@ -59,7 +59,6 @@ class LedgerState(StrEnum):
 class Change(StrEnum):
     """The change. With each of them the event is stored, and a paid session is recorded."""
 
-    NONE = "none"
     ACCEPT = "accept"  # the payment answers the question, even if the question has ended
     SECOND = "second"  # the question has its answer: the ledger gets another payment
     FAIL = "fail"  # the question fails, as the payment did not arrive
@@ -117,10 +116,6 @@ CHANGES: Mapping[LedgerState, Mapping[Statement, Change]] = {
         Statement.NOTHING: Change.IGNORE,
     },
 }
-
-
-def change_for(known: LedgerState, statement: Statement) -> Change:
-    return CHANGES[known].get(statement, Change.NONE)
 
 
 def stated(session: ProviderSession) -> Statement:

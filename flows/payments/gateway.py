@@ -399,7 +399,8 @@ def heard(payment: Payment, session: ProviderSession, *, now: datetime) -> Payme
     if session.state is SessionStatus.CLOSED:
         return payment
     asked_at = now if session.is_now else None
-    payment = claimed(payment, session.claims, now=now)
+    if session.claims:
+        payment = claimed(payment, session.claims, now=now)
     if session.charged_back is not None:
         amount = session.charged_back
         payment = charged_back(payment, session.id, amount=amount, now=asked_at)

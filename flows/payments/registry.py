@@ -25,8 +25,7 @@ from flows.payments.mollie.gateway import MOLLIE, MollieAccount, MollieGateway
 from flows.payments.paypal.gateway import PayPalAccount, PayPalGateway
 from flows.payments.receipt import Payment, Refund
 from flows.payments.session import StoredCheckout, terms_of
-from flows.payments.stripe.account import STRIPE, StripeAccount
-from flows.payments.stripe.gateway import StripeGateway
+from flows.payments.stripe.gateway import STRIPE, StripeAccount, StripeGateway
 from flows.providers.github import GITHUB
 from flows.webhooks.signatures import STANDARD_WEBHOOKS, Scheme
 

@@ -38,7 +38,8 @@ from tests.support.serving import serving_at
 from tests.support.sessions import ALICE, KEPT, LOCAL, RING, URL, jar, sessions_of, signed_in
 from tests.support.sign_in_flow import arrived, came_back, departed
 from webapp.connecting import utc_now
-from webapp.identity.bearer_auth import ProtectedResource
+from webapp.http.connection import ASGIApp
+from webapp.identity.bearer_auth import protected
 from webapp.identity.sessions import Sessions
 from webapp.server import HostedServer
 from webapp.stores.memory import MemoryStore
@@ -123,15 +124,15 @@ async def test_protocol_session_of_another_person_is_refused(library):
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": CLIENT}
     served = HostedServer(new_server(library), clock=utc_now)
 
-    def protected(_: str) -> ProtectedResource:
-        return ProtectedResource(served, tokens=door.tokens, name="shop")
+    def endpoint(_: str) -> ASGIApp:
+        return protected(served, tokens=door.tokens, name="shop")
 
     async def post(url: str, who: str, message: dict[str, Any]) -> httpx.Response:
         said = {**headers, "authorization": f"Bearer {token(sub=who)}"}
         body = {"jsonrpc": "2.0", "id": 1, **message}
         return await browser.post(f"{url}/mcp", json=body, headers=said)
 
-    async with serving_at(protected) as url, new_browser() as browser:
+    async with serving_at(endpoint) as url, new_browser() as browser:
         opened = await post(url, "alice", {"method": "initialize", "params": hello})
         assert opened.status_code == 200
         headers["mcp-session-id"] = opened.headers["mcp-session-id"]

@@ -17,10 +17,8 @@ from flows.elicitation.states import Attempt, Elicitation, Status
 from flows.errors import Failed, NotPossible
 from flows.payments.gateway import Notice, verify_notice, verify_session
 from flows.payments.session import Malformed, Mismatch, SessionStatus, StoredCheckout, sessions_of
-from flows.payments.stripe.account import stripe
-from flows.payments.stripe.events import SETTLING_EVENTS
-from flows.payments.stripe.gateway import StripeGateway
-from flows.payments.stripe.session import neutral, read_session
+from flows.payments.stripe.gateway import StripeGateway, stripe
+from flows.payments.stripe.messages import SETTLING_EVENTS, neutral, read_session
 from tests.support.checkouts import KEY, asked, begun, prepared, session
 from tests.support.clock import NOON
 from tests.support.gateway_env import ID, reply, run

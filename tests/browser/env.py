@@ -25,7 +25,7 @@ from tests.support.mcp_server import service_in
 from tests.support.serving import bound, serving, serving_at
 from tests.support.settings import AT_ONCE
 from webapp.app import open_app
-from webapp.demo.tools import add_tools
+from webapp.demo.server import add_tools
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
 from webapp.sandbox.app import SandboxApp
 from webapp.sandbox.settings import Sandbox, new_sandbox

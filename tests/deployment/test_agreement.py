@@ -28,7 +28,7 @@ from tests.deployment.tools import DEPLOY, run_packaged
 from tests.support.cli import HOUSE
 from webapp.cli.main import parser_for
 from webapp.limits import CallLimits
-from webapp.routes.live import PING_EVERY
+from webapp.routes.links import PING_EVERY
 from webapp.serving.http_server import GRACE_SECONDS
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.settings import DEFAULT_PORT, TABLE, read_settings

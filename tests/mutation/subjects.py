@@ -18,7 +18,7 @@ SUBJECTS: Final[Mapping[str, tuple[str, ...]]] = {
         "webapp/calls/once.py",
         "webapp/calls/delivery.py",
     ),
-    "claims": ("webapp/calls/leases.py", "webapp/payments/turns.py"),
+    "claims": ("webapp/calls/leases.py", "webapp/payments/checkouts.py"),
     "ledger": ("webapp/payments/ledger.py", "webapp/payments/payments.py"),
     "settlement": (
         "webapp/payments/checkouts.py",

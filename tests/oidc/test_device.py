@@ -15,7 +15,7 @@ from tests.oidc.connected import office, ours
 from tests.oidc.env import Guest, Newcomer, OpenIdProvider
 from tests.support.oauth_env import Asking, OAuthEnv
 from webapp.cli.device_flow import Terminal, connect_by_code, open_questions
-from webapp.routes.reconnect import reconnect
+from webapp.routes.connections import start_reconnecting
 
 GRANTS = {"grant_types": [oauth_device.GRANT_TYPE, "refresh_token"], "response_types": []}
 
@@ -152,7 +152,7 @@ async def test_another_person_with_same_account_name_is_reported_and_not_saved(
         await asked.account()
         (alice,) = await here.connections()
         await here.service.elicitations.write(replace(alice, label="bob@acme.example"))
-        again = await reconnect(here.service, replace(alice, label="bob@acme.example"))
+        again = await start_reconnecting(here.service, replace(alice, label="bob@acme.example"))
         assert again is not None
         desk = Desk(await newcomer(acme, "bob"))
         assert not await connect_by_code(here.service, again, desk.terminal)

@@ -38,7 +38,7 @@ from tests.support.oauth_env import changed, parameter
 from tests.support.serving import transport_to
 from webapp.http.connection import Receive, Scope, Send
 from webapp.identity.access_tokens import IssuerTokens
-from webapp.identity.bearer_auth import ProtectedResource
+from webapp.identity.bearer_auth import protected
 from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import BETWEEN_FETCHES, Issuer
 
@@ -106,7 +106,7 @@ class Desk:
         tokens = IssuerTokens(
             self.issuer, resource=self.resource, clock=self.clock, introspection=introspection
         )
-        app: Any = ProtectedResource(whose_call, name="tools", tokens=tokens)
+        app: Any = protected(whose_call, name="tools", tokens=tokens)
         return httpx.AsyncClient(transport=transport_to(app), base_url=HERE)
 
 

@@ -18,7 +18,7 @@ from flows.oauth.provider import Provider
 from flows.providers import github
 from flows.question import asking
 from tests.support.clock import Clock
-from tests.support.service_env import RING, URL, Holding, call_of
+from tests.support.service_env import Holding, call_of, plain_settings
 from webapp.calls.verbs import Verbs
 from webapp.http.client import Outbound
 from webapp.routes.redirect import depart, returned
@@ -86,15 +86,14 @@ async def serving_accounts(
     async with (
         httpx.AsyncClient(transport=network) as client,
         open_service(
+            plain_settings(
+                providers={"github": HUB} if providers is None else providers,
+                credentials=CREDENTIALS if credentials is None else credentials,
+                **more,
+            ),
             store=store or MemoryStore(),
-            ring=RING,
-            public_url=URL,
-            uid=1000,
             clock=clock or Clock(),
             outbound=Outbound(client, allow_loopback=True, resolve=resolve),
-            providers={"github": HUB} if providers is None else providers,
-            credentials=CREDENTIALS if credentials is None else credentials,
-            **more,
         ) as service,
     ):
         yield service

@@ -15,7 +15,7 @@ from tests.support.access_tokens import ISSUER, KEYS, RESOURCE, token
 from tests.support.clock import Clock
 from webapp.http.connection import Message, Receive, Scope, Send
 from webapp.identity.access_tokens import IssuerTokens
-from webapp.identity.bearer_auth import ProtectedResource
+from webapp.identity.bearer_auth import protected
 from webapp.identity.introspection import Introspection
 from webapp.identity.issuer import Issuer
 
@@ -82,7 +82,7 @@ class Door:
         self.tokens = IssuerTokens(
             self.issuer, resource=resource, clock=self.clock, introspection=introspection
         )
-        self.app = ProtectedResource(self._pass, name="my tools", tokens=self.tokens)
+        self.app = protected(self._pass, name="my tools", tokens=self.tokens)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._answer.passed = scope

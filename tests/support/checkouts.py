@@ -6,8 +6,7 @@ from typing import Any
 from flows.elicitation.states import Elicitation
 from flows.payments.money import Money
 from flows.payments.receipt import Payment, ReceiptStatus
-from flows.payments.stripe.account import stripe
-from flows.payments.stripe.gateway import StripeGateway
+from flows.payments.stripe.gateway import StripeGateway, stripe
 from tests.support import gateway_env
 from tests.support.gateway_env import ID, NINE
 

@@ -10,7 +10,7 @@ import httpx
 
 from flows.webhooks.signatures import STANDARD_WEBHOOKS, Delivery, verify
 from tests.support.clock import Clock
-from tests.support.service_env import RING, URL, asked
+from tests.support.service_env import asked, plain_settings
 from webapp.events.addresses import EventAddress
 from webapp.http.client import Outbound
 from webapp.records.values import OutgoingEvent
@@ -99,14 +99,10 @@ async def telling(
     async with (
         outbound_to(receiver, resolved=resolved) as outbound,
         open_service(
+            plain_settings(policies=policies or PolicySettings(), events=tuple(addresses)),
             store=store,
-            ring=RING,
-            public_url=URL,
-            uid=1000,
             clock=clock,
             outbound=outbound,
-            policies=policies,
-            events=addresses,
             telemetry=telemetry,
         ) as service,
     ):

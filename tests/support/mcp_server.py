@@ -592,19 +592,11 @@ async def attached(
     async with AsyncExitStack() as stack:
         posts = _Posts(application)
         url = await stack.enter_async_context(serving_at(lambda _: posts))
-        settings = Settings(url=url, ring=RING, store="memory:", uid=UID)
+        policies = replace(policies or PolicySettings(), min_answer=min_answer)
+        settings = Settings(url=url, ring=RING, store="memory:", uid=UID, policies=policies)
         store = await open_store(settings.store)
         stack.push_async_callback(store.aclose)
-        service = await stack.enter_async_context(
-            open_service(
-                store=store,
-                ring=RING,
-                public_url=url,
-                uid=UID,
-                clock=clock,
-                policies=replace(policies or PolicySettings(), min_answer=min_answer),
-            )
-        )
+        service = await stack.enter_async_context(open_service(settings, store=store, clock=clock))
         attach(server, service)
         env = ServerEnv(url=url, service=service, settings=settings, posts=posts)
         stack.push_async_callback(env.aclose)

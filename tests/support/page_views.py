@@ -125,6 +125,10 @@ USUAL: Mapping[str, Any] = {
     "mcp_url": "https://tools.example.com/mcp",
     "provider": "GitHub",
     "place": "https://github.com",
+    "places": ("https://github.com",),
+    "tenant_label": None,
+    "tenant": "",
+    "tenant_fault": None,
     "scopes": (
         Scope(words="Read and write your repositories", raw="repo", risk="write"),
         Scope(words="See your e-mail addresses", raw="user:email"),
@@ -358,7 +362,8 @@ def hostile_views(name: str) -> dict[str, View]:
     """Return every page, with the same hostile text in all fields that others can choose."""
     text = HOSTILE[name]
     others: dict[str, Any] = dict.fromkeys(CHOSEN_BY_OTHERS, text)
-    others |= {"origins": (text,), "tools": ((text, text),), "stopping": (text,)}
+    others |= {"origins": (text,), "places": (text,), "tools": ((text, text),)}
+    others |= {"stopping": (text,)}
     others |= {"scopes": (Scope(words=text + ".", raw=text),) * 2}
     paid = [
         replace(one, price=text, what=text, tool=text, seller=text) for one in USUAL["payments"]

@@ -27,7 +27,7 @@ from flows.payments.session import CheckoutTerms
 from flows.payments.unresolved import UnresolvedPayment
 from tests.support import signing
 from tests.support.clock import Clock
-from tests.support.service_env import RING, URL, question_in_store
+from tests.support.service_env import URL, plain_settings, question_in_store
 from tests.support.serving import transport_to
 from tests.support.signers import EXAMPLES
 from webapp.http.client import Outbound
@@ -318,14 +318,10 @@ async def selling(
     async with (
         client,
         open_service(
+            plain_settings(sellers={seller.name: seller}, asks=is_unreached),
             store=store,
-            ring=RING,
-            public_url=URL,
-            uid=1000,
             clock=clock,
             outbound=Outbound(client, allow_loopback=True, resolve=_public),
-            sellers={seller.name: seller},
-            unreached=[seller.name] if is_unreached else [],
             certificates=None if certificates is None else certificates(clock),
         ) as service,
     ):

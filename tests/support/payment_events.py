@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 from flows.payments.gateway import Notice
-from flows.payments.stripe.account import STRIPE, stripe
-from flows.payments.stripe.gateway import StripeGateway
+from flows.payments.stripe.gateway import STRIPE, StripeGateway, stripe
 from flows.webhooks.signatures import Delivery, verify
 from tests.support import signing
 from tests.support.checkouts import KEY

@@ -5,24 +5,32 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from flows.crypto.vault import Ring
 from flows.elicitation.states import EXCHANGE_AT_MOST, Asked, Elicitation, Json, Status
 from flows.elicitation.tool_call import ToolCall
 from tests.support.clock import Clock
 from webapp.calls.call import Call
-from webapp.calls.presenter import Leg, PresentedQuestion
+from webapp.calls.presenter import PresentedQuestion
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.identity import Caller
 from webapp.service import Service, open_service
 from webapp.settings.identity import IdentitySettings
 from webapp.settings.quotas import PolicySettings
+from webapp.settings.settings import Settings
 from webapp.stores import Store
 
 RING = Ring([b"a secret of the tests, 32 bytes!"])
 URL = "http://127.0.0.1:8765"
 HOLD = timedelta(seconds=30)
 MINUTES = timedelta(minutes=5)
+
+
+def plain_settings(**changes: Any) -> Settings:
+    """Return the settings of a server on this machine whose payment webhooks arrive."""
+    plain: dict[str, Any] = {"url": URL, "ring": RING, "store": "memory:", "uid": 1000}
+    return Settings(**{**plain, "asks": False, **changes})
 
 
 @asynccontextmanager
@@ -35,9 +43,12 @@ async def process(
     who: IdentitySettings | None = None,
 ) -> AsyncIterator[Service]:
     """Run one process on the store."""
-    async with open_service(
-        store=store, ring=ring, public_url=URL, uid=1000, clock=clock, policies=policies, who=who
-    ) as service:
+    settings = plain_settings(
+        ring=ring,
+        policies=policies or PolicySettings(),
+        identity=who or IdentitySettings(),
+    )
+    async with open_service(settings, store=store, clock=clock) as service:
         yield service
 
 
@@ -97,7 +108,7 @@ class Holding:
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
         return False
 
-    def carry(self, call: Leg, state: object) -> object:
+    def carry(self, call: Call, state: object) -> object:
         return state
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
@@ -106,10 +117,12 @@ class Holding:
     def busy(self) -> object:
         return "busy"
 
-    async def apply_client_answers(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Call) -> None:
         """Apply nothing: this client sends no answers."""
 
-    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
+    async def wait(
+        self, call: Call, shown: PresentedQuestion, waiter: Waiter
+    ) -> Elicitation | None:
         self.shown = shown
         self.holds = shown.elicitation.id
         try:
@@ -119,7 +132,9 @@ class Holding:
                 current = await call.hold(current, waiter, until=until)
                 if current.status is not Status.EXCHANGING or not call.is_waiting_for(current):
                     return current
-                until = call.now + EXCHANGE_AT_MOST  # an exchange that began in time may end later
+                until = (
+                    call.clock() + EXCHANGE_AT_MOST
+                )  # an exchange that began in time may end later
         finally:
             self.holds = None
 

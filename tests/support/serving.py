@@ -16,7 +16,7 @@ import uvicorn
 
 from tests.support.leaks import overheard
 from webapp.http.connection import ASGIApp
-from webapp.identity.accepting import Accepted
+from webapp.identity.accepting import Accepted, Arriving
 
 
 @contextlib.asynccontextmanager
@@ -36,7 +36,7 @@ async def serving_at(
         url = f"http://{shown}:{listener.getsockname()[1]}"
         config = uvicorn.Config(
             overheard(make(url)),
-            http=Accepted,
+            http=_Connection,
             log_config=None,
             access_log=False,
             proxy_headers=False,
@@ -88,6 +88,13 @@ def free_port() -> int:
     """Return a free port for a process that must know its address before it starts."""
     with bound("127.0.0.1") as listener:
         return int(listener.getsockname()[1])
+
+
+class _Connection(Accepted):
+    """A connection that does not wait for another request when the server stops."""
+
+    def shutdown(self) -> None:
+        super(Arriving, self).shutdown()
 
 
 class _Server(uvicorn.Server):

@@ -23,7 +23,7 @@ from flows import Money, Receipt, elicit
 from flows.elicitation.states import Elicitation
 from flows.errors import StoreUnavailable
 from flows.payments.receipt import Payment
-from flows.payments.stripe.account import StripeAccount
+from flows.payments.stripe.gateway import StripeAccount
 from tests.support import signing
 from tests.support.clock import Clock
 from tests.support.living import Living

@@ -5,7 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 from flows.payments.mollie.gateway import MOLLIE
-from flows.payments.stripe.account import STRIPE
+from flows.payments.stripe.gateway import STRIPE
 from flows.providers.github import GITHUB
 from flows.webhooks.signatures import STANDARD_WEBHOOKS, Scheme
 from tests.support import signing

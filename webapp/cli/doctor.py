@@ -36,14 +36,14 @@ from webapp.command import (
     settings_for,
     under_another_secret,
 )
-from webapp.connecting import outbound_of, service_of, utc_now
+from webapp.connecting import outbound_of, utc_now
 from webapp.deadline import Clock
 from webapp.http.client import Outbound
 from webapp.http.trusted_hosts import TrustedHost
 from webapp.printing import tell
 from webapp.records.high_water import HighWater
 from webapp.records.owners import last_backup, must_be_servable, open_owners
-from webapp.service import Service
+from webapp.service import Service, open_service
 from webapp.settings.key_usage import seconds_ahead
 from webapp.settings.settings import URL, Settings
 from webapp.stores import Clocked, Networked, Replicated, Store
@@ -164,7 +164,7 @@ async def _stored_state(
 ) -> Sequence[Finding]:
     """Check the last backup's age, payments that need an operator, and clients that misbehaved."""
     found = [_backup(await last_backup(store), clock())] if store.address is not None else []
-    async with service_of(settings, store=store, clock=clock, outbound=outbound) as service:
+    async with open_service(settings, store=store, clock=clock, outbound=outbound) as service:
         unresolved = len(await service.kinds.payments.unresolved.open())
         if unresolved:
             says = f"{unresolved} to check at the provider"

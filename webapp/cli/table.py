@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import sys
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -117,12 +116,22 @@ def lines_of(
     since = None if is_exact else now
     body = [[_cell(name, row[name], short, since) for name in table.columns] for row in rows]
     heads = [_head(name) for name in table.columns]
-    cells = [heads, *body]
-    natural = [max(map(cells_of, column)) for column in zip(*cells, strict=True)]
     times = {name for row in rows for name in row if isinstance(row[name], datetime)}
-    is_cut = [name not in {"id", *times} for name in table.columns]
-    widths = _fitting(natural, is_cut, width - len(_GAP) * (len(heads) - 1))
-    return [_line(row, widths, width) for row in cells]
+    # Imported here, because it takes longer than the rest of a command such as `elicit --help`.
+    from rich.cells import cell_len  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table as Grid  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    grid = Grid.grid(padding=(0, len(_GAP), 0, 0))
+    for name, column in zip(table.columns, zip(heads, *body, strict=True), strict=True):
+        widest = max(map(cell_len, column))
+        is_whole = name == "id" or name in times
+        grid.add_column(no_wrap=is_whole, min_width=None if is_whole else min(widest, NARROWEST))
+    for row in [heads, *body]:
+        grid.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
+    lines = Console(width=width, color_system=None).render_lines(grid, pad=False)
+    return ["".join(segment.text for segment in line).rstrip() for line in lines]
 
 
 def shortened(ids: Iterable[str]) -> Mapping[str, str]:
@@ -165,11 +174,6 @@ def age(moment: datetime, now: datetime) -> str:
             words = f"{count} {one if count == 1 else several}"
             return f"{words} ago" if seconds > 0 else f"in {words}"
     return "just now" if seconds >= 0 else "in seconds"
-
-
-def cells_of(text: str) -> int:
-    """Return the width in terminal cells: a wide character has two, a combining one none."""
-    return sum(map(_cells, text))
 
 
 def as_ascii(value: object) -> str:
@@ -223,40 +227,3 @@ def _cell(name: str, value: Any, short: Mapping[str, str], now: datetime | None)
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}" if now is None else age(value, now)
     text = " ".join(printed(text_of(value)).split())
     return (short.get(text, text) if name == "id" else text) or "-"
-
-
-def _fitting(widths: Sequence[int], is_cut: Sequence[bool], room: int) -> list[int]:
-    """Reduce the widest columns until all fit, or none can be cut any further."""
-    fitting = list(widths)
-    while sum(fitting) > room:
-        narrowable = [n for n, width in enumerate(fitting) if is_cut[n] and width > NARROWEST]
-        if not narrowable:
-            break
-        fitting[max(narrowable, key=fitting.__getitem__)] -= 1
-    return fitting
-
-
-def _line(row: Sequence[str], widths: Sequence[int], width: int) -> str:
-    cells = [_cut(text, each) for text, each in zip(row, widths, strict=True)]
-    padded = (
-        text + " " * (each - cells_of(text)) for text, each in zip(cells, widths, strict=True)
-    )
-    return _cut(_GAP.join(padded).rstrip(), width)
-
-
-def _cut(text: str, width: int) -> str:
-    if cells_of(text) <= width:
-        return text
-    beginning, room = "", width - 1
-    for sign in text:
-        room -= _cells(sign)
-        if room < 0:
-            break
-        beginning += sign
-    return f"{beginning.rstrip()}…"
-
-
-def _cells(sign: str) -> int:
-    if unicodedata.combining(sign) or unicodedata.category(sign) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(sign) in "WF" else 1

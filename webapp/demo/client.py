@@ -34,15 +34,20 @@ from mcp_types import (
     UrlElicitationCapability,
 )
 
+from flows.crypto.tokens import Tokens
+from flows.errors import StoreUnavailable, Unreadable
 from flows.origin import is_loopback
-from webapp.command import own_command, quieten
+from webapp.command import CommandRefused, opened_store, own_command, quieten, settings_for
+from webapp.connecting import utc_now
 from webapp.demo.arguments import WrongArguments, arguments_of, command_for, required_by
-from webapp.demo.paired import pairing_of
-from webapp.demo.waiting import DemoWaiting
-from webapp.demo.walker import WalkFailed, walk
+from webapp.demo.walker import DemoWaiting, WalkFailed, walk
 from webapp.http.client import UNPACKED, refuse_packed
+from webapp.http.port import is_ours
+from webapp.identity.local_peer import can_tell_users
+from webapp.identity.pairing import address_of, key_of
 from webapp.mcp.results import PENDING
 from webapp.printing import tell
+from webapp.records.owners import open_owners
 from webapp.settings.settings import DEFAULT_PORT, DEFAULT_URL
 
 NAMED = Implementation(name="elicit demo", version="1")
@@ -400,3 +405,27 @@ def _is_right(tool: str, text: str, messages: list[str]) -> bool:
 
 def _is_http(url: str) -> bool:
     return url.startswith(("http://", "https://"))
+
+
+# The demo's client and browser on a machine that cannot distinguish its users.
+#
+# Risks: the key goes to another program on the server's port. So that program first has to prove
+# that it uses this user's own store.
+async def pairing_of(url: str) -> tuple[str, str] | None:
+    """Return the client's key and the address that pairs a browser, or None if not needed."""
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or 80
+    if can_tell_users() or not is_loopback(host):
+        return None
+    try:
+        settings = settings_for({**os.environ, "ELICIT_URL": url}, host=host, port=port)
+        async with opened_store(settings) as store:
+            owners = await open_owners(store=store, ring=settings.ring)
+    except (CommandRefused, Unreadable, StoreUnavailable):
+        return None  # another user's server, which identifies callers by itself
+    if settings.identity.issuer is not None:
+        return None
+    if not await is_ours(host, port, url=settings.url, pepper=owners.pepper):
+        return None
+    tokens = Tokens(settings.ring, origin=settings.url)
+    return key_of(settings.ring), address_of(tokens, url=settings.url, now=utc_now())

@@ -19,10 +19,10 @@ from mcp.server.mcpserver import MCPServer
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from flows import Completion, Link, NotAllowed, complete_elicitation, elicit
+from flows import Completion, Link, Money, NotAllowed, complete_elicitation, elicit
 from flows.elicitation.states import Json
 from flows.origin import origin_of
-from webapp.demo.tools import add_tools
+from flows.providers import github
 from webapp.http.browser import page_headers
 from webapp.pages.renderer import Renderer, template_folder
 from webapp.pages.views import BadRequest, Done, Late, Unknown, Used, View
@@ -212,3 +212,28 @@ async def _fields(request: Request) -> dict[str, str]:
             return {}
     fields = parse_qs(body.decode("utf-8", "replace"))
     return {name: values[0] for name, values in fields.items()}
+
+
+# The demo's main tools: connect an account, pay, type a secret; at the sandbox by default.
+def add_tools(server: MCPServer) -> None:
+    @server.tool()
+    async def list_my_repositories() -> str:
+        """List the person's repositories on GitHub, by the account that they connect."""
+        account = await elicit.oauth(github, scopes=["repo"])
+        async with account.client() as api:
+            repositories = (await api.get("/user/repos")).raise_for_status().json()
+        names = ", ".join(each["full_name"] for each in repositories)
+        return f"{account.label} has {len(repositories)} repositories: {names}."
+
+    @server.tool()
+    async def buy_report() -> str:
+        """Sell the person a report, and write it once it is paid."""
+        # `again`: people try the demo twice and expect to be asked twice. A shop leaves it out.
+        receipt = await elicit.payment(Money("9.00", "EUR"), "Premium report", again=True)
+        return f"The {receipt.what.lower()} is yours; {receipt.price} was paid."
+
+    @server.tool()
+    async def use_key() -> str:
+        """Let the person type a key that the client and the model never see, and use it once."""
+        key = await elicit.secret("The key of your weather station, please.")
+        return f"The station answers to a key of {len(key)} letters."

@@ -1,13 +1,27 @@
-"""The interface of a kind of question; each kind is implemented in its own module."""
+"""The interface of a kind of question; each kind is implemented in its own module.
 
+A kind that the server is not set up for raises an error, which `missing_table` creates for a name
+in an author's code that has no table in `elicit.toml`.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Protocol
 
 from flows.elicitation.calling_client import CallingClient
 from flows.elicitation.flow import Flow
 from flows.elicitation.states import Asked, Elicitation, Json
+from flows.errors import NotConfigured
 from flows.question import Link
 from webapp.records.values import Value
+
+# The documentation of each kind of table.
+_PAGES = {
+    "approvers": "how-to/approvals.md",
+    "providers": "how-to/providers.md",
+    "sellers": "how-to/providers.md",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,3 +92,24 @@ class QuestionKind(Protocol):
     async def used_up(self, delivered: Elicitation) -> list[Value]:
         """Return the values to write after a result that used the answer was delivered."""
         ...
+
+
+def missing_table(
+    kind: str,
+    name: str,
+    *,
+    known: Iterable[str],
+    config: str,
+    also: Sequence[str] = (),
+    has_none: bool = False,
+) -> NotConfigured:
+    """Return the error for an unknown name without a table in `elicit.toml`.
+
+    `known` are the known names, and `config` is the path of the file as the reader may see it.
+    `also` are settings that are needed together with the table.
+    """
+    table, near = f"[{kind}.{name}]", get_close_matches(name, [*known], n=1)
+    how = f"Write {table} in {config}, as docs/{_PAGES[kind]} shows."
+    if near:
+        how, also = f"Perhaps {near[0]!r} is meant. If not: {how}", ()
+    return NotConfigured(f"{table} in elicit.toml", *also, has_none=has_none, how=how)

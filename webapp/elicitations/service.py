@@ -207,7 +207,7 @@ class Elicitations:
                 await pause(number)
                 continue
             if changed.status is not current.status:
-                self.have_moved(changed)
+                self._moved(changed)
             return replace(changed, version=changed.version + 1)
         raise Contended(id)
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from webapp.http.address import PublicAddress
 
 _COOKIE_BYTES = 24
+_COOKIE_LETTERS = _COOKIE_BYTES * 4 // 3  # in base64, without padding
 _COOKIE_LIFE_SECONDS = 24 * 60 * 60
 _COOKIES_AT_MOST = 32  # in one browser: programs on other ports of this machine can set more
 _TAG_LETTERS = 8
@@ -120,9 +121,8 @@ class Browser:
             for name, value in cookies.items()
             if name.startswith(f"{self.cookie_name}_") and name == self._beside(value)
         ]
-        length = len(self.fresh())
         found = dict.fromkeys([last, *beside[:_COOKIES_AT_MOST]])
-        return [value for value in found if len(value) == length]
+        return [value for value in found if len(value) == _COOKIE_LETTERS]
 
     def _beside(self, value: str) -> str:
         return f"{self.cookie_name}_{self.hash(value)[:_TAG_LETTERS]}"

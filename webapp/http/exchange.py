@@ -1,4 +1,4 @@
-"""One HTTP exchange: the facts of its request, read once, and the one wrapper of its response.
+"""The HTTP exchange: the facts of its request, read once, and the wrapper of its response.
 
 Every layer behind the edge uses the same facts. A layer that needs something in the response sets
 it in the exchange before the response starts, so only one function stands between a framework's
@@ -28,10 +28,11 @@ class Facts:
     """The facts of a request.
 
     `headers` has the values of each header, by its name in lower case. `judged` is for
-    webapp.identity.local_peer: who decided if the sender is local, and the decision.
+    webapp.identity.local_peer: who decided if the sender is local, and the decision. `caller` is
+    for webapp.mcp.callers: who decided who calls, by which token, and the caller.
     """
 
-    __slots__ = ("_host", "headers", "judged", "peer", "read")
+    __slots__ = ("_host", "caller", "headers", "judged", "peer", "read")
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
         pairs = [(name, value) for name, value in scope["headers"]]
@@ -39,6 +40,7 @@ class Facts:
         for name, value in pairs:
             self.headers.setdefault(name.lower(), []).append(value.decode("latin-1").strip())
         self.judged: tuple[object, str | None] | None = None
+        self.caller: tuple[object, object, object] | None = None
         self._host: tuple[str, Authority | None] | None = None
         ends = [tuple(end) if (end := scope.get(key)) else None for key in ("client", "server")]
         # Everything that the facts were read from.

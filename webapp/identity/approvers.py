@@ -21,8 +21,8 @@ from flows.elicitation.states import Elicitation
 from flows.errors import NotConfigured
 from flows.oauth.access_token import claim_mark
 from webapp.deadline import Clock
+from webapp.elicitations.question_kind import missing_table
 from webapp.identity.identity import Caller, Identity, Viewer
-from webapp.missing_table import missing_table
 from webapp.records.owners import Owners
 
 SIGN_IN_COUNTS_FOR: Final = timedelta(hours=1)

@@ -32,103 +32,92 @@ _STATUS = {
 _log = logging.getLogger(__name__)
 
 
-class ProtectedResource:
-    """Middleware that serves the metadata and checks the tokens of requests for `resource`."""
+def protected(app: ASGIApp, *, tokens: IssuerTokens, name: str, root_path: str = "") -> ASGIApp:
+    """Return an application that serves the resource's metadata, and `app` to valid tokens.
 
-    def __init__(
-        self, app: ASGIApp, *, tokens: IssuerTokens, name: str, root_path: str = ""
-    ) -> None:
-        """`root_path` is the part of the resource's path where the application is mounted.
-
-        The metadata is advertised below that path, where this application answers. RFC 9728, 3.1
-        puts the metadata at the host's root, and a proxy can forward that address here, too. Raises
-        ValueError unless the resource has its own path.
-        """
-        resource = tokens.resource
-        parts = urlsplit(resource.url)
-        if not parts.path.strip("/"):
-            raise ValueError(
-                f"{resource.url} cannot be protected: it has no path of its own, such as /mcp"
-            )
-        self._app = app
-        self._tokens = tokens
-        self._resource = resource
-        full_path = parts.path.rstrip("/")
-        self._path = full_path.removeprefix(root_path)
-        self._metadata_paths = (
-            METADATA_PATH,
-            METADATA_PATH + self._path,
-            METADATA_PATH + full_path,
+    `root_path` is the part of the resource's path where the application is mounted. The metadata is
+    advertised below that path, where this application answers. RFC 9728, 3.1 puts the metadata at
+    the host's root, and a proxy can forward that address here, too. Raises ValueError unless the
+    resource has its own path.
+    """
+    resource = tokens.resource
+    parts = urlsplit(resource.url)
+    if not parts.path.strip("/"):
+        raise ValueError(
+            f"{resource.url} cannot be protected: it has no path of its own, such as /mcp"
         )
-        origin = f"{parts.scheme}://{parts.netloc}"
-        self._metadata_url = f"{origin}{root_path}{METADATA_PATH}{self._path}"
-        self._metadata = json.dumps(_metadata(resource, name=name)).encode()
+    full_path = parts.path.rstrip("/")
+    path = full_path.removeprefix(root_path)
+    metadata_paths = (METADATA_PATH, METADATA_PATH + path, METADATA_PATH + full_path)
+    metadata_url = f"{parts.scheme}://{parts.netloc}{root_path}{METADATA_PATH}{path}"
+    metadata = json.dumps(_metadata(resource, name=name)).encode()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-        elif scope["path"] == self._path or scope["path"].startswith(f"{self._path}/"):
-            await self._admit(scope, receive, send)
-        elif scope["type"] == "http" and scope["path"] in self._metadata_paths:
-            await self._describe(scope, send)
+    async def route(scope: Scope, receive: Receive, send: Send) -> None:
+        asked = "" if scope["type"] == "lifespan" else scope["path"]
+        if asked == path or asked.startswith(f"{path}/"):
+            try:
+                token = await tokens.whose(_text_in(scope), sender=address_key(scope))
+            except BadBearer as refusal:
+                log_refusal(refusal)
+                await _refuse(refusal, scope, send, resource=resource, metadata_url=metadata_url)
+            except Failed as error:
+                _log.warning("bearer.unchecked", extra={"why": str(error)})
+                await _answer(
+                    scope,
+                    send,
+                    HTTPStatus.SERVICE_UNAVAILABLE,
+                    detail=str(error),
+                    code="issuer_unavailable",
+                    headers={"retry-after": str(RETRY_SECONDS)},
+                )
+            else:
+                user = AuthenticatedUser(token)
+                known = auth_context_var.set(user)
+                try:
+                    auth = AuthCredentials(user.scopes)
+                    await app({**scope, "user": user, "auth": auth}, receive, send)
+                finally:
+                    auth_context_var.reset(known)
+        elif scope["type"] == "http" and asked in metadata_paths:
+            await _describe(scope, send, metadata)
         else:
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
 
-    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            token = await self._tokens.whose(_text_in(scope), sender=address_key(scope))
-        except BadBearer as refusal:
-            log_refusal(refusal)
-            await self._refuse(refusal, scope, send)
-            return
-        except Failed as error:
-            _log.warning("bearer.unchecked", extra={"why": str(error)})
-            await _answer(
-                scope,
-                send,
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                detail=str(error),
-                code="issuer_unavailable",
-                headers={"retry-after": str(RETRY_SECONDS)},
-            )
-            return
-        user = AuthenticatedUser(token)
-        scope = {**scope, "user": user, "auth": AuthCredentials(user.scopes)}
-        known = auth_context_var.set(user)
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            auth_context_var.reset(known)
+    return route
 
-    async def _refuse(self, refusal: BadBearer, scope: Scope, send: Send) -> None:
-        said = {"resource_metadata": self._metadata_url}
-        if refusal.error is not None:
-            said |= {"error": refusal.error, "error_description": str(refusal)}
-        if self._resource.advertised:
-            said["scope"] = " ".join(self._resource.advertised)
-        challenge = "Bearer " + ", ".join(f'{name}="{value}"' for name, value in said.items())
+
+async def _refuse(
+    refusal: BadBearer, scope: Scope, send: Send, *, resource: Resource, metadata_url: str
+) -> None:
+    said = {"resource_metadata": metadata_url}
+    if refusal.error is not None:
+        said |= {"error": refusal.error, "error_description": str(refusal)}
+    if resource.advertised:
+        said["scope"] = " ".join(resource.advertised)
+    challenge = "Bearer " + ", ".join(f'{name}="{value}"' for name, value in said.items())
+    await _answer(
+        scope,
+        send,
+        _STATUS.get(refusal.error or "", HTTPStatus.UNAUTHORIZED),
+        detail=str(refusal),
+        code=refusal.error or "token_required",
+        headers={"www-authenticate": challenge},
+    )
+
+
+async def _describe(scope: Scope, send: Send, metadata: bytes) -> None:
+    if scope["method"] not in ("GET", "HEAD"):
         await _answer(
             scope,
             send,
-            _STATUS.get(refusal.error or "", HTTPStatus.UNAUTHORIZED),
-            detail=str(refusal),
-            code=refusal.error or "token_required",
-            headers={"www-authenticate": challenge},
+            HTTPStatus.METHOD_NOT_ALLOWED,
+            detail="This document is read-only. Use GET or HEAD.",
+            code="method_not_allowed",
+            headers={"allow": "GET, HEAD"},
         )
-
-    async def _describe(self, scope: Scope, send: Send) -> None:
-        if scope["method"] not in ("GET", "HEAD"):
-            await _answer(
-                scope,
-                send,
-                HTTPStatus.METHOD_NOT_ALLOWED,
-                detail="This document is read-only. Use GET or HEAD.",
-                code="method_not_allowed",
-                headers={"allow": "GET, HEAD"},
-            )
-            return
-        headers, is_head = {"content-type": "application/json"}, scope["method"] == "HEAD"
-        await send_answer(send, HTTPStatus.OK, self._metadata, headers, is_head=is_head)
+        return
+    headers, is_head = {"content-type": "application/json"}, scope["method"] == "HEAD"
+    await send_answer(send, HTTPStatus.OK, metadata, headers, is_head=is_head)
 
 
 def _metadata(resource: Resource, *, name: str) -> dict[str, object]:

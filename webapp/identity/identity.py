@@ -99,6 +99,7 @@ class Sender:
 
     key: str
     share: str
+    caller: Caller
     is_nameless: bool = False
     is_own_user: bool = False  # the user of this machine who runs the server
 
@@ -256,13 +257,14 @@ class Identity:
         if subject is None and self._locality.is_gone(scope):
             return None
         client = "" if subject is None else subject.client_id
-        owner = self.caller(scope, subject=subject, client=client).owner
+        caller = self.caller(scope, subject=subject, client=client)
+        owner = caller.owner
         if owner is not None:
-            return Sender(
-                key=f"{owner}/{client}", share=owner, is_own_user=owner == self.local_owner
-            )
+            is_own = owner == self.local_owner
+            return Sender(key=f"{owner}/{client}", share=owner, caller=caller, is_own_user=is_own)
         key = f"uid:{self._locality.uid(scope)}" if subject is None else f"/{client}"
-        return Sender(key=key, share=f"{key}@{address_key(scope)}", is_nameless=True)
+        share = f"{key}@{address_key(scope)}"
+        return Sender(key=key, share=share, caller=caller, is_nameless=True)
 
     async def viewer(self, scope: Mapping[str, Any], cookies: Mapping[str, str]) -> Viewer | None:
         """Return the person at this browser, or None."""

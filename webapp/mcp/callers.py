@@ -1,12 +1,15 @@
-"""The sender of a request to the MCP endpoint, by the access token of the request."""
+"""The caller of the MCP endpoint: decided once for each request, by its token or connection."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 
+from webapp.http.exchange import facts_of
 from webapp.identity.access_tokens import subject_of
-from webapp.identity.identity import Identity, Sender
+from webapp.identity.identity import Caller, Identity, Sender
 
 
 def issuer_of(server: Any) -> str:
@@ -17,7 +20,25 @@ def issuer_of(server: Any) -> str:
 def sender_of(scope: Mapping[str, Any], *, identity: Identity, issuer: str) -> Sender | None:
     """Return the sender of this request, or None if its connection has already ended."""
     user = scope.get("user")
-    subject = None
-    if isinstance(user, AuthenticatedUser):
-        subject = subject_of(user.access_token, identity, issuer=issuer)
-    return identity.sender(scope, subject=subject)
+    token = user.access_token if isinstance(user, AuthenticatedUser) else None
+    subject = None if token is None else subject_of(token, identity, issuer=issuer)
+    sender = identity.sender(scope, subject=subject)
+    if sender is not None:
+        facts_of(scope).caller = identity, token, sender.caller
+    return sender
+
+
+def caller_of(
+    scope: Mapping[str, Any] | None, *, identity: Identity, issuer: str, client: str
+) -> Caller:
+    """Return the caller of this request: the one that `sender_of` decided, with the client's name.
+
+    `scope` is None for a call over stdio or from this process. `client` is the client's own name.
+    """
+    token = get_access_token()
+    if scope is not None and (decided := facts_of(scope).caller) is not None:
+        by, its_token, caller = decided
+        if by is identity and its_token is token and isinstance(caller, Caller):
+            return caller if caller.is_client_verified else replace(caller, client=client)
+    subject = None if token is None else subject_of(token, identity, issuer=issuer)
+    return identity.caller(scope, subject=subject, client=client)

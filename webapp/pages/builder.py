@@ -187,6 +187,7 @@ class PageBuilder:
         return StartAccount(
             **self._common(),
             provider=self._label(),
+            place=self._asked.origins[0],
             places=self._asked.origins,
             scopes=self._scopes(self._asks(terms.asked())),
             account=terms.account,

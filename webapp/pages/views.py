@@ -102,10 +102,11 @@ class AccountName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartAccount(Asking):
-    """The page that asks for an account. `places` are the next origins, `reason` the tool's text.
+    """The page that asks for an account. `place` is the next origin, `reason` the tool's text.
 
-    With `tenant_label`, the person types their address at the provider; `tenant` is what they
-    typed before, and `tenant_fault` what is wrong with it.
+    `places` are the possible next origins, if there are several. With `tenant_label`, the person
+    types their address at the provider; `tenant` is what they typed before, and `tenant_fault` what
+    is wrong with it.
 
     `provider` is a label such as GitHub. Without scopes, the tool learns only who the person is.
     `account` is the name of the account if the tool wants one in particular.
@@ -113,9 +114,10 @@ class StartAccount(Asking):
 
     template: ClassVar[str] = "start_account.html"
     provider: str
-    places: tuple[str, ...]
+    place: str
     scopes: tuple[Scope, ...]
     continue_action: str
+    places: tuple[str, ...] = ()
     tenant_label: str | None = None
     tenant: str = ""
     tenant_fault: str | None = None

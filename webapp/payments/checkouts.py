@@ -4,16 +4,23 @@ Risks: a checkout stays open after its question has ended, a payment is not noti
 payment is captured twice at once. So the end of a question closes its sessions. Sessions that may
 still be paid then are polled until the provider reports their final status, and each session is
 polled once at a time. `webapp.payments.verification` acts on the results.
+
+Providers whose webhooks do not reach this server are polled in turns, from Continue until the link
+expires, at the provider's own pace. The next turn is the question's due time in the store, so any
+process can poll. A process remembers the turns that it planned, so that it polls on time.
 """
 
 import asyncio
 import logging
+from collections.abc import Collection
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
+from heapq import heappop, heappush
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
+from msgspec.structs import replace
 
 from flows.elicitation import attempt as attempts
 from flows.elicitation.flow import Talk
@@ -25,6 +32,7 @@ from flows.payments.gateway import (
     forget_page,
     has_open_page_elsewhere,
 )
+from flows.payments.pace import next_turn, turn_after_trouble
 from flows.payments.registry import Gateways
 from flows.payments.responses import KeyUsed, learned
 from flows.payments.session import (
@@ -39,7 +47,6 @@ from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
 from webapp.http.rate_limit import Rates
-from webapp.payments.turns import Turns
 from webapp.payments.unresolved import LOST, UnresolvedPayments
 from webapp.payments.verification import Verification
 
@@ -48,6 +55,7 @@ BETWEEN_FETCHES = timedelta(seconds=2)
 # For one merchant account, whose limit at the provider is shared with other programs.
 FETCHES_AT_ONCE = 10
 BETWEEN_FETCHES_THERE = timedelta(seconds=0.25)
+_LEAST_SECONDS = 0.05  # of a wait: clocks may differ in what they call now
 PAGES_AT_MOST = 100  # of a provider's list when searching for one question's sessions
 _log = logging.getLogger(__name__)
 
@@ -61,14 +69,17 @@ class Checkouts:
         flow: Gateways,
         unresolved: UnresolvedPayments,
         verification: Verification,
-        turns: Turns,
+        unreached: Collection[str],
     ) -> None:
+        """Poll the providers in `unreached` in turns: their webhooks do not reach this server."""
         self._elicitations = elicitations
         self._outbound = outbound
         self._flow = flow
         self._unresolved = unresolved
         self._verification = verification
-        self.turns = turns
+        self._unreached = frozenset(unreached)
+        self._planned: list[datetime] = []
+        self._is_news = asyncio.Event()
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
         self._pressing = WeakValueDictionary[str, asyncio.Lock]()
         clock = elicitations.clock
@@ -246,9 +257,53 @@ class Checkouts:
         found = await self._ask_unless_held_back(elicitation)
         if found is not None:
             planned = await self._elicitations.change(
-                elicitation.id, lambda e: self.turns.plan(e, is_troubled=not found)
+                elicitation.id, lambda e: self.plan_turn(e, is_troubled=not found)
             )
-            self.turns.expect(planned)
+            self.expect_turn(planned)
+
+    def plan_turn(self, elicitation: Elicitation, *, is_troubled: bool = False) -> Elicitation:
+        """Return the elicitation with its next turn. Call this after Continue or a poll."""
+        return replace(elicitation, ask_at=self._next_turn(elicitation, is_troubled=is_troubled))
+
+    def expect_turn(self, elicitation: Elicitation) -> None:
+        """Let `turn` return at the elicitation's turn. Call this after the turn was stored."""
+        if elicitation.ask_at is not None and not elicitation.status.is_final:
+            heappush(self._planned, elicitation.ask_at)
+            self._is_news.set()
+
+    async def turn(self, *, within: float) -> None:
+        """Wait until the next turn that this process expects, but at most `within` seconds."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + within
+        while (seconds := until - loop.time()) > 0:
+            self._is_news.clear()
+            if self._planned:
+                now = self._elicitations.clock()
+                if self._planned[0] <= now:
+                    while self._planned and self._planned[0] <= now:
+                        heappop(self._planned)
+                    return
+                remaining = (self._planned[0] - now).total_seconds()
+                seconds = min(seconds, max(remaining, _LEAST_SECONDS))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._is_news.wait()
+
+    def _next_turn(self, elicitation: Elicitation, *, is_troubled: bool) -> datetime | None:
+        attempt, provider = elicitation.attempt, terms_of(elicitation).seller
+        if (
+            attempt is None
+            or provider not in self._unreached
+            or not self._flow.answers(elicitation)
+        ):
+            return None
+        try:
+            pace = self._flow.of(elicitation).pace
+        except NotConfigured:
+            return None
+        plan = turn_after_trouble if is_troubled else next_turn
+        turn = plan(pace, begun_at=attempt.started_at, now=self._elicitations.clock())
+        return turn if turn < elicitation.expires_at else None
 
     async def _ask_unless_held_back(self, elicitation: Elicitation) -> bool | None:
         """Return True if the sessions were polled now or a moment ago, False if that failed.

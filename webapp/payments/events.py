@@ -26,10 +26,10 @@ from msgspec.structs import replace
 from flows.elicitation.states import Elicitation
 from flows.errors import Failed, NotConfigured
 from flows.payments.events import (
+    CHANGES,
     Change,
     LedgerState,
     Statement,
-    change_for,
     changed_payment,
     contradiction,
     ledger_state,
@@ -73,14 +73,10 @@ _log = logging.getLogger(__name__)
 class Received:
     """A verified event, with the stored part of its body: all of it, or its beginning."""
 
-    gateway: Signs
+    seller: MerchantAccount
     event: Notice
     body: str
     is_whole: bool
-
-    @property
-    def seller(self) -> MerchantAccount:
-        return self.gateway.seller
 
 
 class Webhooks:
@@ -104,7 +100,7 @@ class Webhooks:
             Malformed: The body is not an event.
         """
         received = Received(
-            gateway=gateway,
+            seller=gateway.seller,
             event=gateway.read_notice(delivery),
             body=delivery.body[:BODY_BYTES_KEPT].decode("utf-8", "replace"),
             is_whole=len(delivery.body) <= BODY_BYTES_KEPT,
@@ -125,7 +121,9 @@ class Webhooks:
         if hook.why == "session" or (event.news is not None and hook.status in _NOT_DONE):
             await self.reconcile(hook)
         else:
-            again = Received(gateway=gateway, event=event, body=hook.body, is_whole=hook.is_whole)
+            again = Received(
+                seller=gateway.seller, event=event, body=hook.body, is_whole=hook.is_whole
+            )
             self.applied.pop(hook.id, None)
             work = self._apply(again, find=self._elicitations.get)
             is_done = await self._elicitations.run_to_completion(work) not in _NOT_DONE
@@ -167,7 +165,7 @@ class Webhooks:
         known = ledger_state(question) if payment is None else LedgerState.RECORDED
         owner = SERVICE if about is None or known is LedgerState.NO_PAYMENT else about.owner
         row = self._row(received, owner)
-        match change_for(known, statement):
+        match CHANGES[known].get(statement):
             case Change.UPDATE:
                 assert payment is not None
                 return await self._update(payment, event, row, seller=seller)
@@ -277,7 +275,7 @@ class Webhooks:
                 if done.status != "refused":
                     await self._change(payment, event)
                 return done
-            if change_for(LedgerState.UNKNOWN, stated_in(event)) is Change.LIST:
+            if CHANGES[LedgerState.UNKNOWN].get(stated_in(event)) is Change.LIST:
                 return await self._listed(hook, event, seller=seller)
             return replace(hook, status="unknown", why=None)
         checkouts = self._payments.checkouts

@@ -125,19 +125,18 @@ class Ledger:
             if paid is None:
                 return replace(payment, join=self._product_key(payment))
         else:
-            paid = await self._paid_for_the_same(elicitation)
+            is_ended = elicitation.status.is_final
+            paid = await self._paid_for_the_same(elicitation) if is_ended else None
         if paid is None or paid.has_ended or paid.session == payment.session:
             return payment
         return receipts.as_surplus(payment, self._elicitations.clock(), to=paid.id)
 
     async def _paid_for_the_same(self, elicitation: Elicitation) -> Payment | None:
-        """Return the payment that answers an ended question, or a question that replaced it.
+        """Return the payment that answers this ended question, or a question that replaced it.
 
         The page of an ended question may still be open, and the same question may have been asked
         again and paid since this one was asked.
         """
-        if not elicitation.status.is_final:
-            return None
         paid = await self.paid(elicitation) if elicitation.status is Status.ACCEPTED else None
         if paid is not None and not paid.has_ended:
             return paid

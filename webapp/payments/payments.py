@@ -26,15 +26,13 @@ from flows.payments.session import CheckoutTerms, terms_of
 from flows.payments.unresolved import PAID_OTHERWISE, UnresolvedPayment, UnresolvedStatus
 from flows.question import Link
 from flows.requests import PaymentRequest
-from webapp.elicitations.question_kind import AskedBy
+from webapp.elicitations.question_kind import AskedBy, missing_table
 from webapp.elicitations.service import Elicitations
 from webapp.http.client import Outbound
-from webapp.missing_table import missing_table
 from webapp.payments.checkouts import Checkouts
 from webapp.payments.ledger import Ledger, in_hand
 from webapp.payments.reconciliation import Reconciling
 from webapp.payments.refunds import Refunds
-from webapp.payments.turns import Turns
 from webapp.payments.unresolved import LOST, UnresolvedPayments
 from webapp.payments.verification import ON_ITS_WAY, Verification
 from webapp.records.values import Value
@@ -99,7 +97,7 @@ class Payments:
             flow=self.flow,
             unresolved=self.unresolved,
             verification=self.verification,
-            turns=Turns(flow=self.flow, unreached=unreached, clock=elicitations.clock),
+            unreached=unreached,
         )
         self.reconciling = Reconciling(
             elicitations=elicitations,

@@ -27,14 +27,14 @@ from flows.elicitation.states import (
 )
 from flows.errors import NotPossible
 from flows.payments.events import (
+    CHANGES,
     ON_ITS_WAY,
     Change,
-    change_for,
+    Statement,
     changed_payment,
     changed_question,
     contradiction,
     ledger_state,
-    stated,
 )
 from flows.payments.gateway import (
     MerchantAccount,
@@ -97,7 +97,7 @@ class Verification:
             id = await self._ledger.id_for(elicitation, found)
             now, unused = self._elicitations.clock(), self._ledger.unused.get(seller.name)
             payment = paid_row(elicitation, found, id=id, at=seller.api, now=now, unused=unused)
-        await self._elicitations.run_to_completion(self._act(elicitation, found, payment))
+        await self._elicitations.run_to_completion(self._act(elicitation, found, verified, payment))
         await self._hear(elicitation, found)
         return verified
 
@@ -124,7 +124,7 @@ class Verification:
             id = await self._ledger.id_for(elicitation, session)
             now, unused = hook.received_at, self._ledger.unused.get(seller.name)
             payment = paid_row(elicitation, session, id=id, at=seller.api, now=now, unused=unused)
-        done = await self._act(elicitation, session, payment, hook=hook)
+        done = await self._act(elicitation, session, verified, payment, hook=hook)
         if session.refunded or session.charged_back:  # an old notice has 0 despite a later refund
             await self._hear(elicitation, session)
         return str(done or _ANSWERS.get(verified, verified))
@@ -167,11 +167,12 @@ class Verification:
         self,
         elicitation: Elicitation,
         session: ProviderSession,
+        verified: SessionStatus,
         payment: Payment | None,
         *,
         hook: StoredWebhook | None = None,
     ) -> Completion | None:
-        """Make the change of the verified session that the table CHANGES names.
+        """Make the change that the table CHANGES names for the session's verified status.
 
         `payment` is the new row of a paid session. Return the result for the question, or None if
         the session is not paid.
@@ -186,7 +187,9 @@ class Verification:
             unwritten, early = await self._unwritten(changed, session, payment, hook)
             return unwritten
 
-        change = change_for(ledger_state(elicitation, session.id), stated(session))
+        is_returned = verified is SessionStatus.FAILED and session.state is SessionStatus.PAID
+        statement = Statement.RETURNED if is_returned else Statement(verified.value)
+        change = CHANGES[ledger_state(elicitation, session.id)].get(statement)
         done = Completion.ALREADY_SETTLED if change is Change.SECOND else None
         if change is Change.ACCEPT:
             assert payment is not None
@@ -221,7 +224,12 @@ class Verification:
         return done
 
     async def _change_question(
-        self, elicitation: Elicitation, session: ProviderSession, change: Change, *, also: Also
+        self,
+        elicitation: Elicitation,
+        session: ProviderSession,
+        change: Change | None,
+        *,
+        also: Also,
     ) -> bool:
         """Change the question of an unpaid session. Return True if `also` was written with it."""
         if change is Change.FAIL:

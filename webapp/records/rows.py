@@ -18,7 +18,7 @@ from flows.errors import Unreadable
 from webapp.records.entries import AUDITED, Entry, Move, Words
 from webapp.records.ids import RANDOM_BYTES, RowIds, fresh_id
 from webapp.records.owners import Owners
-from webapp.records.seal import Row
+from webapp.records.seal import Locker, Row
 from webapp.records.values import KINDS, Value, ValueT
 from webapp.stores import Record
 
@@ -84,24 +84,12 @@ class Rows:
         moved = await self._words.moved(values) if records_changes else ()
         if self.outbox is not None and moved:
             values = (*values, *self.outbox.events(moved, at_most=_AT_MOST - len(values)))
-        sealed_values = [await self._sealed(value) for value in values]
-        records = tuple(
-            Record(
-                owner=value.owner,
-                kind=KINDS[type(value)],
-                id=value.id,
-                status=value.status,
-                key=getattr(value, "row_key", None),  # most rows are found only by id
-                due_at=value.due_at,
-                erase_at=self._erase_at(value),
-                version=value.version,
-                sealed=sealed,
-            )
-            for value, sealed in zip(values, sealed_values, strict=True)
-        )
+        owner = values[0].owner
+        locker = self._owners.cached(owner) or await self._owners.locker(owner)
+        records = tuple([self._record(value, locker) for value in values])
         entries = [each.entry for each in moved if each.entry.kind in AUDITED]
         if self.chain is not None and entries:
-            await self.chain.write(values[0].owner, records, *entries)
+            await self.chain.write(owner, records, *entries)
         else:
             await self._store.write(*records)
         if self.high_water is not None:
@@ -113,6 +101,21 @@ class Rows:
         if self.outbox is not None:
             self.outbox.wrote(written)
         return written[:asked]
+
+    def _record(self, value: Value, locker: Locker) -> Record:
+        kind = KINDS[type(value)]
+        row = Row(owner=value.owner, kind=kind, id=value.id, version=value.version + 1)
+        return Record(
+            owner=value.owner,
+            kind=kind,
+            id=value.id,
+            status=value.status,
+            key=getattr(value, "row_key", None),  # most rows are found only by id
+            due_at=value.due_at,
+            erase_at=self._erase_at(value),
+            version=value.version,
+            sealed=locker.seal(row, _encode(value)),
+        )
 
     def _erase_at(self, value: Value) -> datetime | None:
         longer, erase_at = self.retention_overrides.get(type(value)), value.erase_at
@@ -194,9 +197,3 @@ class Rows:
 
     async def _stored(self, value: Value) -> Value | None:
         return await self.read(type(value), owner=value.owner, id=value.id)
-
-    async def _sealed(self, value: Value) -> bytes:
-        locker = self._owners.cached(value.owner) or await self._owners.locker(value.owner)
-        kind = KINDS[type(value)]
-        row = Row(owner=value.owner, kind=kind, id=value.id, version=value.version + 1)
-        return locker.seal(row, _encode(value))

@@ -6,20 +6,23 @@ shown, and again before any change.
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from babel import Locale
-from litestar import HttpMethod, Response, post, route
+from litestar import HttpMethod, Response, get, post, route
 from litestar.di import NamedDependency
 from litestar.params import FromPath
+from litestar.response import Stream
 
 from flows.crypto.tokens import Purpose
 from flows.elicitation.proof import OnPage
+from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.traits import traits_of
 from flows.errors import (
@@ -32,15 +35,19 @@ from flows.errors import (
     NotPossible,
 )
 from flows.schema.schema import Fault, parse
+from webapp.elicitations.retry import Erased
+from webapp.elicitations.waiters import Changed
 from webapp.kinds.decision import WITHDRAWN
 from webapp.kinds.page_kind import PageKind, has_rules
 from webapp.pages.builder import PageBuilder
 from webapp.pages.form import form_of, with_zones
+from webapp.pages.updates import State, state_of
 from webapp.pages.views import ProviderTrouble
-from webapp.routes.answers import see_other
-from webapp.routes.openers import must_be_opener, pace
+from webapp.routes.answers import problem, see_other
+from webapp.routes.openers import must_be_opener, pace, unconfirmed
 from webapp.routes.page_request import PageRequest
 from webapp.routes.redirect import depart, trouble_of
+from webapp.service import Service
 
 _TICKS = ("remember", "all_clients")  # the checkboxes next to an approval
 _log = logging.getLogger(__name__)
@@ -256,3 +263,64 @@ def _form_targets(elicitation: Elicitation) -> list[str]:
     if not elicitation.asked.origins:  # our own page handles the answer
         return []
     return sorted({"https:"} | {origin.partition("//")[0] for origin in elicitation.asked.origins})
+
+
+# The live status of a link by server-sent events, with which the waiting page updates itself.
+
+PING_EVERY = timedelta(seconds=15)
+
+
+@get("/e/{token:str}/live")
+async def live(page: NamedDependency[PageRequest], token: FromPath[str]) -> Response[Any]:
+    """Send the status, now and at each change, until it is final."""
+    service, elicitation = page.service, await elicitation_of(page, token)
+    decision = await page.access(elicitation)
+    pace(elicitation, page.request, service, is_open=decision.is_open)
+
+    async def state(current: Elicitation) -> State | None:
+        """Return the state, or None if the viewer may not see the question (any more)."""
+        code = service.identity.code(current, page.cookies)
+        if code is None and not (await page.access(current)).is_open:
+            return None
+        is_unproven = current.binding is not None and current.binding.confirmed_at is None
+        if code is not None and is_unproven and not current.status.is_final:
+            return State(status=unconfirmed(code))
+        return await state_of(service, current)
+
+    if await state(elicitation) is None:
+        return problem(HTTPStatus.FORBIDDEN, detail="This link belongs to someone else.")
+    return Stream(
+        _statuses(elicitation, service, state),
+        media_type="text/event-stream",
+        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+    )
+
+
+async def _statuses(
+    elicitation: Elicitation,
+    service: Service,
+    state: Callable[[Elicitation], Awaitable[State | None]],
+) -> AsyncIterator[str]:
+    elicitations = service.elicitations
+    # The call's run changes when its next question is asked.
+    ids = [id for id in (elicitation.id, elicitation.run) if id]
+    with elicitations.waiters.waiter(*ids, sees_all=True) as waiter:
+        current, last = await elicitations.get(elicitation.id), ""
+        # state() also returns None if the viewer signed out in the meantime
+        while current is not None and (now := await state(current)):
+            if now.status != last:  # not every change of the record changes the status
+                yield f"data: {now.status}\n\n"
+            last = now.status
+            if now.ends:  # the browser would ask again at once
+                yield "event: end\ndata:\n\n"
+                return
+            if service.is_draining:  # the browser asks again
+                return
+            changes = await waiter.changes(until=service.clock() + PING_EVERY, now=service.clock())
+            if not changes:
+                yield ": ping\n\n"
+            try:
+                changed: list[Changed] = [one for one in changes if not isinstance(one, Run)]
+                current = await elicitations.newest(current, changed)
+            except Erased:  # the browser asks again and sees the erasure
+                return

@@ -2,23 +2,26 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Final, TypedDict, TypeVar
 from urllib.parse import urlencode
 
-from litestar import Response
+from litestar import Response, get
+from litestar.di import NamedDependency
+from litestar.response import Stream
 
 from webapp.identity.identity import Viewer
 from webapp.pages.views import Updates
 from webapp.pages.views_openers import Closed, OwnPage, Paging, SignInButton, Theirs
-from webapp.routes.answers import NotShown
+from webapp.routes.answers import NotShown, problem
 from webapp.routes.openers import SIGN_IN, sign_in_button, sign_in_targets, why_not_shown
 from webapp.routes.page_request import PageRequest
 
 T = TypeVar("T")
 PAGE_OF: Final = 20
+PING_EVERY: Final = timedelta(seconds=15)
 PAGE_NUMBER: Final = re.compile("[0-9]{1,6}")
 
 
@@ -141,3 +144,35 @@ async def own_page(page: PageRequest, view: OwnPage) -> Response[Any]:
     kept_up = await page.service.identity.kept_up(page.cookies)
     targets = sign_in_targets(page.service)
     return page.answers.page(view, form_targets=targets, cookies=(*page.new_cookies, *kept_up))
+
+
+@get(["/connections/live", "/payments/live", "/inbox/live"])
+async def live_list(page: NamedDependency[PageRequest]) -> Response[Any]:
+    """Send a text that changes with the viewer's list, now and at each change."""
+    of: Theirs = page.scope["path"].split("/")[-2]
+    viewer = await page.viewer()
+    if viewer is None:
+        return problem(HTTPStatus.FORBIDDEN, detail="Sign in to see this list.")
+    owners, _ = await listed(page, viewer, of)
+    return Stream(
+        _changes(page, viewer.owner, of, owners),
+        media_type="text/event-stream",
+        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+    )
+
+
+async def _changes(
+    page: PageRequest, owner: str, of: Theirs, owners: list[str]
+) -> AsyncIterator[str]:
+    service, last = page.service, ""
+    with service.elicitations.waiters.waiter(*owners, sees_all=True) as waiter:
+        # The viewer may have signed out in the meantime.
+        while (viewer := await page.viewer()) is not None and viewer.owner == owner:
+            _, status = await listed(page, viewer, of)
+            if status != last:
+                yield f"data: {status}\n\n"
+            last = status
+            if service.is_draining:  # the browser asks again
+                return
+            while not await waiter.changes(until=service.clock() + PING_EVERY, now=service.clock()):
+                yield ": ping\n\n"

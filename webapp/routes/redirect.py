@@ -94,7 +94,7 @@ class _Press:
     async def depart(self, id: str, *, tries: int = attempts.ATTEMPTS_AT_MOST) -> str:
         elicitations, kind = self.service.elicitations, self.kind
         opened = await elicitations.change(id, self._opened)
-        self.service.kinds.payments.checkouts.turns.expect(opened)
+        self.service.kinds.payments.checkouts.expect_turn(opened)
         assert opened.attempt is not None
         context = self._redirect(opened, number=opened.attempt.number)
         number, client = context.number, self.service.kinds.client(opened)
@@ -150,7 +150,7 @@ class _Press:
         )
         if not self.kind.holds_open:
             return opened
-        return self.service.kinds.payments.checkouts.turns.plan(attempts.hold_open(opened))
+        return self.service.kinds.payments.checkouts.plan_turn(attempts.hold_open(opened))
 
     def _redirect(self, elicitation: Elicitation, *, number: int) -> RedirectContext:
         now = self.service.clock()

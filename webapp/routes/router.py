@@ -26,7 +26,13 @@ from webapp.http.root_path import ROOT_KEY
 from webapp.identity.users import Users, note_request
 from webapp.routes.activity import activity
 from webapp.routes.answers import Answers
-from webapp.routes.callbacks import provider_answers, provider_posts, provider_returns
+from webapp.routes.callbacks import (
+    called_back,
+    come_back,
+    provider_answers,
+    provider_posts,
+    provider_returns,
+)
 from webapp.routes.connections import (
     connections,
     disconnect,
@@ -45,11 +51,10 @@ from webapp.routes.decisions import (
     revoke,
 )
 from webapp.routes.home import alive, home, ready, static
-from webapp.routes.links import allow, decline, go_on, show, show_user_code
-from webapp.routes.live import live, live_list
+from webapp.routes.links import allow, decline, go_on, live, show, show_user_code
+from webapp.routes.own_pages import live_list
 from webapp.routes.page_request import page_request
 from webapp.routes.payments import look_before_refund, payments, receipt, request_refund
-from webapp.routes.returns import called_back, come_back
 from webapp.routes.signin import offer_pairing, pair, sign_in, sign_out, signed_in
 from webapp.routes.webhooks import hooked
 from webapp.server import MCP_PATH, HostedApplication

@@ -13,7 +13,7 @@ from flows.origin import is_loopback
 from flows.payments.gateway import MerchantAccount
 from flows.payments.mollie.gateway import MollieAccount, sandbox_mollie
 from flows.payments.paypal.gateway import PayPalAccount, sandbox_paypal
-from flows.payments.stripe.account import sandbox_stripe
+from flows.payments.stripe.gateway import sandbox_stripe
 from webapp.http.address import PLAIN_PATH
 from webapp.sandbox.paypal.certificates import sandbox_scheme
 

@@ -16,7 +16,7 @@ from flows.payments.declared.declaration import DeclaredAccount, ProviderDeclara
 from flows.payments.gateway import MerchantAccount
 from flows.payments.mollie.gateway import mollie
 from flows.payments.paypal.gateway import paypal
-from flows.payments.stripe.account import stripe
+from flows.payments.stripe.gateway import stripe
 from flows.webhooks.certificates import WEBHOOK_ID
 from flows.webhooks.signatures import Scheme, verify
 from webapp.settings.parsers import each, live, words

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from flows.oauth.provider import Provider
 from flows.origin import is_loopback
 from flows.payments.gateway import MerchantAccount
 from flows.providers import PROVIDERS
+from flows.providers.catalogue import CATALOGUE
 from webapp.events.addresses import EventAddress
 from webapp.http.guard import Network
 from webapp.http.root_path import is_below
@@ -34,6 +36,7 @@ from webapp.settings.parsers import (
     folders,
     gate,
     kept_unused,
+    matching,
     network,
     origin,
     public_url,
@@ -42,11 +45,44 @@ from webapp.settings.parsers import (
     trusted_host,
     url_path,
 )
-from webapp.settings.processes import ProcessSettings
 from webapp.settings.quotas import PolicySettings
 from webapp.settings.table import Setting, Values, not_utf_8, rows_of, setting
 from webapp.settings.telemetry import TELEMETRY, TelemetrySettings, read_telemetry
 from webapp.stores import holds_something, why_not_opened
+
+
+# The settings of several processes on one store: their names, and where they reach each other.
+def _absolute(text: str) -> Path | None:
+    path = Path(text)
+    return path if path.is_absolute() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSettings:
+    """The settings of one process. `runtime` is None without such a folder of the user."""
+
+    instance: str = setting(
+        "ELICIT_INSTANCE",
+        parse=matching(
+            r"(?:[a-z0-9][a-z0-9-]{0,31})?",
+            "is not a valid instance name: up to 32 lower-case letters, digits and hyphens.",
+        ),
+        says="the name by which a proxy routes to this instance, if several machines or processes "
+        "serve one store: such as `a`. Session ids end with it (docs/how-to/deployment.md)",
+    )
+    runtime: Path | None = setting(
+        "XDG_RUNTIME_DIR",
+        parse=_absolute,
+        otherwise="the folder for temporary files",
+        says="the folder for the sockets between the processes of one server on a machine; only "
+        "their user can enter it",
+        names_file=True,
+    )
+
+    def folder(self, uid: int) -> Path:
+        """Return the folder for the sockets of all servers of this user."""
+        return (self.runtime or Path(gettempdir())) / f"elicit-{uid}"
+
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
@@ -297,7 +333,7 @@ def read_settings(
     ring = _ring(values, file=key_file, is_local=is_local, store=store)
     declared = declared_in(values)
     providers = {**PROVIDERS, **declared.providers}
-    credentials = _credentials(values, providers)
+    credentials = _credentials(values, {**CATALOGUE, **providers})
     who = with_approvers(who, declared.approvers, problems)
     fields = values.fields_of(Settings)
     settings = Settings(

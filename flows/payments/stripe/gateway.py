@@ -1,16 +1,26 @@
-"""The gateway for Stripe Checkout: a hosted payment page.
+"""The gateway for Stripe Checkout: a hosted payment page. The formats are in `messages`.
 
 Risks: a status is translated to a weaker one, or a repeated request differs from the first, so that
 a person pays twice. The full request is therefore stored before it is sent, and one idempotency key
 creates one session.
+
+Or the webhook endpoint has another address, is disabled or lacks event types, or the key lacks a
+right that payments need, and the first person who pays would find out. So `examine` tests each
+right with a request that changes nothing: write rights are tested on an id that does not exist.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from http import HTTPStatus
+from typing import Final
 from urllib.parse import quote, urlencode
 
 import httpx
+import msgspec
+from msgspec import Struct
 
 from flows.elicitation.flow import Redirect, RedirectContext, Talk
 from flows.elicitation.states import Attempt, Elicitation, Json
@@ -21,7 +31,9 @@ from flows.payments.gateway import (
     CLOCKS_DIFFER,
     Notice,
     ProviderSession,
+    SetupFinding,
     SetupReport,
+    fits_a_header,
     payment_of,
     terms_for,
 )
@@ -42,13 +54,17 @@ from flows.payments.responses import (
     standing_refunds,
 )
 from flows.payments.session import REFERENCE_KEY, StoredCheckout, terms_of
-from flows.payments.stripe.account import STRIPE, StripeAccount, charge_amount
-from flows.payments.stripe.events import notice_in
-from flows.payments.stripe.registration import examined
-from flows.payments.stripe.responses import (
+from flows.payments.stripe.messages import (
+    DISPUTE_EVENTS,
+    REFUND_EVENTS,
+    REFUNDED,
+    SETTLING_EVENTS,
+    charge_amount,
     claims_in,
     code_of,
     is_key_used,
+    neutral,
+    notice_in,
     read_refund,
     reference_in,
     refunds_in,
@@ -56,9 +72,10 @@ from flows.payments.stripe.responses import (
     session_in,
     sessions_in,
 )
-from flows.payments.stripe.session import neutral
-from flows.webhooks.signatures import Delivery
+from flows.webhooks.signatures import Delivery, Scheme
 
+STRIPE_API = "https://api.stripe.com"
+STRIPE_CHECKOUT = "https://checkout.stripe.com"
 STRIPE_VERSION = "2026-10-28.endive"
 LIFE_AT_LEAST = timedelta(minutes=30)
 LIFE_AT_MOST = timedelta(hours=24)
@@ -68,6 +85,107 @@ _INTENTS = "/v1/payment_intents"
 _REFUNDS = "/v1/refunds"
 _DISPUTES = "/v1/disputes"
 _WITH_CHARGE = urlencode({"expand[]": "payment_intent.latest_charge"})
+EVENTS = SETTLING_EVENTS | DISPUTE_EVENTS | REFUND_EVENTS | {REFUNDED}
+# The rights of a restricted key, as Stripe names them, and the request that tests each.
+RIGHTS: Mapping[str, tuple[str, str]] = {
+    "Checkout Sessions: write": ("POST", "/v1/checkout/sessions/cs_of_the_doctor/expire"),
+    "PaymentIntents: read": ("GET", "/v1/payment_intents?limit=1"),
+    "Charges: read": ("GET", "/v1/charges?limit=1"),
+    "Refunds: write": ("POST", "/v1/refunds/re_of_the_doctor"),
+    "Disputes: read": ("GET", "/v1/disputes?limit=1"),
+}
+# Rights that only improve this check; payments work without them.
+RIGHTS_OF_THE_DOCTOR = ("Account: read", "Webhook Endpoints: read")
+# All three read rights at once, as in each payment's fetch.
+_EXPANDED = "/v1/checkout/sessions?limit=1&expand[]=data.payment_intent.latest_charge"
+_REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+_EVERYTHING = "*"
+_KEYS = "https://dashboard.stripe.com/apikeys"
+_KEY, _SECRET = "ELICIT_STRIPE_KEY", "ELICIT_STRIPE_WEBHOOK_SECRET"
+_PAGE = "https://dashboard.stripe.com/webhooks"
+
+
+STRIPE: Final = Scheme(
+    name="stripe",
+    signature_header="stripe-signature",
+    signature_label="v1=",
+    separator=",",
+    time_label="t=",
+    message="{ts}.{body}",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StripeAccount:
+    """The account. `checkout_origins` are its payment pages' origins; pages show the first."""
+
+    name: str
+    label: str
+    api: str
+    checkout_origins: tuple[str, ...]
+    key: str = field(repr=False)
+    webhook_secrets: tuple[str, ...] = field(repr=False)
+    is_live: bool
+    account: str | None = None
+
+
+def stripe(
+    key: str,
+    webhook_secrets: Sequence[str],
+    *,
+    account: str | None = None,
+    own_checkout_origins: Sequence[str] = (),
+) -> StripeAccount:
+    """Return a Stripe account in live or test mode, according to the key.
+
+    `own_checkout_origins` are custom checkout domains. Raises ValueError if the key is not a secret
+    key, or a webhook secret is empty.
+    """
+    is_live = key.startswith(("sk_live_", "rk_live_"))
+    if not (is_live or key.startswith(("sk_test_", "rk_test_"))) or not fits_a_header(key):
+        raise ValueError(
+            "The key is not a secret key of Stripe: secret keys begin with sk_ or rk_."
+        )
+    return StripeAccount(
+        name="stripe",
+        label="Stripe",
+        api=STRIPE_API,
+        checkout_origins=(*own_checkout_origins, STRIPE_CHECKOUT),
+        key=key,
+        webhook_secrets=_none_empty(webhook_secrets),
+        is_live=is_live,
+        account=account,
+    )
+
+
+def sandbox_stripe(url: str, key: str, webhook_secrets: Sequence[str]) -> StripeAccount:
+    """Return an account for a sandbox of Stripe under `url`.
+
+    Never live.
+
+    Raises ValueError for a live or invalid key, or an empty webhook secret.
+    """
+    if key.startswith(("sk_live_", "rk_live_")) or not fits_a_header(key):
+        raise ValueError("The key of a sandbox must be a test key, not a live key.")
+    api = url.rstrip("/")
+    scheme, _, rest = api.partition("://")
+    return StripeAccount(
+        name="stripe",
+        label="Stripe (sandbox)",
+        api=api,
+        checkout_origins=(f"{scheme}://{rest.partition('/')[0]}",),
+        key=key,
+        webhook_secrets=_none_empty(webhook_secrets),
+        is_live=False,
+    )
+
+
+def _none_empty(secrets: Sequence[str]) -> tuple[str, ...]:
+    if any(not secret.strip() for secret in secrets):
+        raise ValueError(
+            "A webhook secret is empty, so anybody could sign with it: set the signing secret."
+        )
+    return tuple(secrets)
 
 
 class StripeGateway:
@@ -185,7 +303,7 @@ class StripeGateway:
         return claims_in(reply, intent, self.seller)
 
     def read_notice(self, delivery: Delivery) -> Notice:
-        return self.kept_notice(delivery.body)
+        return notice_in(delivery.body)
 
     def kept_notice(self, body: bytes) -> Notice:
         return notice_in(body)
@@ -243,3 +361,120 @@ def _asked_session(elicitation: Elicitation, context: RedirectContext) -> Stored
 def _expiry(wanted: datetime, *, now: datetime) -> int:
     earliest, latest = now + LIFE_AT_LEAST + CLOCKS_DIFFER, now + LIFE_AT_MOST - CLOCKS_DIFFER
     return math.ceil(min(max(wanted, earliest), latest).timestamp())
+
+
+class _Account(Struct, frozen=True, kw_only=True):
+    id: str
+
+
+class _Endpoint(Struct, frozen=True, kw_only=True):
+    url: str
+    status: str
+    enabled_events: tuple[str, ...]
+
+
+class _Endpoints(Struct, frozen=True, kw_only=True):
+    data: tuple[_Endpoint, ...]
+
+
+def examined(
+    seller: StripeAccount, url: str | None, *, request: Callable[[str, str], httpx.Request]
+) -> Talk[SetupReport]:
+    """Check the account. `url` is the webhook address, or None if webhooks cannot reach us."""
+    reply = yield request("GET", "/v1/account")
+    reported_at = reply.headers.get("date")
+    if reply.status_code == HTTPStatus.UNAUTHORIZED:
+        wrong = SetupFinding(
+            says=f"{seller.label} rejects the key.",
+            fix=f"set {_KEY} to a secret key from {_KEYS}",
+        )
+        return SetupReport(findings=(wrong,), told_at=reported_at)
+    found = [_of_account(reply, seller)]
+    tried: dict[str, int] = {}
+    for right, (method, path) in RIGHTS.items():
+        tried[right] = (yield request(method, path)).status_code
+    status = (yield request("GET", _EXPANDED)).status_code
+    found.append(_of_rights(tried, status, seller))
+    if url is not None:
+        listed = yield request("GET", "/v1/webhook_endpoints?limit=100")
+        found += _of_endpoints(listed, url, seller)
+    return SetupReport(findings=tuple(found), told_at=reported_at)
+
+
+def _of_rights(tried: Mapping[str, int], charge_status: int, seller: StripeAccount) -> SetupFinding:
+    """Report missing rights.
+
+    `charge_status` is the status of a request that needs all read rights.
+    """
+    lacking = [right for right, status in tried.items() if status in _REFUSED]
+    if lacking or charge_status in _REFUSED:
+        named = ", ".join(lacking) or "one of " + ", ".join(RIGHTS)
+        return SetupFinding(
+            says=f"The key lacks a permission at {seller.label} that payments need: {named}.",
+            fix=f"add this permission to the key at {_KEYS}, or set {_KEY} to a key that has it",
+        )
+    known = (HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
+    unclear = [right for right, status in tried.items() if status not in known]
+    if unclear or charge_status != HTTPStatus.OK:
+        says = f"{seller.label} did not report the permissions of the key."
+        return SetupFinding(says=says, fix="run elicit doctor again", is_wrong=False)
+    return SetupFinding(says="The key has all permissions that payments need.")
+
+
+def _of_account(reply: httpx.Response, seller: StripeAccount) -> SetupFinding:
+    mode = "live" if seller.is_live else "test"
+    if reply.status_code == HTTPStatus.FORBIDDEN:
+        return SetupFinding(
+            says=f"{seller.label} accepts the key ({mode}), but the key cannot read its account."
+        )
+    try:
+        id = msgspec.json.decode(reply.content, type=_Account).id
+    except msgspec.MsgspecError:
+        return SetupFinding(
+            says=f"{seller.label} returns HTTP {reply.status_code}.",
+            fix=f"check https://status.stripe.com, and the key in {_KEY}",
+        )
+    return SetupFinding(says=f"{seller.label} accepts the key ({mode}) of account {id}.")
+
+
+def _of_endpoints(reply: httpx.Response, url: str, seller: StripeAccount) -> list[SetupFinding]:
+    if reply.status_code in _REFUSED:
+        says = f"The key cannot check if {seller.label} sends webhooks to {url}."
+        fix = "let the key read webhook endpoints, or check them at " + _PAGE
+        return [SetupFinding(says=says, fix=fix, is_wrong=False)]
+    try:
+        listed = msgspec.json.decode(reply.content, type=_Endpoints).data
+    except msgspec.MsgspecError:
+        says = f"{seller.label} does not list its webhook endpoints (HTTP {reply.status_code})."
+        return [SetupFinding(says=says, fix=f"check them at {_PAGE}", is_wrong=False)]
+    ours = [one for one in listed if one.url == url]
+    if not ours:
+        others = ", ".join(sorted(one.url for one in listed)) or "none"
+        return [
+            SetupFinding(
+                says=f"{seller.label} has no webhook endpoint {url} (it has: {others}).",
+                fix=f"create one at {_PAGE} for that address, with {_listed(EVENTS)}, and set "
+                f"{_SECRET} to its signing secret",
+            )
+        ]
+    enabled = [one for one in ours if one.status == "enabled"]
+    if not enabled:
+        return [
+            SetupFinding(
+                says=f"The webhook endpoint {url} at {seller.label} is disabled.",
+                fix=f"enable it at {_PAGE}, once {seller.label} can reach ELICIT_URL",
+            )
+        ]
+    sent = {event for one in enabled for event in one.enabled_events}
+    if lacking := (set[str]() if _EVERYTHING in sent else EVENTS - sent):
+        return [
+            SetupFinding(
+                says=f"{seller.label} does not send all events that payments need to {url}.",
+                fix=f"add these events to the endpoint at {_PAGE}: {_listed(lacking)}",
+            )
+        ]
+    return [SetupFinding(says=f"{seller.label} sends all events that payments need to {url}.")]
+
+
+def _listed(events: AbstractSet[str]) -> str:
+    return ", ".join(sorted(events))

@@ -23,15 +23,8 @@ from flows.payments.session import (
     SessionStatus,
     StoredCheckout,
 )
-from flows.payments.stripe.account import (
-    StripeAccount,
-    charge_amount,
-    charged,
-    sandbox_stripe,
-    stripe,
-)
-from flows.payments.stripe.gateway import StripeGateway
-from flows.payments.stripe.session import neutral, read_session
+from flows.payments.stripe.gateway import StripeAccount, StripeGateway, sandbox_stripe, stripe
+from flows.payments.stripe.messages import charge_amount, charged, neutral, read_session
 from tests.support.checkouts import (
     KEY,
     LIFE,

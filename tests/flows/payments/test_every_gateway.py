@@ -21,7 +21,7 @@ from flows.payments.money import Money
 from flows.payments.paypal.gateway import sandbox_paypal
 from flows.payments.registry import gateway_of
 from flows.payments.session import Mismatch, SessionStatus, sessions_of
-from flows.payments.stripe.account import sandbox_stripe
+from flows.payments.stripe.gateway import sandbox_stripe
 from tests.support import checkouts, gateway_env
 from tests.support.anything import JSON
 from tests.support.checkout_replies import (

@@ -35,9 +35,8 @@ from flows.payments.receipt import Dispute, Payment, PaymentChange, ReceiptStatu
 from flows.payments.registry import Gateways, gateway_of
 from flows.payments.responses import is_refusal, minor_units, written
 from flows.payments.session import Malformed, Mismatch, SessionStatus, StoredCheckout
-from flows.payments.stripe.account import charge_amount, stripe
-from flows.payments.stripe.gateway import StripeGateway
-from flows.payments.stripe.session import neutral, read_session
+from flows.payments.stripe.gateway import StripeGateway, stripe
+from flows.payments.stripe.messages import charge_amount, neutral, read_session
 from flows.webhooks.signatures import verify
 from tests.support import gateway_env, signing
 from tests.support.checkouts import session as told

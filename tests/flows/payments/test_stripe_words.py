@@ -9,17 +9,16 @@ import pytest
 import stripe
 from stripe.params import WebhookEndpointCreateParams
 
-from flows.payments.stripe import session as sessions
-from flows.payments.stripe.events import (
+from flows.payments.stripe import messages
+from flows.payments.stripe.gateway import EVENTS, STRIPE_VERSION
+from flows.payments.stripe.messages import (
     DISPUTE_EVENTS,
     REFUND_EVENTS,
+    REFUND_STATUSES,
     REFUNDED,
     SETTLING_EVENTS,
     STAGES,
 )
-from flows.payments.stripe.gateway import STRIPE_VERSION
-from flows.payments.stripe.registration import EVENTS
-from flows.payments.stripe.responses import REFUND_STATUSES
 
 
 def words_of(shape: type, field: str) -> set[str]:
@@ -47,8 +46,8 @@ def test_every_stripe_dispute_status_has_a_stage() -> None:
 
 def test_every_stripe_session_status_is_known() -> None:
     # finding: XM10
-    assert words_of(stripe.checkout.Session, "status") == sessions.STATUSES
-    assert words_of(stripe.checkout.Session, "payment_status") == sessions.PAYMENT_STATUSES
+    assert words_of(stripe.checkout.Session, "status") == messages.STATUSES
+    assert words_of(stripe.checkout.Session, "payment_status") == messages.PAYMENT_STATUSES
 
 
 def test_every_stripe_refund_status_is_known() -> None:

@@ -16,7 +16,7 @@ from standardwebhooks import Webhook
 
 from flows.errors import Unverified
 from flows.payments.mollie.gateway import MOLLIE
-from flows.payments.stripe.account import STRIPE
+from flows.payments.stripe.gateway import STRIPE
 from flows.providers.github import GITHUB
 from flows.webhooks.signatures import (
     BODY_BYTES_AT_MOST,

@@ -15,7 +15,7 @@ from standardwebhooks import WebhookVerificationError
 from svix.webhooks import Webhook as SvixWebhook
 
 from flows.errors import Unverified
-from flows.payments.stripe.account import STRIPE
+from flows.payments.stripe.gateway import STRIPE
 from flows.webhooks.signatures import STANDARD_WEBHOOKS, Scheme, verify
 from tests.support import signing
 from tests.support.signers import SIGNERS, URL

@@ -12,8 +12,7 @@ from tests.support.cli import called, ended, said_until, serving, start, waiting
 from tests.support.serving import bound, free_port
 from tests.support.serving import serving as serving_app
 from webapp.demo.client import ANSWERS, EXPECTED, MAIN_TOOLS
-from webapp.demo.waiting import DemoWaiting
-from webapp.demo.walker import Page, WalkFailed, walk
+from webapp.demo.walker import DemoWaiting, Page, WalkFailed, walk
 
 TOOLS = tuple(EXPECTED)
 SHOP = """

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from pytest_httpx import HTTPXMock
 
-from flows.payments.stripe.registration import RIGHTS
+from flows.payments.stripe.gateway import RIGHTS
 from tests.support.cli import called
 from tests.support.clock import Clock
 from tests.support.records import record

@@ -24,11 +24,11 @@ from tests.support.clock import Clock
 from tests.support.mcp_server import soon
 from tests.support.service_env import (
     MINUTES,
-    RING,
     URL,
     Holding,
     asked,
     call_of,
+    plain_settings,
     process,
     question_in_store,
 )
@@ -437,10 +437,8 @@ async def test_process_does_not_find_custom_ids_of_other_servers(
     # finding: XS1
     others = await named_by(here, "order-9", server="another", tool="pay")
     async with open_service(
+        plain_settings(uid=UID),
         store=store,
-        ring=RING,
-        public_url=URL,
-        uid=UID,
         clock=clock,
         users=Users(application="s"),
     ) as served:

@@ -27,8 +27,9 @@ from tests.support.clock import NOON
 from tests.support.mcp_server import LEGACY, LIBRARIES, MODERN, TLS, new_server
 from tests.support.serving import serving_at
 from webapp.connecting import utc_now
+from webapp.http.connection import ASGIApp
 from webapp.identity.access_tokens import IssuerTokens
-from webapp.identity.bearer_auth import ProtectedResource
+from webapp.identity.bearer_auth import protected
 from webapp.identity.introspection import (
     ASKED_AT_ONCE,
     LINE_AT_MOST,
@@ -239,12 +240,12 @@ async def test_other_well_known_documents_are_passed_on(door: Door) -> None:
 def test_resource_of_other_issuer_or_without_path_is_refused(
     door: Door, resource: Resource
 ) -> None:
-    def protected() -> ProtectedResource:
+    def endpoint() -> ASGIApp:
         tokens = IssuerTokens(door.issuer, resource=resource, clock=door.clock)
-        return ProtectedResource(door.app, tokens=tokens, name="x")
+        return protected(door.app, tokens=tokens, name="x")
 
     with pytest.raises(ValueError, match="cannot be protected"):
-        protected()
+        endpoint()
 
 
 @asynccontextmanager
@@ -275,14 +276,14 @@ async def test_tools_of_both_libraries_see_caller(library: str, revision: str) -
     there = There()
     issuers: list[Issuer] = []
 
-    def protected(url: str) -> ProtectedResource:
+    def endpoint(url: str) -> ASGIApp:
         resource = Resource(url=f"{url}/mcp", issuer=ISSUER)
         provider = openid("signin", ISSUER)
         issuers.append(Issuer(provider, fetch=there, clock=lambda: NOON))
         tokens = IssuerTokens(issuers[0], resource=resource, clock=lambda: NOON)
-        return ProtectedResource(served, tokens=tokens, name="shop")
+        return protected(served, tokens=tokens, name="shop")
 
-    async with serving_at(protected) as url:  # this runs the lifespan
+    async with serving_at(endpoint) as url:  # this runs the lifespan
         for name in ("alice", "bob"):
             async with client_of(url, revision, sub=name) as client:
                 result = await client.call_tool("who", {})

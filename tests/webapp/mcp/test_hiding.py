@@ -17,8 +17,6 @@ from tests.support.mcp_sandbox import KEY, SandboxEnv, caller_at_sandbox, sandbo
 from tests.support.mcp_server import (
     LEGACY,
     MODERN,
-    RING,
-    UID,
     Caller,
     Person,
     ServerEnv,
@@ -219,7 +217,7 @@ async def test_changes_by_another_process_notify_the_session(library, tmp_path):
         store = await open_store(address)
         elsewhere.push_async_callback(store.aclose)
         other = await elsewhere.enter_async_context(
-            open_service(store=store, ring=RING, public_url=env.url, uid=UID, clock=utc_now)
+            open_service(env.settings, store=store, clock=utc_now)
         )
         owner = other.identity.local_owner
         assert await other.kinds.secrets.forget(owner=owner, server="shop", name="door")

@@ -1,6 +1,7 @@
 """Limits on sessions of 2025-11-25: how many, for whom, and for how long."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
@@ -9,7 +10,7 @@ from tests.support.mcp_server import server_env
 from tests.support.serving import serving
 from tests.support.users import AS_ROOT, NOBODY, answered, calling, opened_session
 from webapp.http.connection import ASGIApp, Message, Receive, Scope, Send
-from webapp.identity.identity import Sender
+from webapp.identity.identity import Caller, Sender
 from webapp.mcp.opened import OpenedSessions, note_call
 from webapp.mcp.resuming import Streams
 from webapp.mcp.shares import SessionRoom
@@ -18,7 +19,8 @@ from webapp.server import HostedServer
 ROOM = SessionRoom(
     for_all=12, for_own_user=4, for_nameless=6, for_address=3, for_person=4, idle_without_call=300
 )
-OWN = Sender(key="own/", share="own", is_own_user=True)
+CALLER = Caller(owner=None, client="")
+OWN = Sender(key="own/", share="own", caller=CALLER, is_own_user=True)
 
 
 class Library:
@@ -30,13 +32,15 @@ class Library:
         self._made = 0
         self.layer = self.before(self, sender=lambda scope: scope["sender"])
 
-    def before(self, app: ASGIApp, **options: Any) -> OpenedSessions:
+    def before(
+        self, app: ASGIApp, *, sender: Callable[[Mapping[str, Any]], Sender]
+    ) -> OpenedSessions:
         return OpenedSessions(
             app,
             streams=Streams(clock=lambda: datetime.now(UTC)),
             room=ROOM,
             clock=lambda: self.now,
-            **options,
+            sender=sender,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,11 +78,12 @@ class Library:
 
 
 def nameless(address: int) -> Sender:
-    return Sender(key="uid:None", share=f"uid:None@192.0.2.{address}", is_nameless=True)
+    share = f"uid:None@192.0.2.{address}"
+    return Sender(key="uid:None", share=share, caller=CALLER, is_nameless=True)
 
 
 def person(number: int) -> Sender:
-    return Sender(key=f"{number}/client", share=str(number))
+    return Sender(key=f"{number}/client", share=str(number), caller=CALLER)
 
 
 async def test_anonymous_sessions_leave_capacity_for_others():

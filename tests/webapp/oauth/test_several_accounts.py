@@ -30,7 +30,7 @@ from tests.support.clock import Clock
 from webapp.oauth.connections import BEGUN_AT_MOST
 from webapp.pages.builder import PageBuilder
 from webapp.pages.views import DoneAccount, StartAccount, UseAccount
-from webapp.routes.reconnect import reconnect
+from webapp.routes.connections import start_reconnecting
 from webapp.routes.redirect import depart
 from webapp.service import Service
 from webapp.stores import Conflict, Record
@@ -523,7 +523,7 @@ async def test_choice_shows_all_scopes_of_each_account() -> None:
         view = await page(service, await asked.elicitation())
         assert isinstance(view, UseAccount)
         shown = {c.person.label: [scope.raw for scope in c.scopes] for c in view.choices}
-        assert shown == {"hubber": ["repo"], "octocat": ["repo", "delete_repo"]}
+        assert shown == {"hubber": ["repo"], "octocat": ["delete_repo", "repo"]}
         await give_up(asked)
 
 
@@ -603,7 +603,7 @@ async def test_account_stored_by_its_own_id_alone_is_reconnected_in_its_row() ->
     async with serving_accounts(network, store=store, providers={"github": WORKSPACES}) as service:
         await asks_nothing(service, "repo", label="octocat", tool="list")
         network.person = RED
-        question = await reconnect(service, before)
+        question = await start_reconnecting(service, before)
         assert question is not None
         url = await depart(service, question, cookie="a cookie")
         await come_home(service, parse_qs(urlsplit(url).query)["state"][0])

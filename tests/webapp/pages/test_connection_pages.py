@@ -238,7 +238,8 @@ def test_disconnected_page_says_data_is_wiped_whatever_provider_responded(
 
 def test_closed_page_shows_anonymous_visitor_only_how_to_sign_in(shown: Shown) -> None:
     told = {field.name for field in fields(Closed)}
-    assert told == {"server", "for_user", "came_late", "of", "why", "sign_in", "by_code"}
+    every_page = {"server", "for_user", "came_late", "updates"}
+    assert told == {*every_page, "of", "why", "sign_in", "by_code"}
     asked = Closed(server="my tools", of="connections", why="", sign_in=SIGN_IN)
     page = shown(asked)
     assert page.text("h1") == "Sign in to see your accounts"

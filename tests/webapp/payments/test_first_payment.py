@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from flows.payments.stripe.registration import EVENTS, RIGHTS, RIGHTS_OF_THE_DOCTOR
+from flows.payments.stripe.gateway import EVENTS, RIGHTS, RIGHTS_OF_THE_DOCTOR
 from tests.support.mcp_server import eventually
 from tests.support.paying import results_are_noted
 from tests.support.samples import PAGES, samples

@@ -21,7 +21,7 @@ from flows.payments.receipt import Payment, ReceiptStatus
 from flows.payments.refunds import UnderWay
 from tests.support.checkouts import SELLER, payment
 from tests.support.clock import Clock
-from tests.support.service_env import RING, URL
+from tests.support.service_env import plain_settings
 from webapp.http.client import Outbound
 from webapp.service import Service, open_service
 from webapp.stores.memory import MemoryStore
@@ -119,13 +119,10 @@ class PartRefundsBesideModel(RuleBasedStateMachine):
         async with (
             httpx.AsyncClient(transport=httpx.MockTransport(self.till)) as client,
             open_service(
+                plain_settings(sellers={SELLER.name: SELLER}),
                 store=self.store.sibling(),
-                ring=RING,
-                public_url=URL,
-                uid=1000,
                 clock=self.clock,
                 outbound=Outbound(client, allow_loopback=True, resolve=public),
-                sellers={SELLER.name: SELLER},
             ) as service,
         ):
             yield service

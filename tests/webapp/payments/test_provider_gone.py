@@ -9,7 +9,7 @@ from flows.elicitation.states import Elicitation, Status
 from flows.errors import Failed, NotConfigured
 from flows.payments.receipt import ReceiptStatus
 from tests.support.payment_env import LEMON_SQUEEZY, LemonSqueezy, PaymentEnv, ordered, selling
-from tests.support.service_env import RING, URL
+from tests.support.service_env import plain_settings
 from webapp.cli.payments import list_payments, refund_payment, show_payment
 from webapp.cli.webhooks import list_hooks, replay_hook
 from webapp.command import CommandRefused
@@ -32,13 +32,10 @@ async def without(payment_env: PaymentEnv) -> AsyncIterator[Service]:
     async with (
         httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(500))) as client,
         open_service(
+            plain_settings(),
             store=payment_env.store.sibling(),
-            ring=RING,
-            public_url=URL,
-            uid=1000,
             clock=payment_env.clock,
             outbound=Outbound(client, allow_loopback=True),
-            sellers={},
         ) as service,
     ):
         yield service

@@ -12,7 +12,7 @@ from flows import Receipt
 from flows.elicitation.run import Run
 from flows.errors import Failed
 from flows.payments.refunds import REFUND_TRIES_AT_MOST
-from flows.payments.stripe.account import STRIPE_API, stripe
+from flows.payments.stripe.gateway import STRIPE_API, stripe
 from tests.support.mcp_server import eventually, soon, text_of
 from tests.support.paying import paid_in_vain, results_are_noted, two_tabs
 from tests.support.shop_env import FETCH, REFUND, Buying, Shop, buying, open_shop

@@ -26,7 +26,7 @@ from tests.support.payment_env import (
     ordered,
     selling,
 )
-from tests.support.service_env import RING, URL
+from tests.support.service_env import plain_settings
 from webapp.http.client import Outbound
 from webapp.payments.refunds import Refunds
 from webapp.service import Service, open_service
@@ -66,13 +66,12 @@ async def another_process(
     async with (
         httpx.AsyncClient(transport=httpx.MockTransport(there)) as client,
         open_service(
+            plain_settings(
+                sellers={LEMON_SQUEEZY.name: LEMON_SQUEEZY} if sells else {},
+            ),
             store=payment_env.store.sibling(),
-            ring=RING,
-            public_url=URL,
-            uid=1000,
             clock=payment_env.clock,
             outbound=Outbound(client, allow_loopback=True, resolve=public),
-            sellers={LEMON_SQUEEZY.name: LEMON_SQUEEZY} if sells else {},
         ) as service,
     ):
         yield service

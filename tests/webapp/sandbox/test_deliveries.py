@@ -7,7 +7,7 @@ import httpx
 import pytest
 import stripe
 
-from flows.payments.stripe.account import STRIPE
+from flows.payments.stripe.gateway import STRIPE
 from flows.webhooks.signatures import verify
 from tests.support.clock import NOON
 from tests.support.sandbox_checkout import KEY, SECRET, SHOP, ServerEnv

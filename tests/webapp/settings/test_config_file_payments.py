@@ -23,7 +23,7 @@ from flows.payments.declared.mapping import OURS, OURS_OPENED, OURS_TOLD, Holdin
 from flows.payments.receipt import Dispute, RefundStatus
 from flows.payments.registry import BUILT_IN, SCHEMES
 from flows.payments.session import SessionStatus
-from flows.payments.stripe.account import STRIPE
+from flows.payments.stripe.gateway import STRIPE
 from flows.webhooks.signatures import STANDARD_WEBHOOKS, Scheme
 from tests.support.settings import problems_in, variables_in
 from webapp.settings.config_file import BadDeclaration, read_declarations

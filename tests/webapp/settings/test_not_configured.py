@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from flows.errors import NotConfigured
 from flows.question import Question, asking
 from tests.support.account_env import CREDENTIALS, HUB
 from tests.support.clock import Clock
-from tests.support.service_env import RING, URL, Holding, call_of
+from tests.support.service_env import Holding, call_of, plain_settings
 from webapp.calls.verbs import Verbs
 from webapp.identity.approvers import Approver
 from webapp.service import Service, open_service
@@ -25,15 +26,14 @@ RELEASE = Approver(name="release", is_local=True)
 @asynccontextmanager
 async def serving(**more: Any) -> AsyncIterator[Service]:
     async with open_service(
+        plain_settings(
+            providers={"github": HUB},
+            credentials=CREDENTIALS,
+            identity=IdentitySettings(approvers=(RELEASE,)),
+            **more,
+        ),
         store=MemoryStore(),
-        ring=RING,
-        public_url=URL,
-        uid=1000,
         clock=Clock(),
-        providers={"github": HUB},
-        credentials=CREDENTIALS,
-        who=IdentitySettings(approvers=(RELEASE,)),
-        **more,
     ) as service:
         yield service
 
@@ -74,7 +74,7 @@ async def test_unknown_name_error_suggests_nearest_name(question: Any, nearest: 
 )
 async def test_missing_table_error_names_file_and_line_to_write(question: Any, table: str) -> None:
     # finding: XA11
-    async with serving(config=FILE) as service:
+    async with serving(config=Path(FILE)) as service:
         said = await refused(service, question())
         assert f"{table} in elicit.toml" in said
         assert f"Write {table} in {FILE}" in said

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flows.kinds.gate import GatePolicy
-from flows.payments.stripe.account import StripeAccount
+from flows.payments.stripe.gateway import StripeAccount
 from tests.support.settings import PUBLIC, SECRET, problems_in, variables_in
 from webapp.limits import Arrivals
 from webapp.logs.lines import LogSettings

@@ -30,8 +30,7 @@ from webapp.stores.sqlite import SqliteStore
 from webapp.stores.valkey.address import parse_address
 from webapp.stores.valkey.layout import SERVER_KEY, key, shard_of
 from webapp.stores.valkey.scripts import Script
-from webapp.stores.valkey.server import ANSWER_SECONDS, stop
-from webapp.stores.valkey.start import check_info
+from webapp.stores.valkey.server import ANSWER_SECONDS, check_info, stop
 from webapp.stores.valkey.store import ValkeyStore
 
 TIME = datetime(2026, 3, 1, tzinfo=UTC)

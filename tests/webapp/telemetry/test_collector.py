@@ -15,7 +15,7 @@ from flows.payments.receipt import Payment, ReceiptStatus
 from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
 from tests.support.clock import Clock
 from tests.support.gateway_env import payment
-from tests.support.service_env import RING, URL, question_in_store
+from tests.support.service_env import plain_settings, question_in_store
 from tests.support.watched import Samples, parsed, value
 from webapp.collector import Collector
 from webapp.elicitations.watcher import listen
@@ -32,10 +32,8 @@ from webapp.telemetry.telemetry import Telemetry
 async def process(store: Store, clock: Clock) -> AsyncIterator[tuple[Service, Collector]]:
     """Open a process with a collector that receives the writes of other processes."""
     async with open_service(
+        plain_settings(),
         store=store,
-        ring=RING,
-        public_url=URL,
-        uid=1000,
         clock=clock,
         telemetry=Telemetry(metrics=Metrics()),
     ) as service:
@@ -243,9 +241,7 @@ async def test_broken_store_or_ending_process_is_not_ready() -> None:
 
 
 async def test_collector_does_not_run_without_metrics_reader() -> None:
-    async with open_service(
-        store=MemoryStore(), ring=RING, public_url=URL, uid=1000, clock=Clock()
-    ) as service:
+    async with open_service(plain_settings(), store=MemoryStore(), clock=Clock()) as service:
         with suppress(StoreUnavailable):
             await asyncio.wait_for(Collector(service).collect(), timeout=300)
 

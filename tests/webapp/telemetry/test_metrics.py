@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse
 from flows.elicitation.states import Status
 from flows.errors import StoreUnavailable
 from tests.support.clock import Clock
-from tests.support.service_env import RING, asked
+from tests.support.service_env import asked, plain_settings
 from tests.support.watched import (
     ACTS,
     METRICS_TOKEN,
@@ -285,10 +285,8 @@ def test_shared_metrics_folder_set_by_others_is_not_removed(
 async def test_outcome_claimed_after_expired_lease_is_counted_as_takeover() -> None:
     metrics, clock = Metrics(), Clock()
     async with open_service(
+        plain_settings(),
         store=MemoryStore(),
-        ring=RING,
-        public_url=URL,
-        uid=1000,
         clock=clock,
         telemetry=Telemetry(metrics=metrics),
     ) as service:

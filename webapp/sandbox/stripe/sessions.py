@@ -15,7 +15,7 @@ import msgspec
 from flows.elicitation.states import Json
 from flows.payments.money import Money
 from flows.payments.receipt import Dispute
-from flows.payments.stripe.account import charged
+from flows.payments.stripe.messages import charged
 from webapp.sandbox.checkout.deliveries import SandboxEvent
 from webapp.sandbox.checkout.sales import (
     GO_BACK,

@@ -46,8 +46,14 @@ from webapp.stores.valkey.layout import (
     stored,
 )
 from webapp.stores.valkey.scripts import Command
-from webapp.stores.valkey.server import ANSWER_SECONDS, FAILED, ValkeyServer, unavailable
-from webapp.stores.valkey.start import check_server, shards_of
+from webapp.stores.valkey.server import (
+    ANSWER_SECONDS,
+    FAILED,
+    ValkeyServer,
+    check_server,
+    shards_of,
+    unavailable,
+)
 from webapp.stores.watch import Watch
 
 _READS_AT_ONCE = 1000
