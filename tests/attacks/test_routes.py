@@ -10,7 +10,6 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 import pytest
-from litestar import Litestar
 from mcp.server.mcpserver import MCPServer
 from msgspec.structs import replace
 
@@ -20,8 +19,8 @@ from flows.errors import InvalidQuestion
 from flows.question import Link
 from tests.support.callers import is_untouched, sent_out
 from tests.support.mcp_server import LEGACY, Person, caller_of, soon, text_of
-from tests.support.oauth_env import Asking, OAuthEnv, oauth_env
-from webapp.app import open_app
+from tests.support.oauth_env import Asking, OAuthEnv
+from webapp.routes.router import routes
 
 FORWARDED = "203.0.113.9"
 EVIL = "https://evil.example"
@@ -43,6 +42,9 @@ class Route:
 
 
 LINK, STATE = Purpose.LINK, Purpose.STATE
+# Providers post to these from their own sites, so the rules for our forms do not apply.
+FROM_PROVIDERS = {"POST /callback/{provider}"}
+LISTS = tuple(f"GET /{of}/live" for of in ("connections", "payments", "inbox"))
 ROUTES: Mapping[str, Route] = {
     "GET /": Route(at="/"),
     "GET /callback/{provider}": Route(at="/callback/github?code=c&state={}", names=STATE),
@@ -61,6 +63,7 @@ ROUTES: Mapping[str, Route] = {
         at="/connections/{}/unshare?tool=list", of_account=True
     ),
     "GET /payments": Route(at="/payments"),
+    **{name: Route(at=name.removeprefix("GET ")) for name in LISTS},
     "GET /activity": Route(at="/activity"),
     "GET /inbox": Route(at="/inbox"),
     "GET /inbox/{approver}/{id}": Route(at="/inbox/finance/{}", of_account=True),
@@ -87,6 +90,7 @@ ROUTES: Mapping[str, Route] = {
     "GET /signin/callback": Route(at="/signin/callback?code=c&state=s"),
     "POST /signout": Route(at="/signout"),
     "GET /static/{name}": Route(at="/static/elicit.css"),
+    "GET /static/own/{own}": Route(at="/static/own/site.css"),
     "POST /webhooks/{seller}": Route(
         at="/webhooks/stripe",
         body='{{"type": "checkout.session.completed", "client_reference_id": "{}"}}',
@@ -94,15 +98,9 @@ ROUTES: Mapping[str, Route] = {
 }
 
 
-def pages_of(app: Any) -> Litestar:
-    """Return the application with our own routes, without the layers in front."""
-    while not isinstance(app, Litestar):
-        app = app._ours if hasattr(app, "_ours") else app._app
-    return app
-
-
-def routes_of(app: Any) -> Iterator[str]:
-    for route in pages_of(app).routes:
+def routes_of_pages() -> Iterator[str]:
+    """Yield our own routes, which are the same for every application."""
+    for route in routes().routes:
         for method in getattr(route, "methods", ()):
             if method != "OPTIONS":  # the framework's own method, which does nothing
                 yield f"{method} {route.path_format}"
@@ -154,9 +152,8 @@ async def on(here: OAuthEnv) -> Scene:
     return Scene(here=here, asked=asked, person=person, link=link, callback=callback)
 
 
-async def test_every_route_has_a_case():
-    async with oauth_env() as here, open_app(here.settings, MCPServer("shop")) as app:
-        assert sorted(routes_of(app)) == sorted(ROUTES)
+def test_every_route_has_a_case():
+    assert sorted({*routes_of_pages()} - FROM_PROVIDERS) == sorted(ROUTES)
     for route in ROUTES.values():
         assert ("{}" in route.at) == (route.names is not None or route.of_account)
 
@@ -253,7 +250,7 @@ async def every_answer(on: Scene) -> list[tuple[str, httpx.Response]]:
             elsewhere = {"accept": "text/html", "host": "evil.example"}
             answers.append((name, await on.send(name, named, headers=elsewhere)))
         answers.append((name, await on.send(name, named, browser=stranger.browser, **of_html)))
-        if name not in ("GET /e/{token}/live", "GET /callback/{provider}"):
+        if name == "GET /live" or not name.endswith(("/live", "/callback/{provider}")):
             answers.append((name, await on.send(name, named, **of_html)))
         path = on.here.url + route.at.format(named)
         answers.append((name, await on.person.browser.request("PUT", path, **of_html)))
@@ -319,6 +316,8 @@ async def test_no_route_redirects_to_address_from_request(on):
 
 async def test_line_break_in_request_reaches_no_response_header(on):
     for name, route in ROUTES.items():
+        if name in LISTS:
+            continue  # an endless stream
         path = route.at.partition("?")[0].format(LINE_BREAK)
         paths = [f"{path}/{LINE_BREAK}", f"{path}?{LINE_BREAK}", f"{path}?a={LINE_BREAK}"]
         paths.append(route.at.format(LINE_BREAK))

@@ -13,9 +13,11 @@ from weakref import WeakSet
 
 from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
-from webapp.records.values import KeptSecret
+from webapp.records.values import Approval, InboxItem, KeptSecret
 
 OWNER_DATA: Final = (Connection, Payment, KeptSecret)
+# What a person's own pages list. Open pages wait for changes of an owner's rows.
+LISTED: Final = (Connection, Payment, InboxItem, Approval)
 
 
 class Changes:

@@ -22,7 +22,7 @@ from flows.elicitation.states import LEASE, Elicitation, Json, Lease, Status
 from flows.errors import ElicitError, NotPossible
 from webapp.deadline import Clock, Steps, ticks_of
 from webapp.elicitations.cache import Cache
-from webapp.elicitations.changes import OWNER_DATA, Changes
+from webapp.elicitations.changes import LISTED, OWNER_DATA, Changes
 from webapp.elicitations.plugins import Plugins
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
 from webapp.elicitations.waiters import Changed, Waiter, Waiters
@@ -132,6 +132,8 @@ class Elicitations:
                 self.recent.forget(value.id)
             raise
         for value in written:
+            if isinstance(value, LISTED):
+                self.waiters.wake_lists(value.owner)
             if isinstance(value, OWNER_DATA):
                 self.changes.report(value.owner)
             elif isinstance(value, Elicitation):

@@ -148,6 +148,11 @@ class Waiters:
             if waiter.sees_all or _matters(changed, waiter):
                 waiter.wake(changed)
 
+    def wake_lists(self, owner: str) -> None:
+        """Wake the pages that list this owner's rows: they wait for the owner instead of a row."""
+        for waiter in self._by_id.get(owner, ()):
+            waiter.wake(None)
+
     def drain(self) -> None:
         """Wake all waiters because the process ends. No call waits after this."""
         self.is_draining = True

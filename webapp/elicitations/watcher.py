@@ -8,7 +8,7 @@ from functools import partial
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
 from flows.errors import StoreUnavailable, Unreadable
-from webapp.elicitations.changes import OWNER_DATA
+from webapp.elicitations.changes import LISTED, OWNER_DATA
 from webapp.elicitations.service import Elicitations
 from webapp.records.chain import AUDIT
 from webapp.records.high_water import MARK
@@ -18,6 +18,7 @@ from webapp.stores import Choosing, Look, Record
 
 LISTEN_AGAIN_SECONDS = 1.0
 _OWNER_DATA_KINDS = frozenset(KINDS[kind] for kind in OWNER_DATA)
+_LISTED_KINDS = frozenset(KINDS[kind] for kind in LISTED)
 _MANY = frozenset({"elicitation", "run"})
 _log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ async def _hear(elicitations: Elicitations, record: Record | Look | None) -> Non
     elicitations.recent.forget(record.id)
     for hear in elicitations.subscribers:
         await hear(record)
-    if elicitations.waiters.has(record.id):
+    if elicitations.waiters.has(record.id) or elicitations.waiters.has(record.owner):
         try:
             await _wake_waiters(elicitations, record)
         except Unreadable:
@@ -88,3 +89,5 @@ async def _wake_waiters(elicitations: Elicitations, record: Record) -> None:
         elicitations.waiters.wake(await elicitations.rows.open(record, Elicitation))
     elif record.kind == "run":
         elicitations.waiters.wake(await elicitations.rows.open(record, Run))
+    elif record.kind in _LISTED_KINDS:
+        elicitations.waiters.wake_lists(record.owner)

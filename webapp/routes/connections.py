@@ -46,7 +46,7 @@ from webapp.pages.views_connections import (
 from webapp.pages.views_openers import SecondLook
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes.answers import see_other
-from webapp.routes.own_pages import about, known_viewer, own_page, paged
+from webapp.routes.own_pages import about, known_viewer, own_page, paged, updates
 from webapp.routes.page_request import PageRequest
 from webapp.routes.redirect import trouble_of
 from webapp.service import Service
@@ -65,6 +65,7 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
     view = ConnectionsPage(
         **about(page, viewer, back=HERE),
         paging=paging,
+        updates=await updates(page, viewer, "connections"),
         groups=tuple(
             AccountGroup(
                 name=page.answers.pages.brand.shown(server),

@@ -6,6 +6,7 @@ count as not found. A GET changes nothing.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Final
@@ -37,7 +38,7 @@ from webapp.records.ids import tail_of
 from webapp.records.values import Approval
 from webapp.routes.answers import see_other
 from webapp.routes.openers import sign_in_button
-from webapp.routes.own_pages import about, known_viewer, own_page
+from webapp.routes.own_pages import about, known_viewer, own_page, updates
 from webapp.routes.page_request import PageRequest
 
 HERE: Final = "/inbox"
@@ -73,6 +74,8 @@ async def inbox(page: NamedDependency[PageRequest]) -> Response[Any]:
         approvals=() if only else await _approvals(page, viewer),
         hidden="stale" if is_stale else "unpaired" if person is None else None,
     )
+    if not is_stale:
+        view = replace(view, updates=await updates(page, viewer, "inbox"))
     return await own_page(page, view)
 
 

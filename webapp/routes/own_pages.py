@@ -1,22 +1,27 @@
 """The pages of a person's own data, and the page that anonymous callers get for them."""
 
+import hashlib
 import re
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Final, TypedDict, TypeVar
 from urllib.parse import urlencode
 
-from litestar import Response
+from litestar import Response, get
+from litestar.di import NamedDependency
+from litestar.response import Stream
 
 from webapp.identity.identity import Viewer
+from webapp.pages.views import Updates
 from webapp.pages.views_openers import Closed, OwnPage, Paging, SignInButton, Theirs
-from webapp.routes.answers import NotShown
+from webapp.routes.answers import NotShown, problem
 from webapp.routes.openers import SIGN_IN, sign_in_button, sign_in_targets, why_not_shown
 from webapp.routes.page_request import PageRequest
 
 T = TypeVar("T")
 PAGE_OF: Final = 20
+PING_EVERY: Final = timedelta(seconds=15)
 PAGE_NUMBER: Final = re.compile("[0-9]{1,6}")
 
 
@@ -103,7 +108,71 @@ def paged(
     return part, paging
 
 
+async def listed(page: PageRequest, viewer: Viewer, of: Theirs) -> tuple[list[str], str]:
+    """Return the owners whose rows a list shows, and a text that changes with the list."""
+    kinds, owner = page.service.kinds, viewer.owner
+    if of == "connections":
+        accounts = await kinds.accounts.connections.all_of(owner)
+        # A use of an account is no change: the page would lose what the person ticks.
+        facts = [(a.id, a.ended_at, a.lapsed_at, a.tools, a.only, a.holds_key) for a in accounts]
+        return [owner], _digest(facts)
+    if of == "payments":
+        payments = await kinds.payments.ledger.all(owner=owner)
+        return [owner], _digest(sorted((p.id, p.version) for p in payments))
+    approvals = await kinds.gates.approvals.all(owner=owner)
+    person = kinds.decisions.approvers.deciding(viewer)
+    names = () if person is None else kinds.decisions.approvers.names_of(person)
+    waiting = [(await kinds.decisions.inbox(name))[0] for name in names]
+    ids = page.service.elicitations.rows.ids
+    seen = ([a.id for a in approvals], [[one.id for one in found] for found in waiting])
+    return [owner, *map(ids.approver, names)], _digest(seen)
+
+
+def _digest(facts: object) -> str:
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+async def updates(page: PageRequest, viewer: Viewer, of: Theirs) -> Updates:
+    """Return the fields with which a list updates itself."""
+    query = page.scope["query_string"].decode("latin-1")
+    _, status = await listed(page, viewer, of)
+    here = f"/{of}?{query}" if query else f"/{of}"
+    return Updates(url=f"/{of}/live", here=here, status=status)
+
+
 async def own_page(page: PageRequest, view: OwnPage) -> Response[Any]:
     kept_up = await page.service.identity.kept_up(page.cookies)
     targets = sign_in_targets(page.service)
     return page.answers.page(view, form_targets=targets, cookies=(*page.new_cookies, *kept_up))
+
+
+@get(["/connections/live", "/payments/live", "/inbox/live"])
+async def live_list(page: NamedDependency[PageRequest]) -> Response[Any]:
+    """Send a text that changes with the viewer's list, now and at each change."""
+    of: Theirs = page.scope["path"].split("/")[-2]
+    viewer = await page.viewer()
+    if viewer is None:
+        return problem(HTTPStatus.FORBIDDEN, detail="Sign in to see this list.")
+    owners, _ = await listed(page, viewer, of)
+    return Stream(
+        _changes(page, viewer.owner, of, owners),
+        media_type="text/event-stream",
+        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+    )
+
+
+async def _changes(
+    page: PageRequest, owner: str, of: Theirs, owners: list[str]
+) -> AsyncIterator[str]:
+    service, last = page.service, ""
+    with service.elicitations.waiters.waiter(*owners, sees_all=True) as waiter:
+        # The viewer may have signed out in the meantime.
+        while (viewer := await page.viewer()) is not None and viewer.owner == owner:
+            _, status = await listed(page, viewer, of)
+            if status != last:
+                yield f"data: {status}\n\n"
+            last = status
+            if service.is_draining:  # the browser asks again
+                return
+            while not await waiter.changes(until=service.clock() + PING_EVERY, now=service.clock()):
+                yield ": ping\n\n"

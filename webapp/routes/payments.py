@@ -38,7 +38,7 @@ from webapp.pages.views_payments import (
 from webapp.payments.refunds import NoRefunds
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes.answers import see_other
-from webapp.routes.own_pages import about, known_viewer, own_page, paged
+from webapp.routes.own_pages import about, known_viewer, own_page, paged, updates
 from webapp.routes.page_request import PageRequest
 
 HERE = "/payments"
@@ -67,6 +67,7 @@ async def payments(page: NamedDependency[PageRequest]) -> Response[Any]:
         **about(page, viewer, back=HERE),
         payments=tuple([await _paid(page, one, locale=locale) for one in part]),
         paging=paging,
+        updates=await updates(page, viewer, "payments"),
     )
     return await own_page(page, view)
 

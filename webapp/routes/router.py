@@ -52,6 +52,7 @@ from webapp.routes.decisions import (
 )
 from webapp.routes.home import alive, home, ready, static
 from webapp.routes.links import allow, decline, go_on, live, show, show_user_code
+from webapp.routes.own_pages import live_list
 from webapp.routes.page_request import page_request
 from webapp.routes.payments import look_before_refund, payments, receipt, request_refund
 from webapp.routes.signin import offer_pairing, pair, sign_in, sign_out, signed_in
@@ -120,7 +121,7 @@ def routes() -> Litestar:
     )
     for_programs = Router(
         "/",
-        route_handlers=[live, called_back, hooked, alive, ready, static],
+        route_handlers=[live, live_list, called_back, hooked, alive, ready, static],
         exception_handlers={Exception: details, HTTPException: details},
     )
     return Litestar(

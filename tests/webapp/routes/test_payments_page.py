@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from flows import Receipt
 from tests.support.disputes import claimed
-from tests.support.mcp_server import Page, eventually
+from tests.support.mcp_server import Page, eventually, soon
 from tests.support.paying import give_up, results_are_noted
 from tests.support.shop_env import REFUND, Buying, Payer, Shop, buying
 
@@ -264,3 +264,24 @@ async def test_activity_lists_questions_and_their_outcomes(shop: Shop) -> None:
         assert "Nothing matches this filter." in (await buy.person.visit(f"{url}?show=done")).text
         for tab in ("/inbox", "/connections", "/payments", "/activity"):
             assert f'href="{tab}"' in page.text
+
+
+async def test_list_of_payments_updates_itself(shop: Shop) -> None:
+    # finding: XP7
+    async with buying(shop) as buy:
+        to = await paid_in_vain(shop, buy)
+        page = await page_of(shop, buy.person)
+        (status,) = re.findall(r'data-live="/payments/live"[^>]* data-status="([^"]*)"', page.text)
+        async with buy.person.browser.stream("GET", f"{shop.url}/payments/live") as live:
+            lines = (line async for line in live.aiter_lines() if line.startswith("data:"))
+            assert await soon(anext(lines)) == f"data: {status}"
+            await buy.person.browser.post(to, data=await field(shop, buy.person))
+            page = await page_of(shop, buy.person)
+            (now,) = re.findall(r'data-live="/payments/live"[^>]* data-status="(.*?)"', page.text)
+            assert now != status
+            while await soon(anext(lines)) != f"data: {now}":
+                pass
+        assert "Refunded." in page.text
+        stranger = await shop.person()
+        stranger.browser.headers.update(FORWARDED)
+        assert (await stranger.browser.get(f"{shop.url}/payments/live")).status_code == 403
