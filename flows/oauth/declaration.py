@@ -17,11 +17,11 @@ ClientAuth = Literal[
 class PersonProbe:
     """The API request that returns whose account it is, with the members of its reply to read.
 
-    A nested member is written with dots: `user.email`. `reply.` begins a member of the token
-    endpoint's reply; if all members begin like this, no `url` is needed. If an id is only unique
+    A nested member is written with dots: `user.email`. A prefix "reply." names a member of the
+    token endpoint's reply; if all members have it, no `url` is needed. If an id is only unique
     within a workspace, `id` names several members, the person's own id last. All members of `id`
-    must be present, and those of `label` that are present are shown together. `callback.` begins a
-    parameter of the callback, and `tenant` is the tenant's host.
+    must be present, and those of `label` that are present are shown together. The prefix
+    "callback." names a parameter of the callback, and `tenant` is the tenant's host.
 
     `post` is a JSON body, for a provider that needs POST instead of GET.
     """
@@ -87,7 +87,7 @@ class Declaration:
     they share this server's registration. `tenant` is the host once it is known.
 
     `keep` maps names to members that are stored with the account as its details. A member's path
-    is as in `PersonProbe`; `callback.` begins a parameter of the callback, and `id_token.` a claim.
+    is as in `PersonProbe`; "callback." begins a parameter of the callback, and "id_token." a claim.
     A detail's name in braces stands for its value in `api` and `api_hosts`. `hosts` are the
     patterns of the origins that result.
 

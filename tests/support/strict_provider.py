@@ -31,7 +31,7 @@ RETURN = "https://elicit.example/callback/x"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habits:
-    """What the provider expects and sends. `extra` are the parameters that it requires."""
+    """The rules of the provider and its replies. `extra` are the parameters that it requires."""
 
     pkce: str = "optional"  # or required, refused
     auth: str = "basic"

@@ -48,7 +48,7 @@ MISUSES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: ANY.payment(PRICE, "A report", processing="later"),
         "processing must be 'wait' or 'return'",
     ),
-    "timeout in seconds": (lambda: ANY.confirm("Sure?", timeout=60), "timedelta(seconds=...)"),
+    "timeout in seconds": (lambda: ANY.confirm("Sure?", timeout=600), "timedelta(seconds=...)"),
     "timeout of zero": (lambda: elicit.confirm("Sure?", timeout=timedelta()), "between 1 second"),
     "origins as text": (
         lambda: ANY.url("Sign in", str, origins="https://a.example"),

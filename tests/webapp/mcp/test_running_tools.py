@@ -275,7 +275,7 @@ async def test_reused_once_name_is_an_error_and_runs_nothing(server, revision, t
                 await elicit.once("pay", pay, key=1)
                 await elicit.url("Sign", LOGIN)
                 return str(await elicit.once("pay", pay, key=1))
-        return str(await elicit.once("pay", pay, key=1.5))  # type: ignore[arg-type]
+        return str(await elicit.once("pay", pay, key=1.5))  # type: ignore[call-overload]
 
     async with caller_of(server, revision) as (env, caller):
         call = caller.call("pay_all")

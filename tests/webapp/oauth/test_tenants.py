@@ -57,7 +57,7 @@ KEYS = dict.fromkeys(ALL, ("our-id", "our-secret-that-is-long"))
 
 
 class Sites(Network):
-    """All providers of this module. Each host has tokens of its own."""
+    """The providers of this module. Each host has tokens of its own."""
 
     def __init__(self) -> None:
         super().__init__()
