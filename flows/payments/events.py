@@ -154,7 +154,7 @@ def ledger_state(question: Elicitation | None, session: str | None = None) -> Le
     )
 
 
-def changed_question(question: Elicitation, change: Change, *, session: str) -> Elicitation:
+def changed_question(question: Elicitation, change: Change | None, *, session: str) -> Elicitation:
     """Return the question after a change that does not end it."""
     match change:
         case Change.NEW_PAGE:
