@@ -12,6 +12,7 @@ from pathlib import Path
 
 from flows import InvalidUse, errors
 from flows.errors import ElicitError
+from flows.providers.catalogue import LISTINGS, CatalogueEntry
 from webapp.cli.main import COMMANDS, parser_for
 from webapp.pages import (
     views,
@@ -103,6 +104,43 @@ All processes of a store see the same. Take the largest of what several servers 
 """
 
 
+def providers() -> str:
+    """Return the page with each provider of the catalogue."""
+    return f"""# OAuth providers
+
+{WRITTEN}
+
+A tool names one of these: `elicit.oauth("hubspot")`. Set `ELICIT_{{NAME}}_CLIENT_ID` and `ELICIT_{{NAME}}_CLIENT_SECRET`, and register `{{ELICIT_URL}}/callback/{{name}}` as the redirect address. A table in `elicit.toml` declares [any other provider](../how-to/providers.md), and replaces one of these that is not built in. `like` copies one for a second registration.
+
+None of these was tried against the vendor. "Documented" means: written from the page of the vendor that is linked. "Other clients" means: written from the code of other OAuth clients that connect to the provider. A server that insists on the same habits plays each of them in the tests.
+
+| name | provider | written from | PKCE | client | host | what to know |
+|---|---|---|---|---|---|---|
+{_lines(map(_listing, LISTINGS))}
+
+## What cannot be declared
+
+- A token that is not sent in the `Authorization` header.
+- A token endpoint whose host is only known from the callback.
+- A second request that exchanges one access token for another, as instead of a refresh token.
+- A refusal of the authorization endpoint that has no `error` parameter.
+- Whose account it is, if the provider says so only in a list, or in reply to a request with the token in its address.
+- A signature of the callback's parameters by the provider.
+- Client authentication by TLS certificates, and tokens that are bound to a key (DPoP).
+"""
+
+
+def _listing(one: CatalogueEntry) -> str:
+    provider = one.provider
+    source = f"[documented]({one.source})" if one.status == "documented" else "other clients"
+    host = ", ".join(f"`{each}`" for each in provider.tenants) or "one"
+    pkce = "yes" if provider.pkce else "no"
+    return (
+        f"| `{provider.name}` | {provider.label} | {source} | {pkce} | `{provider.client_auth}` "
+        f"| {host} | {one.cannot} |"
+    )
+
+
 def templates() -> str:
     """Return the section with the fields of each template's view."""
     rows = _lines(
@@ -123,6 +161,7 @@ A template reads its fields from `view`. Fields of values in a field are in the 
 
 
 PAGES: dict[str, Callable[[], str]] = {
+    "providers.md": providers,
     "settings.md": settings,
     "commands.md": commands,
     "api.md": error_tree,

@@ -8,13 +8,15 @@ import flows
 import webapp
 from docs import generated
 from flows import elicit
+from flows.providers.catalogue import LISTINGS
 from tests.support.cli import HOUSE
 from tests.support.samples import FILES, PAGES, samples
 
 README = PAGES["README.md"]
 GUIDE_BYTES_AT_MOST = 8_000
 LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^()\s]+)\)")
-OUTSIDE = {"semver.org", "www.standardwebhooks.com"}
+SOURCES = {urlsplit(one.source).netloc for one in LISTINGS if one.status == "documented"}
+OUTSIDE = {"semver.org", "www.standardwebhooks.com"} | SOURCES
 
 
 def test_readme_first_screen_has_the_tool_and_two_commands():

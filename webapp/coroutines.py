@@ -30,8 +30,8 @@ from flows.errors import (
     StoreUnavailable,
 )
 from flows.question import Outcome, Question
-from webapp.calls.call import Call
-from webapp.calls.presenter import Interrupted, Leg, PresentedQuestion
+from webapp.calls.call import Call, Interrupted
+from webapp.calls.presenter import PresentedQuestion
 from webapp.calls.shown_link import Show, ShownLink
 from webapp.calls.unasked import all_were_asked
 from webapp.calls.verbs import Verbs
@@ -94,7 +94,6 @@ async def asking(
     call = _call(service, _user_id(owner), show=show, key=_checked_key(key))
     verbs = _BlockVerbs(call)
     with service.running_tools.at_work(call):
-        call.begin()
         try:
             with questions.asking(verbs, is_tool=False) as unasked:
                 yield
@@ -248,10 +247,10 @@ class _ByAuthor:
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
         return False
 
-    def carry(self, call: Leg, state: object) -> object:
+    def carry(self, call: Call, state: object) -> object:
         return state
 
-    async def apply_client_answers(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Call) -> None:
         pass  # answers come only from the page
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
@@ -260,7 +259,9 @@ class _ByAuthor:
     def busy(self) -> ElicitError:
         return Cancelled(_TAKEN_OVER)
 
-    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
+    async def wait(
+        self, call: Call, shown: PresentedQuestion, waiter: Waiter
+    ) -> Elicitation | None:
         try:
             async with asyncio.TaskGroup() as tasks:
                 showing = tasks.create_task(self._told(shown))
@@ -290,9 +291,9 @@ class _ByAuthor:
         if isinstance(showing, Awaitable):
             await showing
 
-    async def _held(self, call: Leg, asked: Elicitation, waiter: Waiter) -> Elicitation:
+    async def _held(self, call: Call, asked: Elicitation, waiter: Waiter) -> Elicitation:
         """Wait without a limit, because an exchange that began in time may end later."""
         current = asked
         while call.is_waiting_for(current) and not call.is_draining:
-            current = await call.hold(current, waiter, until=call.now + _LOOK_AGAIN)
+            current = await call.hold(current, waiter, until=call.clock() + _LOOK_AGAIN)
         return current

@@ -15,9 +15,8 @@ from flows.elicitation.states import RECORD_KEPT, Elicitation
 from flows.elicitation.tool_call import ToolCall
 from flows.elicitation.traits import declared
 from flows.elicitation.user_code import UserCodeGenerator
-from webapp.calls.call import Call
+from webapp.calls.call import Call, Presenter
 from webapp.calls.clients import McpClients
-from webapp.calls.presenter import Presenter
 from webapp.calls.running import RunningTools
 from webapp.completion import Completing
 from webapp.deadline import Clock

@@ -29,7 +29,7 @@ class BearerAuth(httpx.Auth):
     synchronous client waits for `renew` with `wait`.
     """
 
-    __slots__ = ("_origins", "_renew", "_token", "_wait")
+    __slots__ = ("_origins", "_renew", "_scheme", "_token", "_wait")
 
     def __init__(
         self,
@@ -38,8 +38,10 @@ class BearerAuth(httpx.Auth):
         origins: tuple[str, ...],
         renew: Renew | None = None,
         wait: Wait | None = None,
+        scheme: str = "Bearer",
     ) -> None:
         self._token = token
+        self._scheme = scheme
         self._origins = frozenset(origins)
         self._renew = renew
         self._wait = wait
@@ -51,7 +53,7 @@ class BearerAuth(httpx.Auth):
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         # httpx follows redirects itself and removes the header when the origin changes.
         if self.is_for(request.url):
-            request.headers["Authorization"] = f"Bearer {self._token}"
+            request.headers["Authorization"] = f"{self._scheme} {self._token}"
         yield request
 
     async def async_auth_flow(
@@ -88,7 +90,7 @@ class BearerAuth(httpx.Auth):
 
     def _has_carried(self, request: httpx.Request, token: str) -> bool:
         """Return True if the request had this token and went to the provider, not to a redirect."""
-        is_ours = request.headers.get("Authorization") == f"Bearer {token}"
+        is_ours = request.headers.get("Authorization") == f"{self._scheme} {token}"
         return is_ours and self.is_for(request.url)
 
     def __repr__(self) -> str:
@@ -116,6 +118,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     details: Mapping[str, str] = {}
     access_token: str
+    scheme: str = "Bearer"  # before the token in the Authorization header
     api: str
     api_hosts: tuple[str, ...]
     connection: str | None = None  # the connection's id, to get a newer access token with
@@ -156,7 +159,11 @@ class Account:
         renew = None if connection is None else partial(resources.renew, connection)
         # All clients of the account share this object, so all of them use a renewed token.
         self._auth = BearerAuth(
-            content.access_token, origins=content.api_hosts, renew=renew, wait=resources.wait
+            content.access_token,
+            origins=content.api_hosts,
+            renew=renew,
+            wait=resources.wait,
+            scheme=content.scheme,
         )
 
     @property

@@ -94,8 +94,9 @@ class Declaration:
     `always` are scopes that are requested in addition to the tool's, mostly to find out whose
     account it is. `covers` lists the scopes that a scope includes, or its other spelling in the
     provider's replies. `unmentioned` are scopes that the replies leave out although they were
-    granted. Without `person`, the person is read from the id_token, or with `nonce=False` from the
-    userinfo endpoint.
+    granted. `scope_writes` are scopes that can change something, and `scope_deletes` those that can
+    destroy it: pages mark them, and a scope without `scope_words` too. Without `person`, the person
+    is read from the id_token, or with `nonce=False` from the userinfo endpoint.
 
     `refresh` is the endpoint for refreshing if it is not `token`, and `rotates` means that a
     refresh ends the old pair of tokens. `manage` is the page where people remove a grant
@@ -106,7 +107,8 @@ class Declaration:
     choose another account, and `lasting` those for `offline_access`; both override `extra`, but
     `prompt` values are joined. `headers` are added to every request to the provider, and
     `user_agent` replaces the name of this library there. `token_types` are types of access tokens
-    that are used as Bearer tokens. `declines` are the provider's error codes for a person who
+    that are used as Bearer tokens, and `token_scheme` stands before a token in the Authorization
+    header. `declines` are the provider's error codes for a person who
     declined. `troubles` are sentences for codes in its error descriptions, and `refusals` explain
     non-standard errors of its token endpoint.
     """
@@ -140,6 +142,8 @@ class Declaration:
         default_factory=dict[str, tuple[str, ...]], hash=False, repr=False
     )
     scope_words: Mapping[str, str] = field(default_factory=dict[str, str], hash=False, repr=False)
+    scope_writes: tuple[str, ...] = ()
+    scope_deletes: tuple[str, ...] = ()
     client_auth: ClientAuth = "basic"
     client_id_parameter: str = "client_id"
     pkce: bool = True
@@ -149,6 +153,7 @@ class Declaration:
     replies: Literal["json", "form"] = "json"
     token_path: tuple[str, ...] = ()
     token_types: tuple[str, ...] = ()
+    token_scheme: str = "Bearer"  # noqa: S105  # a kind of key, not one
     extra: tuple[tuple[str, str], ...] = ()
     token_extra: tuple[tuple[str, str], ...] = ()
     refresh_extra: tuple[tuple[str, str], ...] = ()

@@ -20,7 +20,7 @@ SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 LABEL_AT_MOST = 40
 # Beginnings of the paths of members that the person's API does not return.
-NOT_OF_API = ("reply.", "callback.", "id_token.", "tenant")
+NOT_OF_API = ("reply.", "callback.", "id_token.")
 DETAIL = re.compile(r"[a-z][a-z0-9_]{0,31}")
 # The fields that are addresses. Of these, only the last two may have details in them.
 ADDRESSES = ("issuer", "authorize", "token", "refresh", "manage", "device", "api")
@@ -116,7 +116,7 @@ def _template_faults(provider: Declaration) -> list[str]:
         faults.append("keep: each name needs the path of a member.")
     known = {"tenant"} if provider.tenants else set[str]()
     for key, template in _templates(provider):
-        allowed = known | ({*provider.keep} if key in ("api", "api_hosts") else set())
+        allowed = known | ({*provider.keep} if key in ("api", "api_hosts") else set[str]())
         if unknown := placeholders(template) - allowed:
             faults.append(f"{key}: {', '.join(sorted(unknown))} is not known there.")
         host = PLACEHOLDER.sub(_star, template.partition("://")[2].partition("/")[0])
@@ -230,7 +230,7 @@ def _probe_faults(provider: Declaration) -> list[str]:
     if not all(paths) or not paths_of(provider.person.id) or not paths_of(provider.person.label):
         return ["person: id and label must each name a member, or a list of members."]
     if provider.person.url is None:
-        is_alone = all(path.startswith(NOT_OF_API) for path in paths)
+        is_alone = all(path == "tenant" or path.startswith(NOT_OF_API) for path in paths)
         return [] if is_alone else ["person.url: required, unless all members begin with reply."]
     if fault := fault_of(provider.person.url):
         return [f"person.url: {fault}"]
@@ -306,6 +306,8 @@ def _proof_faults(provider: Declaration) -> list[str]:
         )
     if not all(map(PARAMETER.fullmatch, provider.declines)):
         faults.append("declines: an error code must be letters, digits and _.")
+    if not HEADER.fullmatch(provider.token_scheme) or provider.token_scheme.lower() == "basic":
+        faults.append("token_scheme: must be letters, digits and -, and not Basic.")
     agent = provider.user_agent
     if agent is not None and not (agent and agent.isascii() and _is_plain(agent)):
         faults.append("user_agent: must be plain ASCII.")

@@ -181,7 +181,12 @@ def _person(
     provider: Provider, code: DeviceCode, granted: TokenReply
 ) -> Talk[tuple[Person, Mapping[str, str]]]:
     token = granted.tokens.access_token
-    others = {"reply": granted.members, "callback": {}, "tenant": provider.tenant, "id_token": {}}
+    others: Mapping[str, Any] = {
+        "reply": granted.members,
+        "callback": {},
+        "tenant": provider.tenant,
+        "id_token": {},
+    }
     if provider.person is not None:
         reply = yield from asked_who(provider, provider.person, token=token)
         return read_person(reply, provider, provider.person, others=others)

@@ -7,7 +7,7 @@ is, and to the addresses that are declared here for refreshing and revoking.
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import msgspec
 
@@ -57,6 +57,13 @@ class Provider(Declaration):
             object.__setattr__(self, "api_hosts", (origin_of(self.api),))
         if faults := faults_of(self):
             raise InvalidQuestion("\n".join(faults))
+
+    def risk_of(self, scope: str) -> Literal["read", "write", "delete"]:
+        """Return what the scope can do at worst. A scope without words counts as a write."""
+        if scope in self.scope_deletes:
+            return "delete"
+        is_read = scope in self.scope_words and scope not in self.scope_writes
+        return "read" if is_read else "write"
 
     def at(self, base: str) -> "Provider":
         """Return the declaration of this provider as the sandbox at origin `base` simulates it.

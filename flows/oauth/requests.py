@@ -171,5 +171,5 @@ def _headers(provider: Provider, *, token: str | None = None) -> dict[str, str]:
     agent = provider.user_agent or USER_AGENT
     headers = {"Accept": "application/json", "User-Agent": agent, **dict(provider.headers)}
     if token is not None:
-        headers["Authorization"] = f"Bearer {token}"
+        headers["Authorization"] = f"{provider.token_scheme} {token}"
     return headers

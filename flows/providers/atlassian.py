@@ -40,4 +40,9 @@ atlassian = Provider(
         "write:confluence-content": "Create and change pages in Confluence",
         "search:confluence": "Search Confluence",
     },
+    scope_writes=(
+        "write:jira-work",
+        "manage:jira-project",
+        "write:confluence-content",
+    ),
 )

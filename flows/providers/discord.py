@@ -27,4 +27,5 @@ discord = Provider(
         "guilds.members.read": "See your roles and nicknames in your servers",
         "openid": "Know that it is you",
     },
+    scope_writes=("guilds.join",),
 )

@@ -37,4 +37,9 @@ dropbox = Provider(
         "sharing.write": "Share your files and folders",
         "file_requests.read": "See your requests for files",
     },
+    scope_writes=(
+        "files.metadata.write",
+        "sharing.write",
+    ),
+    scope_deletes=("files.content.write",),
 )

@@ -94,5 +94,23 @@ github = Provider(
         "read:project": "Read your projects",
         "project": "Read and change your projects",
     },
+    scope_writes=(
+        "repo",
+        "public_repo",
+        "repo:status",
+        "user:follow",
+        "user",
+        "write:org",
+        "gist",
+        "notifications",
+        "workflow",
+        "write:packages",
+        "project",
+    ),
+    scope_deletes=(
+        "delete_repo",
+        "admin:org",
+        "admin:repo_hook",
+    ),
     sandbox=_in_sandbox,
 )

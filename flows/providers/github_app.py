@@ -15,6 +15,8 @@ github_app = replace(
     has_scopes=False,
     covers={},
     scope_words={},
+    scope_writes=(),
+    scope_deletes=(),
     # Deleting only the token would leave its refresh token valid.
     revoke=Revocation(
         url="https://api.github.com/applications/{client_id}/grant",

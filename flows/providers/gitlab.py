@@ -45,4 +45,8 @@ def gitlab(
             "openid": "Know that it is you",
             "email": "See your e-mail address",
         },
+        scope_writes=(
+            "api",
+            "write_repository",
+        ),
     )

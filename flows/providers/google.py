@@ -64,5 +64,14 @@ google = Provider(
         f"{_API}/auth/spreadsheets": "See, change and delete all your spreadsheets",
         f"{_API}/auth/spreadsheets.readonly": "See your spreadsheets",
     },
+    scope_writes=(
+        f"{_API}/auth/drive.file",
+        f"{_API}/auth/gmail.send",
+    ),
+    scope_deletes=(
+        f"{_API}/auth/calendar",
+        f"{_API}/auth/drive",
+        f"{_API}/auth/spreadsheets",
+    ),
     sandbox=_in_sandbox,
 )

@@ -37,4 +37,11 @@ linear = Provider(
         "timeSchedule:write": "Create and change time schedules",
         "admin": "Administer the workspace",
     },
+    scope_writes=(
+        "write",
+        "issues:create",
+        "comments:create",
+        "timeSchedule:write",
+    ),
+    scope_deletes=("admin",),
 )

@@ -67,4 +67,12 @@ def microsoft(tenant: str = "common", *, name: str = "microsoft") -> Provider:
             "Mail.ReadWrite": "Read, change and delete your mail",
             "Mail.Send": "Send mail as you",
         },
+        scope_writes=(
+            "Calendars.ReadWrite",
+            "Mail.Send",
+        ),
+        scope_deletes=(
+            "Files.ReadWrite",
+            "Mail.ReadWrite",
+        ),
     )

@@ -246,7 +246,7 @@ async def test_grant_revoked_at_provider_ends_account(
         acme.change()  # the provider forgets all state
         with pytest.raises(RefreshTokenGone):
             await lead(refresh(client, connection, now=here.clock()))
-        assert await lead(revoke(client, connection))
+        assert await lead(revoke(client, connection, now=here.clock()))
 
 
 async def test_wrong_client_secret_does_not_lose_account(
@@ -257,7 +257,7 @@ async def test_wrong_client_secret_does_not_lose_account(
         stale = replace(client, client_secret="another secret than the registered one")
         with pytest.raises(Failed, match="invalid_client"):
             await lead(refresh(stale, connection, now=here.clock()))
-        assert not await lead(revoke(stale, connection))
+        assert not await lead(revoke(stale, connection, now=here.clock()))
         await lead(refresh(client, connection, now=here.clock()))
 
 
@@ -267,13 +267,13 @@ async def test_revoked_connection_cannot_be_used(acme: OpenIdProvider, newcomer:
         assert connection.refresh_token is not None
         keys = (connection.access_token, connection.refresh_token)
         assert [await is_active(client, acme, key) for key in keys] == [True, True]
-        assert await lead(revoke(client, connection))
+        assert await lead(revoke(client, connection, now=here.clock()))
         assert [await is_active(client, acme, key) for key in keys] == [False, False]
         assert (await userinfo(acme, connection.access_token)).status_code == 401
         with pytest.raises(RefreshTokenGone):
             await lead(refresh(client, connection, now=here.clock()))
         # The tokens are already revoked, and a second revocation succeeds too.
-        assert await lead(revoke(client, connection))
+        assert await lead(revoke(client, connection, now=here.clock()))
 
 
 async def test_connection_without_refresh_token_can_be_revoked(
@@ -282,7 +282,7 @@ async def test_connection_without_refresh_token_can_be_revoked(
     async with office(acme) as here:
         client, connection = await connected(here, await newcomer(acme, "alice"), "email")
         assert connection.refresh_token is None
-        assert await lead(revoke(client, connection))
+        assert await lead(revoke(client, connection, now=here.clock()))
         assert (await userinfo(acme, connection.access_token)).status_code == 401
 
 

@@ -24,8 +24,8 @@ from webapp.pages import views_forms as views_typed
 from webapp.pages.form import form_of
 from webapp.pages.views import AccountName, Choice, Scope, SwitchBack, View
 from webapp.pages.views_connections import AccountGroup, Assistant, Connected, Sharing
-from webapp.pages.views_decisions import InboxEntry, InboxList, StandingYes
-from webapp.pages.views_openers import CodeButton, SignInButton
+from webapp.pages.views_decisions import ActivityEntry, InboxEntry, InboxList, StandingYes
+from webapp.pages.views_openers import CodeButton, Paging, SignInButton
 
 DESCRIBED = DescribedTool(
     name="book_a_table",
@@ -130,7 +130,7 @@ USUAL: Mapping[str, Any] = {
     "tenant": "",
     "tenant_fault": None,
     "scopes": (
-        Scope(words="Read and write your repositories", raw="repo"),
+        Scope(words="Read and write your repositories", raw="repo", risk="write"),
         Scope(words="See your e-mail addresses", raw="user:email"),
     ),
     "reason": "To list the repositories that you can push to.",
@@ -152,6 +152,7 @@ USUAL: Mapping[str, Any] = {
     "what": "Premium report, with all figures since 2019",
     "seller": "Stripe",
     "is_test": True,
+    "refunded_after": timedelta(days=7),
     "receipt": "rcp_4Qm2ZkT9",
     "kept": True,
     "form": form_of(
@@ -245,10 +246,39 @@ USUAL: Mapping[str, Any] = {
             is_test=True,
             back_on=NOW + timedelta(days=6),
             refund_action="/payments/p1/refund",
+            receipt_url="/payments/p1",
+        ),
+    ),
+    "paging": Paging(
+        first=21,
+        last=40,
+        total=61,
+        newer="/payments",
+        older="/payments?page=3",
+        shows=(("all", "/payments"), ("unused", "/payments?show=unused")),
+    ),
+    "asked": (
+        ActivityEntry(
+            says="Delete a repository?",
+            tool="delete_repo",
+            client="Claude",
+            client_id=None,
+            asked_at=NOW - timedelta(hours=3),
+            outcome="waiting",
+            url="/e/abc",
+        ),
+        ActivityEntry(
+            says="Your key, please.",
+            tool="weather",
+            client=None,
+            client_id=None,
+            asked_at=NOW - timedelta(days=40),
+            outcome="done",
         ),
     ),
     "tools": (("book_a_table", "Book a table at a restaurant."), ("weather", "Tell the weather.")),
 }
+USUAL = {**USUAL, "payment": USUAL["payments"][0]}
 ViewT = TypeVar("ViewT", bound=View)
 Shown: TypeAlias = Callable[[View], Page]  # a function with which a test renders a page
 Rendered: TypeAlias = Mapping[str, tuple[View, Page]]  # each view with its page, by its name
@@ -332,12 +362,15 @@ def hostile_views(name: str) -> dict[str, View]:
     """Return every page, with the same hostile text in all fields that others can choose."""
     text = HOSTILE[name]
     others: dict[str, Any] = dict.fromkeys(CHOSEN_BY_OTHERS, text)
-    others |= {"origins": (text,), "tools": ((text, text),), "stopping": (text,)}
+    others |= {"origins": (text,), "places": (text,), "tools": ((text, text),)}
+    others |= {"stopping": (text,)}
     others |= {"scopes": (Scope(words=text + ".", raw=text),) * 2}
     paid = [
         replace(one, price=text, what=text, tool=text, seller=text) for one in USUAL["payments"]
     ]
-    others |= {"payments": tuple(paid)}
+    others |= {"payments": tuple(paid), "payment": paid[0]}
+    asked = [replace(one, says=text, tool=text, client=text) for one in USUAL["asked"]]
+    others |= {"asked": tuple(asked)}
     person = AccountName(label=text, name=text + ".")
     others |= {"person": person, "switch_back": replace(USUAL["switch_back"], former=person)}
     others |= {"choices": (_choice(person=person, connected_for=(text, text)),) * 2}

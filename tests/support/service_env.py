@@ -12,7 +12,7 @@ from flows.elicitation.states import EXCHANGE_AT_MOST, Asked, Elicitation, Json,
 from flows.elicitation.tool_call import ToolCall
 from tests.support.clock import Clock
 from webapp.calls.call import Call
-from webapp.calls.presenter import Leg, PresentedQuestion
+from webapp.calls.presenter import PresentedQuestion
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.identity import Caller
 from webapp.service import Service, open_service
@@ -108,7 +108,7 @@ class Holding:
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
         return False
 
-    def carry(self, call: Leg, state: object) -> object:
+    def carry(self, call: Call, state: object) -> object:
         return state
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
@@ -117,10 +117,12 @@ class Holding:
     def busy(self) -> object:
         return "busy"
 
-    async def apply_client_answers(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Call) -> None:
         """Apply nothing: this client sends no answers."""
 
-    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
+    async def wait(
+        self, call: Call, shown: PresentedQuestion, waiter: Waiter
+    ) -> Elicitation | None:
         self.shown = shown
         self.holds = shown.elicitation.id
         try:
@@ -130,7 +132,9 @@ class Holding:
                 current = await call.hold(current, waiter, until=until)
                 if current.status is not Status.EXCHANGING or not call.is_waiting_for(current):
                     return current
-                until = call.now + EXCHANGE_AT_MOST  # an exchange that began in time may end later
+                until = (
+                    call.clock() + EXCHANGE_AT_MOST
+                )  # an exchange that began in time may end later
         finally:
             self.holds = None
 

@@ -71,6 +71,7 @@ class StrictProvider:
         self.habits = habits
         self.secret = SECRET
         self._challenge: str | None = None
+        self._nonce: str | None = None
         self._asked: str | None = None
         self.requests: list[httpx.Request] = []
 
@@ -103,6 +104,7 @@ class StrictProvider:
             for other in {" ", ","} - {habits.separator}:
                 if other in self._asked:
                     raise Refused("the separator of scopes")
+        self._nonce = sent.get("nonce")
         if unknown := sent.keys() - habits.optional:
             raise Refused(f"unknown parameters: {sorted(unknown)}")
         came = habits.error or {"code": "the-code"}
@@ -132,6 +134,8 @@ class StrictProvider:
         place = str(request.url).partition("?")[0]
         if place.endswith("/.well-known/openid-configuration"):
             return httpx.Response(200, json=habits.metadata)
+        if place.endswith("/jwks"):
+            return httpx.Response(200, json={"keys": [KEY.as_dict(private=False)]})
         if request.method == "GET" or "access-token" in request.headers.get("authorization", ""):
             return self._read(request)
         return self._token(request, place)
@@ -180,9 +184,23 @@ class StrictProvider:
         if scope:
             reply["scope"] = scope
         reply |= {} if habits.nest else habits.reply
+        if self._nonce is not None and habits.metadata is not None:
+            reply["id_token"] = self._id_token(habits.metadata["issuer"])
         if habits.nest is not None:
             reply = {**habits.reply, habits.nest: {**habits.reply.get(habits.nest, {}), **reply}}
         return httpx.Response(200, json=reply)
+
+    def _id_token(self, issuer: str) -> str:
+        seconds = int(NOON.timestamp())
+        claims: dict[str, Any] = {
+            "iss": issuer,
+            "aud": "our id",
+            "sub": "7",
+            "email": "a@hub.example",
+        }
+        claims |= {"email": "a@hub.example", "nonce": self._nonce}
+        claims |= {"iat": seconds, "exp": seconds + 300}
+        return jwt.encode({"alg": "RS256", "kid": "ours"}, claims, KEY)
 
     def _verify(self, verifier: str | None) -> None:
         if self._challenge is None:
@@ -265,7 +283,12 @@ def secret_for(auth: str) -> str:
 
 
 def walk(
-    provider: Provider, habits: Habits, *, scopes: tuple[str, ...] = (), refreshes: bool = True
+    provider: Provider,
+    habits: Habits,
+    *,
+    scopes: tuple[str, ...] = (),
+    refreshes: bool = True,
+    tenant: str | None = None,
 ) -> Walk:
     """Connect an account at the provider, and refresh it. Raises Refused, Denied or Failed."""
     server = StrictProvider(habits)
@@ -274,14 +297,16 @@ def walk(
         provider=provider, client_id="our id", client_secret=secret_for(provider.client_auth)
     )
     flow = OauthFlow({provider.name: client})
-    trip = RedirectContext(number=1, return_url=RETURN, state="the-state", now=NOON)
+    trip = RedirectContext(number=1, return_url=RETURN, state="the-state", now=NOON, tenant=tenant)
     kept: Any = flow.prepare(an_elicitation(provider, scopes=scopes), trip)
     going = an_elicitation(provider, scopes=scopes, kept=kept)
     redirect = led(flow.begin(going, trip), server)
     kept = msgspec.json.decode(msgspec.json.encode(redirect.kept))
     away = an_elicitation(provider, scopes=scopes, kept=kept)
-    code = flow.code_of(away, server.authorized(redirect.url))
-    grant = led(flow.finish(away, code=code, now=NOON), server)
+    arrival = server.authorized(redirect.url)
+    code, members = flow.code_of(away, arrival), flow.members_of(away, arrival)
+    grant = led(flow.finish(away, code=code, now=NOON, callback=members), server)
+    client = client.for_tenant(tenant)
     connection = Connection(
         id="c",
         owner="o",

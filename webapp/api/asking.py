@@ -15,8 +15,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-import msgspec
-
 from flows.elicitation import states
 from flows.elicitation.run import AskedStep, Run, Step
 from flows.elicitation.states import Elicitation, Json
@@ -26,8 +24,8 @@ from flows.errors import AlreadyDone, ElicitError, InvalidQuestion, NotAllowed, 
 from flows.kinds.secret import Secret
 from flows.question import Outcome, Question, asking
 from webapp.api.access import PERSON_HEADER, Requester
-from webapp.calls.call import Call
-from webapp.calls.presenter import Interrupted, Leg, PresentedQuestion
+from webapp.calls.call import Call, Interrupted
+from webapp.calls.presenter import PresentedQuestion
 from webapp.calls.verbs import Verbs
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.api_keys import KeyScope
@@ -128,7 +126,6 @@ async def ask(
     verbs = Verbs(call, check=_must_be_asked_alone) if place is None else Verbs(call)
     outcome = None
     with service.running_tools.at_work(call):
-        call.begin()
         try:
             with asking(verbs, is_tool=False):
                 if place is None:
@@ -191,29 +188,16 @@ async def _use_in_run(
     caller = Caller(owner=current.owner, client=client_of(key.program), is_user=current.is_for_user)
     call = call_of(service, key, caller, arguments=arguments, run_id=run)
     with service.running_tools.at_work(call):
-        call.begin()
         try:
             await call.the_run()
-            mine = await call.leases.claim(current, run=run)
-            if mine is None:
+            if not await call.use(current):
                 raise QuestionBusy
-            call.leases.use(mine)
-            if (paid := await _paid(service, mine)) is not None:
-                call.used.note((mine.kind, mine.asked.digest), paid)
             await service.elicitations.run_to_completion(call.end())
         except Interrupted:
             pass  # the answer was used before
         except PaymentGone:
             await service.elicitations.run_to_completion(call.finish())
             raise
-
-
-async def _paid(service: Service, mine: Elicitation) -> Json:
-    """Return the payment of a claimed elicitation, None for other kinds. Raises PaymentGone."""
-    if traits_of(mine.kind).gives != "receipt":
-        return None
-    paid: Json = msgspec.to_builtins(await service.kinds.payments.usable(mine))
-    return paid
 
 
 async def must_have_its_money(
@@ -240,7 +224,8 @@ async def _used_up(service: Service, current: Elicitation) -> None:
     except NotPossible:
         raise QuestionBusy from None
     try:
-        await _paid(service, mine)
+        if traits_of(mine.kind).gives == "receipt":
+            await service.kinds.payments.usable(mine)
     except PaymentGone:
         await elicitations.each([mine.id], lambda e: states.release(e, leg=request_id))
         raise
@@ -427,10 +412,10 @@ class _ByProgram:
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
         return False
 
-    def carry(self, call: Leg, state: object) -> object:
+    def carry(self, call: Call, state: object) -> object:
         return state
 
-    async def apply_client_answers(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Call) -> None:
         pass  # a person answers on the page, or a key that approves answers by API
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
@@ -439,5 +424,7 @@ class _ByProgram:
     def busy(self) -> ElicitError:
         return QuestionBusy()
 
-    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
+    async def wait(
+        self, call: Call, shown: PresentedQuestion, waiter: Waiter
+    ) -> Elicitation | None:
         call.interrupt(_SHOWN)

@@ -153,10 +153,12 @@ async def proxied(
 def _auth(service: Service, requester: Requester, found: Connection) -> BearerAuth:
     accounts = service.kinds.accounts
     _, origins = accounts.connections.reach(found)
+    provider = accounts.connections.provider(found)
     tool, client = user_of_accounts(requester)
     return BearerAuth(
         found.access_token,
         origins=origins,
+        scheme="Bearer" if provider is None else provider.token_scheme,
         renew=partial(_newer, service, found, tool=tool, client=client),
     )
 

@@ -15,7 +15,6 @@ from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
-import msgspec
 from litestar import delete, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
@@ -23,7 +22,7 @@ from msgspec import Meta, Struct
 
 from flows.elicitation import run as runs
 from flows.elicitation.run import Run
-from flows.elicitation.states import Elicitation, Json, Status
+from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.tool_call import client_of
 from flows.elicitation.traits import traits_of
 from flows.errors import AlreadyDone
@@ -39,7 +38,7 @@ from webapp.api.asking import (
     run_call_of,
 )
 from webapp.api.representations import NAME_CHARACTERS, RunName, UserName, Whose
-from webapp.calls.call import Call
+from webapp.calls.call import Call, Interrupted
 from webapp.calls.once import (
     DOING,
     RECEIPT_RETENTION,
@@ -49,7 +48,6 @@ from webapp.calls.once import (
     release,
     result_of,
 )
-from webapp.calls.presenter import Interrupted
 from webapp.identity.api_keys import KeyScope
 from webapp.payments.payments import PaymentGone
 from webapp.records.values import ApiKey
@@ -253,7 +251,6 @@ async def _at_work(
     caller = caller_of(service, requester, user)
     call = run_call_of(service, requester.program, caller, run=run)
     with service.running_tools.at_work(call):
-        call.begin()
         try:
             yield call
         except Interrupted:
@@ -265,19 +262,12 @@ async def _at_work(
 
 async def _use(service: Service, call: Call, run: Run, current: Elicitation) -> None:
     """Let the run use an available answer. Raises QuestionBusy or PaymentGone."""
-    is_payment = traits_of(current.kind).gives == "receipt"
     if current.delivered_at is not None:
-        if is_payment:
+        if traits_of(current.kind).gives == "receipt":
             await must_have_its_money(service, current, run=run.id)
         return
-    mine = await call.leases.claim(current, run=run.id)
-    if mine is None:
+    if not await call.use(current):
         raise QuestionBusy
-    call.leases.use(mine)
-    paid = None
-    if is_payment and mine.status is Status.ACCEPTED:
-        paid = msgspec.to_builtins(await service.kinds.payments.usable(mine))
-    call.used.note((mine.kind, mine.asked.digest), paid)
 
 
 async def _end_with(service: Service, call: Call, run: Run, id: str, *, data: RunEnd) -> None:

@@ -1,10 +1,11 @@
 """A tools/call request: the questions of its body, their answers, and its result.
 
-Terms: a *leg* is one HTTP request of a call. `call` implements a leg, and `verbs` has the methods
-with which its tool asks questions. `used` is what the body has received so far. `questions` asks a
-person: find or start, show, wait, claim. `run` is the call's stored record. `leases` are the
-outcomes that the request claimed. `presenter` is the protocol for showing a link in one protocol
-revision. `clients` records how each client handled questions. `running` has the bodies that may
+Terms: a *leg* is one HTTP request of a call. `call` implements a leg and has the protocol of the
+presenters, which show its questions. `verbs` has the methods with which its tool asks. `questions`
+asks a person: find or start, show, wait, claim. `run` is the call's stored record. `leases` has the
+outcomes that the request claimed, and what its body used. `presenter` has the questions that a
+presenter shows together. `delivery` converts an answer for the tool, and uses it up when the result
+has arrived. `clients` records how each client handled questions. `running` has the bodies that may
 outlive a request.
 
 The path of a question: `Verbs.ask` -> the question's place in its run -> `Questions.ask`: join or
@@ -14,6 +15,6 @@ records that the result arrived.
 Guarantees: one outcome is used by one run. Work in `once` is not repeated. After an outcome is
 claimed, a broken connection does not stop the body. A refused caller causes no side effect.
 
-This package knows presenters only through the protocol in `presenter`, and depends on no MCP
+This package knows presenters only through the protocol `Presenter` in `call`, and depends on no MCP
 revision. An application's own code (`webapp.coroutines`) also makes calls, which have no tool.
 """

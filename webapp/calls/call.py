@@ -15,22 +15,23 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from msgspec import to_builtins
 from msgspec.json import encode
 
 from flows.elicitation import run as runs
 from flows.elicitation.run import Run
-from flows.elicitation.states import Elicitation, Status
+from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.tool_call import ToolCall
+from flows.elicitation.traits import traits_of
 from flows.errors import CallOver
 from flows.payments.receipt import Payment, unmade
 from flows.payments.unresolved import is_paid_otherwise
 from webapp.calls.delivery import is_error, is_refunded, made, used_up
-from webapp.calls.leases import Leases
-from webapp.calls.presenter import Interrupted, Presenter
+from webapp.calls.leases import CallUse, Leases
+from webapp.calls.presenter import PresentedQuestion
 from webapp.calls.run import CurrentRun
-from webapp.calls.used import CallUse
 from webapp.completion import Completing
 from webapp.deadline import Deadline
 from webapp.elicitations.links import Links
@@ -42,6 +43,7 @@ from webapp.identity.identity import Caller
 from webapp.kinds.registry import Kinds
 from webapp.logs.masking import masked
 from webapp.payments.verification import ON_ITS_WAY
+from webapp.records.values import Value
 
 if TYPE_CHECKING:
     from flows.schema.schema import Fault
@@ -52,8 +54,54 @@ _NO_TIMEOUT = timedelta(days=1)
 _log = logging.getLogger(__name__)
 
 
+class Interrupted(BaseException):
+    """Ends a tool's body. A BaseException, so that `except Exception` in a tool cannot stop it."""
+
+
+class Presenter(Protocol):
+    """The way in which one protocol revision shows a link and waits."""
+
+    def can(self, mode: str) -> bool: ...
+
+    def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
+        """Return until when a request that asks this kind may wait for another request."""
+        ...
+
+    def busy(self) -> object:
+        """Return the result for a request whose outcome another request claimed first."""
+        ...
+
+    def asks_in_client(self, kind: str, arguments: Json) -> bool:
+        """Return True if the client's own form accepts the answer, so that no link is opened.
+
+        `arguments` are what the person confirms; the form has to show them in full.
+        """
+        ...
+
+    def carry(self, call: "Call", state: object) -> object:
+        """Return the tool's own requestState together with this presenter's own state."""
+        ...
+
+    async def apply_client_answers(self, call: "Call") -> None:
+        """Apply the client's answers to all questions of the run when the request ends early.
+
+        One question ended the request while other questions were pending.
+        """
+        ...
+
+    async def wait(
+        self, call: "Call", shown: PresentedQuestion, waiter: Waiter
+    ) -> Elicitation | None:
+        """Show the question and wait until it is final or the wait ends.
+
+        The wait ends if another request takes it over or if this request's time is up. Return None
+        if the client cancelled the wait. May end the request with `call.interrupt`.
+        """
+        ...
+
+
 class Call:
-    """A single request of a tool call. Implements webapp.calls.presenter.Leg."""
+    """A single request of a tool call."""
 
     def __init__(
         self,
@@ -81,6 +129,7 @@ class Call:
         self.leg = leg or secrets.token_urlsafe(12)
         self.loop = asyncio.get_running_loop()
         self.elicitations = elicitations
+        self.clock = elicitations.clock
         self.links = links
         self.completing = completing
         self.kinds = kinds
@@ -105,6 +154,7 @@ class Call:
         self.rounds: tuple[str, ...] = ()
         self.faults: dict[str, Sequence[Fault]] = {}  # of the client's answers, by elicitation id
         self.answer: object = None  # the result that the presenter returns instead of the body's
+        self.is_interrupted = False  # True: `answer` replaces whatever the body returns
         self.on_notice: Callable[[str], Awaitable[object]] | None = None
         self.steps = 0.0  # the number of the last progress step, which must not decrease
         self.repeats_until: datetime | None = None  # identical calls get the result until then
@@ -120,10 +170,6 @@ class Call:
         self.marked: list[Payment] = []  # payments that this request marked as used by its result
 
     @property
-    def now(self) -> datetime:
-        return self.elicitations.clock()
-
-    @property
     def has_claimed(self) -> bool:
         """True if this request has claimed an outcome: a disconnect (2025-11-25) ends no body."""
         return bool(self.leases)
@@ -132,11 +178,6 @@ class Call:
     def is_draining(self) -> bool:
         """True if the process is shutting down. Waiting requests then tell the client to retry."""
         return self.elicitations.waiters.is_draining
-
-    @property
-    def is_interrupted(self) -> bool:
-        """True if the presenter's answer replaces whatever the body returns."""
-        return self.answer is not None
 
     def asked_by(self, digest: str) -> AskedBy:
         """Return who asks the question with this digest."""
@@ -202,6 +243,21 @@ class Call:
         if not (self._is_error or run.is_delivered):
             await self.elicitations.write_afresh(self._marked_payments)
 
+    async def use(self, current: Elicitation) -> bool:
+        """Claim an outcome and use it in this run, as the `await` of a tool does.
+
+        Return False if another request has it. Raises PaymentGone for a payment that was refunded
+        or disputed.
+        """
+        mine = await self.leases.claim(current, run=self.run.value.id)
+        if mine is None:
+            return False
+        self.leases.use(mine)
+        if traits_of(mine.kind).gives == "receipt" and mine.status is Status.ACCEPTED:
+            paid = to_builtins(await self.kinds.payments.usable(mine))
+            self.used.note((mine.kind, mine.asked.digest), paid)
+        return True
+
     async def hold(
         self,
         current: Elicitation,
@@ -215,44 +271,34 @@ class Call:
         The wait stops at `until`, if another request takes the wait over, if `stops` returns True
         after a wake-up, or if the process shuts down.
         """
-        limit = Deadline(until - self.now, ticks=self.elicitations.ticks)
+        limit = Deadline(until - self.clock(), ticks=self.elicitations.ticks)
         observer = self.elicitations.observer
         observer.held(1)
         try:
-            return await self._hold(current, waiter, limit=limit, stops=stops)
+            while self.is_waiting_for(current):
+                now = self.clock()
+                # An exchange with a provider may finish after the question's end. If the exchange
+                # was interrupted, the sweeper ends the question.
+                is_exchanging = current.status is Status.EXCHANGING
+                if now >= current.expires_at and not is_exchanging:
+                    return await self.elicitations.end(current, Status.EXPIRED)
+                if limit.has_ended or self.is_draining or stops():
+                    return current
+                until = limit.at(now)
+                ends_at = until if is_exchanging else min(until, current.expires_at)
+                changes = await waiter.changes(until=ends_at, now=now)
+                current = await self.elicitations.newest(current, changes)
+                if current.status.is_final and current.settled_at is not None:
+                    since = (self.clock() - current.settled_at).total_seconds()
+                    _log.info("call.woken", extra={"id": current.id, "seconds": round(since, 3)})
+                    observer.woken(current.kind, seconds=since)
+            return current
         finally:
             observer.held(-1)
 
-    async def _hold(
-        self,
-        current: Elicitation,
-        waiter: Waiter,
-        *,
-        limit: Deadline,
-        stops: Callable[[], bool],
-    ) -> Elicitation:
-        while self.is_waiting_for(current):
-            now = self.now
-            # An exchange with a provider may finish after the question's end. If the exchange was
-            # interrupted, the sweeper ends the question.
-            is_exchanging = current.status is Status.EXCHANGING
-            if now >= current.expires_at and not is_exchanging:
-                return await self.elicitations.end(current, Status.EXPIRED)
-            if limit.has_ended or self.is_draining or stops():
-                return current
-            until = limit.at(now)
-            ends_at = until if is_exchanging else min(until, current.expires_at)
-            changes = await waiter.changes(until=ends_at, now=now)
-            current = await self.elicitations.newest(current, changes)
-            if current.status.is_final and current.settled_at is not None:
-                since = (self.now - current.settled_at).total_seconds()
-                _log.info("call.woken", extra={"id": current.id, "seconds": round(since, 3)})
-                self.elicitations.observer.woken(current.kind, seconds=since)
-        return current
-
     async def wait_for(self, others: Collection[asyncio.Future[Any]]) -> None:
         """Wait for work of other calls. If the work takes too long, end with a "busy" result."""
-        now = self.now
+        now = self.clock()
         until = self.presenter.limit("once", now=now, timeout=_NO_TIMEOUT)
         _, late = await asyncio.wait(others, timeout=(until - now).total_seconds())
         if late:
@@ -275,8 +321,8 @@ class Call:
 
     def interrupt(self, answer: object) -> NoReturn:
         """End the body here. `answer` becomes the call's result, whatever the body does next."""
-        if self.answer is None:
-            self.answer = answer
+        if not self.is_interrupted:
+            self.answer, self.is_interrupted = answer, True
         self._end()
         raise Interrupted
 
@@ -322,17 +368,10 @@ class Call:
             await self.run.change(
                 lambda run: runs.deliver(
                     self._finished(run, NO_RESULT),
-                    now=self.now,
+                    now=self.clock(),
                     is_error=is_error,
                 ),
-                also=lambda: used_up(
-                    self.elicitations,
-                    self.kinds,
-                    self.run.value,
-                    unused=self._unused,
-                    is_error=is_error,
-                    now=self.now,
-                ),
+                also=partial(self._used_up, is_error=is_error),
             )
 
     async def go_on(self) -> None:
@@ -356,15 +395,8 @@ class Call:
         if not (self._is_finished or self.is_repeated):
             return
         await self.run.change(
-            lambda run: runs.deliver(run, now=self.now, is_error=self._is_error),
-            also=lambda: used_up(
-                self.elicitations,
-                self.kinds,
-                self.run.value,
-                unused=self._unused,
-                is_error=self._is_error,
-                now=self.now,
-            ),
+            lambda run: runs.deliver(run, now=self.clock(), is_error=self._is_error),
+            also=partial(self._used_up, is_error=self._is_error),
         )
 
     async def lost(self) -> None:
@@ -399,13 +431,23 @@ class Call:
     async def _marked_payments(self) -> list[Payment]:
         """Return the payments that the result uses, marked as perhaps delivered."""
         self.marked = await made(
-            self.elicitations, self.kinds, self.run.value, unused=self._unused, now=self.now
+            self.elicitations, self.kinds, self.run.value, unused=self._unused, now=self.clock()
         )
         return self.marked
 
+    async def _used_up(self, *, is_error: bool) -> list[Value]:
+        return await used_up(
+            self.elicitations,
+            self.kinds,
+            self.run.value,
+            unused=self._unused,
+            is_error=is_error,
+            now=self.clock(),
+        )
+
     def _finished(self, run: Run, result: str) -> Run:
         unused = self.leases.unused_of(run)
-        return runs.finish(self.used.noted(run), result=result, now=self.now, unused=unused)
+        return runs.finish(self.used.noted(run), result=result, now=self.clock(), unused=unused)
 
     @property
     def _unused(self) -> set[str]:

@@ -1,25 +1,86 @@
-"""Protocols and values for showing a link to a person and waiting for the answer."""
+"""The questions that a request shows together, as presenters need them."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import NoReturn, Protocol, TypeAlias
 
-from flows.elicitation.states import Elicitation, Json
-from flows.schema.schema import Fault
-from webapp.calls.batch import Batch
-from webapp.calls.run import CurrentRun
-from webapp.calls.used import CallUse
-from webapp.elicitations.links import Links
-from webapp.elicitations.service import Elicitations
+from flows.elicitation.states import Elicitation
 from webapp.elicitations.waiters import Waiter
-from webapp.kinds.registry import Kinds
 
+# The ways in which a presenter ends a request, in order of precedence. AUTOMATIC comes first, so
+# that an automatic answer is reported at once. A form in the client comes before a link for the
+# model.
+AUTOMATIC = "nobody"
+RETRY = "retry"
+REQUIRED = "required"
+RESULT = "result"
+_ENDINGS = (AUTOMATIC, RETRY, REQUIRED, RESULT)
 NAME_CHARACTERS = 8  # 48 random bits
 
 
-class Interrupted(BaseException):
-    """Ends a tool's body. A BaseException, so that `except Exception` in a tool cannot stop it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Standing:
+    ending: str
+    part: "Prompt"
+    turn: "asyncio.Future[tuple[Prompt, ...]]" = field(repr=False)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return _ENDINGS.index(self.ending), self.part.index
+
+
+class Batch:
+    """The questions that are asked together, often only one.
+
+    Each question stops here, and the request ends when no question is running. Otherwise the first
+    question to be shown would end the request, and the others would be shown later or never.
+    """
+
+    def __init__(self, size: int = 1) -> None:
+        self.is_urgent = False  # a question has to be shown: stop waiting for the others
+        self._going = size
+        self._standing: list[_Standing] = []
+        self._waiters: list[Waiter] = []
+
+    @property
+    def has_nobodys(self) -> bool:
+        """True if the client answered a question automatically: the person gets all links."""
+        return any(one.ending == AUTOMATIC for one in self._standing)
+
+    def join(self, waiter: Waiter) -> None:
+        self._waiters.append(waiter)
+
+    def leave(self) -> None:
+        """Note that one of the questions is answered."""
+        self._going -= 1
+        self._look()
+
+    async def collect_prompts(
+        self, part: "Prompt", *, ending: str, is_urgent: bool
+    ) -> "tuple[Prompt, ...]":
+        """Stop one question for this request, and return the parts to show together.
+
+        Only the question that ends the request returns, with the parts in the order of the run. The
+        others wait until they are cancelled.
+        """
+        turn = asyncio.get_running_loop().create_future()
+        self._standing.append(_Standing(ending=ending, part=part, turn=turn))
+        if ending == AUTOMATIC or (is_urgent and not self.is_urgent):
+            self.is_urgent = True
+            for waiter in self._waiters:
+                waiter.wake(None)
+        self.leave()
+        parts: tuple[Prompt, ...] = await turn
+        return parts
+
+    def _look(self) -> None:
+        if self._going or not self._standing:
+            return
+        ordered = sorted(self._standing, key=lambda one: one.rank)
+        lead = ordered[0]
+        if not lead.turn.done():
+            endings = {lead.ending, RESULT} if lead.ending == AUTOMATIC else {lead.ending}
+            lead.turn.set_result(tuple(one.part for one in ordered if one.ending in endings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +91,7 @@ class PresentedQuestion:
     link: Callable[[], str] = field(repr=False)
     index: int  # position of the question in its run
     is_again: bool  # an earlier request of this run asked the same elicitation
-    group: "Batch[Prompt]" = field(
-        default_factory=lambda: Batch[Prompt](1)
-    )  # the questions that are asked together with this one
+    group: Batch = field(default_factory=Batch)  # the questions asked together with this one
     replaces: str | None = None  # id of the elicitation that an earlier request asked here
     arguments: str = field(default="{}", repr=False)  # the client's arguments as canonical JSON
 
@@ -63,84 +122,3 @@ class Prompt:
     @property
     def index(self) -> int:
         return self.shown.index
-
-
-Prompts: TypeAlias = Batch[Prompt]
-
-
-class Leg(Protocol):
-    """The part of a call that presenters use."""
-
-    used: CallUse
-    faults: dict[str, Sequence[Fault]]
-    has_ended: bool
-
-    @property
-    def now(self) -> datetime: ...
-    @property
-    def elicitations(self) -> Elicitations: ...
-    @property
-    def links(self) -> Links: ...
-    @property
-    def kinds(self) -> Kinds: ...
-    @property
-    def run(self) -> CurrentRun: ...
-    @property
-    def is_draining(self) -> bool: ...
-    @property
-    def is_interrupted(self) -> bool: ...
-
-    def is_waiting_for(self, current: Elicitation) -> bool: ...
-
-    def next_step(self) -> float: ...
-
-    def interrupt(self, answer: object) -> NoReturn: ...
-
-    async def hold(
-        self,
-        current: Elicitation,
-        waiter: Waiter,
-        *,
-        until: datetime,
-        stops: Callable[[], bool] = lambda: False,
-    ) -> Elicitation: ...
-
-
-class Presenter(Protocol):
-    """The way in which one protocol revision shows a link and waits."""
-
-    def can(self, mode: str) -> bool: ...
-
-    def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
-        """Return until when a request that asks this kind may wait for another request."""
-        ...
-
-    def busy(self) -> object:
-        """Return the result for a request whose outcome another request claimed first."""
-        ...
-
-    def asks_in_client(self, kind: str, arguments: Json) -> bool:
-        """Return True if the client's own form accepts the answer, so that no link is opened.
-
-        `arguments` are what the person confirms; the form has to show them in full.
-        """
-        ...
-
-    def carry(self, call: Leg, state: object) -> object:
-        """Return the tool's own requestState together with this presenter's own state."""
-        ...
-
-    async def apply_client_answers(self, call: Leg) -> None:
-        """Apply the client's answers to all questions of the run when the request ends early.
-
-        One question ended the request while other questions were pending.
-        """
-        ...
-
-    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
-        """Show the question and wait until it is final or the wait ends.
-
-        The wait ends if another request takes it over or if this request's time is up. Return None
-        if the client cancelled the wait. May end the request with `call.interrupt`.
-        """
-        ...

@@ -29,8 +29,8 @@ from flows.question import Outcome, Question
 from flows.requests import is_for_good
 from flows.shown import must_be_tool_name
 from webapp.calls.call import Call
-from webapp.calls.outcome import cancelled, outcome_of, processing
-from webapp.calls.presenter import PresentedQuestion, Prompts
+from webapp.calls.delivery import cancelled, outcome_of, processing
+from webapp.calls.presenter import Batch, PresentedQuestion
 from webapp.calls.run import OPEN_AT_LEAST
 from webapp.deadline import Deadline
 from webapp.elicitations.aliases import give_alias, must_be_alias
@@ -71,7 +71,7 @@ class Questions:
         self,
         question: Question[T],
         step: Step,
-        group: Prompts,
+        group: Batch,
         *,
         is_ordered: bool,
         shared: Callable[[], Awaitable[Outcome[T] | None]],
@@ -103,14 +103,14 @@ class Questions:
         question: Question[T],
         step: Step,
         waiter: Waiter,
-        group: Prompts,
+        group: Batch,
         *,
         is_ordered: bool,
         shared: Callable[[], Awaitable[Outcome[T] | None]],
     ) -> Outcome[T]:
         call, before = self._call, self._run.value.at(step)
-        until = call.presenter.limit(step.kind, now=call.now, timeout=question.timeout)
-        limit = Deadline(until - call.now, ticks=call.elicitations.ticks)
+        until = call.presenter.limit(step.kind, now=call.clock(), timeout=question.timeout)
+        limit = Deadline(until - call.clock(), ticks=call.elicitations.ticks)
         while True:
             current = await self._start_or_join(question, step, waiter, is_ordered=is_ordered)
             if current.is_open_there and not current.status.is_final:
@@ -172,11 +172,11 @@ class Questions:
         the same result. If this request may not wait longer, end it with a "busy" result.
         """
         call = self._call
-        now = call.now
+        now = call.clock()
         await waiter.changes(until=min(limit.at(now), now + LOOK_AGAIN), now=now)
         await call.run.reload()
         run = call.run.value
-        if run.result is not None and run.answers(call.now, is_named=call.run.is_continued):
+        if run.result is not None and run.answers(call.clock(), is_named=call.run.is_continued):
             await call.repeat(run, run.result)
         if limit.has_ended or call.is_draining:
             call.interrupt(call.presenter.busy())
@@ -220,7 +220,7 @@ class Questions:
             return current
 
     def _shown(
-        self, current: Elicitation, step: Step, *, before: AskedStep | None, group: Prompts
+        self, current: Elicitation, step: Step, *, before: AskedStep | None, group: Batch
     ) -> PresentedQuestion:
         """Return the question for a presenter. `before` is the run's earlier step at this place."""
         asked = self._run.value.asked

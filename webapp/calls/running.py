@@ -131,7 +131,11 @@ class RunningTools:
 
     @contextlib.contextmanager
     def at_work(self, call: Call) -> Generator[None]:
-        """Renew the call's leases and let a shutdown wait while the author's own coroutine runs."""
+        """Run the author's own coroutine as the body of the call, in the current task.
+
+        Renew the call's leases, and let a shutdown wait for the coroutine.
+        """
+        call.begin()
         self._unanswered.add(call)
         self._is_idle.clear()
         self._blocks.add(call)

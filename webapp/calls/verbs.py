@@ -31,7 +31,8 @@ from flows.errors import (
 from flows.kinds.needs import NOT_NEEDED
 from flows.question import Outcome, Question, Request, ReturningRequest, current_body, digest_of
 from flows.requests import is_for_good
-from webapp.calls.call import Call
+from webapp.calls.call import Call, Interrupted
+from webapp.calls.leases import Fact
 from webapp.calls.once import (
     RECEIPT_RETENTION,
     RETENTION,
@@ -40,11 +41,10 @@ from webapp.calls.once import (
     do_once,
     do_unkept,
 )
-from webapp.calls.presenter import Interrupted, Prompts
+from webapp.calls.presenter import Batch
 from webapp.calls.questions import Check, Questions
 from webapp.calls.resources import OwnersReach
 from webapp.calls.unasked import must_have_asked_blocking
-from webapp.calls.used import Fact
 from webapp.elicitations.question_kind import AskedBy
 
 T = TypeVar("T")
@@ -215,7 +215,7 @@ class Verbs:
         rest.
         """
         steps = [await self._step(question) for question in questions]
-        group = Prompts(len(steps))
+        group = Batch(len(steps))
 
         async def ask(question: Question[Any], step: Step | Outcome[Any]) -> Outcome[Any]:
             outcome = step
@@ -239,8 +239,9 @@ class Verbs:
 
     async def _step(self, question: Question[T]) -> Step | Outcome[T]:
         """Return the question's place in the run, or its outcome if no person has to be asked."""
-        call, fact = self.call, self.fact(question.request)
-        facts = call.kinds[fact[0]].facts(question.request)
+        call, kind = self.call, question.request.kind
+        facts = call.kinds[kind].facts(question.request)
+        fact = kind, digest_of(kind, facts)
         call.used.must_hold_nothing_hidden([question.message, facts])
         if question.again:
             call.used.note_use(again=True)
@@ -333,16 +334,16 @@ class Verbs:
     async def _is_open(self, asked: Elicitation, by: AskedBy) -> bool:
         if traits_of(asked.kind).is_gate and asked.status is Status.ACCEPTED:
             return await self.call.kinds.gates.is_still_valid(asked, by)
-        return self.call.now < asked.stored_until
+        return self.call.clock() < asked.stored_until
 
     async def _ask_person(
-        self, step: Step, question: Question[T], group: Prompts | None = None
+        self, step: Step, question: Question[T], group: Batch | None = None
     ) -> Outcome[T]:
         self.last_step = step
         return await self._questions.ask(
             question,
             step,
-            group or Prompts(),
+            group or Batch(),
             is_ordered=self._seen[step],
             shared=partial(self._shared, question, step),
         )

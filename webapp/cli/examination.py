@@ -25,6 +25,7 @@ from flows.oauth.discovery import Metadata, discover
 from flows.oauth.provider import Client, Provider
 from flows.oauth.sign_in import SignIn
 from flows.payments.registry import Gateways
+from flows.providers.catalogue import CATALOGUE
 from webapp.events.addresses import EventAddress
 from webapp.http.browser import page_headers
 from webapp.http.client import Outbound
@@ -270,7 +271,7 @@ async def _accounts(settings: Settings, around: Surroundings) -> list[Finding]:
         url = f"{settings.url}{CALLBACK_PATH}"
         found.append(await _issuer("ELICIT_ISSUER", client, url, around))
     for name in sorted(settings.credentials):
-        provider = settings.providers.get(name)
+        provider = settings.providers.get(name) or CATALOGUE.get(name)
         if provider is not None:
             url = f"{settings.url}/callback/{name}"
             setting = f"ELICIT_{name.upper()}_CLIENT_ID"

@@ -17,19 +17,17 @@ from typing import Any, cast
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
-from flows.elicitation.tool_call import DescribedTool, ToolCall, must_be_no_others_name
+from flows.elicitation.tool_call import ToolCall, must_be_no_others_name
 from flows.errors import InvalidArguments, StoreUnavailable
 from flows.kinds.gate import arguments_text
-from webapp.calls.call import Call
-from webapp.calls.presenter import Presenter
 from webapp.elicitations.retry import Erased
 from webapp.http.connection import ClientConnection, ClientConnections
 from webapp.http.exchange import client_connection_of
 from webapp.http.rate_limit import TooOften, address_key
 from webapp.identity.identity import Caller
 from webapp.logs.events import mask_tool_logs
-from webapp.mcp import inner_calls
 from webapp.mcp.asks import ConnectionAsks
+from webapp.mcp.before import watch_inner_calls
 from webapp.mcp.callers import caller_of, issuer_of
 from webapp.mcp.declared import Declared, declared_by
 from webapp.mcp.leg import PreparedLeg, run_request, wire_form
@@ -51,9 +49,15 @@ from webapp.mcp.resuming import when_read_later
 from webapp.mcp.task_legs import TaskLeg
 from webapp.mcp.task_offer import TaskOffer
 from webapp.mcp.tasks import METHODS, TaskRequest, Tasks
-from webapp.mcp.tools import ServedTool, has_tool, low_level_of, title_of, tool_of
+from webapp.mcp.tools import (
+    ServedTool,
+    has_tool,
+    low_level_of,
+    title_of,
+    tool_of,
+    version_of,
+)
 from webapp.mcp.traced import InTraceOfRequest
-from webapp.mcp.versions import version_of
 from webapp.mcp.visibility import Visibility
 from webapp.service import Service
 from webapp.telemetry.work import working
@@ -95,7 +99,7 @@ def attach(
         server, service, issuer=issuer, connections=connections or ClientConnections()
     )
     parts.append(ours)
-    inner_calls.watch(server)
+    watch_inner_calls(server)
     return ours
 
 
@@ -248,16 +252,23 @@ class Middleware:
         if task is not None:
             presenter = task.presents(presenter)
         run_id = run_id or chain.run_id or (None if going_on is None else going_on.run_id)
-        call = self._call(
+        call = service.call(
             caller,
-            presenter,
-            name,
-            arguments,
-            described=None if tool is None else tool.described,
-            version=version_of(tool, params),
+            ToolCall(
+                server=self._server.name,
+                tool=name,
+                client=declared.name,
+                arguments=arguments,
+                version=version_of(tool, params),
+                client_id=caller.client if caller.is_client_verified else None,
+                client_apart=declared.apart,
+                described=None if tool is None else tool.described,
+                server_title=title_of(low_level_of(self._server).title),
+                client_title=declared.title,
+            ),
+            presenter=presenter,
             run_id=run_id,
             run_key=chain.run_key,
-            declared=declared,
             accounts=_own(chain.accounts, caller),
             is_of_task=task is not None,
         )
@@ -279,42 +290,6 @@ class Middleware:
             )
 
         return PreparedLeg(call=call, body=body)
-
-    def _call(
-        self,
-        caller: Caller,
-        presenter: Presenter,
-        tool: str,
-        arguments: str,
-        *,
-        described: DescribedTool | None,
-        version: str | None,
-        run_id: str | None,
-        run_key: str | None,
-        declared: Declared,
-        accounts: Mapping[str, str],
-        is_of_task: bool,
-    ) -> Call:
-        return self._service.call(
-            caller,
-            ToolCall(
-                server=self._server.name,
-                tool=tool,
-                client=declared.name,
-                arguments=arguments,
-                version=version,
-                client_id=caller.client if caller.is_client_verified else None,
-                client_apart=declared.apart,
-                described=described,
-                server_title=title_of(low_level_of(self._server).title),
-                client_title=declared.title,
-            ),
-            presenter=presenter,
-            run_id=run_id,
-            run_key=run_key,
-            accounts=accounts,
-            is_of_task=is_of_task,
-        )
 
     def _caller(self, context: ServerRequestContext[Any, Any], declared: Declared) -> Caller:
         scope = context.request.scope if context.request is not None else None
@@ -376,9 +351,10 @@ class Middleware:
         result = wire_form(await call_next(context))
         if "tools" in result:
             result = {**result, "tools": [_with_pending(tool) for tool in result["tools"]]}
-        result = await self._hiding.listed(context, result, self._caller_of(context))
         declared = self._declared(context)
-        result = self._offer.listed(result, declared, self._caller_of(context))
+        caller = partial(self._caller, context, declared)
+        result = await self._hiding.listed(context, result, caller)
+        result = self._offer.listed(result, declared, caller)
         if not result.get("nextCursor") and await self._has_result_tool(context, declared):
             result["tools"] = [*result.get("tools", []), self._result_tool.listed]
         return result

@@ -1,15 +1,62 @@
-"""The questions before a tool's body: its gate and its needs, by the marks on the tool."""
+"""The questions before a tool's body: its gate and its needs, by the marks on the tool.
 
+The answers to the needs (`needs`) are passed to the body's awaits.
+
+Risks: a tool that runs again asks or acts twice. Each request therefore asks the same questions at
+the same places in the run, where earlier answers are found. Functions that run on completion run in
+`once`.
+
+On FastMCP, tools call other tools. A model must not reach a gated tool through a tool without a
+gate (FastMCP's search transforms serve a `call_tool`), and no person is asked twice for one call.
+The served FastMCP server and every server mounted below it therefore have this middleware, as the
+innermost of their middlewares, before any tool of a call runs. For the client's own call, and for
+the tools on mounted servers to which that call delegates, `ask_first` has asked already. If an
+author's middleware changes the arguments, the person is asked about both the sent and the changed
+arguments, and each acceptance is stored. Not every call reaches this middleware, so the sent
+arguments are always asked about.
+
+Not covered: calls of a body past the middleware (`run_middleware=False`, `Tool.run`), calls on a
+server that is neither served nor mounted or that a body mounts while it runs, changes by an
+extension's interceptor, and `MCPServer.call_tool`, which has no middleware. A server that only an
+author's own provider knows is covered after the first call of one of its tools. Resources and
+prompts cannot ask questions. If a tool calls itself, an acceptance is stored as for the client's
+call.
+"""
+
+import copy
+import inspect
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from flows.errors import InvalidQuestion
-from flows.kinds.gate import gate_question
+from flows.elicitation.states import Json
+from flows.errors import (
+    Cancelled,
+    Declined,
+    Denied,
+    ElicitError,
+    Expired,
+    InvalidQuestion,
+    NoAsker,
+    NotAccepted,
+    NotAsked,
+)
+from flows.kinds.gate import arguments_text, digest_of_arguments, gate_question
+from flows.kinds.needs import Need
+from flows.question import Outcome, Question, asking, current_asker, current_body
+from webapp.calls.leases import Fact
+from webapp.calls.unasked import all_were_asked
 from webapp.calls.verbs import Verbs
-from webapp.mcp.needing import ask_needs
 from webapp.mcp.received import not_shown, received
-from webapp.mcp.tools import ServedTool
+from webapp.mcp.tools import ServedTool, tool_of
+
+# Errors for what the person did or did not do. Technical failures keep their own message.
+_OF_THE_PERSON = (Declined, Denied, Cancelled, Expired)
+_log = logging.getLogger("webapp.mcp.needing")  # the name in the log lines of earlier versions
 
 
 async def ask_first(
@@ -29,7 +76,7 @@ async def ask_first(
     error.
     """
     await _ask_gate(verbs, tool, name=name, arguments=arguments, given=given, is_inner=is_inner)
-    await ask_needs(verbs, tool, name=name, arguments=arguments, is_inner=is_inner)
+    await _ask_needs(verbs, tool, name=name, arguments=arguments, is_inner=is_inner)
 
 
 async def _ask_gate(
@@ -73,3 +120,256 @@ async def _ask_gate(
                 raise not_shown(one, str(refused)) from None
             await question
             return
+
+
+async def _ask_needs(
+    verbs: Verbs, tool: ServedTool | None, *, name: str, arguments: str, is_inner: bool
+) -> None:
+    """Ask for the needs in the tool's marks. Exceptions of the asking methods propagate."""
+    marks = tool.needs if tool is not None else ()
+    given: Mapping[str, Json] = json.loads(arguments) if marks else {}
+    # Within one call, each nested tool's completion function runs once.
+    prefix = f"{name}:{digest_of_arguments(arguments)}:" if is_inner else ""
+    for number, need in enumerate(marks):
+        await _ask_need(verbs, need, given, need_id=f"{prefix}{number}")
+
+
+async def _ask_need(
+    verbs: Verbs, need: Need, arguments: Mapping[str, Json], *, need_id: str
+) -> None:
+    facts = [verbs.fact(question.request) for question in need.questions]
+    # A need that this call has asked is not skipped later: the places in the run would change.
+    skip_if = need.skip_if if need.skip_if and not await _has_asked(verbs, facts) else None
+    if skip_if is not None and await _author(verbs, skip_if, arguments):
+        return
+    outcomes = [await _yes(verbs, question, need.decline_message) for question in need.questions]
+    pairs = list(zip(need.questions, outcomes, strict=True))
+    # Convert the answers before the body: an answer that the author's type refuses does not count.
+    answers = [question.answer(outcome.content) for question, outcome in pairs]
+    if need.on_complete is not None and await _has_asked(verbs, facts):
+        await _complete(verbs, need.on_complete, answers, name=f"needs:{need_id}:{facts}")
+    for (question, outcome), fact in zip(pairs, facts, strict=True):
+        verbs.prefetched.put(fact, outcome, key=question.key)
+
+
+async def _yes(verbs: Verbs, question: Question[Any], decline_message: str | None) -> Outcome[Json]:
+    """Return the outcome with the unconverted answer. Raise the error for a refusal."""
+    unconverted: Question[Json] = replace(question, answer=_unchanged)
+    unconverted.discard()  # nobody awaits this copy: `ask` below asks the question
+    outcome = await verbs.ask(unconverted)
+    if outcome.error is not None:
+        verbs.last_error = _in_other_words(outcome.error, decline_message)
+        raise verbs.last_error
+    return outcome
+
+
+async def _has_asked(verbs: Verbs, facts: list[Fact]) -> bool:
+    """Return True if a person was asked one of these questions in this call."""
+    run = await verbs.call.run.load()
+    return any((asking.place.kind, asking.place.digest) in facts for asking in run.asked)
+
+
+async def _complete(
+    verbs: Verbs, on_complete: Callable[..., object], answers: list[object], *, name: str
+) -> None:
+    async def work(_: str) -> None:
+        await _author(verbs, on_complete, *answers)
+
+    await verbs.once(name, work, again=None)
+
+
+async def _author(verbs: Verbs, function: Callable[..., object], *given: object) -> object:
+    """Run an author's function and return its result. Its exceptions become ElicitErrors."""
+    try:
+        result = function(*given)
+        return await result if inspect.isawaitable(result) else result
+    except ElicitError:
+        raise
+    except Exception as error:
+        tool = verbs.call.tool.tool
+        _log.exception("needs.failed", extra={"tool": tool})
+        raise ElicitError(
+            f"The tool {tool} could not start, because its code raised an error: see the server's "
+            "log."
+        ) from error
+
+
+def _in_other_words(error: NotAccepted, message: str | None) -> NotAccepted:
+    if message is None or not isinstance(error, _OF_THE_PERSON):
+        return error
+    said = copy.copy(error)
+    said.args = (message,)
+    return said
+
+
+def _unchanged(content: Json) -> Json:
+    return content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A call whose gate and needs were asked. `arguments` None: for any arguments."""
+
+    server: Any
+    name: str
+    version: str | None
+    arguments: str | None
+    is_clients: bool  # the client's own call, or a tool that it delegates to
+    marks: object = None  # None: any marks match
+
+    def is_of(self, server: Any, name: str, tool: ServedTool | None) -> bool:
+        """Return True if this is a call of the same tool, with any arguments."""
+        return (
+            self.server is server
+            and self.name == name
+            and self.version == _version_of(tool)
+            and self.marks in (None, _marks_of(tool))
+        )
+
+
+_asked: WeakKeyDictionary[Verbs, list[_Asked]] = WeakKeyDictionary()
+
+
+def watch_inner_calls(server: Any) -> None:
+    """Add the middleware to a FastMCP server and the servers mounted below it.
+
+    This is repeated at each call, because the author may have mounted another server or added a
+    middleware in the meantime.
+    """
+    if not hasattr(server, "_mcp_server"):
+        return
+    for one in _with_mounted(server):
+        parts: list[object] = one.middleware
+        ours = [part for part in parts if isinstance(part, _middleware())]
+        if len(ours) != 1 or parts[-1] is not ours[0]:
+            parts[:] = [part for part in parts if part not in ours]
+            parts.append(_middleware()())
+
+
+def enter_call(verbs: Verbs, server: Any, tool: ServedTool | None) -> None:
+    """Register the client's own call, so that its gate and needs are not asked twice."""
+    watch_inner_calls(server)
+    own = _Asked(
+        server=server,
+        name=verbs.call.tool.tool,
+        version=_version_of(tool),
+        arguments=verbs.call.tool.arguments,
+        is_clients=True,
+        marks=_marks_of(tool),
+    )
+    _asked[verbs] = [own]
+    _enter_inside(verbs, tool, arguments=verbs.call.tool.arguments, is_clients=True)
+
+
+async def _ask(server: Any, message: Any) -> None:
+    try:
+        verbs = current_asker()
+    except NoAsker:
+        return
+    if not isinstance(verbs, Verbs):
+        return
+    arguments = arguments_text(message.arguments or {})
+    tool = await tool_of(server, message.name, meta=message.meta, is_inner=True)
+    alike = [one for one in _asked.get(verbs, ()) if one.is_of(server, message.name, tool)]
+    if any(asked.arguments in (None, arguments) for asked in alike):
+        return
+    is_clients = any(asked.is_clients for asked in alike)
+    await ask_first(
+        verbs,
+        tool,
+        name=message.name,
+        arguments=arguments,
+        given=message.arguments or {},
+        is_inner=not is_clients,
+    )
+    _enter_inside(verbs, tool, arguments=arguments, is_clients=is_clients)  # if accepted
+
+
+async def _run(context: Any, call_next: Any) -> Any:
+    """Run a nested call and return its result.
+
+    Raises NotAsked, as the tool's own error, if the tool created a question and did not ask it.
+    """
+    from fastmcp.tools.base import InputRequiredToolResult, ToolResult  # noqa: PLC0415 - optional
+
+    try:
+        asker = current_asker()
+    except NoAsker:
+        return await call_next(context)
+    message = context.message
+    digest = digest_of_arguments(arguments_text(message.arguments or {}))
+    body = current_body().inner(f"{message.name} {digest}")
+    with asking(asker, body=body) as unasked:
+        result = await call_next(context)
+    is_final = isinstance(result, ToolResult) and not isinstance(result, InputRequiredToolResult)
+    if is_final and not result.is_error:
+        try:
+            await all_were_asked(unasked, tool=str(context.message.name))
+        except NotAsked as error:
+            asker.failed(error)
+            raise
+    return result
+
+
+def _enter_inside(
+    verbs: Verbs, tool: ServedTool | None, *, arguments: str, is_clients: bool
+) -> None:
+    for inside in tool.inside if tool is not None else ():
+        _asked.setdefault(verbs, []).append(
+            _Asked(
+                server=inside.server,
+                name=inside.name,
+                version=inside.version,
+                arguments=arguments if inside.is_given_the_same else None,
+                is_clients=is_clients,
+            )
+        )
+        watch_inner_calls(inside.server)
+
+
+def servers_below(server: Any) -> list[Any]:
+    """Return the server and the servers mounted below it. Each lists tools by its own names."""
+    return _with_mounted(server) if hasattr(server, "_mcp_server") else [server]
+
+
+def _with_mounted(server: Any) -> list[Any]:
+    """Return the server and the FastMCP servers below it: mounted, proxied or wrapped."""
+    from fastmcp.server.providers import Provider  # noqa: PLC0415 - an optional library
+
+    found: list[Any] = []
+    ahead, seen = [server], set[int]()
+    while ahead:
+        one = ahead.pop()
+        if not isinstance(one, Provider) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if hasattr(one, "_mcp_server"):
+            found.append(one)
+        if isinstance(below := getattr(one, "providers", None), list):  # a server, an aggregate
+            ahead += below
+        # A provider that this one wraps (a namespace, renamed tools), or a server that it serves.
+        ahead += [getattr(one, "_inner", None), getattr(one, "server", None)]
+    return found
+
+
+def _version_of(tool: ServedTool | None) -> str | None:
+    return tool.version if tool is not None else None
+
+
+def _marks_of(tool: ServedTool | None) -> object:
+    """Return the tool's marks, which may differ between versions and between sessions."""
+    if tool is None:
+        return ()
+    return tool.gate, tool.is_destructive is True, tuple(map(id, tool.needs))
+
+
+@cache
+def _middleware() -> Any:
+    from fastmcp.server.middleware import Middleware  # noqa: PLC0415 - an optional library
+
+    class InnerCalls(Middleware):
+        async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+            await _ask(context.fastmcp_context.fastmcp, context.message)
+            return await _run(context, call_next)
+
+    return InnerCalls

@@ -5,7 +5,7 @@ answer is therefore checked here before it settles the question. An invalid answ
 question as failed, and the tool learns which fields are invalid and why.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from flows.elicitation.proof import InClient
@@ -15,7 +15,7 @@ from flows.errors import InvalidAnswer
 from flows.kinds.form import on_the_wire
 from flows.schema.schema import Fault, check, without_blanks
 from flows.shown import arguments_of
-from webapp.calls.presenter import Leg
+from webapp.calls.call import Call
 from webapp.elicitations.complete import complete_elicitation
 from webapp.kinds.page_kind import PageKind, arguments_in
 from webapp.kinds.registry import Kinds
@@ -24,6 +24,21 @@ from webapp.kinds.registry import Kinds
 _ARGUMENTS_AT_MOST = 20
 _LINE_AT_MOST = 300
 _CHARACTERS_AT_MOST = 2000
+
+# The form for a user code that a person types in the chat.
+_CODE = "code"
+USER_CODE_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        _CODE: {
+            "type": "string",
+            "title": "The eight letters that the page shows",
+            "minLength": 1,
+            "maxLength": 64,
+        }
+    },
+    "required": [_CODE],
+}
 
 
 class HasKinds(Protocol):
@@ -57,7 +72,7 @@ def schema_of(call: HasKinds, asked: Elicitation) -> dict[str, Any]:
     return on_the_wire(_kind(call, asked).schema(asked).json)
 
 
-async def acted(call: Leg, asked: Elicitation, action: str, content: object) -> Elicitation | None:
+async def acted(call: Call, asked: Elicitation, action: str, content: object) -> Elicitation | None:
     """Act on the client's answer, and return the question. None: the person dismissed the form."""
     match action:
         case "accept":
@@ -69,13 +84,13 @@ async def acted(call: Leg, asked: Elicitation, action: str, content: object) -> 
 
 
 async def answered(
-    call: Leg, asked: Elicitation, content: object, *, ends: bool = True
+    call: Call, asked: Elicitation, content: object, *, ends: bool = True
 ) -> Elicitation:
     """Settle the question with the accepted form, and return the question.
 
     An invalid form ends the question if `ends`, and otherwise changes nothing.
     """
-    if call.now >= asked.expires_at:  # the sweeper has not ended the question yet
+    if call.clock() >= asked.expires_at:  # the sweeper has not ended the question yet
         return await call.elicitations.end(asked, Status.EXPIRED)
     given, faults = _read(call, asked, content)
     if not faults:
@@ -91,7 +106,7 @@ async def answered(
     return ended
 
 
-async def acted_late(call: Leg, asked: Elicitation, action: str, content: object) -> bool:
+async def acted_late(call: Call, asked: Elicitation, action: str, content: object) -> bool:
     """Act on a form's answer that came after its call had ended. Return False if it is invalid.
 
     A valid answer settles the question for the next identical call. An invalid answer changes
@@ -108,13 +123,13 @@ def is_valid(ended: Elicitation | None) -> bool:
     return ended is None or ended.why != DOES_NOT_FIT
 
 
-async def agreed(call: Leg, asked: Elicitation) -> Elicitation:
+async def agreed(call: Call, asked: Elicitation) -> Elicitation:
     """Settle a question whose tool only waits until the person agrees to open the link."""
     await complete_elicitation(call.elicitations, asked.id, {}, InClient())
     return await call.elicitations.as_remembered(asked.id) or asked
 
 
-def _read(call: Leg, asked: Elicitation, content: object) -> tuple[Json, Sequence[Fault]]:
+def _read(call: Call, asked: Elicitation, content: object) -> tuple[Json, Sequence[Fault]]:
     """Return the parsed answer and its faults."""
     schema = _kind(call, asked).schema(asked)
     given: Json = {}  # a confirmation has no content
@@ -127,3 +142,11 @@ def _kind(call: HasKinds, asked: Elicitation) -> PageKind:
     kind = call.kinds.on_page(asked.kind)
     assert kind is not None, asked.kind
     return kind
+
+
+def user_code_in(content: object) -> str:
+    """Return the typed code, or an empty text. A client may send anything."""
+    if not isinstance(content, Mapping):
+        return ""
+    typed = cast("Mapping[str, object]", content).get(_CODE)
+    return typed if isinstance(typed, str) else ""

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from flows.kinds.gate import GatePolicy
-from webapp.mcp.inner_calls import servers_below
+from webapp.mcp.before import servers_below
 from webapp.mcp.tools import tools_of
 
 _SIGNS_OF_A_PATTERN = frozenset("*?[")

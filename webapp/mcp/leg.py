@@ -20,8 +20,7 @@ from webapp.calls.call import Call
 from webapp.calls.unasked import all_were_asked
 from webapp.calls.verbs import Verbs
 from webapp.logs.masking import masked
-from webapp.mcp import inner_calls
-from webapp.mcp.before import ask_first
+from webapp.mcp.before import ask_first, enter_call
 from webapp.mcp.results import (
     Result,
     cut_off,
@@ -67,7 +66,7 @@ async def run_request(
     error: ElicitError | None = None
     try:
         with asking(verbs) as unasked:
-            inner_calls.enter(verbs, server, tool)
+            enter_call(verbs, server, tool)
             await ask_first(verbs, tool, name=call.tool.tool, arguments=call.tool.arguments)
             own = wire_form(await call_next(context))
         if not call.is_interrupted and is_final_result(own):

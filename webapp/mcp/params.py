@@ -18,9 +18,14 @@ NAME_CHARACTERS_AT_MOST: Final = 256
 def must_be_fit(method: str, params: Mapping[str, Any] | None) -> None:
     """Check a request's parameters. Raises MCPError (-32602), without quoting the values."""
     params = params or {}
-    about = _mapping(params.get("_meta"))
-    for info in (params.get("clientInfo"), about.get(types.CLIENT_INFO_META_KEY)):
-        name = _mapping(info).get("name")
+    about = params.get("_meta")
+    infos: list[object] = [params.get("clientInfo")]
+    if isinstance(about, Mapping):
+        infos.append(cast("Mapping[str, object]", about).get(types.CLIENT_INFO_META_KEY))
+    for info in infos:
+        if not isinstance(info, Mapping):
+            continue
+        name = cast("Mapping[str, object]", info).get("name")
         if isinstance(name, str) and len(name) > NAME_CHARACTERS_AT_MOST:
             _refuse(
                 f"The client's name (clientInfo) has more than {NAME_CHARACTERS_AT_MOST} "
@@ -52,10 +57,6 @@ def _must_be_a_call(params: Mapping[str, Any]) -> None:
     for one in cast("Mapping[str, object]", responses).values():
         if not isinstance(one, Mapping):
             _refuse("Each response in inputResponses must be a JSON object.")
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def _is_valid_unicode(text: str) -> bool:

@@ -23,7 +23,7 @@ from flows.schema.schema import check
 from webapp.identity.identity import Caller
 from webapp.identity.user_codes import TypedCode
 from webapp.mcp.results import RESULT_TOOL, Result, error_result, text_result
-from webapp.mcp.versions import with_version
+from webapp.mcp.tools import with_version
 from webapp.records.ids import owner_of
 from webapp.service import Service
 

@@ -21,8 +21,7 @@ from pydantic import BaseModel
 
 from flows.elicitation import run as runs
 from flows.errors import Cancelled, StoreUnavailable
-from webapp.calls.call import RESULT_BYTES_AT_MOST, Call
-from webapp.calls.presenter import Presenter
+from webapp.calls.call import RESULT_BYTES_AT_MOST, Call, Presenter
 from webapp.mcp.leg import PreparedLeg
 from webapp.mcp.results import MODERN, Result, text_result
 from webapp.mcp.task_state import about, of_fault
@@ -119,7 +118,7 @@ class TaskLegs:
         if error_id == StoreUnavailable.name:
             return  # store nothing: the next poll runs the body again
         if error_id == Cancelled.name:
-            await call.run.change(lambda run: runs.cancel(run, now=call.now))
+            await call.run.change(lambda run: runs.cancel(run, now=call.clock()))
             return
         text = encode(result).decode()
         size = len(encode(text))

@@ -35,8 +35,9 @@ from flows.elicitation import run as runs
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation
 from flows.kinds.form import approver_of
+from webapp.calls.call import Presenter
 from webapp.calls.delivery import is_refunded
-from webapp.calls.presenter import Presenter, name_at
+from webapp.calls.presenter import name_at
 from webapp.calls.running import Later
 from webapp.http.connection import ClientConnection
 from webapp.identity.identity import Caller
@@ -49,7 +50,7 @@ from webapp.mcp.results import MODERN, Result, in_revision, related_task, text_r
 from webapp.mcp.task_legs import AtWork, Prepares, TaskLeg, TaskLegs
 from webapp.mcp.task_offer import TaskOffer
 from webapp.mcp.task_state import TaskState, fault_of
-from webapp.mcp.versions import with_version
+from webapp.mcp.tools import with_version
 from webapp.records.ids import owner_of
 from webapp.service import Service
 

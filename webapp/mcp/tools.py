@@ -162,6 +162,7 @@ async def _listed_by_handler(server: Any, context: Context) -> list[types.Tool]:
 
 async def _served(server: Any, tool: Any) -> ServedTool:
     annotations = getattr(tool, "annotations", None)
+    schema = getattr(tool, "parameters", None) or getattr(tool, "input_schema", None)
     functions, inside, innermost = await _layers_of(tool)
     if not functions and (own := _function_of(server, tool.name)) is not None:
         functions = [own]
@@ -173,7 +174,9 @@ async def _served(server: Any, tool: Any) -> ServedTool:
         has_output_schema=getattr(tool, "output_schema", None) is not None,
         functions=tuple(functions),
         inside=tuple(inside),
-        schema=_schema_of(tool),
+        schema=cast("Mapping[str, Any]", schema)
+        if isinstance(schema, Mapping) and schema
+        else None,
         validate=_validation_of(inside[-1].server if inside else server, innermost),
         title=getattr(tool, "title", None) or getattr(annotations, "title", None),
         description=getattr(tool, "description", None),
@@ -198,11 +201,6 @@ def _argument_titles(schema: Mapping[str, Any] | None) -> Iterator[tuple[str, st
         made = name.replace("_", " ").title()  # the title that pydantic makes from a name
         title = title_of(given) if given != made else None
         yield name, title or readable_name(name)
-
-
-def _schema_of(tool: Any) -> Mapping[str, Any] | None:
-    found = getattr(tool, "parameters", None) or getattr(tool, "input_schema", None)
-    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) and found else None
 
 
 def _validation_of(server: Any, tool: Any) -> Callable[[dict[str, Any]], Mapping[str, Any]] | None:
@@ -296,3 +294,39 @@ def _function_of(server: Any, name: str) -> Callable[..., Any] | None:
     manager = getattr(server, "_tool_manager", None)
     tool = manager.get_tool(name) if manager is not None else None
     return getattr(tool, "fn", None)
+
+
+def version_of(tool: ServedTool | None, params: Mapping[str, Any]) -> str | None:
+    """Return the version that a call with these parameters runs, or None without versions.
+
+    An acceptance for one version must not let another version run. A call therefore has the version
+    of the tool that runs, even if the client named none. If no tool is found, the requested version
+    is used.
+    """
+    if tool is not None:
+        return tool.version
+    asked = _own(params).get("version")
+    return asked if isinstance(asked, str) and asked else None
+
+
+def with_version(params: Mapping[str, Any], version: str | None) -> dict[str, Any]:
+    """Return the parameters with this version in place of any version that they name."""
+    own = {name: value for name, value in _own(params).items() if name != "version"}
+    if version is not None:
+        own["version"] = version
+    meta = {name: value for name, value in _meta(params).items() if name != "fastmcp"}
+    if own:
+        meta["fastmcp"] = own
+    return {**params, "_meta": meta} if meta or "_meta" in params else dict(params)
+
+
+def _meta(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _mapping(params.get("_meta"))
+
+
+def _own(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _mapping(_meta(params).get("fastmcp"))
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}

@@ -14,6 +14,7 @@ from flows.elicitation.states import Json
 from flows.errors import Failed, InvalidQuestion, NotConfigured
 from flows.oauth.client_assertion import key_fault
 from flows.oauth.provider import Client, Provider, as_data, provider_in
+from flows.providers.catalogue import CATALOGUE
 from webapp.elicitations.question_kind import missing_table
 
 
@@ -68,10 +69,12 @@ class Clients:
         """
         if isinstance(provider, Provider):
             return self._register(self._providers.get(provider.name, provider))
-        if provider not in self._providers:
-            known = self._providers
+        # Not among `providers`: a tool's own declaration may have the name of one of these.
+        declared = self._providers.get(provider) or CATALOGUE.get(provider)
+        if declared is None:
+            known = {**CATALOGUE, **self._providers}
             raise missing_table("providers", provider, known=known, config=self._config)
-        return self._register(self._providers[provider])
+        return self._register(declared)
 
     def _register(self, provider: Provider) -> Client:
         known = self.clients.get(provider.name)
@@ -92,7 +95,8 @@ class Clients:
             provider=provider,
             client_id=credentials[0],
             client_secret=credentials[1],
-            is_operators=self._providers.get(provider.name) == provider,
+            is_operators=provider
+            in (self._providers.get(provider.name), CATALOGUE.get(provider.name)),
         )
         if known is None or provider.name in self._learned:
             self._learned.discard(provider.name)

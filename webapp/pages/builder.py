@@ -18,12 +18,14 @@ from flows.elicitation.states import (
 )
 from flows.elicitation.traits import PageName, traits_of
 from flows.oauth.connection import Connection
+from flows.oauth.provider import Provider
 from flows.payments.session import kept_of, terms_of
 from flows.payments.unresolved import is_paid_otherwise
 from webapp.oauth.clients import is_at_sandbox
 from webapp.pages.builder_forms import (
     decided_view,
     done_view,
+    question_of,
     server_of,
     start_view,
     waiting_view,
@@ -138,6 +140,10 @@ class PageBuilder:
             server=self._server,
             ending=ENDINGS[status],
             kind=self._page,
+            question=None
+            if self._page in ("account", "payment")
+            else question_of(self._elicitation),
+            price=self._price(),
             provider=self._label(),
             problem=self._problem(),
             remove_at=self._manage() if self._elicitation.why == INTERRUPTED else None,
@@ -181,6 +187,7 @@ class PageBuilder:
         return StartAccount(
             **self._common(),
             provider=self._label(),
+            place=self._asked.origins[0],
             places=self._asked.origins,
             scopes=self._scopes(self._asks(terms.asked())),
             account=terms.account,
@@ -222,12 +229,14 @@ class PageBuilder:
             place=self._asked.origins[0],
             continue_action=self._here,
             is_test=not terms.is_live,
+            refunded_after=self._service.kinds.payments.ledger.unused.get(terms.seller),
         )
 
     def _waiting(self) -> "_Waiting":
         return {
             **self._live(until=self._elicitation.expires_at),
             "origins": self._asked.origins,
+            "provider": self._label() if self._page in ("account", "payment") else None,
             "again_action": self._here,
             "decline_action": f"{self._here}/decline",
             "csrf": self._csrf,
@@ -366,8 +375,12 @@ class PageBuilder:
 
     def _scopes(self, scopes: Sequence[str]) -> tuple[Scope, ...]:
         client = self._service.kinds.accounts.client_for(self._elicitation)
-        words: Mapping[str, str] = {} if client is None else client.provider.scope_words
-        return tuple(Scope(words=words.get(scope, scope), raw=scope) for scope in scopes)
+        return scopes_shown(None if client is None else client.provider, scopes)
+
+    def _price(self) -> str | None:
+        if self._page != "payment":
+            return None
+        return price_in(self._locale, terms_of(self._elicitation).price)
 
     def _problem(self) -> str | None:
         """Return why an account's exchange failed or a payment was refused, if that is known."""
@@ -389,6 +402,20 @@ class PageBuilder:
     def _is_sandbox(self) -> bool:
         asked = self._elicitation
         return is_at_sandbox(self._service.kinds.accounts.terms(asked).client_id)
+
+
+def scopes_shown(provider: Provider | None, scopes: Sequence[str]) -> tuple[Scope, ...]:
+    """Return permissions in words, those that can destroy or change something first."""
+    words: Mapping[str, str] = {} if provider is None else provider.scope_words
+    shown = (
+        Scope(
+            words=words.get(scope, scope),
+            raw=scope,
+            risk="write" if provider is None else provider.risk_of(scope),
+        )
+        for scope in scopes
+    )
+    return tuple(sorted(shown, key=lambda one: ("delete", "write", "read").index(one.risk)))
 
 
 def _person(connection: Connection) -> AccountName:
@@ -420,6 +447,7 @@ class _Live(TypedDict):
 
 
 class _Waiting(_Live):
+    provider: str | None
     origins: tuple[str, ...]
     again_action: str
     decline_action: str

@@ -7,6 +7,7 @@ decides about are shown in full (`message`, `label`, `whole`): a longer text is 
 question is asked. Other texts are cut (`quoted`, `named`).
 """
 
+import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +51,7 @@ class Renderer:
     ) -> None:
         """Create a renderer. `root_path` is the prefix that the filter `at` adds to our paths."""
         self.brand = brand or Brand()
-        self.files = {**self.brand.files, **_static_files(folders[:-1])}
+        self.files = {**self.brand.files, **_static_files(tuple(folders[:-1]))}
         self._environment = _environment(tuple(folders), root_path)
 
     def render(self, view: View) -> str:
@@ -72,7 +73,24 @@ def template_folder() -> Path:
     return installed if installed.is_dir() else package.parent / "templates"
 
 
-def _static_files(folders: Sequence[Path]) -> dict[str, tuple[bytes, str]]:
+def version_of(content: bytes) -> str:
+    """Return the version of a file for its address, so that browsers can store it forever."""
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+@cache
+def our_files() -> Mapping[str, tuple[bytes, str]]:
+    """Return our own static files, read once: the path of a request never reaches the disk."""
+    folder = Path(__file__).resolve().parent / "static"
+    return {
+        path.name: (path.read_bytes(), OWN_TYPES[path.suffix])
+        for path in folder.iterdir()
+        if path.suffix in OWN_TYPES
+    }
+
+
+@cache
+def _static_files(folders: tuple[Path, ...]) -> Mapping[str, tuple[bytes, str]]:
     """Return the files of the folder `static` next to the operator's templates, read once.
 
     The path of a request never reaches the disk.
@@ -98,7 +116,9 @@ def _environment(folders: tuple[Path, ...], root_path: str) -> Environment:
         auto_reload=False,
     )
     environment.filters.update(_FILTERS)
-    environment.filters["at"] = partial(_at, root_path=root_path)
+    files = {**our_files(), **_static_files(folders[:-1])}
+    versions = {f"/static/{name}": version_of(content) for name, (content, _) in files.items()}
+    environment.filters["at"] = partial(_at, root_path=root_path, versions=versions)
     return environment
 
 
@@ -159,6 +179,17 @@ def _whole(text: str) -> Markup:
         for line in piled.split("\n")
     )
     return Markup(escape(seen))  # noqa: S704 - escaped; Markup stays as it is in `_printable`
+
+
+def _marked(text: str) -> Markup:
+    """Return one of our sentences, with what is between backticks as code."""
+    parts = [escape(part) for part in str(_printable(text)).split("`")]
+    whole = len(parts) % 2 == 1
+    marked = [
+        f'<code translate="no">{part}</code>' if whole and number % 2 else part
+        for number, part in enumerate(parts)
+    ]
+    return Markup(("" if whole else "`").join(marked))  # noqa: S704 - each part is escaped
 
 
 def _is_seen(sign: str) -> bool:
@@ -258,18 +289,29 @@ def _moment(when: datetime, now: datetime) -> str:
     return f"{day}{when:%H:%M} UTC"
 
 
-def _at(address: str, *, root_path: str) -> str:
-    """Add the root path to one of our paths. An absolute URL stays as it is."""
+def _dated(when: datetime) -> str:
+    return f"{when.day} {when:%b %Y, %H:%M} UTC"
+
+
+def _at(address: str, *, root_path: str, versions: Mapping[str, str]) -> str:
+    """Add the root path to one of our paths, and its version to the address of a static file.
+
+    An absolute URL stays as it is.
+    """
+    if address in versions:
+        address = f"{address}?v={versions[address]}"
     return root_path + address if address.startswith("/") else address
 
 
 _FILTERS: Mapping[str, Callable[..., Any]] = {
     "address": _address,
     "ago": _ago,
+    "dated": _dated,
     "duration": _duration,
     "initial": _initial,
     "label": _label,
     "lowered": _lowered,
+    "marked": _marked,
     "message": _message,
     "moment": _moment,
     "named": _named,

@@ -81,10 +81,11 @@ class StartUrl(Asking):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """A permission of an account: in words, and as its provider calls it."""
+    """A permission of an account: in words, as its provider calls it, and what it can do."""
 
     words: str
     raw: str
+    risk: Literal["read", "write", "delete"] = "read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +102,11 @@ class AccountName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartAccount(Asking):
-    """The page that asks for an account. `places` are the next origins, `reason` the tool's text.
+    """The page that asks for an account. `place` is the next origin, `reason` the tool's text.
 
-    With `tenant_label`, the person types their address at the provider; `tenant` is what they
-    typed before, and `tenant_fault` what is wrong with it.
+    `places` are the possible next origins, if there are several. With `tenant_label`, the person
+    types their address at the provider; `tenant` is what they typed before, and `tenant_fault` what
+    is wrong with it.
 
     `provider` is a label such as GitHub. Without scopes, the tool learns only who the person is.
     `account` is the name of the account if the tool wants one in particular.
@@ -112,9 +114,10 @@ class StartAccount(Asking):
 
     template: ClassVar[str] = "start_account.html"
     provider: str
-    places: tuple[str, ...]
+    place: str
     scopes: tuple[Scope, ...]
     continue_action: str
+    places: tuple[str, ...] = ()
     tenant_label: str | None = None
     tenant: str = ""
     tenant_fault: str | None = None
@@ -157,10 +160,12 @@ class UseAccount(Asking):
 class StartPayment(Asking):
     """The page before a payment at the origin `place`. `what` is the tool's text.
 
-    `price` is formatted. `seller` is the label of the payment service, such as Stripe.
+    `price` is formatted. `seller` is the label of the payment service, such as Stripe. If
+    `refunded_after` is set, a payment that no call uses is refunded after that time.
     """
 
     template: ClassVar[str] = "start_payment.html"
+    refunded_after: timedelta | None = None
     price: str
     what: str
     seller: str
@@ -186,9 +191,10 @@ class Live(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting(Live):
-    """The page while the person is at the provider."""
+    """The page while the person is at the provider. `provider` is its label, if it has one."""
 
     template: ClassVar[str] = "waiting.html"
+    provider: str | None = None
     origins: tuple[str, ...]
     again_action: str
     decline_action: str
@@ -298,11 +304,14 @@ class Ended(View):
 
     `provider` is a label. `remove_at` is the provider's list of connected apps, set if an exchange
     was interrupted and may have added us there. `again_action`, with its `csrf`, is set if a new
-    attempt is possible. `problem` is one of our sentences, without its full stop.
+    attempt is possible. `problem` is one of our sentences, without its full stop. `question` is the
+    question's text, and `price` a payment's price: only the person who was asked sees them.
     """
 
     template: ClassVar[str] = "ended.html"
     ending: Ending
+    question: str | None = None
+    price: str | None = None
     kind: PageName = "url"
     provider: str | None = None
     problem: str | None = None
@@ -390,6 +399,7 @@ class BadRequest(View):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoCookie(View):
-    """The page of a form that was sent without its cookie."""
+    """The page of a form that was sent without its cookie. `again_url` is the page of the form."""
 
     template: ClassVar[str] = "no_cookie.html"
+    again_url: str | None = None

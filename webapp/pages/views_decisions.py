@@ -81,6 +81,27 @@ class InboxPage(OwnPage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ActivityEntry:
+    """A question that the viewer was asked, and how it ended. `url` is set while it is open."""
+
+    says: str
+    tool: str
+    client: str | None
+    client_id: str | None
+    asked_at: datetime
+    outcome: Literal["waiting", "done", "declined", "expired", "failed", "cancelled"]
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivityPage(OwnPage):
+    """The page of what the viewer was asked, the latest first."""
+
+    template: ClassVar[str] = "activity.html"
+    asked: tuple[ActivityEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decide(View):
     """The page of one question to approve or decline, or of its outcome if it has ended.
 

@@ -11,7 +11,7 @@ from flows.elicitation.traits import PageName
 from webapp.pages.views import Live, View
 
 # Pages that are shown only to the person that they belong to.
-Theirs = Literal["connections", "payments", "inbox"]
+Theirs = Literal["connections", "payments", "inbox", "activity"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,17 +140,35 @@ class PairUsed(View):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Paging:
+    """The part of a list that a page shows: entries `first` to `last` of `total`.
+
+    `shows` are the filters, each with its address, and `show` is the chosen one.
+    """
+
+    first: int = 0
+    last: int = 0
+    total: int = 0
+    newer: str | None = None
+    older: str | None = None
+    show: str = "all"
+    shows: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPage(View):
     """The fields of a page that lists what belongs to the viewer.
 
     `viewer` is the viewer's name. `sign_out_csrf` is set if the viewer can sign out. `sign_in` is
     set if the viewer can sign in: the viewer has no sign-in session, or has to sign in again.
+    `paging` leads to the other pages of a long list.
     """
 
     viewer: str
     sign_out_csrf: str | None
     now: datetime
     sign_in: SignInButton | None = None
+    paging: Paging = Paging()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,7 @@ class Paid:
     is_asked_about: bool = False
     back_on: datetime | None = None
     refund_action: str | None = None
+    receipt_url: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,15 @@ class PaymentsPage(OwnPage):
 
     template: ClassVar[str] = "payments.html"
     payments: tuple[Paid, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiptPage(OwnPage):
+    """The receipt of one payment, for printing. `host` is this server's."""
+
+    template: ClassVar[str] = "receipt.html"
+    payment: Paid
+    host: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,8 @@ from webapp.pages.renderer import Renderer
 from webapp.pages.views import BadRequest, Ended, NotFound, TooFast, TooMany, Trouble, Unknown, View
 
 RETRY_SECONDS = 30
+PAGE_LANGUAGE = "en"  # of every template
+_PAGE_LOCALE = Locale(PAGE_LANGUAGE)
 # the framework's message if the client disconnects while the body is read
 _LEFT = "client disconnected prematurely"
 _log = logging.getLogger(__name__)
@@ -67,11 +69,16 @@ class Answers:
         )
 
     def locale(self, request: Request[Any, Any, Any]) -> Locale | None:
-        """Return the locale that the browser asks for.
+        """Return the locale of prices: the browser's, if it is of the language of the page.
 
-        Pages are not cached, so they need no Vary header.
+        A German amount in an English sentence reads as another amount. A program that asks for no
+        language gets the plain form. Pages are not cached, so they need no Vary header.
         """
-        return self._locales.best(", ".join(request.headers.getall("accept-language", [])))
+        accepted = request.headers.getall("accept-language", [])
+        if not accepted:
+            return None
+        asked = self._locales.best(", ".join(accepted))
+        return asked if asked is not None and asked.language == PAGE_LANGUAGE else _PAGE_LOCALE
 
     def page_for_error(self, request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
         """Return the page for a request that failed."""

@@ -7,7 +7,7 @@ nothing.
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from itertools import groupby
@@ -32,7 +32,8 @@ from flows.requests import AccountRequest
 from webapp.elicitations.question_kind import AskedBy
 from webapp.identity.identity import Viewer
 from webapp.oauth.clients import is_at_sandbox
-from webapp.pages.views import AccountName, ProviderTrouble, Scope, View
+from webapp.pages.builder import scopes_shown
+from webapp.pages.views import AccountName, ProviderTrouble, View
 from webapp.pages.views_connections import (
     AccountGroup,
     Assistant,
@@ -45,7 +46,7 @@ from webapp.pages.views_connections import (
 from webapp.pages.views_openers import SecondLook
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes.answers import see_other
-from webapp.routes.own_pages import about, known_viewer, own_page
+from webapp.routes.own_pages import about, known_viewer, own_page, paged
 from webapp.routes.page_request import PageRequest
 from webapp.routes.redirect import trouble_of
 from webapp.service import Service
@@ -60,14 +61,16 @@ async def connections(page: NamedDependency[PageRequest]) -> Response[Any]:
     """Show all accounts that the viewer has connected."""
     viewer = await known_viewer(page, of="connections")
     found = await page.service.kinds.accounts.connections.all_of(viewer.owner)
+    part, paging = paged(page, found, back=HERE)
     view = ConnectionsPage(
         **about(page, viewer, back=HERE),
+        paging=paging,
         groups=tuple(
             AccountGroup(
                 name=page.answers.pages.brand.shown(server),
                 connected=tuple(_connected(page, one, found) for one in group),
             )
-            for server, group in groupby(found, key=lambda one: one.server)
+            for server, group in groupby(part, key=lambda one: one.server)
         ),
     )
     return await own_page(page, view)
@@ -217,7 +220,6 @@ def _connected(page: PageRequest, connection: Connection, among: Sequence[Connec
         standing = "over"
     alike = [one for one in among if one.key == connection.key]
     can_switch = standing == "works" and not connection.holds_key
-    words: Mapping[str, str] = {} if provider is None else provider.scope_words
     has_scopes = provider is None or provider.has_scopes
     action = f"{HERE}/{_tail(connection)}"
     return Connected(
@@ -225,9 +227,7 @@ def _connected(page: PageRequest, connection: Connection, among: Sequence[Connec
         provider=_label(connection, page.service),
         person=AccountName(label=connection.label, name=connection.name),
         connected_at=connection.connected_at,
-        scopes=tuple([Scope(words=words.get(each, each), raw=each) for each in connection.scopes])
-        if has_scopes
-        else None,
+        scopes=scopes_shown(provider, connection.scopes) if has_scopes else None,
         shared=_shared(connection, action=action),
         standing=standing,
         csrf=page.csrf(connection.id),

@@ -1,7 +1,8 @@
 """The home page, the static assets, and the health checks of this process."""
 
+import gzip
+from functools import cache
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 from litestar import Request, Response, get
@@ -12,20 +13,17 @@ from litestar.params import FromPath
 from webapp.http.parts import part
 from webapp.http.port import proof
 from webapp.http.requests import query_of
+from webapp.pages.renderer import our_files, version_of
 from webapp.pages.views_home import Home, UsersHome
 from webapp.routes.page_request import PageRequest
 from webapp.server import HostedApplication
 from webapp.service import Service
 
 _answers = part("answers")
-_STATIC = Path(__file__).resolve().parents[1] / "pages" / "static"
-_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-# Three small files, read at import: the path of a request never reaches the disk.
-_ASSETS = {
-    path.name: (path.read_bytes(), _TYPES[path.suffix])
-    for path in _STATIC.iterdir()
-    if path.suffix in _TYPES
-}
+_FOREVER = "public, max-age=31536000, immutable"
+_SHORTLY = "max-age=3600"
+# Images are compressed already.
+_TEXTS = frozenset({"text/css", "text/javascript", "image/svg+xml"})
 
 
 @get("/")
@@ -55,20 +53,31 @@ def static(
     request: Request[Any, Any, Any], name: FromPath[str] = "", own: FromPath[str] = ""
 ) -> Response[bytes]:
     """Return a static asset: ours, one of the brand, or one of the operator's."""
-    found = _ASSETS.get(name) or _answers(request).pages.files.get(name or f"own/{own}")
+    pages = _answers(request).pages
+    found = our_files().get(name) or pages.files.get(name or f"own/{own}")
     if found is None:
         raise NotFoundException
     content, media_type = found
-    return Response(
-        content,
-        media_type=media_type,
-        headers={
-            "cache-control": "max-age=3600",
-            "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
-            "x-content-type-options": "nosniff",
-            "cross-origin-resource-policy": "same-origin",
-        },
-    )
+    versions = query_of(request).get("v", [])
+    is_named = name in pages.brand.files or versions == [version_of(content)]
+    headers = {
+        "cache-control": _FOREVER if is_named else _SHORTLY,
+        "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
+        "x-content-type-options": "nosniff",
+        "cross-origin-resource-policy": "same-origin",
+    }
+    if media_type in _TEXTS:
+        headers["vary"] = "accept-encoding"
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            # Static files only. A compressed page would reveal its CSRF token by its size to an
+            # attacker who can put text into the page (BREACH).
+            content, headers["content-encoding"] = _compressed(content), "gzip"
+    return Response(content, media_type=media_type, headers=headers)
+
+
+@cache
+def _compressed(content: bytes) -> bytes:
+    return gzip.compress(content, mtime=0)
 
 
 @get("/live", sync_to_thread=False)

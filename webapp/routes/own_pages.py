@@ -1,16 +1,23 @@
 """The pages of a person's own data, and the page that anonymous callers get for them."""
 
+import re
+from collections.abc import Sequence
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, TypedDict
+from typing import Any, Final, TypedDict, TypeVar
+from urllib.parse import urlencode
 
 from litestar import Response
 
 from webapp.identity.identity import Viewer
-from webapp.pages.views_openers import Closed, OwnPage, SignInButton, Theirs
+from webapp.pages.views_openers import Closed, OwnPage, Paging, SignInButton, Theirs
 from webapp.routes.answers import NotShown
 from webapp.routes.openers import SIGN_IN, sign_in_button, sign_in_targets, why_not_shown
 from webapp.routes.page_request import PageRequest
+
+T = TypeVar("T")
+PAGE_OF: Final = 20
+PAGE_NUMBER: Final = re.compile("[0-9]{1,6}")
 
 
 class _About(TypedDict):
@@ -61,6 +68,39 @@ def about(page: PageRequest, viewer: Viewer, *, back: str) -> _About:
         "sign_in": None if has_session else sign_in_button(page, back=back),
         "now": page.now,
     }
+
+
+def paged(
+    page: PageRequest, items: Sequence[T], *, back: str, shows: Sequence[str] = ()
+) -> tuple[Sequence[T], Paging]:
+    """Return the part of a list that the query parameter `page` selects, and the way to the rest.
+
+    `shows` are the names of the filters; the caller has applied the chosen one.
+    """
+    text, show = page.last("page"), page.last("show")
+    last_page = max(1, -(-len(items) // PAGE_OF))
+    number = min(max(1, int(text)), last_page) if PAGE_NUMBER.fullmatch(text) else 1
+    show = show if show in shows else "all"
+
+    def address(number: int, show: str) -> str:
+        query = {
+            **({} if show == "all" else {"show": show}),
+            **({"page": number} if number > 1 else {}),
+        }
+        return f"{back}?{urlencode(query)}" if query else back
+
+    start = (number - 1) * PAGE_OF
+    part = items[start : start + PAGE_OF]
+    paging = Paging(
+        first=start + 1 if part else 0,
+        last=start + len(part),
+        total=len(items),
+        newer=address(number - 1, show) if number > 1 else None,
+        older=address(number + 1, show) if number < last_page else None,
+        show=show,
+        shows=tuple((name, address(1, name)) for name in shows),
+    )
+    return part, paging
 
 
 async def own_page(page: PageRequest, view: OwnPage) -> Response[Any]:

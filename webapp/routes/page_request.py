@@ -82,7 +82,7 @@ class PageRequest:
         field = self.form.get("csrf", [])
         is_ours = self.service.browser.is_csrf
         if len(field) != 1 or not is_ours(field[0], self.cookies, subject=subject):
-            view = NoCookie(server=self.answers.server)
+            view = NoCookie(server=self.answers.server, again_url=_page_of(self.scope["path"]))
             raise NotShown(self.answers.page(view, status=HTTPStatus.FORBIDDEN))
 
     async def viewer(self) -> Viewer | None:
@@ -97,6 +97,12 @@ class PageRequest:
         """Return True if this browser began the elicitation's latest attempt."""
         attempt, browser = elicitation.attempt, self.service.browser
         return attempt is not None and browser.is_same(attempt.browser, self.cookies)
+
+
+def _page_of(path: str) -> str:
+    """Return the page whose form was sent to this path: a question, or a page of the person's."""
+    parts = path.split("/")
+    return "/".join(parts[:3] if parts[1] == "e" else parts[:2])
 
 
 async def page_request(request: AnyRequest) -> PageRequest:

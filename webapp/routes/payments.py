@@ -6,8 +6,10 @@ nothing.
 """
 
 import logging
+from collections.abc import Collection, Mapping
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlsplit
 
 from babel import Locale
 from litestar import Response, get, post
@@ -25,28 +27,59 @@ from webapp.identity.identity import Viewer
 from webapp.pages.builder_payments import OVER
 from webapp.pages.locale import price_in
 from webapp.pages.views_openers import SecondLook
-from webapp.pages.views_payments import NotGivenBack, Paid, PaymentsPage, Standing, Stays
+from webapp.pages.views_payments import (
+    NotGivenBack,
+    Paid,
+    PaymentsPage,
+    ReceiptPage,
+    Standing,
+    Stays,
+)
 from webapp.payments.refunds import NoRefunds
 from webapp.records.ids import OWNER_TAG_CHARACTERS
 from webapp.routes.answers import see_other
-from webapp.routes.own_pages import about, known_viewer, own_page
+from webapp.routes.own_pages import about, known_viewer, own_page, paged
 from webapp.routes.page_request import PageRequest
 
 HERE = "/payments"
 ASKED_BACK = "the person asked for it"
+# The filters of the list, each with the statuses that it shows.
+_SHOWN: Mapping[str, Collection[str]] = {
+    "unused": {ReceiptStatus.OPEN, ReceiptStatus.TAKEN},
+    "used": {ReceiptStatus.SPENT},
+    "refunded": {ReceiptStatus.REFUNDING, ReceiptStatus.REFUNDED},
+    "disputed": {ReceiptStatus.DISPUTED},
+}
 _log = logging.getLogger(__name__)
 
 
 @get(HERE)
 async def payments(page: NamedDependency[PageRequest]) -> Response[Any]:
-    """Show all payments of the viewer."""
+    """Show the payments of the viewer, the latest first."""
     viewer = await known_viewer(page, of="payments")
     found = await page.service.kinds.payments.ledger.all(owner=viewer.owner)
     found.sort(key=lambda payment: (payment.paid_at, payment.id), reverse=True)
+    show = page.last("show")
+    found = [one for one in found if show not in _SHOWN or one.status in _SHOWN[show]]
+    part, paging = paged(page, found, back=HERE, shows=("all", *_SHOWN))
     locale = page.answers.locale(page.request)
     view = PaymentsPage(
         **about(page, viewer, back=HERE),
-        payments=tuple([await _paid(page, one, locale=locale) for one in found]),
+        payments=tuple([await _paid(page, one, locale=locale) for one in part]),
+        paging=paging,
+    )
+    return await own_page(page, view)
+
+
+@get(HERE + "/{id:str}")
+async def receipt(page: NamedDependency[PageRequest], id: FromPath[str]) -> Response[Any]:
+    """Show the receipt of one payment, for printing."""
+    viewer = await known_viewer(page, of="payments")
+    payment = await _found(page, viewer, id)
+    view = ReceiptPage(
+        **about(page, viewer, back=f"{HERE}/{id}"),
+        payment=await _paid(page, payment, locale=page.answers.locale(page.request)),
+        host=urlsplit(page.service.public_url).netloc,
     )
     return await own_page(page, view)
 
@@ -144,6 +177,7 @@ async def _paid(page: PageRequest, payment: Payment, *, locale: Locale | None) -
         is_asked_about=stage_of(payment) is Dispute.INQUIRY,
         back_on=payment.refund_due_at if standing == "open" else None,
         refund_action=f"{HERE}/{tail}/refund" if can_be_asked else None,
+        receipt_url=f"{HERE}/{tail}",
     )
 
 

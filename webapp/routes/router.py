@@ -24,6 +24,7 @@ from webapp.http.guard import PROBES
 from webapp.http.parts import AnyRequest, answer_from, nothing_to_begin, part, provided
 from webapp.http.root_path import ROOT_KEY
 from webapp.identity.users import Users, note_request
+from webapp.routes.activity import activity
 from webapp.routes.answers import Answers
 from webapp.routes.callbacks import (
     called_back,
@@ -52,7 +53,7 @@ from webapp.routes.decisions import (
 from webapp.routes.home import alive, home, ready, static
 from webapp.routes.links import allow, decline, go_on, live, show, show_user_code
 from webapp.routes.page_request import page_request
-from webapp.routes.payments import look_before_refund, payments, request_refund
+from webapp.routes.payments import look_before_refund, payments, receipt, request_refund
 from webapp.routes.signin import offer_pairing, pair, sign_in, sign_out, signed_in
 from webapp.routes.webhooks import hooked
 from webapp.server import MCP_PATH, HostedApplication
@@ -103,6 +104,7 @@ def routes() -> Litestar:
             switch,
             reconnect,
             payments,
+            receipt,
             look_before_refund,
             request_refund,
             inbox,
@@ -111,6 +113,7 @@ def routes() -> Litestar:
             decline_request,
             look_before_revoke,
             revoke,
+            activity,
             home,
         ],
         exception_handlers={Exception: page, HTTPException: page},

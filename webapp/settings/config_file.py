@@ -18,6 +18,7 @@ from flows.errors import InvalidQuestion
 from flows.oauth.provider import OUR_PARAMETERS, KnownRefusal, PersonProbe, Provider, Revocation
 from flows.payments.declared.declaration import ProviderDeclaration
 from flows.providers import PROVIDERS
+from flows.providers.catalogue import CATALOGUE
 from webapp.identity.approvers import Approver
 from webapp.identity.users import is_user_id
 from webapp.settings.identity import OF_PEOPLES_OWN
@@ -53,6 +54,7 @@ _KEYS = {
     "like": TEXT,
 }
 _REFUSAL_KEYS = keys_of(KnownRefusal)
+_LIKE: Mapping[str, Provider] = {**CATALOGUE, **PROVIDERS}
 _TABLES = ("providers", "sellers", "approvers")
 _PAIRS = (
     "extra",
@@ -247,7 +249,7 @@ def _declared(name: str, read: dict[str, Any]) -> Provider:
         tables: dict[str, Any] = {"person": PersonProbe(**person)} if person is not None else {}
         tables |= {"revoke": _revocation(revoke)} if revoke is not None else {}
         tables |= {"refusals": refusals} if refusals else {}
-        base = replace(PROVIDERS[like], sandbox=None)
+        base = replace(_LIKE[like], sandbox=None)
         return _at(
             replace(base, name=name, **{"label": _label_of(name), **tables, **pairs, **read}),
             tenant,
@@ -315,8 +317,8 @@ def _key_faults(name: str, table: Mapping[str, Any]) -> Iterator[str]:
         elif key not in _KEYS and not _SECRETS.search(key.lower()):
             yield unknown_key(key, sorted(_KEYS))
     if "like" in table:
-        if table["like"] not in PROVIDERS:
-            yield f"like: must be one of {', '.join(PROVIDERS)}."
+        if table["like"] not in _LIKE:
+            yield f"like: must be one of {', '.join(sorted(_LIKE))}."
         return
     if "issuer" not in table and not {"authorize", "token"} & set(table):
         yield "issuer: required, unless authorize and token are set."

@@ -17,6 +17,7 @@ from flows.oauth.provider import Provider
 from flows.origin import is_loopback
 from flows.payments.gateway import MerchantAccount
 from flows.providers import PROVIDERS
+from flows.providers.catalogue import CATALOGUE
 from webapp.events.addresses import EventAddress
 from webapp.http.guard import Network
 from webapp.http.root_path import is_below
@@ -332,7 +333,7 @@ def read_settings(
     ring = _ring(values, file=key_file, is_local=is_local, store=store)
     declared = declared_in(values)
     providers = {**PROVIDERS, **declared.providers}
-    credentials = _credentials(values, providers)
+    credentials = _credentials(values, {**CATALOGUE, **providers})
     who = with_approvers(who, declared.approvers, problems)
     fields = values.fields_of(Settings)
     settings = Settings(

@@ -102,6 +102,7 @@ DECLARED: dict[str, tuple[Habits, dict[str, Any]]] = {
         {"token_types": ("api_token",)},
     ),
     "token_type JWT": (replace(HERE, token_type="JWT"), {"token_types": ("JWT",)}),
+    "token scheme OAuth": (replace(HERE, bearer="OAuth"), {"token_scheme": "OAuth"}),
     "error false": (replace(HERE, reply={"error": False}), {}),
     "error 0": (replace(HERE, reply={"error": 0}), {}),
     "error empty": (replace(HERE, reply={"error": ""}), {}),
@@ -184,6 +185,8 @@ def test_token_that_needs_a_proof_is_never_used_as_bearer(kind: object) -> None:
     [
         ({"pkce": False, "client_auth": "none"}, "pkce: must stay on"),
         ({"token_types": ("DPoP",)}, "token_types:"),
+        ({"token_scheme": "Basic"}, "token_scheme:"),
+        ({"token_scheme": "A\r\nB"}, "token_scheme:"),
         ({"client_id_parameter": "client id"}, "client_id_parameter:"),
         ({"client_id_parameter": "state"}, "client_id_parameter:"),
         ({"client_auth": "tls"}, "client_auth:"),

@@ -14,7 +14,7 @@ from flows.question import asking
 from tests.support.clock import Clock
 from tests.support.legs import answer, id_of, leg, settled_loop, soon
 from tests.support.service_env import Holding, asked, call_of, process
-from webapp.calls.presenter import Interrupted
+from webapp.calls.call import Interrupted
 from webapp.calls.verbs import Verbs
 from webapp.elicitations.watcher import listen
 from webapp.service import Service

@@ -31,8 +31,7 @@ from tests.support.clock import Clock
 from tests.support.records import held_in
 from tests.support.schedules import PROGRAM, Schedule, TurnStore, explore
 from tests.support.service_env import Holding, call_of, process
-from webapp.calls.call import Call
-from webapp.calls.presenter import Interrupted
+from webapp.calls.call import Call, Interrupted
 from webapp.calls.verbs import Verbs
 from webapp.elicitations.watcher import listen
 from webapp.records.chain import AUDIT

@@ -12,7 +12,8 @@ from flows.question import Outcome, asking
 from tests.support.chains import told_of
 from tests.support.clock import Clock
 from tests.support.service_env import Holding, call_of, process
-from webapp.calls.presenter import Interrupted, Leg, PresentedQuestion
+from webapp.calls.call import Call, Interrupted
+from webapp.calls.presenter import PresentedQuestion
 from webapp.calls.verbs import Verbs
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.approvers import OWN_USER, Approver, Deciding
@@ -51,7 +52,7 @@ class Dying(MemoryStore):
 class AtOnce(Holding):
     """A presenter that ends the call instead of waiting."""
 
-    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> None:
+    async def wait(self, call: Call, shown: PresentedQuestion, waiter: Waiter) -> None:
         call.interrupt(shown.elicitation.id)
 
 

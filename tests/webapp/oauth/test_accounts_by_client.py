@@ -1,6 +1,7 @@
 """Accounts and the clients of one person: every client may use one until it is limited to some."""
 
 from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
@@ -46,7 +47,12 @@ async def test_every_client_can_use_account_until_limited_to_some() -> None:
         one = Asking(service, "repo", client_id="one", arguments="again")
         await one.account()
         assert not one.has_asked
-        for other in ({"client_id": "two"}, {"client_id": "three"}, {"client": "one"}):
+        others: tuple[dict[str, Any], ...] = (
+            {"client_id": "two"},
+            {"client_id": "three"},
+            {"client": "one"},
+        )
+        for other in others:
             asked = Asking(service, "repo", arguments="again", **other)
             await asked.elicitation()
             assert not asked.task.done()

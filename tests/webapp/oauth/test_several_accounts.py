@@ -7,7 +7,6 @@ from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from webapp.routes.connections import start_reconnecting
 
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import Expired, Failed
@@ -31,6 +30,7 @@ from tests.support.clock import Clock
 from webapp.oauth.connections import BEGUN_AT_MOST
 from webapp.pages.builder import PageBuilder
 from webapp.pages.views import DoneAccount, StartAccount, UseAccount
+from webapp.routes.connections import start_reconnecting
 from webapp.routes.redirect import depart
 from webapp.service import Service
 from webapp.stores import Conflict, Record

@@ -1,18 +1,19 @@
 """Providers with a host for each customer, and details that come with the token."""
 
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from webapp.routes.connections import start_reconnecting
 
 from flows.elicitation.flow import CallbackParams
-from flows.errors import Failed, InvalidQuestion
+from flows.errors import Failed, InvalidQuestion, NotConfigured
 from flows.oauth.account import Account
 from flows.oauth.provider import PersonProbe, Provider, Revocation
 from tests.support.account_env import Asking, Network, give_up, serving_accounts, stored
 from tests.support.clock import Clock
+from webapp.routes.connections import start_reconnecting
 from webapp.routes.redirect import depart, returned
 from webapp.service import Service
 from webapp.stores.memory import MemoryStore
@@ -253,3 +254,34 @@ async def test_reply_that_leads_to_another_host_connects_nothing(address: object
         with pytest.raises(Failed, match="no API that can be used"):
             await connected(service, "force")
         assert await stored(service) == []
+
+
+async def test_provider_of_the_catalogue_is_found_by_its_name_also_after_a_restart() -> None:
+    network, store = Sites(), MemoryStore()
+    network.extra = {"stripe_user_id": "acct_7"}
+    about: dict[str, Any] = {
+        "providers": {},
+        "credentials": {"stripe_connect": ("our-id", "our-secret-that-is-long")},
+        "store": store,
+    }
+    async with serving_accounts(network, **about) as service:
+        account = await connected(service, "stripe_connect")
+        assert account.id == "acct_7"
+        with pytest.raises(NotConfigured, match="ELICIT_HUBSPOT_CLIENT_ID"):
+            await Asking(service, "read", provider="hubspot").account()
+    async with serving_accounts(network, **about) as service:
+        (row,) = await stored(service)
+        assert service.kinds.accounts.connections.client(row) is not None
+        asked = Asking(service, "read", provider="stripe_connect", arguments=2)
+        assert (await asked.account()).id == "acct_7"
+        assert not asked.has_asked
+
+
+async def test_declaration_of_a_tool_goes_before_the_catalogue() -> None:
+    own = replace(BOOKS, name="zendesk", label="Our desk")
+    credentials = {"zendesk": ("our-id", "our-secret-that-is-long")}
+    async with serving_accounts(Sites(), providers={}, credentials=credentials) as service:
+        asked = Asking(service, "read", provider=own)
+        url = await depart(service, await asked.elicitation(), cookie="c")
+        assert urlsplit(url).netloc == "books.example"
+        await give_up(asked)

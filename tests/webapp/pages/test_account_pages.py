@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from flows.elicitation.traits import PageName
+from flows.providers import github
 from tests.support.page_views import HOSTILE, USUAL, Shown, usual
+from webapp.pages.builder import scopes_shown
 from webapp.pages.renderer import Renderer
 from webapp.pages.views import (
     AccountName,
@@ -43,7 +45,7 @@ def test_connect_page_names_asker_scopes_destination_and_decline(
     assert page.text("h1") == "Let my tools use your GitHub account?"
     assert "to use Book a table of my tools (tools.example.com), 12 seconds ago." in said
     assert page.text("blockquote") == start.reason
-    assert page.text("li").split("repo")[0].strip() == "Read and write your"
+    assert page.text("li").startswith("Can change: Read and write your repositories")
     assert "Next: https://github.com" in said
     assert "Your assistant never sees your password or the key that GitHub gives." in said
     assert "4 minutes, until 21:34 UTC" in said
@@ -54,7 +56,8 @@ def test_connect_page_names_asker_scopes_destination_and_decline(
 def test_permission_is_shown_in_words_with_raw_name(start: StartAccount, shown: Shown) -> None:
     asked = (Scope(words="Read your gists", raw="gist"), Scope(words="new:one", raw="new:one"))
     page = shown(replace(start, scopes=asked))
-    assert page.text("li") == "Read your gists gistnew:one"
+    assert page.text("li") == "Read your gistsnew:one"
+    assert page.text("details").strip().startswith("Technical names")
     assert len(page.named("li")) == 2
 
 
@@ -63,9 +66,29 @@ def test_page_without_permissions_says_only_identity(start: StartAccount, shown:
 
 
 def test_all_permissions_are_shown(start: StartAccount, shown: Shown) -> None:
-    many = tuple(Scope(words=f"Do thing {n}", raw=f"t:{n}") for n in range(20))
+    many = tuple(Scope(words=f"Do thing {n}", raw=f"t:{n}") for n in range(40))
     words = shown(replace(start, scopes=many)).text("li")
-    assert all(f"{scope.words} {scope.raw}" in words for scope in many)
+    assert all(scope.words in words for scope in many)
+    assert all(scope.raw in shown(replace(start, scopes=many)).text("details") for scope in many)
+
+
+def test_names_of_200_letters_leave_the_question_readable(
+    start: StartAccount, shown: Shown
+) -> None:
+    page = shown(replace(start, server="S" * 200, tool_title="T" * 200, client_title="C" * 200))
+    assert page.text("h1") == f"Let {'S' * 79}… use your GitHub account?"
+    assert "T" * 200 in page.said()
+    assert "C" * 79 + "…" in page.said()
+
+
+def test_writes_and_deletions_are_marked_without_colour(start: StartAccount, shown: Shown) -> None:
+    asked = scopes_shown(github, ("read:org", "repo", "delete_repo", "unheard:of"))
+    page = shown(replace(start, scopes=asked))
+    assert [each["class"] for each in page.named("li")] == ["delete", "write", "write", "read"]
+    assert "Delete repositories Can delete" in page.said()
+    assert "Can change: Read and write all your repositories" in page.said()
+    assert "Can change: unheard:of" in page.said()
+    assert "Can change: See" not in page.said()
 
 
 def test_page_without_reason_has_no_quote(start: StartAccount, shown: Shown) -> None:
@@ -98,7 +121,7 @@ def test_page_for_another_tool_names_account_and_its_tools(use: UseAccount, show
     assert page.text("h1") == "Let my tools use octocat at GitHub?"
     assert "Mona Lisa Octocat" in said
     assert "GitHub, connected for list_my_repositories and count_stars" in said
-    assert "Read and write your repositories repo" in said
+    assert "Read and write your repositories" in said
     assert "export_all acts as you at GitHub." in said
     assert page.actions() == [
         "/e/abc/allow",
@@ -316,8 +339,8 @@ def test_text_of_button_is_single_element(pages: Renderer) -> None:
 def test_each_offered_account_lists_all_its_permissions(use: UseAccount, shown: Shown) -> None:
     other = _choice(use, scopes=(Scope(words="Delete repositories", raw="delete_repo"),))
     said = shown(replace(use, choices=(*use.choices, other))).said()
-    assert "Read and write your repositories repo" in said
-    assert "Delete repositories delete_repo" in said
+    assert "Read and write your repositories" in said
+    assert "Delete repositories" in said
 
 
 def test_late_page_names_connected_account(shown: Shown) -> None:
@@ -330,7 +353,7 @@ def test_late_page_names_connected_account(shown: Shown) -> None:
 
 def test_done_page_names_permissions_not_granted(shown: Shown) -> None:
     usual = {f.name: USUAL[f.name] for f in fields(DoneAccount)}
-    assert "Make gists gist" in shown(DoneAccount(**usual)).said()
+    assert "Make gists" in shown(DoneAccount(**usual)).said()
 
 
 def test_requested_account_is_named(shown: Shown) -> None:

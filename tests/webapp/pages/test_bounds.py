@@ -104,4 +104,4 @@ def test_inbox_shows_complete_message_and_all_or_no_arguments(pages: Renderer) -
         for argument in arguments:
             assert f"<bdi>{argument.name}</bdi>: <bdi>{argument.value}</bdi>" in html
         assert ("open it to read all of it" in html) is has_more
-        assert "…" not in html
+        assert "…" not in html.replace("sk me again…", "")

@@ -50,8 +50,8 @@ def test_connections_page_shows_viewer_permissions_and_last_use(
     assert page.text("h1") == "Your accounts"
     assert "Signed in as Mona Lisa Octocat." in said
     assert page.text("h2") == "GitHub"
-    assert "Connected 3 days ago" in said
-    assert "Read and write your repositories repo" in said
+    assert "Connected 18 Nov 2025, 21:30 UTC" in said
+    assert "Read and write your repositories" in said
     assert "list_my_repositories Used it last, 5 minutes ago" in " ".join(
         page.text("main").replace("list_my_repositories", "list_my_repositories ").split()
     )
@@ -151,7 +151,7 @@ def test_sandbox_account_is_marked(overview: ConnectionsPage, one: Connected, sh
     [
         ((), "See who you are, and nothing else"),
         (None, "What you allowed at GitHub when you connected it."),
-        ((Scope(words="x:y", raw="x:y"),), "What it may do x:y Tools"),
+        ((Scope(words="x:y", raw="x:y"),), "What it may do x:y"),
     ],
 )
 def test_permissions_without_description_are_shown(
@@ -212,7 +212,7 @@ def test_empty_connections_page_says_how_to_connect(
 ) -> None:
     page = shown(replace(overview, groups=()))
     assert "Nothing is connected." in page.said()
-    assert [link["href"] for link in page.named("a")] == ["/"]
+    assert [link["href"] for link in page.named("a")][-1] == "/"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,8 @@ def test_disconnected_page_says_data_is_wiped_whatever_provider_responded(
 
 def test_closed_page_shows_anonymous_visitor_only_how_to_sign_in(shown: Shown) -> None:
     told = {field.name for field in fields(Closed)}
-    assert told == {"server", "for_user", "came_late", "of", "why", "sign_in", "by_code"}
+    every_page = {"server", "for_user", "came_late", "updates"}
+    assert told == {*every_page, "of", "why", "sign_in", "by_code"}
     asked = Closed(server="my tools", of="connections", why="", sign_in=SIGN_IN)
     page = shown(asked)
     assert page.text("h1") == "Sign in to see your accounts"

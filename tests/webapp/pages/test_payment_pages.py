@@ -5,13 +5,15 @@ from typing import Any, get_args
 
 import pytest
 
-from flows.question import MESSAGE_AT_MOST
+from tests.support.markup import Page
 from tests.support.page_views import HOSTILE, SIGN_IN, USUAL, Shown, usual
+from webapp.pages.renderer import Renderer, template_folder
 from webapp.pages.views import (
     DonePayment,
     Ended,
     Ending,
     Late,
+    NoCookie,
     NotPaid,
     PaymentPending,
     ProviderTrouble,
@@ -22,6 +24,7 @@ from webapp.pages.views_forms import DoneSecret
 from webapp.pages.views_home import Home
 from webapp.pages.views_openers import Closed
 from webapp.pages.views_payments import NotGivenBack, PaymentOver, PaymentsPage, Stays
+from webapp.settings.brand import Brand
 
 TESTABLE = (StartPayment, DonePayment, NotPaid, PaymentPending)
 
@@ -38,8 +41,10 @@ def test_payment_page_names_price_purpose_recipient_and_decline(
     said = page.said()
     assert page.text("h1") == "Pay 9.00 € to my tools?"
     assert "to use Book a table of my tools (tools.example.com), 12 seconds ago." in said
-    assert page.text("blockquote") == start.what
-    assert "Next: https://checkout.stripe.com You pay once, at Stripe." in said
+    assert page.text("q") == start.what
+    assert "TotalYou pay once. This is no subscription." in said
+    assert "Next: https://checkout.stripe.com You enter your card there, at Stripe." in said
+    assert "A payment that is not used is refunded automatically after 7 days." in said
     assert "Your assistant never sees your card." in said
     assert "Who is paidmy tools, through Stripe" in said
     assert "4 minutes, until 21:34 UTC" in said
@@ -212,7 +217,6 @@ def test_hostile_text_does_not_change_price_or_buttons(
 ) -> None:
     page = shown(replace(start, server=text, tool=text, what=text, seller=text))
     assert page.text("h1").startswith("Pay 9.00 € to ")
-    assert len(page.text("blockquote")) <= MESSAGE_AT_MOST
     assert page.named("a") == page.named("img") == []
     assert page.text("button") == "Continue to paymentDecline"
 
@@ -259,3 +263,37 @@ def test_unrefunded_page_shows_receipt_if_person_has_to_name_receipt(
     view = NotGivenBack(server="my tools", because=because, receipt="rcp_4Qm2ZkT9")
     page = shown(view)
     assert ("rcp_4Qm2ZkT9" in page.text("code")) == ("name the receipt" in page.said())
+
+
+# finding: XP12
+def test_bill_names_the_legal_name_and_where_to_ask_for_a_refund(start: StartPayment) -> None:
+    brand = Brand(name="Acme", legal_name="Acme GmbH", contact="help@acme.example").of("my tools")
+    pages = Renderer(folders=[template_folder()], brand=brand)
+    said = Page(pages.render(replace(start, refunded_after=None))).said()
+    assert "Pay 9.00 € to Acme?" in said
+    assert "Who is paidAcme GmbH, through Stripe" in said
+    assert "Ask Acme GmbH for a refund (help@acme.example)." in said
+
+
+# finding: XP17
+@pytest.mark.parametrize("ending", get_args(Ending))
+def test_ended_payment_names_its_question_and_leads_to_the_payments(
+    shown: Shown, ending: Ending
+) -> None:
+    page = shown(Ended(server="my tools", ending=ending, kind="payment", price="€9.00"))
+    assert "The question was: Pay €9.00 to my tools?" in page.said()
+    assert [link["href"] for link in page.named("a")] == ["/payments"]
+
+
+# finding: XP17
+def test_ended_page_names_its_question_only_if_the_viewer_was_asked(shown: Shown) -> None:
+    page = shown(Ended(server="my tools", ending="declined", kind="confirm", question="Ship it?"))
+    assert "The question was: Ship it?" in page.said()
+    unknown = shown(Ended(server="my tools", ending="declined", kind="confirm"))
+    assert "The question was" not in unknown.said()
+
+
+# finding: XP17
+def test_page_about_a_missing_cookie_leads_back(shown: Shown) -> None:
+    (link,) = shown(NoCookie(server="my tools", again_url="/e/abc")).named("a")
+    assert link["href"] == "/e/abc"

@@ -17,19 +17,20 @@ async def shop() -> AsyncIterator[Shop]:
         yield shop
 
 
+# finding: XP18
 @pytest.mark.parametrize(
     ("accepted", "price"),
     [
-        ("de-DE,de;q=0.9,en;q=0.8", "123.456,78 €"),
+        ("de-DE,de;q=0.9,en;q=0.8", "€123,456.78"),
         ("en-US,en;q=0.5", "€123,456.78"),
-        ("hi-IN", "€1,23,456.78"),
-        ("ar", "123,456.78 €"),
-        ("sv;q=0, *", "123 456.78 €"),
-        (";;q=,,,<script>_@;q=9" * 400, "123 456.78 €"),
+        ("en-IN, hi", "€1,23,456.78"),
+        ("ar", "€123,456.78"),
+        ("sv;q=0, *", "€123,456.78"),
+        (";;q=,,,<script>_@;q=9" * 400, "€123,456.78"),
     ],
     ids=range(6),
 )
-async def test_every_payment_page_shows_price_in_language_of_person(
+async def test_every_payment_page_shows_prices_in_the_language_of_the_page(
     shop: Shop, accepted: str, price: str
 ) -> None:
     async with buying(shop) as buy:
@@ -48,7 +49,7 @@ async def test_every_payment_page_shows_price_in_language_of_person(
 
 async def test_two_people_at_same_link_see_same_amount(shop: Shop) -> None:
     async with buying(shop) as buy:
-        for accepted, price in (("de", "123.456,78 €"), ("en", "€123,456.78")):
+        for accepted, price in (("de", "€123,456.78"), ("en-IN", "€1,23,456.78")):
             page = await buy.person.browser.get(buy.link, headers={"accept-language": accepted})
             assert price in page.text
             assert page.headers["cache-control"] == "no-store"
@@ -61,7 +62,7 @@ async def test_several_accept_language_lines_are_combined(shop: Shop) -> None:
         assert "€123,456.78" in page.text
 
 
-async def test_refunds_are_shown_in_locale_of_person(shop: Shop) -> None:
+async def test_refunds_are_shown_in_the_language_of_the_page(shop: Shop) -> None:
     async with buying(shop) as buy:
         buy.person.browser.headers["accept-language"] = "de"
         await give_up(shop, buy)
@@ -70,8 +71,8 @@ async def test_refunds_are_shown_in_locale_of_person(shop: Shop) -> None:
         await shop.refund_by_hand(amount="123456")
         await shop.tell_all()
         page = await buy.person.visit(f"{shop.url}/payments")
-        assert "1.234,56 €" in page.text
+        assert "€1,234.56" in page.text
         await shop.refund_by_hand()
         await shop.tell_all()
         page = await buy.person.visit(buy.link)
-        assert page.heading == "123.456,78 € was refunded"
+        assert page.heading == "€123,456.78 was refunded"

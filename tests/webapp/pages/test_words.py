@@ -12,10 +12,18 @@ from flows.question import MESSAGE_AT_MOST
 from tests.support.markup import Page
 from tests.support.page_views import HOSTILE, NOW, Rendered, Shown, usual
 from webapp.pages.renderer import Renderer, template_folder
-from webapp.pages.views import Done, Ended, Ending, Late, StartUrl, Waiting
+from webapp.pages.views import Done, Ended, Ending, Finishing, Late, StartUrl, View, Waiting
 from webapp.pages.views_decisions import InboxPage
+from webapp.pages.views_forms import StartDecision
 from webapp.pages.views_home import Home
-from webapp.pages.views_openers import BeforeOpener, CodeButton, SignInButton, SomeoneElse
+from webapp.pages.views_openers import (
+    BeforeOpener,
+    Closed,
+    CodeButton,
+    CodePage,
+    SignInButton,
+    SomeoneElse,
+)
 
 INVISIBLE = re.compile(  # control, bidirectional and tag characters
     r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e"
@@ -48,7 +56,9 @@ def test_headings_are_in_order(all_pages: Rendered) -> None:
 def test_page_has_no_inline_code_and_no_external_resources(all_pages: Rendered) -> None:
     for name, (_, page) in all_pages.items():
         assert page.named("style") == [], name
-        assert page.named("script") == [{"src": "/static/elicit.js", "defer": ""}], name
+        (script,) = page.named("script")
+        assert script["src"].partition("?")[0] == "/static/elicit.js", name
+        assert script["defer"] == "", name
         assert page.text("script") == "", name
         for tag, attributes in page.elements:
             assert not any(key == "style" or key.startswith("on") for key in attributes), name
@@ -210,7 +220,8 @@ def test_expired_time_is_zero_and_other_day_is_named(start: StartUrl, shown: Sho
 
 
 def test_waiting_page_announces_status_and_works_without_javascript(pages: Renderer) -> None:
-    page = Page(pages.render(usual(Waiting)))
+    assert Page(pages.render(usual(Waiting))).text("h1") == "Waiting for GitHub…"
+    page = Page(pages.render(usual(Waiting, provider=None)))
     assert page.text("h1") == "Waiting for example.org…"
     (live,) = [element for element in page.named("p") if "data-live" in element]
     assert (live["aria-live"], live["data-live"], live["data-status"]) == (
@@ -285,3 +296,27 @@ def test_inbox_with_older_requests_does_not_say_nothing_is_waiting(shown: Shown)
     assert "None of the latest requests is still waiting." in latest
     empty = replace(full, waiting=(), more_waiting=None)
     assert "Nothing is waiting." in shown(replace(inbox, lists=(empty,))).text("main")
+
+
+@pytest.mark.parametrize("view", [Waiting, Finishing, StartDecision, CodePage])
+def test_main_button_of_page_that_moves_by_itself_does_not_check(
+    view: type[View], shown: Shown
+) -> None:
+    # finding: XP19
+    page = shown(usual(view))
+    assert [link["class"] for link in page.named("a") if link.get("href") == "/e/abc"] == ["button"]
+    assert "Check now" not in page.text("button")
+
+
+@pytest.mark.parametrize(
+    ("why", "html"),
+    [
+        ("Type `elicit pair` here.", 'Type <code translate="no">elicit pair</code> here.'),
+        ("`<b>` & `\u202e`", '<code translate="no">&lt;b&gt;</code> &amp; '),
+        ("A single ` stays", "A single ` stays"),
+    ],
+)
+def test_reason_shows_commands_as_code(why: str, html: str, pages: Renderer) -> None:
+    # finding: XP19
+    for view in (usual(BeforeOpener, sign_in=None, code=None), usual(Closed, sign_in=None)):
+        assert f"<p>{html}" in pages.render(replace(view, why=why))

@@ -27,8 +27,7 @@ from tests.support.disputes import CLOSED, claim
 from tests.support.mcp_server import eventually
 from tests.support.service_env import Holding
 from tests.support.shop_env import CREATE, Payer, Shop, open_shop
-from webapp.calls.call import Call
-from webapp.calls.presenter import Interrupted
+from webapp.calls.call import Call, Interrupted
 from webapp.calls.verbs import Verbs
 from webapp.payments.verification import ON_ITS_WAY
 

@@ -16,8 +16,7 @@ from tests.support.mcp_server import LEGACY, eventually, soon, text_of
 from tests.support.paying import paid_in_vain, results_are_noted
 from tests.support.service_env import Holding
 from tests.support.shop_env import AWAY, REFUND, AwayStore, Buying, Shop, buying, open_shop
-from webapp.calls.call import Call
-from webapp.calls.presenter import Interrupted
+from webapp.calls.call import Call, Interrupted
 from webapp.calls.verbs import Verbs
 from webapp.cli.payment_rows import PaymentRow
 from webapp.cli.payments import end_payment, list_payments, refund_payment

@@ -71,8 +71,8 @@ async def test_connections_page_shows_account_scopes_and_last_use() -> None:
         assert (page.status, page.heading) == (200, "Your accounts")
         words = said(page)
         assert "Shown to you, on this computer ." in words
-        assert "GitHub Sandbox O Octo Cat octocat Connected 8 minutes ago" in words
-        assert "Read and write all your repositories, also private ones repo" in words
+        assert "GitHub Sandbox O Octo Cat octocat Connected " in words
+        assert "Read and write all your repositories, also private ones" in words
         assert words.index("count Used it last, 5 minutes ago") < words.index(
             "list Used it 8 minutes ago"
         )

@@ -1,7 +1,11 @@
 """The page of payments: people see what they paid, and request refunds of unused payments."""
 
 import asyncio
+import re
+from datetime import timedelta
+from html import unescape
 
+import pytest
 from msgspec.structs import replace
 
 from flows import Receipt
@@ -50,7 +54,7 @@ async def test_payments_page_shows_price_purpose_and_status(shop: Shop) -> None:
         await results_are_noted(shop)
         page = await page_of(shop, buy.person)
         assert "Used." in page.text
-        assert "Refund" not in page.text
+        assert "/refund" not in page.text
         (payment,) = await shop.payments()
         for hidden in (payment.owner, payment.session, str(payment.payment_intent)):
             assert hidden not in page.text
@@ -192,3 +196,71 @@ async def test_page_of_link_shows_dispute_and_refunds(shop: Shop) -> None:
         await shop.tell_all()
         page = await buy.person.visit(buy.link)
         assert page.heading == "9.00 € was refunded"
+
+
+@pytest.mark.parametrize("number", [1, 30, 300])
+async def test_long_list_of_payments_is_paged_and_filtered(shop: Shop, number: int) -> None:
+    # finding: XP13
+    async with buying(shop) as buy:
+        await paid_in_vain(shop, buy)
+        (mine,) = await shop.payments()
+        more = [
+            replace(
+                mine,
+                id=f"{mine.owner}-more-{one}",
+                join=f"j{one}",
+                paid_at=mine.paid_at - timedelta(hours=one),
+                version=0,
+            )
+            for one in range(1, number)
+        ]
+        for one in more:
+            await shop.service.elicitations.write(one)
+        page = await page_of(shop, buy.person)
+        seen, url = list[str](), f"{shop.url}/payments"
+        while url:
+            page = await buy.person.visit(url)
+            found = re.findall(r'<section class="row" id="([^"]*)"', page.text)
+            assert 0 < len(found) <= 20
+            assert len(page.text) < 120_000
+            names = re.findall(r'<a class="button small"[^>]*>(.*?)</a>', page.text)
+            assert len(set(names)) == len(names)
+            seen += found
+            older = re.search(r'rel="next" href="([^"]*)"', page.text)
+            url = f"{shop.url}{unescape(older[1])}" if older else ""
+        assert len(seen) == len(set(seen)) == number
+        for odd in ("page=0", "page=999999", "page=-1", "page=x", f"page={'9' * 50}", "show=x"):
+            assert 'class="row"' in (await buy.person.visit(f"{shop.url}/payments?{odd}")).text
+        used = await buy.person.visit(f"{shop.url}/payments?show=used")
+        assert "No payment matches this filter." in used.text
+
+
+async def test_receipt_can_be_printed_with_date_seller_amount_and_reference(shop: Shop) -> None:
+    # finding: XP13
+    async with buying(shop) as buy:
+        await paid_in_vain(shop, buy)
+        (payment,) = await shop.payments()
+        tail = payment.id.removeprefix(payment.owner)
+        page = await buy.person.visit(f"{shop.url}/payments/{tail}")
+        assert page.heading == "Receipt"
+        day = f"{payment.paid_at.day} {payment.paid_at:%b %Y, %H:%M} UTC"
+        for said in (day, "9.00 €", "Premium report", tail, "data-print"):
+            assert said in page.text
+        assert payment.owner not in page.text
+
+
+async def test_activity_lists_questions_and_their_outcomes(shop: Shop) -> None:
+    # finding: XP13
+    async with buying(shop) as buy:
+        url = f"{shop.url}/activity"
+        page = await buy.person.visit(url)
+        assert "Waiting for you" in page.text
+        (link,) = re.findall(r'href="([^"]*/e/[^"]*)"', page.text)
+        assert (await buy.person.visit(unescape(link))).csrf is not None
+        await buy.person.decline(buy.link)
+        page = await buy.person.visit(url)
+        assert "Declined" in page.text
+        assert "/e/" not in page.text
+        assert "Nothing matches this filter." in (await buy.person.visit(f"{url}?show=done")).text
+        for tab in ("/inbox", "/connections", "/payments", "/activity"):
+            assert f'href="{tab}"' in page.text

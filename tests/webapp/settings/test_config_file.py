@@ -451,3 +451,11 @@ def test_built_in_provider_is_copied_for_another_registration() -> None:
     assert (changed.client_auth, changed.switch) == ("basic", (("prompt", "login"),))
     (problem,) = problems_of('[providers.acme]\nlike = "nothing"\n')
     assert problem.startswith("providers.acme.like: must be one of")
+
+
+def test_table_replaces_a_provider_of_the_catalogue() -> None:
+    text = TENANT.replace("[providers.shop]", '[providers.shopify]\nlabel = "Shopify"')
+    assert read_declarations(text, source="x").providers["shopify"].tenants == ("*.shops.example",)
+    text = '[providers.acme_desk]\nlike = "zendesk"\ntenant = "acme"\n'
+    desk = read_declarations(text, source="x").providers["acme_desk"]
+    assert (desk.name, desk.token) == ("acme_desk", "https://acme.zendesk.com/oauth/tokens")

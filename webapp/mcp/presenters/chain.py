@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple
 
 from flows.crypto.tokens import Purpose
 from flows.errors import InvalidToken
+from webapp.calls.call import Call
 from webapp.calls.clients import AskedClient
-from webapp.calls.presenter import Leg, PresentedQuestion, Prompt
+from webapp.calls.presenter import PresentedQuestion, Prompt
 from webapp.elicitations.links import Links
 
 KEY: Final = "elicit-url-"
@@ -142,7 +143,7 @@ def in_hex(at: datetime | None) -> str:
 
 
 async def settled_round(
-    call: Leg, parts: Sequence[Prompt], *, done: Sequence[str], client: AskedClient
+    call: Call, parts: Sequence[Prompt], *, done: Sequence[str], client: AskedClient
 ) -> list[Prompt]:
     """Return the next round that a replaying engine has to be asked before `parts`.
 
@@ -158,13 +159,13 @@ async def settled_round(
         settled = await call.elicitations.get(asked[index].elicitation_id)
         if settled is None:
             return []
-        link = partial(call.links.of, settled, now=call.now)
+        link = partial(call.links.of, settled, now=call.clock())
         shown = PresentedQuestion(elicitation=settled, link=link, index=index, is_again=True)
         again.append(Prompt(shown=shown))
     return again
 
 
-async def _given_up_rounds(call: Leg, first: int, client: AskedClient) -> tuple[str, ...]:
+async def _given_up_rounds(call: Call, first: int, client: AskedClient) -> tuple[str, ...]:
     """Return the rounds before the question `first` that the client never answered.
 
     Their questions were settled in another way, for example on the page.
@@ -174,7 +175,7 @@ async def _given_up_rounds(call: Leg, first: int, client: AskedClient) -> tuple[
         id = call.run.value.asked[index].elicitation_id
         settled = await call.elicitations.get(id) if client.is_out(id) else None
         if settled is not None and settled.status.is_final:
-            at = client.first_sent_at(settled, is_again=True, now=call.now)
+            at = client.first_sent_at(settled, is_again=True, now=call.clock())
             rounds.setdefault(at, []).append(index)
     return tuple(as_round(rounds[at]) for at in sorted(rounds))
 

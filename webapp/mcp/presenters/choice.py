@@ -10,8 +10,9 @@ from mcp.server.context import ServerRequestContext
 
 from flows.elicitation.states import Elicitation, Json
 from flows.elicitation.traits import traits_of
+from webapp.calls.call import Call, Presenter
 from webapp.calls.clients import AskedClient
-from webapp.calls.presenter import Leg, PresentedQuestion, Presenter
+from webapp.calls.presenter import PresentedQuestion
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.identity import Caller
@@ -20,8 +21,7 @@ from webapp.mcp.asks import ClientAsks
 from webapp.mcp.declared import Declared
 from webapp.mcp.forms import may_be_asked
 from webapp.mcp.presenters.chain import Chain
-from webapp.mcp.presenters.hold import Hold
-from webapp.mcp.presenters.hold_form import HoldForm
+from webapp.mcp.presenters.hold import Hold, HoldForm
 from webapp.mcp.presenters.in_task import InTask
 from webapp.mcp.presenters.link import LinkInResult
 from webapp.mcp.presenters.retry import Retry
@@ -113,7 +113,7 @@ def in_task_of(
     *,
     caller: Caller,
     service: Service,
-    created: Callable[[Leg], Result],
+    created: Callable[[Call], Result],
     otherwise: Presenter | None = None,
 ) -> InTask:
     """Return the presenter for a call that is or may become a task, which no client waits for."""
@@ -159,13 +159,15 @@ class ByKind:
     def busy(self) -> object:
         return self._links.busy()
 
-    def carry(self, call: Leg, state: object) -> object:
+    def carry(self, call: Call, state: object) -> object:
         return self._forms.carry(call, state)
 
-    async def apply_client_answers(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Call) -> None:
         await self._forms.apply_client_answers(call)
 
-    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
+    async def wait(
+        self, call: Call, shown: PresentedQuestion, waiter: Waiter
+    ) -> Elicitation | None:
         asked = shown.elicitation
         if traits_of(asked.kind).is_anothers:
             return await self._waits.wait(call, replace(shown, is_again=True), waiter)

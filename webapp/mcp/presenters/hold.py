@@ -1,7 +1,8 @@
 """hold: the call stays open while the person answers (2025-11-25 with URL mode).
 
 The presenter waits for the client's answer and for a change in the store at the same time. If the
-client accepts, the person only agrees to open the link; the answer comes from the page.
+client accepts, the person only agrees to open the link; the answer comes from the page. For the
+client's own form, the answer comes from the client.
 """
 
 from collections.abc import Sequence
@@ -14,19 +15,30 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import UrlElicitationRequiredError
 from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams
 
-from flows.elicitation.states import Elicitation, Status
+from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.user_code import CHAT_WORDS
-from webapp.calls.batch import REQUIRED
-from webapp.calls.clients import LINK, AskedClient, Deed
-from webapp.calls.presenter import Leg, PresentedQuestion, Prompt
+from webapp.calls.call import Call
+from webapp.calls.clients import FORM, LINK, AskedClient, Deed
+from webapp.calls.presenter import REQUIRED, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
 from webapp.identity.user_codes import UserCodes
+from webapp.kinds.quotas import NO_FORM
 from webapp.mcp.asks import Asking, ClientAnswer, ClientAsks
-from webapp.mcp.forms import agreed
+from webapp.mcp.forms import (
+    USER_CODE_SCHEMA,
+    acted,
+    acted_late,
+    agreed,
+    fits,
+    is_valid,
+    may_be_asked,
+    message_of,
+    schema_of,
+    user_code_in,
+)
 from webapp.mcp.presenters.link import LinkInResult
 from webapp.mcp.presenters.on_stream import OnStream
-from webapp.mcp.user_code import USER_CODE_SCHEMA, user_code_in
 
 UNFIT = "unfit"  # the action of a client that accepted the form for a user code without a code
 FORMS_AT_MOST = 60  # forms for one user code: stops a client that fills them automatically
@@ -69,7 +81,9 @@ class Hold(OnStream):
         self._progress = progress
         self._unread_until = unread_until
 
-    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
+    async def wait(
+        self, call: Call, shown: PresentedQuestion, waiter: Waiter
+    ) -> Elicitation | None:
         if not self._context.session.can_send_request:
             part = Prompt(shown=shown)
             parts = await shown.group.collect_prompts(part, ending=REQUIRED, is_urgent=True)
@@ -92,7 +106,7 @@ class Hold(OnStream):
 
     async def _wait(
         self,
-        call: Leg,
+        call: Call,
         shown: PresentedQuestion,
         waiter: Waiter,
         asking: Asking,
@@ -101,11 +115,11 @@ class Hold(OnStream):
         current = shown.elicitation
         is_answered = is_unread = False
         while call.is_waiting_for(current):
-            until = self._at_most(call.now + self._progress, now=call.now)
+            until = self._at_most(call.clock() + self._progress, now=call.clock())
             if silence is not None and self._client.is_out(current.id):
-                until = min(until, silence.at(call.now))
+                until = min(until, silence.at(call.clock()))
             if is_unread:
-                until = min(until, self._unread_until.at(call.now))
+                until = min(until, self._unread_until.at(call.clock()))
             is_new = partial(self._stops, shown, None if is_answered else asking)
             current = await call.hold(current, waiter, until=until, stops=is_new)
             if not call.is_waiting_for(current):
@@ -136,7 +150,7 @@ class Hold(OnStream):
         return current
 
     async def _must_be_usable(
-        self, call: Leg, shown: PresentedQuestion, answer: ClientAnswer
+        self, call: Call, shown: PresentedQuestion, answer: ClientAnswer
     ) -> None:
         """Record the client's answer. If it is automatic or invalid, end the call with the link."""
         await self._must_be_somebodys(call, shown, answer)
@@ -145,18 +159,18 @@ class Hold(OnStream):
         if not is_valid:
             await self._link_instead(call, shown, is_out=True)
 
-    async def _acted(self, call: Leg, current: Elicitation, answer: ClientAnswer) -> Elicitation:
+    async def _acted(self, call: Call, current: Elicitation, answer: ClientAnswer) -> Elicitation:
         if answer.action == "decline":
             return await call.elicitations.end(current, Status.DECLINED)
         if answer.action == "accept" and not current.asked.waits:
             return await agreed(call, current)
         return current
 
-    async def _settle_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer) -> bool:
+    async def _settle_late(self, call: Call, asked: Elicitation, answer: ClientAnswer) -> bool:
         await self._acted(call, asked, answer)
         return answer.action != UNFIT
 
-    async def _ask(self, call: Leg, shown: PresentedQuestion) -> ClientAnswer:
+    async def _ask(self, call: Call, shown: PresentedQuestion) -> ClientAnswer:
         """Return the client's answer: an accept only after the user code, if the link needs one."""
         asked = shown.elicitation
         if self._asks.has_accepted(asked.id):
@@ -169,7 +183,7 @@ class Hold(OnStream):
             self._asks.accept(asked.id)
         return answer
 
-    async def _ask_user_code(self, call: Leg, asked: Elicitation) -> ClientAnswer:
+    async def _ask_user_code(self, call: Call, asked: Elicitation) -> ClientAnswer:
         words, answer = CHAT_WORDS, ClientAnswer(action="cancel")
         for _ in range(FORMS_AT_MOST):
             form = ElicitRequestFormParams(message=words, requested_schema=USER_CODE_SCHEMA)
@@ -189,6 +203,55 @@ class Hold(OnStream):
         await self._context.session.report_progress(
             step, None, f"Waiting for the person: {current.asked.message}"
         )
+
+
+class HoldForm(OnStream):
+    """Presents questions with the client's own form."""
+
+    mode = FORM
+
+    def asks_in_client(self, kind: str, arguments: Json) -> bool:
+        return may_be_asked(kind) and fits(arguments)
+
+    async def wait(
+        self, call: Call, shown: PresentedQuestion, waiter: Waiter
+    ) -> Elicitation | None:
+        asked = shown.elicitation
+        await self._unless_draining(call, shown)
+        if await self._goes_by_link(asked):
+            return await self._by_link(call, shown, waiter)
+        form = ElicitRequestFormParams(
+            message=message_of(asked), requested_schema=schema_of(call, asked)
+        )
+        silence = await self._silence(call, asked)
+        async with self._asking(call, asked, lambda: self._send(call, form), waiter) as asking:
+            until = self._at_most(asked.expires_at, now=call.clock())
+            if silence is not None:
+                until = min(until, silence.at(call.clock()))
+            stops = partial(self._stops, shown, asking)
+            current = await call.hold(asked, waiter, until=until, stops=stops)
+            if not call.is_waiting_for(current):
+                self._leave_to_newer(call, current, asking)
+                return current
+            if not asking.done():
+                await self._unless_draining(call, shown, is_out=True)
+                if silence is not None and silence.has_ended:
+                    await self._client.drew_nothing(asked, self.mode, Deed.SILENT)
+                elif silence is None and self._is_held_enough:
+                    await self._client.was_silent(asked, self.mode)
+                await self._still_waiting(call, shown, asking)
+            answer = asking.result()
+            if answer is not None:
+                await self._must_be_somebodys(call, shown, answer)
+                ended = await acted(call, current, answer.action, answer.content)
+                await self._note(asked, answer, is_valid=is_valid(ended))
+                return ended
+        if call.kinds.quotas.is_for_client_only(current.kind):
+            return await call.elicitations.end(current, Status.FAILED, why=NO_FORM)
+        return await self._link_instead(call, shown)
+
+    async def _settle_late(self, call: Call, asked: Elicitation, answer: ClientAnswer) -> bool:
+        return await acted_late(call, asked, answer.action, answer.content)
 
 
 def _required(parts: Sequence[Prompt]) -> UrlElicitationRequiredError:

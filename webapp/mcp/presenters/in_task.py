@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from flows.elicitation.states import Elicitation, Json, Status
-from webapp.calls.batch import RETRY
+from webapp.calls.call import Call, Presenter
 from webapp.calls.clients import FORM, LINK, AskedClient, Deed, Mode
-from webapp.calls.presenter import Leg, PresentedQuestion, Presenter, Prompt
+from webapp.calls.presenter import RETRY, PresentedQuestion, Prompt
 from webapp.elicitations.waiters import Waiter
 from webapp.kinds.page_kind import arguments_in
 from webapp.mcp.forms import HasKinds, acted, agreed, fits, is_valid, message_of, schema_of
@@ -33,7 +33,7 @@ class InTask:
         modes: frozenset[str],
         client: AskedClient,
         in_form: Callable[[str], bool],
-        created: Callable[[Leg], Result],
+        created: Callable[[Call], Result],
         is_long: Callable[[Elicitation], bool],
         otherwise: Presenter | None,
     ) -> None:
@@ -59,16 +59,18 @@ class InTask:
     def busy(self) -> object:
         return {} if self._otherwise is None else self._otherwise.busy()
 
-    def carry(self, call: Leg, state: object) -> object:
+    def carry(self, call: Call, state: object) -> object:
         return state
 
-    async def apply_client_answers(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Call) -> None:
         pass  # the client sends its answers in separate requests
 
-    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
+    async def wait(
+        self, call: Call, shown: PresentedQuestion, waiter: Waiter
+    ) -> Elicitation | None:
         if shown.name in self.dismissed:
             return None
-        current = await call.hold(shown.elicitation, waiter, until=call.now)
+        current = await call.hold(shown.elicitation, waiter, until=call.clock())
         if not call.is_waiting_for(current):
             return current
         if self._otherwise is not None and not await self._makes_a_task(call, current):
@@ -89,7 +91,7 @@ class InTask:
         return {"method": "elicitation/create", "params": params}
 
     async def apply_answer(
-        self, call: Leg, asked: Elicitation, response: Mapping[str, Any], *, shown_at: datetime
+        self, call: Call, asked: Elicitation, response: Mapping[str, Any], *, shown_at: datetime
     ) -> bool:
         """Act on the client's answer. Return False if the client dismissed the question.
 
@@ -99,7 +101,7 @@ class InTask:
         mode, action, content = self.mode_of(asked), response.get("action"), response.get("content")
         if action not in ACTIONS:
             return True
-        after = (call.now - shown_at).total_seconds()
+        after = (call.clock() - shown_at).total_seconds()
         if self.client.is_nobodys(asked, mode, action, content, after=after):
             await self.client.drew_nothing(asked, mode, Deed.AT_ONCE)
             return True
@@ -119,7 +121,7 @@ class InTask:
             await agreed(call, asked)
         return True
 
-    async def _makes_a_task(self, call: Leg, asked: Elicitation) -> bool:
+    async def _makes_a_task(self, call: Call, asked: Elicitation) -> bool:
         is_long = self._is_long(asked) and call.run.can_go_on
         return is_long and not await self._goes_by_link(asked)
 

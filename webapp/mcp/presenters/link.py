@@ -9,9 +9,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from flows.elicitation.states import Elicitation, Json
-from webapp.calls.batch import RESULT
+from webapp.calls.call import Call
 from webapp.calls.clients import AskedClient
-from webapp.calls.presenter import Leg, PresentedQuestion, Prompt
+from webapp.calls.presenter import RESULT, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
 from webapp.mcp.results import Result, busy_result, form_result, link_result
@@ -44,10 +44,10 @@ class LinkInResult:
     def asks_in_client(self, kind: str, arguments: Json) -> bool:
         return False
 
-    def carry(self, call: Leg, state: object) -> object:
+    def carry(self, call: Call, state: object) -> object:
         return state
 
-    async def apply_client_answers(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Call) -> None:
         pass  # the client only gets a link and sends no answers
 
     def limit(self, kind: str, *, now: datetime, timeout: timedelta) -> datetime:
@@ -56,10 +56,12 @@ class LinkInResult:
     def busy(self) -> Result:
         return busy_result()
 
-    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
+    async def wait(
+        self, call: Call, shown: PresentedQuestion, waiter: Waiter
+    ) -> Elicitation | None:
         if shown.elicitation.id == self._dismissed:
             return None
-        now = call.now
+        now = call.clock()
         limit = self.limit(shown.elicitation.kind, now=now, timeout=self._held)
         limit = limit if shown.is_again else now
         current = await call.hold(
@@ -78,7 +80,7 @@ class LinkInResult:
 
 
 def pending_result(
-    call: Leg,
+    call: Call,
     parts: Sequence[Prompt],
     client: AskedClient,
     *,

@@ -30,9 +30,9 @@ from mcp_types import (
 from pydantic import BaseModel, field_validator
 
 from flows.elicitation.states import Elicitation, Json
-from webapp.calls.batch import AUTOMATIC, RESULT
+from webapp.calls.call import Call
 from webapp.calls.clients import AskedClient, Deed, Mode
-from webapp.calls.presenter import Leg, PresentedQuestion, Prompt
+from webapp.calls.presenter import AUTOMATIC, RESULT, PresentedQuestion, Prompt
 from webapp.deadline import Deadline
 from webapp.elicitations.waiters import Waiter
 from webapp.mcp.asks import Asking, ClientAnswer, ClientAsks
@@ -56,7 +56,7 @@ class _Answered(BaseModel):
 
 
 class OnStream:
-    """The base of stream presenters. Implements webapp.calls.presenter.Presenter except `wait`.
+    """The base of stream presenters. Implements webapp.calls.call.Presenter except `wait`.
 
     `mode` is the way in which the presenter sends a question to the client.
     """
@@ -95,14 +95,14 @@ class OnStream:
     def busy(self) -> Result:
         return busy_result()
 
-    def carry(self, call: Leg, state: object) -> object:
+    def carry(self, call: Call, state: object) -> object:
         return state
 
-    async def apply_client_answers(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Call) -> None:
         pass  # each open request receives its own answer
 
     async def _send(
-        self, call: Leg, params: ElicitRequestFormParams | ElicitRequestURLParams
+        self, call: Call, params: ElicitRequestFormParams | ElicitRequestURLParams
     ) -> ClientAnswer:
         if self._task_id is not None:
             about_task = cast("RequestParamsMeta", related_task(self._task_id))
@@ -132,7 +132,7 @@ class OnStream:
         return await self._client.needs_link(asked, self.mode)
 
     async def _by_link(
-        self, call: Leg, shown: PresentedQuestion, waiter: Waiter
+        self, call: Call, shown: PresentedQuestion, waiter: Waiter
     ) -> Elicitation | None:
         """Return the link in the call's result: at once, or after a wait if a person can answer.
 
@@ -149,7 +149,7 @@ class OnStream:
                 self._asks.give_up(asked.id)
             raise
 
-    async def _silence(self, call: Leg, asked: Elicitation) -> Deadline | None:
+    async def _silence(self, call: Call, asked: Elicitation) -> Deadline | None:
         """Return the deadline for the client's answer, after which the result has the link.
 
         Return None if there is no deadline: the client was seen to let people answer, no page can
@@ -166,7 +166,7 @@ class OnStream:
     @asynccontextmanager
     async def _asking(
         self,
-        call: Leg,
+        call: Call,
         asked: Elicitation,
         request: Callable[[], Coroutine[Any, Any, ClientAnswer]],
         waiter: Waiter,
@@ -182,7 +182,7 @@ class OnStream:
 
         id = asked.id
         asking = self._asks.begin(id, lambda: _answer_to(request))
-        self._client.sent(asked, now=call.now)
+        self._client.sent(asked, now=call.clock())
         asking.add_done_callback(wake)
         try:
             yield asking
@@ -207,27 +207,27 @@ class OnStream:
         return cancelled is not None and bool(cancelled.is_set())
 
     def _leave(
-        self, call: Leg, asked: Elicitation, asking: Asking, *, is_to_newer: bool = False
+        self, call: Call, asked: Elicitation, asking: Asking, *, is_to_newer: bool = False
     ) -> None:
         """Leave the client's request open when the call ends, so that a late answer counts."""
-        late, life = partial(self._receive_late, call, asked), asked.expires_at - call.now
+        late, life = partial(self._receive_late, call, asked), asked.expires_at - call.clock()
         self._asks.leave(asked.id, asking, life=life, late=late, is_to_newer=is_to_newer)
 
-    def _leave_to_newer(self, call: Leg, current: Elicitation, asking: Asking) -> None:
+    def _leave_to_newer(self, call: Call, current: Elicitation, asking: Asking) -> None:
         """Leave the request open if a newer identical call or another question ended this call."""
         is_the_bodys_end = call.has_ended and not call.is_interrupted
         if not (current.status.is_final or is_the_bodys_end):
             self._leave(call, current, asking, is_to_newer=not call.is_interrupted)
 
     async def _receive_late(
-        self, call: Leg, asked: Elicitation, answer: ClientAnswer | None
+        self, call: Call, asked: Elicitation, answer: ClientAnswer | None
     ) -> None:
         if answer is None or self._is_nobodys(asked, answer):
             return
         is_valid = await self._settle_late(call, asked, answer)
         await self._note(asked, answer, is_valid=is_valid)
 
-    async def _settle_late(self, call: Leg, asked: Elicitation, answer: ClientAnswer) -> bool:
+    async def _settle_late(self, call: Call, asked: Elicitation, answer: ClientAnswer) -> bool:
         """Act on an answer that came after its call had ended. Return False if it is invalid."""
         raise NotImplementedError
 
@@ -243,7 +243,7 @@ class OnStream:
         )
 
     async def _must_be_somebodys(
-        self, call: Leg, shown: PresentedQuestion, answer: ClientAnswer
+        self, call: Call, shown: PresentedQuestion, answer: ClientAnswer
     ) -> None:
         """End the call with the link if no person can have given this answer."""
         asked = shown.elicitation
@@ -266,7 +266,9 @@ class OnStream:
     def _is_held_enough(self) -> bool:
         return self._held_until is not None and self._held_until.has_ended
 
-    async def _still_waiting(self, call: Leg, shown: PresentedQuestion, asking: Asking) -> NoReturn:
+    async def _still_waiting(
+        self, call: Call, shown: PresentedQuestion, asking: Asking
+    ) -> NoReturn:
         """End the call before its client gives up, and leave the client's request open."""
         self._leave(call, shown.elicitation, asking)
         part = Prompt(shown=shown, is_out=True)
@@ -274,18 +276,18 @@ class OnStream:
         parts = await shown.group.collect_prompts(part, ending=RESULT, is_urgent=False)
         call.interrupt(self._still(call, parts))
 
-    def _still(self, call: Leg, parts: Sequence[Prompt]) -> Result:
+    def _still(self, call: Call, parts: Sequence[Prompt]) -> Result:
         return pending_result(call, parts, self._client)
 
     async def _unless_draining(
-        self, call: Leg, shown: PresentedQuestion, *, is_out: bool = False
+        self, call: Call, shown: PresentedQuestion, *, is_out: bool = False
     ) -> None:
         """End the call with the link if this process is shutting down."""
         if call.is_draining:
             await self._link_instead(call, shown, is_out=is_out)
 
     async def _link_instead(
-        self, call: Leg, shown: PresentedQuestion, *, is_out: bool = False
+        self, call: Call, shown: PresentedQuestion, *, is_out: bool = False
     ) -> NoReturn:
         """End the call with the link, because the client or this process cannot ask the person.
 

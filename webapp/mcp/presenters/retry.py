@@ -29,9 +29,9 @@ from flows.elicitation.run import store_responses
 from flows.elicitation.states import Elicitation, Json, Status
 from flows.elicitation.user_code import CHAT_WORDS
 from flows.errors import InvalidAnswer
-from webapp.calls.batch import AUTOMATIC, RESULT, RETRY
+from webapp.calls.call import Call
 from webapp.calls.clients import FORM, LINK, AskedClient, Deed, Mode
-from webapp.calls.presenter import Leg, PresentedQuestion, Prompt, name_at
+from webapp.calls.presenter import AUTOMATIC, RESULT, RETRY, PresentedQuestion, Prompt, name_at
 from webapp.deadline import Deadline
 from webapp.elicitations.links import LINK_OUTLIVES, Links
 from webapp.elicitations.waiters import Waiter
@@ -39,6 +39,7 @@ from webapp.identity.user_codes import UserCodes
 from webapp.kinds.page_kind import arguments_in
 from webapp.limits import CallLimits
 from webapp.mcp.forms import (
+    USER_CODE_SCHEMA,
     acted,
     acted_late,
     agreed,
@@ -46,6 +47,7 @@ from webapp.mcp.forms import (
     is_valid,
     message_of,
     schema_of,
+    user_code_in,
 )
 from webapp.mcp.presenters.chain import (
     BY_FORM,
@@ -62,7 +64,6 @@ from webapp.mcp.presenters.chain import (
 )
 from webapp.mcp.presenters.link import LinkInResult, pending_result
 from webapp.mcp.results import Result, busy_result
-from webapp.mcp.user_code import USER_CODE_SCHEMA, user_code_in
 
 _USER_CODE_SUFFIX = "-code"
 _ACCOUNTS_AT_MOST = 8  # in one token
@@ -118,7 +119,9 @@ class Retry:
     def busy(self) -> Result:
         return busy_result()
 
-    async def wait(self, call: Leg, shown: PresentedQuestion, waiter: Waiter) -> Elicitation | None:
+    async def wait(
+        self, call: Call, shown: PresentedQuestion, waiter: Waiter
+    ) -> Elicitation | None:
         out, current = self._out(call).get(shown.index), shown.elicitation
         if out is None or not shown.is_again or self._client.is_unfit(current.id):
             if await self._goes_by_link(call, shown):
@@ -147,7 +150,7 @@ class Retry:
         return await self._held(call, shown, waiter, is_unread=is_unread)
 
     async def _held(
-        self, call: Leg, shown: PresentedQuestion, waiter: Waiter, *, is_unread: bool
+        self, call: Call, shown: PresentedQuestion, waiter: Waiter, *, is_unread: bool
     ) -> Elicitation:
         """Hold this request, and end it with a retry or the link if no answer comes.
 
@@ -157,7 +160,7 @@ class Retry:
         current = await call.hold(
             asked,
             waiter,
-            until=self.limit(asked.kind, now=call.now, timeout=timedelta()),
+            until=self.limit(asked.kind, now=call.clock(), timeout=timedelta()),
             stops=lambda: shown.group.is_urgent,
         )
         if call.is_waiting_for(current):
@@ -168,7 +171,7 @@ class Retry:
         return current
 
     async def _form_answer(
-        self, call: Leg, shown: PresentedQuestion, out: Out
+        self, call: Call, shown: PresentedQuestion, out: Out
     ) -> Elicitation | None:
         """Act on the answer in the client's form. Without an answer, send the form again."""
         response = self._chain.answers.get(_key(shown.name))
@@ -189,7 +192,7 @@ class Retry:
     def _is_replayed(self) -> bool:
         return bool(self._replayed) or self._began_again_at is not None
 
-    async def _goes_by_link(self, call: Leg, shown: PresentedQuestion) -> bool:
+    async def _goes_by_link(self, call: Call, shown: PresentedQuestion) -> bool:
         """Return True if the person gets the link and the client is not sent this question.
 
         Return True also if this question replaces an expired one that the client was sent and never
@@ -208,7 +211,7 @@ class Retry:
 
     async def _must_be_somebodys(
         self,
-        call: Leg,
+        call: Call,
         shown: PresentedQuestion,
         out: Out,
         *,
@@ -220,7 +223,7 @@ class Retry:
         If no person can have given the answer, end the call with the link.
         """
         asked, mode = shown.elicitation, _mode(out)
-        after = _seconds_since(out, asked, now=call.now)
+        after = _seconds_since(out, asked, now=call.clock())
         if self._client.is_nobodys(asked, mode, action, content, after=after):
             await self._client.drew_nothing(asked, mode, Deed.AT_ONCE)
             part = Prompt(shown=shown, is_out=True, is_nobodys=True)
@@ -228,7 +231,7 @@ class Retry:
         self._answered.add(shown.index)
         return after
 
-    async def _end_with(self, call: Leg, part: Prompt, *, ending: str) -> NoReturn:
+    async def _end_with(self, call: Call, part: Prompt, *, ending: str) -> NoReturn:
         """End the request with the link as the call's result."""
         await call.links.prove()
         parts = await part.shown.group.collect_prompts(
@@ -236,7 +239,7 @@ class Retry:
         )
         call.interrupt(self._last(call, parts))
 
-    async def _answer(self, call: Leg, shown: PresentedQuestion) -> str | None:
+    async def _answer(self, call: Call, shown: PresentedQuestion) -> str | None:
         """Return the client's action, or None. If the link needs a user code, check it first.
 
         If the code is missing or wrong, end the request with another form for it or the link.
@@ -260,7 +263,7 @@ class Retry:
             await self._suspend(call, shown, is_shown=True, user_code=words)
         return action
 
-    async def apply_client_answers(self, call: Leg) -> None:
+    async def apply_client_answers(self, call: Call) -> None:
         """Apply the client's answers from this request.
 
         The client sends them only once, so an answer that is not applied now is lost.
@@ -281,9 +284,9 @@ class Retry:
                     await self._apply_client_answer(call, asked, out, action, content)
 
     async def _apply_client_answer(
-        self, call: Leg, asked: Elicitation, out: Out, action: str, content: object
+        self, call: Call, asked: Elicitation, out: Out, action: str, content: object
     ) -> None:
-        mode, after = _mode(out), _seconds_since(out, asked, now=call.now)
+        mode, after = _mode(out), _seconds_since(out, asked, now=call.clock())
         if self._client.is_nobodys(asked, mode, action, content, after=after):
             return
         fits_form = True
@@ -293,14 +296,14 @@ class Retry:
             asked, mode, after=after, content=content, is_valid=fits_form or mode != FORM
         )
 
-    def carry(self, call: Leg, state: object) -> object:
+    def carry(self, call: Call, state: object) -> object:
         """Return the tool's own requestState together with this server's token."""
         if not call.run.is_loaded:
             return state
         foreign = state if isinstance(state, str) else None
         return self._state(call, shown=self._out(call), foreign=foreign)
 
-    async def _store_responses(self, call: Leg) -> None:
+    async def _store_responses(self, call: Call) -> None:
         stored = call.run.value.responses
         merged = json.dumps(merged_responses(stored, self._chain.responses))
         if self._chain.responses and merged != stored:
@@ -312,12 +315,12 @@ class Retry:
                 raise InvalidAnswer([("", why)])
             await call.run.change(lambda run: store_responses(run, merged))
 
-    def _out(self, call: Leg) -> Mapping[int, Out]:
+    def _out(self, call: Call) -> Mapping[int, Out]:
         """Return the run's questions that were sent to the client; {} for another run's token."""
         return self._chain.shown if call.run.is_continued else {}
 
     async def _suspend(
-        self, call: Leg, shown: PresentedQuestion, *, is_shown: bool, user_code: str | None = None
+        self, call: Call, shown: PresentedQuestion, *, is_shown: bool, user_code: str | None = None
     ) -> NoReturn:
         part = Prompt(shown=shown, is_out=is_shown, user_code=user_code)
         is_urgent = not is_shown or user_code is not None
@@ -329,7 +332,7 @@ class Retry:
             call.interrupt(self._last(call, parts))
         # Use one timestamp for all questions: the token groups questions by timestamp, which keeps
         # it short.
-        now = call.now
+        now = call.clock()
         again = await settled_round(call, parts, done=self._replayed, client=self._client)
         parts = tuple(again) or parts
         before = self._out(call)
@@ -355,11 +358,11 @@ class Retry:
             result["inputRequests"] = requests
         call.interrupt(result)
 
-    def _last(self, call: Leg, parts: Sequence[Prompt]) -> Result:
+    def _last(self, call: Call, parts: Sequence[Prompt]) -> Result:
         """Return the result that ends the call with the links to the questions."""
         return pending_result(call, parts, self._client)
 
-    def _requests(self, call: Leg, part: Prompt) -> dict[str, Any]:
+    def _requests(self, call: Call, part: Prompt) -> dict[str, Any]:
         """Return the client's requests for one question, by the keys of the expected answers."""
         shown, user_code = part.shown, part.user_code
         requests: dict[str, Any] = {}
@@ -373,7 +376,7 @@ class Retry:
             )
         return requests
 
-    def _request(self, call: Leg, shown: PresentedQuestion) -> dict[str, Any]:
+    def _request(self, call: Call, shown: PresentedQuestion) -> dict[str, Any]:
         asked = shown.elicitation
         if self._asks_in_client(asked):
             schema = schema_of(call, asked)
@@ -395,7 +398,7 @@ class Retry:
             mode, self._client.first_sent_at(shown.elicitation, is_again=shown.is_again, now=now)
         )
 
-    def _state(self, call: Leg, *, shown: Mapping[int, Out], foreign: str | None) -> str:
+    def _state(self, call: Call, *, shown: Mapping[int, Out], foreign: str | None) -> str:
         run = call.run.value
         got = [f"{digest}:{id}" for digest, id in call.used.accounts.items()]
         lists = [
@@ -411,7 +414,7 @@ class Retry:
             run_id=run.id,
             rest=rest,
             expires_at=run.open_until + LINK_OUTLIVES,
-            now=call.now,
+            now=call.clock(),
         )
         return f"{MARK}{token}" + (f":{foreign}" if foreign is not None else "")
 

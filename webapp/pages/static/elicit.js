@@ -29,7 +29,9 @@
     const when = new Date(time.dateTime);
     const today = when.toDateString() === new Date().toDateString();
     const clock = { hour: "2-digit", minute: "2-digit" };
-    const day = today ? {} : { day: "numeric", month: "short" };
+    const isFull = "full" in time.dataset;
+    const day = today && !isFull ? {} : { day: "numeric", month: "short" };
+    if (isFull) day.year = "numeric";
     time.textContent = when.toLocaleString("en-GB", { ...day, ...clock });
   }
 
@@ -101,6 +103,10 @@
     if (list.value || !zone) continue;
     if (![...list.options].some((option) => option.value === zone)) list.add(new Option(zone), 1);
     list.value = zone;
+  }
+  for (const button of document.querySelectorAll("[data-print]")) {
+    button.hidden = false;
+    button.onclick = () => print();
   }
   // The browser's back button can show an outdated page from its cache.
   addEventListener("pageshow", (event) => event.persisted && goOn());
