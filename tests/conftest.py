@@ -43,7 +43,10 @@ SLOW_FOLDERS = (
     "typescript",
     "webapp/serving",
 )
-SLOW_COMMANDS = ("backups", "commands", "demo", "keys", "mac", "serve", "servers", "stdio")
+SLOW_COMMANDS = (
+    *("backups", "commands", "demo", "keys", "log", "mac", "moves", "serve", "servers"),
+    *("start", "stdio"),
+)
 SLOW_MODULES = (
     *("hosts/test_hosts.py", "hosts/test_instances.py", "hosts/test_refusals.py"),
     "webapp/stores/test_postgres_standby.py",

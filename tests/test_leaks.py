@@ -547,7 +547,7 @@ MAY_START = {
     "webapp/telemetry/test_metrics.py": {"Popen": "counts, and serves nobody"},
     "webapp/identity/test_accepting.py": {"Config": "nothing is served with it"},
     "support/serving.py": {"ASGITransport": "overheard", "Config": "overheard"},
-    "webapp/workers/test_processes.py": {"create_subprocess_exec": "each line of it is heard"},
+    "webapp/serving/test_two_workers.py": {"create_subprocess_exec": "each line of it is heard"},
     "webapp/identity/test_local_peer.py": {
         "create_subprocess_exec": "bash and nginx, and nothing of ours"
     },

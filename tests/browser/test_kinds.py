@@ -88,7 +88,7 @@ async def test_account_is_connected_once_and_each_further_tool_asks_once(
         assert text.startswith(REPOSITORIES)
         async with env.calling("export_all", mode=way.mode) as call:
             page = await opened(call, ann)
-            await reads(page, "Let shop use octocat at GitHub?")
+            await reads(page, f"Let {SERVER} use octocat at GitHub?")
             main = page.get_by_role("main")
             await expect(main).to_contain_text("connected for list_my_repositories")
             await expect(main).to_contain_text("To copy your repositories into one archive.")
@@ -113,7 +113,7 @@ async def test_denial_at_provider_ends_call_and_stores_no_account(
             assert "ELICITATION_DENIED" in await call.text()
         async with env.calling("list_my_repositories", mode=way.mode) as call:
             page = await opened(call, ann)
-            await reads(page, "Connect GitHub")
+            await reads(page, "use your GitHub account?")
             await press(page, "Decline")
             await reads(page, "You declined")
             assert "ELICITATION_DECLINED" in await call.text()
@@ -288,9 +288,9 @@ async def test_secret_reaches_only_the_tool(
         env.calling("use_key", mode=way.mode) as call,
     ):
         page = await opened(call, ann)
-        await reads(page, "Enter your API key")
+        await reads(page, "Enter your key")
         await expect(fact(page, "Where it goes")).to_contain_text("Your assistant doesn't see it")
-        field = page.get_by_role("textbox", name="Your answer")
+        field = page.get_by_role("textbox", name="Key")
         await field.fill(SECRET)
         await expect(field).to_have_attribute("type", "password")
         await page.get_by_role("button", name="Show").click()

@@ -45,7 +45,8 @@ COMMAND = (sys.executable, "-P", "-m", "elicit_url")
 
 def environment_of(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return a command's environment: only those of our variables that the test sets."""
-    ours = {k: v for k, v in os.environ.items() if not k.startswith(("ELICIT_", "MCP_", "XDG_"))}
+    others = ("ELICIT_", "FASTMCP_", "MCP_", "XDG_")
+    ours = {k: v for k, v in os.environ.items() if not k.startswith(others)}
     at_once = {"ELICIT_MIN_ANSWER": "0"}  # clients in tests answer immediately
     return {**ours, "HOME": str(home), "PYTHONPATH": str(HOUSE), **at_once, **(extra or {})}
 

@@ -246,8 +246,7 @@ class Call:
     async def use(self, current: Elicitation) -> bool:
         """Claim an outcome and use it in this run, as the `await` of a tool does.
 
-        Return False if another request has it. Raises PaymentGone for a payment that was refunded
-        or disputed.
+        Return False if another request has it. A payment that was refunded or disputed raises.
         """
         mine = await self.leases.claim(current, run=self.run.value.id)
         if mine is None:

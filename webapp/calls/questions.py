@@ -316,7 +316,7 @@ class Questions:
     async def _worded(
         self, question: Question[Any], run: Run, admit: Callable[[], Awaitable[Room]]
     ) -> tuple[Question[Any], Room]:
-        """Return the question as changed by plugins, once for all attempts. Raises HookRefused."""
+        """Return the question as changed by plugins, once for all attempts. A plugin may refuse."""
         return await self._elicitations.plugins.asking(
             question,
             tool=self._tool,

@@ -299,7 +299,7 @@ def _unproven(provider: Provider) -> Iterator[Finding]:
 async def _issuer(setting: str, client: Client, redirect: str, around: Surroundings) -> Finding:
     provider = client.provider
     register = f"its redirect URI there has to be {redirect}"
-    if not provider.discovers:
+    if not provider.discovers or provider.tenants:
         return ok(provider.name, f"{provider.label}: {register}")
     try:
         metadata = await around.outbound.run(discover(provider))

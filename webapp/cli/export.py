@@ -26,7 +26,7 @@ _QUESTION = ("id", "kind", "status", "created_at", "expires_at", "settled_at", "
 _ASKED = ("server", "tool", "client", "message")
 _ACCOUNT = (
     *("provider", "label", "person_id", "server", "scopes", "tools", "used", "name", "picture"),
-    *("status", "connected_at", "ended_at"),
+    *("tenant", "details", "status", "connected_at", "ended_at"),
 )
 _PAYMENT = (
     *("id", "elicitation_id", "server", "tool", "what", "seller", "session", "payment_intent"),

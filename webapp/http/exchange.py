@@ -1,4 +1,4 @@
-"""One HTTP exchange: the facts of its request, read once, and the one wrapper of its response.
+"""The HTTP exchange: the facts of its request, read once, and the wrapper of its response.
 
 Every layer behind the edge uses the same facts. A layer that needs something in the response sets
 it in the exchange before the response starts, so only one function stands between a framework's

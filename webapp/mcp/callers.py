@@ -1,4 +1,4 @@
-"""Who calls the MCP endpoint. This is decided once for each request, by its token or connection."""
+"""The caller of the MCP endpoint: decided once for each request, by its token or connection."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -98,7 +98,18 @@ async def test_answer_to_account_question_omits_access_token(
     asked = await shop.asked(ACCOUNT)
     await (await here.guest()).connect(asked["url"])
     told = await shop.read(asked["id"], wait=50)
-    fields = {"id", "provider", "label", "scopes", "api", "status", "connected_at"}
+    fields = {
+        "id",
+        "provider",
+        "label",
+        "scopes",
+        "missing",
+        "tenant",
+        "details",
+        "api",
+        "status",
+        "connected_at",
+    }
     assert set(told["account"]) == fields
     (account,) = await here.connections()
     assert account.access_token not in str(told)

@@ -1,4 +1,4 @@
-"""Who calls is decided once for each request, and again if the request or its token changed."""
+"""The caller is decided once for each request, and again if the request or its token changed."""
 
 from typing import Any
 

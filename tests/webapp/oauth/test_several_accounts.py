@@ -523,7 +523,7 @@ async def test_choice_shows_all_scopes_of_each_account() -> None:
         view = await page(service, await asked.elicitation())
         assert isinstance(view, UseAccount)
         shown = {c.person.label: [scope.raw for scope in c.scopes] for c in view.choices}
-        assert shown == {"hubber": ["repo"], "octocat": ["repo", "delete_repo"]}
+        assert shown == {"hubber": ["repo"], "octocat": ["delete_repo", "repo"]}
         await give_up(asked)
 
 
