@@ -40,7 +40,8 @@
     const source = new EventSource(live.dataset.live);
     source.onopen = () => (live.textContent = live.dataset.listening);
     source.onmessage = (event) => {
-      if (event.data === live.dataset.status) return;
+      // A sent form leads on by itself: going on here would stop the way to the provider.
+      if (event.data === live.dataset.status || document.querySelector("[data-sent]")) return;
       source.close();
       live.textContent = live.dataset.moving;
       goOn();
