@@ -23,7 +23,7 @@ _STEPS_AT_MOST: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The part of a question's page that can change. `next` is an open question of the same call."""
+    """The part of a page that can change. `next` is an open question of the same call."""
 
     status: str
     has_continued: bool = False
