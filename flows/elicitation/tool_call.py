@@ -16,7 +16,7 @@ class DescribedTool(Struct, frozen=True, kw_only=True):
     """A tool in its author's words, for pages only: these words identify no question.
 
     `title` is the tool's title, and `arguments` are names of arguments with their titles, in the
-    order of the schema. `is_destructive` is the annotation `destructiveHint`.
+    order of the schema. `is_destructive` is the annotation destructiveHint.
     """
 
     name: str

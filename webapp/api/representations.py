@@ -322,7 +322,7 @@ class InboxRequest(Struct, frozen=True, kw_only=True):
     withdrawn or expired.
 
     The titles and `tool_description` are the words of the server's author; `client_title` is the
-    client's own and unverified. `is_destructive` is the tool's annotation `destructiveHint`.
+    client's own and unverified. `is_destructive` is the tool's annotation destructiveHint.
     """
 
     id: str
