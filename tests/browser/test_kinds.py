@@ -142,7 +142,7 @@ async def test_declined_card_followed_by_good_card_pays_once(browser: Browser, w
             await reads(page, "Pay €9.00")
             main = page.get_by_role("main")
             await expect(main).to_contain_text("Test mode: no real money moves.")
-            await expect(main).to_contain_text(f"{SERVER} ({env.url.partition('//')[2]}) asks")
+            await expect(main).to_contain_text(f"{SERVER} ({env.url.partition('//')[2]})")
             await expect(main.get_by_role("figure")).to_contain_text("Premium report")
             await expect(fact(page, "Who is paid")).to_contain_text("through Stripe (sandbox)")
             await expect(page.get_by_role("button", name="Decline")).to_be_visible()
@@ -217,7 +217,7 @@ async def test_payment_after_call_timed_out_serves_next_call(browser: Browser, w
         await expect(other.get_by_role("main")).to_contain_text("you don't need to pay again")
         await press(page, "Let the transfer arrive")
         await reads(page, "Done. Ask your assistant to continue")
-        await expect(page.get_by_role("main")).to_contain_text("Ask it to continue")
+        await expect(page.get_by_role("main")).to_contain_text("ask it to continue")
         assert await asks_nothing(env, "buy_report", mode=way.mode) == REPORT
 
 
