@@ -217,7 +217,7 @@ async def test_payment_after_call_timed_out_serves_next_call(browser: Browser, w
         await expect(other.get_by_role("main")).to_contain_text("you don't need to pay again")
         await press(page, "Let the transfer arrive")
         await reads(page, "Done. Ask your assistant to continue")
-        await expect(page.get_by_role("main")).to_contain_text("Ask it to continue")
+        await expect(page.get_by_role("main")).to_contain_text("ask it to continue")
         assert await asks_nothing(env, "buy_report", mode=way.mode) == REPORT
 
 
