@@ -80,6 +80,8 @@ class Rows:
         Each value has the version that was read. A value with version 0 is new: its id and its key
         must not exist in the store. Raises Conflict if another write was first.
         """
+        if not values:
+            return ()
         records_changes, asked = self._records_changes, len(values)
         moved = await self._words.moved(values) if records_changes else ()
         if self.outbox is not None and moved:
