@@ -162,6 +162,8 @@ async def test_bare_id_is_refused_on_every_route(on):
     id, before = await on.id(), await on.here.row(on.link)
     owner = on.here.service.identity.local_owner
     for name, route in ROUTES.items():
+        if name in LISTS:
+            continue  # an endless stream, without an id
         for stolen in (id, id.removeprefix(owner), f"{id}.{id}", quote(id + "/")):
             answer = await on.send(name, stolen)
             if route.names is not None or route.of_account:
