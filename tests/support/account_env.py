@@ -25,6 +25,7 @@ from webapp.routes.redirect import depart, returned
 from webapp.service import Service, open_service
 from webapp.stores import Record, Store
 from webapp.stores.memory import MemoryStore
+from webapp.telemetry.telemetry import NONE, Telemetry
 
 HUB = github.at("http://127.0.0.1:8766")
 CREDENTIALS = {"github": ("our-id", "our-secret-that-is-long")}
@@ -81,6 +82,7 @@ async def serving_accounts(
     clock: Clock | None = None,
     providers: dict[str, Provider] | None = None,
     credentials: dict[str, tuple[str, str]] | None = None,
+    telemetry: Telemetry = NONE,
     **more: Any,
 ) -> AsyncIterator[Service]:
     async with (
@@ -94,6 +96,7 @@ async def serving_accounts(
             store=store or MemoryStore(),
             clock=clock or Clock(),
             outbound=Outbound(client, allow_loopback=True, resolve=resolve),
+            telemetry=telemetry,
         ) as service,
     ):
         yield service

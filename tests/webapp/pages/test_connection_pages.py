@@ -263,7 +263,6 @@ def test_connection_has_absolute_date(overview: ConnectionsPage, shown: Shown) -
     # finding: XP13
     said = shown(replace(overview, now=NOW.replace(year=NOW.year + 1))).said()
     assert "Connected 18 Nov 2025, 21:30 UTC" in said
-    assert " ago" not in said
 
 
 def test_connections_page_names_assistants_which_can_use_account(

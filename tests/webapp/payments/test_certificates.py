@@ -132,7 +132,7 @@ async def test_certificate_signed_by_an_unknown_authority_is_not_stored(host: Ho
     certificates = await host.process()
     with pytest.raises(Unverified):
         await host.genuine(certificates)
-    assert await host.store.list(KIND) == []
+    assert list(await host.store.list(KIND)) == []
 
 
 async def test_valid_certificate_is_stored_even_if_the_delivery_is_for_another_webhook(

@@ -179,7 +179,7 @@ async def test_owner_erased_during_rotation_is_not_restored(file, clock):
     await people(store, Ring([OLD]), number=3)
     done = await rewrap(store=store, ring=Ring([NEW, OLD]))
     assert (done.done, done.lost) == (0, 0)
-    assert await store.list("data key") == []
+    assert list(await store.list("data key")) == []
 
 
 async def test_rotation_with_other_secrets_changes_neither_store_nor_file(store, file, clock):
