@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from flows import elicit
 from flows.crypto.tokens import Claims, Purpose
-from flows.errors import InvalidQuestion
+from flows.errors import InvalidUse
 from flows.question import Link
 from tests.support.callers import is_untouched, sent_out
 from tests.support.mcp_server import LEGACY, Person, caller_of, soon, text_of
@@ -362,7 +362,7 @@ async def test_tool_url_with_line_break_is_refused_or_escaped(tail):
         for tool in ("fixed", "made"):
             call = caller.call(tool)
             if not tail.isprintable():
-                assert InvalidQuestion.name in text_of(await soon(call))
+                assert InvalidUse.name in text_of(await soon(call))
                 continue
             link = await caller.link()
             person = await env.person()
