@@ -90,7 +90,9 @@ async def test_disconnected_account_is_gone_and_tool_asks_again(browser: Browser
     async with meeting(browser) as (env, ann):
         await connect(env, ann, mode=MODE)
         page = await overview(env, ann)
-        await press(page, "Disconnect octocat at GitHub")
+        await page.get_by_role("link", name="Disconnect").click()
+        await reads(page, "Disconnect octocat at GitHub?")
+        await press(page, "Disconnect")
         await reads(page, "GitHub is disconnected")
         await expect(page.get_by_role("main")).to_contain_text("GitHub has confirmed")
         await page.reload()

@@ -123,7 +123,7 @@ async def test_leftover_service_worker_cannot_call_tool_and_ends_with_reload(
                 link = await call.link()
                 await page.goto(link)  # the foreign worker may still answer this request
                 await page.reload()
-                await reads(page, "Go to localhost for Table service?")
+                await reads(page, "for Table service?")
 
 
 async def test_ten_links_opened_at_once_in_new_browser_all_work(browser: Browser) -> None:

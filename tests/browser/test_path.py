@@ -81,7 +81,7 @@ async def test_tool_gets_result_when_person_returns(
 ) -> None:
     async with shopping(browser, mode=mode, size=size, scheme=scheme) as (_, call, ann):
         page = await opened(call, ann)
-        await reads(page, "Go to localhost for Table service?")
+        await reads(page, "for Table service?")
         await expect(page.get_by_role("button", name="Decline")).to_be_in_viewport(ratio=1)
         await go_on(page)
         assert not call.task.done()

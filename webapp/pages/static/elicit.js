@@ -37,20 +37,48 @@
 
   if (live) {
     const words = live.textContent;
-    const source = new EventSource(live.dataset.live);
-    source.onopen = () => (live.textContent = live.dataset.listening);
-    source.onmessage = (event) => {
-      // A sent form leads on by itself: going on here would stop the way to the provider.
-      if (event.data === live.dataset.status || document.querySelector("[data-sent]")) return;
-      source.close();
-      live.textContent = live.dataset.moving;
-      goOn();
-    };
-    source.addEventListener("end", () => source.close());
-    source.onerror = () => {
-      // In any other state the browser reconnects by itself.
-      if (source.readyState === EventSource.CLOSED) live.textContent = words;
-    };
+    // Return true if the page will not change any more, false if it went to the background.
+    const listen = () =>
+      new Promise((done) => {
+        const source = new EventSource(live.dataset.live);
+        const end = (isOver) => {
+          source.close();
+          document.removeEventListener("visibilitychange", hide);
+          done(isOver);
+        };
+        const hide = () => end(false);
+        document.addEventListener("visibilitychange", hide);
+        source.onopen = () => (live.textContent = live.dataset.listening);
+        source.onmessage = (event) => {
+          // A sent form leads on by itself: going on here would stop the way to the provider.
+          if (event.data === live.dataset.status || document.querySelector("[data-sent]")) return;
+          end(true);
+          live.textContent = live.dataset.moving;
+          goOn();
+        };
+        source.addEventListener("end", () => end(true));
+        source.onerror = () => {
+          // In any other state the browser reconnects by itself.
+          if (source.readyState !== EventSource.CLOSED) return;
+          live.textContent = words;
+          end(true);
+        };
+      });
+    // A browser opens six connections to a site. So only three visible pages listen at a time.
+    (async () => {
+      for (let n = 0, isOver = false; !isOver; ) {
+        if (document.hidden) {
+          await new Promise((go) => addEventListener("visibilitychange", go, { once: true }));
+        } else if (!navigator.locks) {
+          isOver = await listen();
+        } else {
+          await navigator.locks.request("live" + (n % 3), { ifAvailable: n < 3 }, async (lock) => {
+            if (lock) isOver = await listen();
+            n = lock ? 0 : n + 1;
+          });
+        }
+      }
+    })();
   }
 
   // Ignore a second press for 8 seconds. After that the first one has probably failed.
