@@ -61,7 +61,7 @@ async def pages(at: Served) -> Verdict:
             assert text_of(await soon(call)) == "read"
             home = await person.visit(f"{at.url}/")
             for address in re.findall(r'(?:href|src|action)="(/[^"]*)"', home.text):
-                found = await person.browser.get(str(httpx.URL(at.url).copy_with(path=address)))
+                found = await person.browser.get(str(httpx.URL(at.url).join(address)))
                 assert found.status_code == 200, address
             where = await person.browser.get(f"{at.url}/where")
             assert where.text == f"{at.url}/where", "an author's own route"
