@@ -13,9 +13,8 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 from msgspec.structs import replace
 
-from flows import elicit
+from flows import InvalidUse, elicit
 from flows.crypto.tokens import Claims, Purpose
-from flows.errors import InvalidUse
 from flows.question import Link
 from tests.support.callers import is_untouched, sent_out
 from tests.support.mcp_server import LEGACY, Person, caller_of, soon, text_of
