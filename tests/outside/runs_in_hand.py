@@ -1,6 +1,7 @@
 """A payment that a program claimed over the HTTP API, and a refund while the program works."""
 
 import asyncio
+import re
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import timedelta
@@ -105,9 +106,12 @@ async def _key(env: AccountEnv) -> str:
 
 async def _by_page(env: AccountEnv, browser: httpx.AsyncClient, payment: str) -> None:
     url = f"http://127.0.0.1:{env.port}/payments"
-    for form in Page((await browser.get(url)).text).forms:
-        if form.action.endswith("/refund"):
-            await browser.post(urljoin(url, form.action), data=form.fields)
+    for second_look in set(
+        re.findall(r'href="(/payments/[^"]+/refund)"', (await browser.get(url)).text)
+    ):
+        for form in Page((await browser.get(urljoin(url, second_look))).text).forms:
+            if form.action.endswith("/refund"):
+                await browser.post(urljoin(url, form.action), data=form.fields)
 
 
 async def _by_api(env: AccountEnv, browser: httpx.AsyncClient, payment: str) -> None:
