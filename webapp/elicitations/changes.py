@@ -16,7 +16,7 @@ from flows.payments.receipt import Payment
 from webapp.records.values import Approval, InboxItem, KeptSecret
 
 OWNER_DATA: Final = (Connection, Payment, KeptSecret)
-# What a person's own pages list. Open pages wait for changes of an owner's rows.
+# The kinds of rows on a person's own pages. Open pages wait for changes of an owner's rows.
 LISTED: Final = (Connection, Payment, InboxItem, Approval)
 
 

@@ -27,7 +27,7 @@ from webapp.pages.views_forms import (
 )
 
 _HEADING_CHARACTERS = 100
-# What a person enters if the author did not name it: the first one that the question mentions.
+# The names of a secret whose author named none: the first one that the question mentions.
 _SECRETS = ("API key", "Password", "Passphrase", "Token", "PIN", "Key")
 
 
