@@ -274,11 +274,13 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             return
         gate = self.shop.line.held[CREATE] = asyncio.Event()
         pressing = []
+        made = self.shop.line.count(CREATE)
         for _ in range(times):
-            made = self.shop.line.count(CREATE)
             press = asyncio.ensure_future(self.person.browser.post(link, data={"csrf": page.csrf}))
             pressing.append(press)
-            await eventually(lambda p=press, m=made: p.done() or self.shop.line.count(CREATE) > m)  # type: ignore[misc]
+            # A second press waits for the first one, whose request to the provider is held.
+            await eventually(lambda: pressing[0].done() or self.shop.line.count(CREATE) > made)
+            await self.calm()
         del self.shop.line.held[CREATE]
         gate.set()
         for press in pressing:
