@@ -20,6 +20,7 @@ from webapp.logs.events import (
     Events,
     JsonEvents,
     mask_secrets,
+    show_events,
 )
 from webapp.logs.lines import SOUGHT_SECONDS, WINDOW_SECONDS, Counted, Lines, LogSettings
 
@@ -242,3 +243,13 @@ def test_unaccepted_question_is_no_error_in_the_log_of_the_library(
                 assert bool(logger.filter(record)) == is_logged
     finally:
         logger.filters[:] = before
+
+
+def test_events_are_shown_unless_the_author_has_configured_a_handler() -> None:
+    ours, authors = logging.getLogger("webapp"), logging.getLogger("flows")
+    with log_as_before():
+        ours.handlers[:], authors.handlers[:] = [], [logging.NullHandler()]
+        show_events()
+        assert [type(each.formatter) for each in ours.handlers] == [Events]
+        assert not ours.propagate
+        assert [type(each) for each in authors.handlers] == [logging.NullHandler]
