@@ -170,12 +170,11 @@ class PaymentsBesideModel(RuleBasedStateMachine):
             ToolCall(server="shop", tool="report", client="c", arguments=json.dumps(topic)),
             presenter=presenter,
         )
-        waiters, waiting = service.elicitations.waiters, len(service.elicitations.waiters)
         leg = Leg(topic=topic, call=call, presenter=presenter)
         leg.task = asyncio.create_task(leg.run())
         self.legs.append(leg)
         # The server may first ask the provider whether an earlier payment has arrived.
-        await eventually(lambda: len(waiters) > waiting or leg.receipt or leg.task.done())
+        await eventually(lambda: leg.is_asked or leg.receipt or leg.task.done())
         await self.calm()
         if leg.presenter.shown is not None:
             self.topic_of[leg.presenter.shown.elicitation.id] = topic
