@@ -177,7 +177,8 @@ class PaymentsBesideModel(RuleBasedStateMachine):
         is_paid = await self.is_first_money_there(topic)
         service = self.shop.service
         presenter = Holding()
-        call = service.call(
+        call = Call(
+            service,
             service.identity.caller(None, subject=None, client="c"),
             ToolCall(server="shop", tool="report", client="c", arguments=json.dumps(topic)),
             presenter=presenter,
