@@ -46,7 +46,7 @@ def is_untrusted(error: BaseException | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class BoundToken:
     """An access token for a provider's API, with the key that it is bound to, if any."""
 
     token: str = field(repr=False)
@@ -55,7 +55,7 @@ class Access:
 
 
 def ask_as(
-    access: Access, request: httpx.Request, provider: Provider
+    access: BoundToken, request: httpx.Request, provider: Provider
 ) -> Generator[httpx.Request, httpx.Response, httpx.Response]:
     """Send a request with an access token. Raises Failed if there is no reply."""
     scheme = provider.token_scheme if access.key is None else HEADER
@@ -195,7 +195,7 @@ def post(
 
 
 def asked_who(
-    provider: Provider, person: PersonProbe, *, access: Access
+    provider: Provider, person: PersonProbe, *, access: BoundToken
 ) -> Generator[httpx.Request, httpx.Response, httpx.Response | None]:
     """Ask the provider's API whose account it is. Return None if the probe has no URL."""
     if person.url is None:
