@@ -18,10 +18,10 @@ from tests.support.service_env import Holding
 from tests.support.shop_env import AWAY, REFUND, AwayStore, Buying, Shop, buying, open_shop
 from webapp.calls.call import Call, Interrupted
 from webapp.calls.verbs import Verbs
-from webapp.cli.payment_rows import PaymentRow
 from webapp.cli.payments import end_payment, list_payments, refund_payment
 from webapp.command import CommandRefused
 from webapp.http.connection import StreamConnection
+from webapp.operations.payment_rows import PaymentRow
 
 # finding: XV1
 LONG = 100_000  # characters of a result that is too long to be stored
