@@ -48,7 +48,7 @@ from webapp.settings.settings import Settings
 
 _ROOT = f"{Path(__file__).resolve().parent.parent}{os.sep}"
 _APART = ("webapp/sandbox/", "webapp/demo/")
-_MEANWHILE = "/webapp/stores/sqlite_changes.py"  # polls for writes of other processes
+_MEANWHILE = "/webapp/stores/sqlite.py"  # polls for writes of other processes
 _RESUME = dis.opmap["RESUME"]
 
 
