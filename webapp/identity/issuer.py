@@ -59,6 +59,7 @@ class Issuer:
         self._known: _Known | None = None
         self._tried_at: datetime | None = None
         self._is_failing = False
+        self._why = f"{provider.label} does not answer."  # why there are no keys
         self._begun = 0  # the number of fetches that have begun
         # For the hash of each unknown key name: how many fetches had begun at its first use.
         self._unknown: OrderedDict[int, int] = OrderedDict()
@@ -117,10 +118,7 @@ class Issuer:
                 await asyncio.shield(task)
             known = self._usable()
         if known is None:
-            raise Failed(
-                f"{self.provider.label} does not answer, so the server cannot check who the caller "
-                "is."
-            )
+            raise Failed(f"{self._why} So the server cannot check who the caller is.")
         return known
 
     def _usable(self) -> _Known | None:
@@ -146,7 +144,11 @@ class Issuer:
             known = await self._read()
         except (Failed, httpx.HTTPError) as error:
             self._is_failing = True
-            _log.warning("issuer.unavailable", extra={"issuer": self.url}, exc_info=error)
+            if isinstance(error, Failed):
+                self._why = str(error)
+            why = getattr(error, "why", str(error))
+            about = {"issuer": self.url, "why": why}
+            _log.warning("issuer.unavailable", extra=about, exc_info=error)
         except Exception:  # noqa: BLE001 - end of the task
             self._is_failing = True
             _log.exception("issuer.failed", extra={"issuer": self.url})
