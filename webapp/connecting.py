@@ -97,7 +97,13 @@ def registrations_of(settings: Settings) -> list[RegisteredClient]:
     if identity.client is not None:
         url = f"{settings.url}{CALLBACK_PATH}"
         found.append(
-            RegisteredClient(client=identity.client, redirect_uri=url, claim=identity.claim)
+            RegisteredClient(
+                client=identity.client,
+                redirect_uri=url,
+                claim=identity.claim,
+                audiences=(f"{settings.url}/mcp", *identity.audiences),
+                introspects=identity.introspects,
+            )
         )
     for name in sorted(settings.credentials):
         provider = settings.providers.get(name) or CATALOGUE.get(name)

@@ -66,12 +66,16 @@ _ACCEPTED: Final = "RS256, ES256 or EdDSA"
 class RegisteredClient:
     """This server's registration, as its operator configured it.
 
-    `claim` are the claims that identify people who sign in, and None for accounts.
+    `claim` are the claims that identify people who sign in, and None for accounts. `audiences` are
+    the names of this server in the issuer's access tokens, and with `introspects` the issuer is
+    asked about tokens that are not JWTs.
     """
 
     client: Client
     redirect_uri: str
     claim: tuple[str, ...] | None = None
+    audiences: tuple[str, ...] = ()
+    introspects: bool = False
 
     def setting(self, name: str) -> str:
         """Return where the operator sets `issuer`, `client_id` or another field."""
@@ -212,7 +216,7 @@ def _of_methods(registration: RegisteredClient, metadata: Metadata) -> Iterator[
 
 
 def _of_people(registration: RegisteredClient, metadata: Metadata) -> Iterator[SetupFinding]:
-    """Yield what is wrong about the subjects, which have to be the same for all clients."""
+    """Yield what is to be known about the people's subjects and access tokens."""
     types = metadata.subject_types
     if registration.claim == SUBJECT_CLAIM and types and "public" not in types:
         label = registration.client.provider.label
@@ -221,6 +225,15 @@ def _of_people(registration: RegisteredClient, metadata: Metadata) -> Iterator[S
             f"({', '.join(types[:3])}), so nobody who signs in is the person whose assistant asked",
             "set ELICIT_SUBJECT_CLAIM to a claim that is the same for all clients (oid,tid at "
             f"Microsoft Entra), or let {label} use public subjects",
+        )
+    if registration.introspects and metadata.introspect is None:
+        says = f"{registration.client.provider.label} publishes no introspection endpoint"
+        yield _wrong(says, "unset ELICIT_INTROSPECT, and let the issuer create JWT access tokens")
+    if registration.audiences:
+        names = " or ".join(registration.audiences)
+        yield SetupFinding(
+            says=f"access tokens must be made for {names}, which only a call shows: for a refused "
+            "token, the log has a line bearer.refused with its audience"
         )
 
 

@@ -25,6 +25,7 @@ from tests.support.serving import bound, serving
 from tests.support.settings import AT_ONCE
 from webapp.app import open_app
 from webapp.http.client import Outbound
+from webapp.settings.identity import IdentitySettings
 from webapp.settings.settings import Settings
 from webapp.stores.memory import MemoryStore
 
@@ -68,11 +69,20 @@ class WrongProvider(httpx.AsyncBaseTransport):
     def now(self) -> datetime:
         return self.clock() + self.clock_is_ahead
 
+    def bearer(self, audience: str) -> dict[str, str]:
+        """Return the header with an access token of Ada."""
+        now = int(self.now.timestamp())
+        claims = {"iss": HUB, "aud": audience, "sub": "ada", "client_id": "assistant"}
+        times = {"iat": now, "exp": now + 300}
+        header = {"alg": "ES256", "kid": "one", "typ": "at+jwt"}
+        return {"authorization": f"Bearer {jwt.encode(header, {**claims, **times}, _KEY)}"}
+
     def arrive(self, url: str) -> str | None:
         """Consent in a browser. Return the address to go back to, or None for an error page."""
         sent = dict(parse_qsl(urlsplit(url).query))
         back = self._authorized(sent)
-        return back.headers.get("location")
+        location: str | None = back.headers.get("location")
+        return location
 
     def _reply(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path
@@ -156,8 +166,8 @@ class WrongProvider(httpx.AsyncBaseTransport):
         if nonce is None:
             return httpx.Response(400, json={"error": "invalid_grant"})
         now = int(self.now.timestamp())
-        claims = {"iss": HUB, "aud": self.client_id, "sub": "ada", "nonce": nonce}
-        claims |= {"iat": now, "exp": now + 300, "name": "Ada"}
+        claims: dict[str, Any] = {"iss": HUB, "aud": self.client_id, "sub": "ada", "name": "Ada"}
+        claims |= {"nonce": nonce, "iat": now, "exp": now + 300}
         key = _KEY if self.algorithm == "ES256" else OctKey.import_key(self.secret)
         header = {"alg": self.algorithm, "kid": "one"}
         token = jwt.encode(header, claims, key, algorithms=[self.algorithm])
@@ -182,11 +192,12 @@ def outbound_to(provider: httpx.AsyncBaseTransport, client: httpx.AsyncClient) -
 async def served(
     network: WrongProvider,
     *,
-    provider: Provider,
+    provider: Provider | None = None,
     credentials: tuple[str, str] = (ID, SECRET),
+    identity: IdentitySettings | None = None,
     clock: Clock,
 ) -> AsyncIterator[OAuthEnv]:
-    """Serve an application whose accounts are at the provider, as its operator declared it."""
+    """Serve an application whose accounts, or whose sign-in, are at the provider."""
     with bound("127.0.0.1") as place:
         port: int = place.getsockname()[1]
     settings = Settings(
@@ -195,8 +206,9 @@ async def served(
         store="memory:",
         uid=UID,
         policies=AT_ONCE,
-        providers={provider.name: provider},
-        credentials={provider.name: credentials},
+        providers={} if provider is None else {provider.name: provider},
+        credentials={} if provider is None else {provider.name: credentials},
+        identity=identity or IdentitySettings(),
     )
     async with (
         httpx.AsyncClient(transport=network) as client,

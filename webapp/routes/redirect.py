@@ -117,15 +117,10 @@ class _Press:
                 checkouts = self.service.kinds.payments.checkouts
                 if await checkouts.can_be_requested_again(id, error):
                     return await self.depart(id, tries=tries - 1)
-            is_lasting = isinstance(error, Failed) and _is_lasting(
-                error, is_payment=kind.holds_open
-            )
-            if is_asked and is_lasting:
+            if is_asked and self._is_final(error):
                 # Every further press would fail, so the question ends and the waiting call receives
                 # the reason.
-                reason = getattr(error, "why", str(error))
-                event = "payment.refused" if kind.holds_open else "provider.unusable"
-                _log.warning(event, extra={"id": id, "why": reason})
+                self._log_final(error, id=id)
                 why = str(error).rstrip(".")
                 ended = await elicitations.end(opened, Status.FAILED, why=why)
                 raise _has_ended_error(ended) from error
@@ -144,6 +139,18 @@ class _Press:
             if done is not Completion.ACCEPTED:
                 raise _has_ended_error(opened)
         return departure.url
+
+    def _is_final(self, error: Exception) -> bool:
+        if self.kind.holds_open:
+            return isinstance(error, Failed) and error.is_permanent
+        return is_lasting(error)
+
+    def _log_final(self, error: Exception, *, id: str) -> None:
+        about = {"id": id, "why": getattr(error, "why", str(error))}
+        if self.kind.holds_open:
+            _log.warning("payment.refused", extra=about)
+        else:
+            _log.warning("provider.unusable", extra=about)
 
     async def _begun(
         self, opened: Elicitation, context: RedirectContext, client: Client | None
@@ -197,10 +204,8 @@ def _has_ended_error(elicitation: Elicitation) -> NotPossible:
     return NotPossible(status=elicitation.status, wanted="continued")
 
 
-def _is_lasting(error: Failed, *, is_payment: bool) -> bool:
-    """Return True if pressing again does not help: only the operator can correct the fault."""
-    if is_payment:
-        return error.is_permanent
+def is_lasting(error: Exception) -> bool:
+    """Return True if trying again does not help: only the operator can correct the fault."""
     if isinstance(error, Unreachable):
         return error.is_lasting
     return isinstance(error, MetadataRefused) or is_operators_fault(error)
@@ -208,7 +213,7 @@ def _is_lasting(error: Failed, *, is_payment: bool) -> bool:
 
 def trouble_of(error: Failed | NotConfigured) -> Trouble:
     """Return the reason of a failed press of Continue, for the attempt's record."""
-    if isinstance(error, NotConfigured) or _is_lasting(error, is_payment=False):
+    if isinstance(error, NotConfigured) or is_lasting(error):
         return "not set up"
     # KeyUsed means that the provider has an earlier checkout, whose state is not known yet.
     return "refused" if error.is_refusal and not isinstance(error, KeyUsed) else "silent"

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from flows.errors import ElicitError
+from flows.oauth.provider import Client
 from flows.providers import openid
 from tests.support.clock import Clock
 from tests.support.mcp_server import eventually
@@ -24,6 +25,8 @@ from tests.support.wrong_provider import (
     told,
 )
 from webapp.cli.examination import Surroundings, certificate_end, examine_outside
+from webapp.settings.identity import PROVIDER as SIGN_IN
+from webapp.settings.identity import IdentitySettings
 
 PROVIDER = openid("hub", HUB, label="Hub")
 NAMED = ("registration.wrong",)
@@ -67,7 +70,7 @@ _ISSUER = "issuer in [providers.hub] of elicit.toml must equal the issuer"
 _NOT_SET_UP = "Only the server's operator can correct that"
 _DIFFERS = "published an issuer that differs"
 SETUPS: dict[str, Setup] = {
-    "right": Setup(found=None, used=None, model=None, person="ready to use"),
+    "right": Setup(found=None, used=None, model=None, person="is connected"),
     "wrong secret": Setup(
         credentials=(ID, "another"),
         found=[
@@ -101,7 +104,7 @@ SETUPS: dict[str, Setup] = {
         person="publishes no usable key",
     ),
     "pushed requests demanded": Setup(
-        there={"demands_par": True}, found=None, used=None, model=None, person="ready to use"
+        there={"demands_par": True}, found=None, used=None, model=None, person="is connected"
     ),
     "pushed requests and wrong secret": Setup(
         there={"demands_par": True},
@@ -134,7 +137,7 @@ SETUPS: dict[str, Setup] = {
         found=None,
         used=None,
         model=None,
-        person="ready to use",
+        person="is connected",
     ),
     "only HS256": Setup(
         there={
@@ -245,7 +248,7 @@ SETUPS: dict[str, Setup] = {
         found=None,
         used=None,
         model=None,
-        person="ready to use",
+        person="is connected",
     ),
     "token endpoint missing": Setup(
         there={"replies": {"/token": answers(404)}},
@@ -300,7 +303,7 @@ async def test_wrong_setup_is_named_wherever_it_matters(
             page = await person.visit(back)
         if page.status != 502:
             page = await person.visit(link)
-        assert setup.person in page.text.replace("&#39;", "'")
+        assert setup.person in page.text.replace("&#39;", "'"), page.heading
         _reads(told(caplog.records, *USED), setup.used)
         if setup.model == "waits":
             assert not asked.task.done()
@@ -328,3 +331,126 @@ def _reads(text: str, parts: Sequence[str] | None) -> None:
     else:
         plain = text.replace('\\"', '"')
         assert all(part in plain for part in parts), text
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignInSetup:
+    """A set-up of the issuer where people sign in. `call` is the status of a call at `/mcp`."""
+
+    there: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    secret: str = SECRET
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    audience: str = "mcp"
+    found: Sequence[str] | None
+    used: Sequence[str] | None
+    call: int = 200
+    model: str | None = None
+    person: str | None = None  # None: the person is signed in
+
+
+_TROUBLE = "are missing or wrong, so nobody can sign in"
+SIGN_INS: dict[str, SignInSetup] = {
+    "right": SignInSetup(found=None, used=None),
+    "pushed requests and DPoP demanded": SignInSetup(
+        there={"demands_par": True, "demands_dpop": True},
+        settings={"dpop": True},
+        found=None,
+        used=None,
+    ),
+    "wrong secret": SignInSetup(
+        secret="another",
+        found=["correct ELICIT_ISSUER_CLIENT_ID and ELICIT_ISSUER_CLIENT_SECRET"],
+        used=["signin.failed", "invalid_client"],
+        person=_TROUBLE,
+    ),
+    "keys down": SignInSetup(
+        there={"replies": {"/jwks": answers(500)}},
+        found=["/jwks answers HTTP 500"],
+        used=["issuer.unavailable", "no usable keys"],
+        call=503,
+        model="no usable keys",
+        person="did not answer, or this server couldn't read the answer",
+    ),
+    "a slash too many": SignInSetup(
+        there={"metadata": {"issuer": f"{HUB}/"}},
+        found=["ELICIT_ISSUER must equal the issuer", f"'{HUB}/', and the configured one is"],
+        used=["issuer.unavailable", f"published the issuer '{HUB}/'"],
+        call=503,
+        model="differs from the configured one",
+        person=_TROUBLE,
+    ),
+    "private certificate authority": SignInSetup(
+        there={"replies": {DISCOVERY: _untrusted}},
+        found=["set SSL_CERT_FILE"],
+        used=["issuer.unavailable", "does not trust"],
+        call=503,
+        model="does not trust",
+        person=_TROUBLE,
+    ),
+    "pairwise subjects": SignInSetup(
+        there={"metadata": {"subject_types_supported": ["pairwise"]}},
+        found=["gives each client another subject", "set ELICIT_SUBJECT_CLAIM"],
+        used=None,
+    ),
+    "DPoP demanded": SignInSetup(
+        there={"demands_dpop": True},
+        found=["requires DPoP", "set ELICIT_ISSUER_DPOP=1"],
+        used=["signin.failed", "requires DPoP"],
+        person=_TROUBLE,
+    ),
+    "only private_key_jwt": SignInSetup(
+        there={"methods": ["private_key_jwt"], "takes": "key"},
+        found=["set ELICIT_ISSUER_CLIENT_AUTH=private_key_jwt"],
+        used=["signin.failed", "invalid_client"],
+        person=_TROUBLE,
+    ),
+    "wrong audience": SignInSetup(
+        audience="other",
+        found=None,
+        used=["bearer.refused", "audience"],
+        call=401,
+        model="not issued for this server",
+    ),
+}
+
+
+@pytest.mark.parametrize("setup", SIGN_INS.values(), ids=SIGN_INS)
+async def test_wrong_sign_in_is_named_wherever_it_matters(
+    clock: Clock, caplog: pytest.LogCaptureFixture, setup: SignInSetup
+) -> None:
+    # finding: I10
+    caplog.set_level(logging.INFO)
+    network = WrongProvider(clock=clock, **setup.there)
+    issuer = replace(openid(SIGN_IN, HUB, label="hub.example"), **setup.settings)
+    client = Client(provider=issuer, client_id=ID, client_secret=setup.secret)
+    identity = IdentitySettings(client=client)
+    async with served(network, identity=identity, clock=clock) as here:
+        await eventually(lambda: told(caplog.records, "registrations.checked"))
+        _reads(told(caplog.records, *NAMED), setup.found)
+        _reads(await _by_doctor(network, here.settings, clock), setup.found)
+        caplog.clear()
+        person = await here.person()
+        response = await person.press(f"{here.url}/connections", to="/signin")
+        if response.location is not None:
+            back = network.arrive(response.location)
+            assert back is not None
+            response = await person.visit(back)
+        if setup.person is None:
+            assert response.status == 303, response.heading
+        else:
+            assert response.status == 502
+            assert setup.person in response.text.replace("&#39;", "'")
+        bearer = network.bearer(f"{here.url}/{setup.audience}")
+        asked = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        headers = {**bearer, "accept": "application/json, text/event-stream"}
+        answer = await person.browser.post(f"{here.url}/mcp", json=asked, headers=headers)
+        # A call without a session gets to the library, which refuses it with 400.
+        status = 200 if answer.status_code == 400 else answer.status_code
+        assert status == setup.call, answer.text
+        if setup.model is not None:
+            assert setup.model in answer.text
+        _reads(
+            told(caplog.records, "signin.failed", "issuer.unavailable", "bearer.refused"),
+            setup.used,
+        )
+    assert network.secrets_sent_to <= {urlsplit(HUB).hostname}
