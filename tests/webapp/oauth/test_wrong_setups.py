@@ -1,4 +1,4 @@
-"""Each wrong set-up of a provider is named at the start, by the doctor, in the log, to people."""
+"""Wrong set-ups of providers: the start, the doctor, the log, the model and the person say so."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
