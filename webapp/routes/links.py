@@ -171,7 +171,8 @@ def _trouble(
     The question stays open.
     """
     error_id = secrets.token_hex(6)
-    _log.warning("provider.failed", exc_info=error, extra={"error_id": error_id})
+    about = {"id": elicitation.id, "error_id": error_id, "why": getattr(error, "why", str(error))}
+    _log.warning("provider.failed", exc_info=error, extra=about)
     view = ProviderTrouble(
         server=elicitation.asked.server,
         provider=page.service.kinds.label(elicitation),
