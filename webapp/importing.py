@@ -1,4 +1,4 @@
-"""Importing a module of an author or operator by its name.
+"""The code of an author or operator: importing a module by its name, and calling a function.
 
 Risks: the author's folder has the same name as one of our packages, so the working directory comes
 after the installed packages. A missing module looks like a module whose dependency is missing, so
@@ -7,13 +7,20 @@ so the error says what to change.
 """
 
 import importlib
+import inspect
 import sys
 import sysconfig
 import traceback
+from collections.abc import Awaitable, Callable
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
+import anyio.to_thread
+
+A = TypeVar("A")
+T = TypeVar("T")
 _NOT_THEIRS = tuple(
     f"{folder}/"
     for folder in (
@@ -37,6 +44,17 @@ def imported(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise ImportError(_why_not(error, name, here)) from error
+
+
+async def result_of(function: Callable[[A], Awaitable[T] | T], argument: A) -> T:
+    """Call a function, in a thread if it is not async, because it may read a database."""
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        type(function).__call__
+    ):
+        found = function(argument)
+    else:
+        found = await anyio.to_thread.run_sync(function, argument, abandon_on_cancel=True)
+    return await found if inspect.isawaitable(found) else found
 
 
 def raised_at(error: BaseException) -> str:

@@ -302,6 +302,8 @@ async def open_service(
         rules=Rules(elicitations),
         others={kind.traits.name: kind(elicitations=elicitations) for kind in kinds},
     )
+    if users is not None:
+        built.rules.serves.add(users.application)
     completing = Completing(
         elicitations=elicitations,
         links=links,

@@ -16,7 +16,7 @@ from webapp.elicitations.plugins import Plugins, is_heard
 from webapp.elicitations.question_kind import QuestionKind
 from webapp.kinds.decision import Decisions
 from webapp.kinds.gate import Gates
-from webapp.kinds.page_kind import PageKind, has_rules
+from webapp.kinds.page_kind import PageKind
 from webapp.kinds.quotas import Quotas
 from webapp.kinds.rules import Rules
 from webapp.kinds.secret import SecretPage
@@ -60,6 +60,7 @@ class Kinds:
         """
         kind = self.on_page(asked.kind)
         assert kind is not None, asked.kind
+        self.rules.refused.pop(asked.id, None)
         if self.plugins.hear_answers:
             return self._completed(kind, asked, answer, proof, ticks=ticks)
         return kind.complete(asked, answer, proof, ticks=ticks)
@@ -74,7 +75,7 @@ class Kinds:
 
         async def verify(content: Json) -> None:
             faults: Sequence[Fault] = check(schema, content)
-            if not faults and content != answer and has_rules(asked):
+            if not faults and content != answer:
                 faults = await self.rules.faults(asked, content)
             if faults:
                 details = [(fault.path, fault.message) for fault in faults]

@@ -124,6 +124,7 @@ class Middleware:
         self._client_connections = connections
         self._issuer = issuer or issuer_of(server)
         self._connections = ConnectionAsks()
+        service.kinds.rules.serves.add(server.name)
         self.has_ended = False
 
     def end(self) -> None:
