@@ -57,6 +57,11 @@ async def result_of(function: Callable[[A], Awaitable[T] | T], argument: A) -> T
     return await found if inspect.isawaitable(found) else found
 
 
+def is_authors(path: str) -> bool:
+    """Return True if this file belongs to neither Python, nor a library, nor this project."""
+    return not path.startswith(("<", *_NOT_THEIRS))
+
+
 def raised_at(error: BaseException) -> str:
     """Return `file:line` of the innermost place in the author's code, or in any code."""
     if isinstance(error, SyntaxError) and error.filename is not None:
@@ -65,7 +70,7 @@ def raised_at(error: BaseException) -> str:
         (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)
     ]
     known = [each for each in places if not each[0].startswith("<")]
-    theirs = [each for each in known if not each[0].startswith(_NOT_THEIRS)]
+    theirs = [each for each in known if is_authors(each[0])]
     for file, line in reversed(theirs or known):
         return f"{file}:{line}"
     return ""

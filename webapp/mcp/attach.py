@@ -287,7 +287,12 @@ class Middleware:
 
         async def body() -> HandlerResult:
             return await run_request(
-                call, server=self._server, tool=tool, context=context, call_next=call_next
+                call,
+                server=self._server,
+                tool=tool,
+                context=context,
+                call_next=call_next,
+                replays=service.running_tools.replays,
             )
 
         return PreparedLeg(call=call, body=body)
