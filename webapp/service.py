@@ -117,6 +117,8 @@ class Service:
         self.kinds = Kinds(
             settings, self.elicitations, outbound=outbound, identity=self.identity, own=kinds
         )
+        if users is not None:
+            self.kinds.rules.serves.add(users.application)
         self.completing = Completing(
             elicitations=self.elicitations,
             links=self.links,
