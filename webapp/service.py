@@ -17,6 +17,7 @@ from flows.elicitation.traits import declared
 from flows.elicitation.user_code import UserCodeGenerator
 from webapp.calls.call import Call, Presenter
 from webapp.calls.clients import McpClients
+from webapp.calls.endings import Endings
 from webapp.calls.running import RunningTools
 from webapp.completion import Completing
 from webapp.deadline import Clock
@@ -99,6 +100,7 @@ class Service:
     hint_limit: Rates  # unsigned notices, by address
     certificates: Certificates
     running_tools: RunningTools
+    endings: Endings
     tool_lists: ToolLists
     clock: Clock
     limits: CallLimits
@@ -163,6 +165,7 @@ class Service:
         """Prepare the shutdown: tell waiting clients to retry, and let running tools finish."""
         self.elicitations.waiters.drain()
         await self.running_tools.all_answered(within=within)
+        await self.endings.finish(within=within)
 
 
 def _retention_overrides(policies: PolicySettings) -> Mapping[type[Struct], timedelta]:
@@ -340,6 +343,7 @@ async def open_service(
         running_tools=RunningTools(
             orphaned_at_most=policies.orphaned_at_most, grace=policies.grace
         ),
+        endings=Endings(elicitations, kinds=built, completing=completing),
         tool_lists=ToolLists(elicitations.changes),
         clock=clock,
         limits=limits,
@@ -358,4 +362,5 @@ async def open_service(
     finally:
         await service.readiness.aclose()
         await service.running_tools.aclose()
+        await service.endings.aclose()
         await service.elicitations.aclose()

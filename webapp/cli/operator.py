@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from flows.elicitation.ending import EndingCallback
 from flows.errors import StoreUnavailable, Unreadable
 from flows.payments.unresolved import UnresolvedPayment
 from webapp.cli.filters import Filters, add_filters, filtered, filters_in
@@ -43,6 +44,7 @@ _KIND_WORDS = {
     KINDS[EarlyEvent]: "early webhook",
     KINDS[Reconciliation]: "reconciliation of payments",
     KINDS[DoneOnce]: "result of once",
+    KINDS[EndingCallback]: "callback of on_end",
     KINDS[Standing]: "list of open questions",
 }
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -38,6 +38,20 @@ from webapp.telemetry.work import note
 T = TypeVar("T")
 # Returns values to write together with a changed elicitation. It is called for each attempt.
 Also: TypeAlias = Callable[[Elicitation], Awaitable[Sequence[Value]]]
+
+
+class RunEnds(Protocol):
+    """The callbacks of `on_end`, which become due in the write that ends their run."""
+
+    async def due_with(self, values: Sequence[Value]) -> Sequence[Value]:
+        """Return the callbacks to write together with these values."""
+        ...
+
+    def wrote(self, rows: Sequence[Value]) -> None:
+        """Receive the written callbacks, with their new versions."""
+        ...
+
+
 _log = logging.getLogger(__name__)
 
 
@@ -76,6 +90,7 @@ class Elicitations:
         self.plugins = plugins or Plugins()
         self._works: set[asyncio.Task[Any]] = set()
         self.doing: dict[str, asyncio.Future[None]] = {}  # steps of `once` in progress
+        self.run_ends: RunEnds | None = None
 
     def new_id(self, owner: str) -> str:
         """Return a new id that cannot be guessed."""
@@ -125,6 +140,9 @@ class Elicitations:
 
     async def write(self, *values: Value) -> Sequence[Value]:
         """Write all values or none, then wake the waiters for them; see `Rows.write`."""
+        asked = len(values)
+        if self.run_ends is not None:
+            values = (*values, *await self.run_ends.due_with(values))
         try:
             written = await self.rows.write(*values)
         except Conflict:
@@ -132,19 +150,25 @@ class Elicitations:
                 self.recent.forget(value.id)
             raise
         for value in written:
-            if isinstance(value, LISTED):
-                self.waiters.wake_lists(value.owner)
-            if isinstance(value, OWNER_DATA):
-                self.changes.report(value.owner)
-            elif isinstance(value, Elicitation):
-                if self.recent.store(value):
-                    self.waiters.wake(value)
-                if value.version == 1:
-                    self._was_asked(value)
-            elif isinstance(value, Run):
-                self.waiters.wake(value)
+            self._wake_for(value)
         self.observer.wrote(written)
-        return written
+        if self.run_ends is not None and len(written) > asked:
+            self.run_ends.wrote(written[asked:])
+        return written[:asked]
+
+    def _wake_for(self, value: Value) -> None:
+        """Wake everything that waits for this written value."""
+        if isinstance(value, LISTED):
+            self.waiters.wake_lists(value.owner)
+        if isinstance(value, OWNER_DATA):
+            self.changes.report(value.owner)
+        elif isinstance(value, Elicitation):
+            if self.recent.store(value):
+                self.waiters.wake(value)
+            if value.version == 1:
+                self._was_asked(value)
+        elif isinstance(value, Run):
+            self.waiters.wake(value)
 
     async def write_afresh(
         self, values: Callable[[], Awaitable[Sequence[Value]]]
