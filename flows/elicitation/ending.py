@@ -36,6 +36,7 @@ PAYLOAD_BYTES_AT_MOST = 8 * 1024
 KEY_CHARACTERS_AT_MOST = 255
 CALLBACKS_AT_MOST = 50  # of one call
 RETRIED_FOR = timedelta(days=30)
+CHECKED_AFTER = timedelta(days=1)
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=5), timedelta(hours=1)
 
 
@@ -80,7 +81,8 @@ class Ending:
 class EndingCallback(Struct, frozen=True, kw_only=True):
     """A registered callback. The status is `registered`, `due`, `done` or `given up`.
 
-    While a process runs the callback, `next_at` is the end of that process's claim.
+    While a process runs the callback, `next_at` is the end of that process's claim. While the
+    callback is registered, `next_at` is when the sweeper checks that its run still exists.
     """
 
     id: str
@@ -104,7 +106,7 @@ class EndingCallback(Struct, frozen=True, kw_only=True):
 
     @property
     def due_at(self) -> datetime | None:
-        return self.next_at if self.status == "due" else None
+        return self.next_at if self.status in ("registered", "due") else None
 
     @property
     def erase_at(self) -> datetime | None:
@@ -133,6 +135,11 @@ def end(row: EndingCallback, how: HowEnded, *, now: datetime) -> EndingCallback:
     if row.status != "registered":
         return row
     return replace(row, status="due", how=how.value, ended_at=now, next_at=now)
+
+
+def watch(row: EndingCallback, *, now: datetime) -> EndingCallback:
+    """Return the registered callback with the time of the next check that its run exists."""
+    return replace(row, next_at=now + CHECKED_AFTER)
 
 
 def complete(row: EndingCallback) -> EndingCallback:

@@ -25,7 +25,13 @@ from msgspec.structs import replace
 from flows import question as questions
 from flows.elicitation import ending as endings
 from flows.elicitation import run as runs
-from flows.elicitation.ending import CALLBACKS_AT_MOST, Ending, EndingCallback, callback_named
+from flows.elicitation.ending import (
+    CALLBACKS_AT_MOST,
+    Ending,
+    EndingCallback,
+    HowEnded,
+    callback_named,
+)
 from flows.elicitation.run import Run
 from flows.elicitation.states import Elicitation, Status
 from flows.elicitation.traits import traits_of
@@ -87,6 +93,9 @@ class Endings:
 
     async def fall_due(self, row: EndingCallback) -> None:
         """Start a due callback without waiting for it; postpone one that is not known here."""
+        if row.status == "registered":
+            await self._check(row)
+            return
         if self._knows(row):
             self._begin(row)
             return
@@ -118,6 +127,18 @@ class Endings:
 
     def _knows(self, row: EndingCallback) -> bool:
         return row.server in self.servers and callback_named(row.callback) is not None
+
+    async def _check(self, row: EndingCallback) -> None:
+        """End a registered callback whose run was erased, or ended without it. Else check later."""
+        now = self._elicitations.clock()
+        run = await self._elicitations.run(owner=row.owner, id=row.run)
+        if run is None:
+            changed = endings.end(row, HowEnded.ABANDONED, now=now)
+        elif run.is_delivered:
+            changed = await self._ended(row, run, ())
+        else:
+            changed = endings.watch(row, now=now)
+        await self._elicitations.write(changed)
 
     async def _ended(
         self, row: EndingCallback, run: Run, values: Sequence[Value]
@@ -287,6 +308,7 @@ async def register(
                     idempotency_key=pepper.tag("ending key", place(value), size=18),
                     caller=caller,
                     asked_before=len(value.asked),
+                    next_at=elicitations.clock() + endings.CHECKED_AFTER,
                 )
             ]
         return _registered_again(known, callback=callback, payload=payload)

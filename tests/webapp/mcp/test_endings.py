@@ -450,6 +450,22 @@ async def test_two_processes_run_a_callback_once(server):
         assert hows() == ["declined"]
 
 
+async def test_callback_whose_run_was_lost_runs_as_abandoned(server):
+    # finding: XA1
+    async with elicit_person(seller(server), declares=()) as person:
+        store = person._service.elicitations.store
+        await person.client.call_tool("book_seat", {"seat": "14"})
+        (run,) = await store.list("run")
+        await store.write(replace(run, key=None, due_at=None, erase_at=person.clock()))
+        await store.erase(before=person.clock())
+        await person.let_pass(hours=23)
+        assert heard == []
+        await person.let_pass(hours=2)  # due from now on
+        await person.let_pass(seconds=1)
+        assert hows() == ["abandoned"]
+        assert held == {"14": "free"}
+
+
 async def test_claim_that_was_lost_while_the_callback_ran_stays_done(server):
     # finding: XA1
     async with elicit_person(seller(server)) as person:
