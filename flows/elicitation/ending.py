@@ -214,9 +214,9 @@ def name_of(callback: Callable[[Ending], Any]) -> str:
     Raises:
         InvalidQuestion: Another process could not find it, or could not call it.
     """
-    path = getattr(callback, "__qualname__", "")
+    path = str(getattr(callback, "__qualname__", ""))
     module = str(getattr(callback, "__module__", None) or "")
-    if not callable(callback) or not path or not module:
+    if not path or not module:
         raise InvalidQuestion(
             f"on_end: callback must be a function, not {type(callback).__name__}. {_WRITE}"
         )
