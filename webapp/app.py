@@ -147,6 +147,7 @@ async def open_app(
             )
             stack.callback(middleware.end)
             served = _hosted(server, service, settings=settings, clock=clock, options=options)
+        service.endings.servers = {served.name, users.application}
         pages = Renderer(
             folders=[*settings.templates, template_folder()],
             root_path=settings.root_path,

@@ -13,6 +13,7 @@ from flows.elicitation.run import Run
 from flows.elicitation.states import RECORD_KEPT, Elicitation
 from flows.elicitation.traits import declared
 from webapp.calls.clients import McpClients
+from webapp.calls.endings import Endings
 from webapp.calls.running import RunningTools
 from webapp.completion import Completing
 from webapp.deadline import Clock
@@ -146,6 +147,7 @@ class Service:
         self.running_tools = RunningTools(
             orphaned_at_most=policies.orphaned_at_most, grace=policies.grace
         )
+        self.endings = Endings(self.elicitations, kinds=self.kinds, completing=self.completing)
 
     @property
     def is_draining(self) -> bool:
@@ -166,6 +168,7 @@ class Service:
         """Prepare the shutdown: tell waiting clients to retry, and let running tools finish."""
         self.elicitations.waiters.drain()
         await self.running_tools.all_answered(within=within)
+        await self.endings.finish(within=within)
 
 
 def _retention_overrides(policies: PolicySettings) -> Mapping[type[Struct], timedelta]:
@@ -228,4 +231,5 @@ async def open_service(
     finally:
         await service.readiness.aclose()
         await service.running_tools.aclose()
+        await service.endings.aclose()
         await service.elicitations.aclose()

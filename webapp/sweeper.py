@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flows.elicitation import states
+from flows.elicitation.ending import EndingCallback
 from flows.elicitation.run import Run, wipe
 from flows.elicitation.states import Elicitation, Status
 from flows.errors import ElicitError, NotPossible, StoreUnavailable, Unreadable
@@ -123,6 +124,7 @@ async def _falls_due(service: Service, record: Record, now: datetime) -> None:
         Reconciliation: payments.reconciling.go_on,
         OutgoingEvent: service.events.sender.fall_due,
         InboxItem: service.kinds.decisions.fall_due,
+        EndingCallback: service.endings.fall_due,
     }
     if record.kind == STEP_BACK and (back := step_back_of(record)) is not None:
         await service.store_stepped_back(back)

@@ -169,6 +169,11 @@ class RunningTools:
         """Return True if the result of a call is not durable yet."""
         return bool(self._notes)
 
+    async def noted(self) -> None:
+        """Wait until the results of all calls are durable."""
+        while self._notes:
+            await asyncio.wait(tuple(self._notes))
+
     async def all_answered(self, *, within: timedelta) -> None:
         """Wait until every call is answered and its delivery is stored, or until the time is up."""
         self._try_again()

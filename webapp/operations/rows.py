@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from flows.elicitation.ending import EndingCallback
 from flows.elicitation.states import Elicitation
 from flows.payments.unresolved import UnresolvedPayment
 from webapp.records.ids import tail_of
@@ -33,6 +34,7 @@ _KIND_WORDS: Final[Mapping[str, str]] = {
     KINDS[EarlyEvent]: "early webhook",
     KINDS[Reconciliation]: "reconciliation of payments",
     KINDS[DoneOnce]: "result of once",
+    KINDS[EndingCallback]: "callback of on_end",
     KINDS[Standing]: "list of open questions",
 }
 
