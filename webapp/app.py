@@ -157,6 +157,7 @@ async def open_app(
             service.tool_lists.notify_changes(),
             sweep(service),
             service.events.run(),
+            service.notifier.run(),
             collector.collect(),
         )
         for task in [background.create_task(loop) for loop in loops]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -13,8 +14,9 @@ from flows.crypto.tokens import Tokens
 from flows.elicitation.run import Run
 from flows.elicitation.states import RECORD_KEPT, Elicitation
 from flows.elicitation.tool_call import ToolCall
-from flows.elicitation.traits import declared
+from flows.elicitation.traits import declared, traits_of
 from flows.elicitation.user_code import UserCodeGenerator
+from flows.payments.session import terms_of
 from webapp.calls.call import Call, Presenter
 from webapp.calls.clients import McpClients
 from webapp.calls.running import RunningTools
@@ -31,7 +33,7 @@ from webapp.http.browser import Browser
 from webapp.http.client import Outbound
 from webapp.http.rate_limit import Rates
 from webapp.identity.api_keys import ApiKeys
-from webapp.identity.approvers import Approvers
+from webapp.identity.approvers import Approvers, owners_of_people
 from webapp.identity.identity import Caller, Identity
 from webapp.identity.issuer import Issuer
 from webapp.identity.local_peer import LocalPeers
@@ -42,13 +44,16 @@ from webapp.identity.user_codes import UserCodes
 from webapp.identity.users import Users
 from webapp.kinds.decision import Decisions
 from webapp.kinds.gate import Gates
-from webapp.kinds.page_kind import PageKind
+from webapp.kinds.page_kind import PageKind, said_in
 from webapp.kinds.quotas import Quotas
 from webapp.kinds.registry import Kinds, OwnKind
 from webapp.kinds.rules import Rules
 from webapp.kinds.secret import SecretPage
 from webapp.kinds.url import Visits
 from webapp.limits import CallLimits
+from webapp.notifications.delivery import Deliver, deliver
+from webapp.notifications.sender import Notifier
+from webapp.notifications.tables import NotifyTables
 from webapp.oauth.accounts import Accounts
 from webapp.payments.certificates import Certificates, Shelf
 from webapp.payments.events import Webhooks
@@ -58,6 +63,7 @@ from webapp.payments.webhook_log import WebhookLog
 from webapp.records.chain import AuditChain
 from webapp.records.heads import Heads
 from webapp.records.high_water import HighWater, StepBack
+from webapp.records.notification import Notification
 from webapp.records.owners import open_owners
 from webapp.records.values import Approval, StoredWebhook, TurnedAway
 from webapp.settings.quotas import PolicySettings
@@ -84,6 +90,7 @@ class Service:
     webhooks: Webhooks
     webhook_log: WebhookLog
     events: EventsOut
+    notifier: Notifier
     outbound: Outbound
     links: Links
     browser: Browser
@@ -169,7 +176,7 @@ def _retention_overrides(policies: PolicySettings) -> Mapping[type[Struct], time
     """Return how much longer than by default the rows of each kind are stored."""
     records, webhooks = policies.keep_records - RECORD_KEPT, policies.keep_webhooks - WEBHOOK_KEPT
     return {
-        **dict.fromkeys((Elicitation, Run, Approval), records),
+        **dict.fromkeys((Elicitation, Run, Approval, Notification), records),
         **dict.fromkeys((StoredWebhook, TurnedAway), webhooks),
     }
 
@@ -179,6 +186,13 @@ def _marks_of(settings: Settings, store: Store) -> Path | None:
     if store.address is None or settings.policies.store_marks is not None:
         return settings.policies.store_marks
     return None if settings.key_file is None else settings.key_file.path.parent / "marks"
+
+
+def _headline_of(asked: Elicitation) -> str:
+    """Return the question for a notification, which contains no amount."""
+    if traits_of(asked.kind).gives == "receipt":
+        return f"Pay for {terms_of(asked).what}"
+    return said_in(asked)
 
 
 @asynccontextmanager
@@ -195,12 +209,13 @@ async def open_service(
     issuer: Issuer | None = None,
     users: Users | None = None,
     telemetry: Telemetry = NONE,
+    deliver: Deliver = deliver,
 ) -> AsyncGenerator[Service]:
     """Build the service of these settings on an open store.
 
     Without `outbound`, no provider can be asked. Plugins of the settings come before `plugins`.
     `kinds` are additional question kinds, `issuer` is the issuer named in the settings, and
-    `users` are the application's users.
+    `users` are the application's users. `deliver` sends the notifications.
 
     Raises:
         Unreadable: The store was created with secrets that the ring lacks.
@@ -264,6 +279,7 @@ async def open_service(
             sessions=sessions,
             clock=clock,
         )
+    application = "" if users is None else users.application
     codes = UserCodeGenerator(partial(ring.derive_all, "code"))
     built = Kinds(
         visits=Visits(),
@@ -292,7 +308,7 @@ async def open_service(
                 owners=owners,
                 identity=identity,
                 issuer=who.issuer,
-                application="" if users is None else users.application,
+                application=application,
                 clock=clock,
                 config=config,
             ),
@@ -321,6 +337,27 @@ async def open_service(
             addresses=settings.events,
             retention=policies.keep_events,
             waiting_at_most=policies.events_waiting,
+        ),
+        notifier=Notifier(
+            elicitations,
+            tables=NotifyTables(
+                settings.notify,
+                owners={
+                    table.name: owners_of_people(
+                        table,
+                        owners=owners,
+                        identity=identity,
+                        issuer=who.issuer,
+                        application=application,
+                    )
+                    for table in settings.notify
+                },
+                ids=elicitations.rows.ids,
+            ),
+            deliver=deliver,
+            headline=_headline_of,
+            server=settings.brand.name or urlsplit(public_url).netloc,
+            public_url=public_url.rstrip("/"),
         ),
         outbound=outbound,
         links=links,
