@@ -71,7 +71,7 @@ ROOMS = (
             *("oauth", "payments", "identity"),
             *("sandbox", "settings", "kinds", "completion", "calls", "client", "service"),
             *("collector", "coroutines", "sweeper"),
-            *("connecting", "command"),
+            *("connecting", "command", "operations"),
             *(
                 "pages",
                 "mcp",
@@ -448,7 +448,7 @@ def test_code_does_not_compare_kinds_by_name() -> None:
     # A kind's own package may compare an elicitation's kind.
     own = (
         *("flows/payments/", "webapp/oauth/", "webapp/payments/", "webapp/routes/callbacks.py"),
-        "webapp/cli/",
+        *("webapp/cli/", "webapp/operations/"),
     )
     kinds = {"url", "oauth", "payment", "secret", "form", "confirm", "gate", "decision"}
     told = [
@@ -540,7 +540,9 @@ PRIVATE_PHRASES = re.compile(
     r"call(ed|s)? off|loose ends?\b|\ba no\b|the letters|turned back|gives? back|giving back",
     re.IGNORECASE,
 )
-READ_BY_PEOPLE = ("README.md", "docs", "webapp/cli", "webapp/settings", "flows/errors.py")
+READ_BY_PEOPLE = (
+    *("README.md", "docs", "webapp/cli", "webapp/operations", "webapp/settings", "flows/errors.py"),
+)
 
 
 def test_documents_do_not_use_private_phrases() -> None:

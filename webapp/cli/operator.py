@@ -17,34 +17,16 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from flows.errors import StoreUnavailable, Unreadable
-from flows.payments.unresolved import UnresolvedPayment
 from webapp.cli.filters import Filters, add_filters, filtered, filters_in
 from webapp.cli.table import Table, add_json, show_facts, show_table
 from webapp.command import CommandRefused, connected, must_exist, quieten, settings_for
 from webapp.connecting import utc_now
 from webapp.printing import printed, tell
-from webapp.records.values import (
-    KINDS,
-    DoneOnce,
-    EarlyEvent,
-    Reconciliation,
-    Standing,
-    StoredWebhook,
-)
 from webapp.service import Service
 from webapp.settings.settings import Settings
 from webapp.stores import Record
 
-OWNER_CHARACTERS = 6
 NAMED_AT_MOST = 5
-_KIND_WORDS = {
-    KINDS[UnresolvedPayment]: "unresolved payment",
-    KINDS[StoredWebhook]: "webhook",
-    KINDS[EarlyEvent]: "early webhook",
-    KINDS[Reconciliation]: "reconciliation of payments",
-    KINDS[DoneOnce]: "result of once",
-    KINDS[Standing]: "list of open questions",
-}
 T = TypeVar("T")
 
 
@@ -106,11 +88,6 @@ def operate(
 
 def counted(records: int) -> str:
     return "1 record" if records == 1 else f"{records} records"
-
-
-def kind_word(kind: str) -> str:
-    """Return the word that operators see for a kind of record."""
-    return _KIND_WORDS.get(kind, kind)
 
 
 def _run(

@@ -23,10 +23,11 @@ from flows.oauth.connection import Connection
 from flows.payments.receipt import Payment
 from flows.payments.unresolved import UnresolvedPayment
 from webapp.calls.once import DOING
-from webapp.cli.operator import OWNER_CHARACTERS, counted, does, kind_word
+from webapp.cli.operator import counted, does
 from webapp.cli.people import add_owner, owner_of, records_of
 from webapp.cli.resealing import destroy_purged, renew_purged
 from webapp.command import CommandRefused
+from webapp.operations.rows import OWNER_CHARACTERS, kind_word
 from webapp.records.chain import AUDIT
 from webapp.records.owners import DATA_KEY
 from webapp.records.values import KINDS, DoneOnce, EarlyEvent, StoredWebhook

@@ -23,11 +23,11 @@ import msgspec
 from msgspec import Struct
 
 from webapp.command import CommandRefused
+from webapp.operations.rows import CANDIDATES_NAMED
 from webapp.printing import printed, tell
 
 SHORTEST_ID = 8  # most ids begin with an 8-character timestamp
 NARROWEST = 6  # minimum characters of a cell that is cut
-CANDIDATES_NAMED = 5
 _GAP = "  "
 _AGES = (
     (365 * 86400, "year", "years"),

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -37,11 +38,13 @@ subjects = ["248289761001"]
 """
 
 
-def environment(tmp_path: Path, text: str, *, mode: int = 0o600, **more: str) -> dict[str, str]:
+def environment(
+    tmp_path: Path, text: str, *, mode: int = 0o600, more: Mapping[str, str] | None = None
+) -> dict[str, str]:
     path = tmp_path / "elicit.toml"
     path.write_text(text)
     path.chmod(mode)
-    return {**PUBLIC, **ISSUER, "ELICIT_CONFIG": str(path), **more}
+    return {**PUBLIC, **ISSUER, "ELICIT_CONFIG": str(path), **(more or {})}
 
 
 def problems_of(text: str) -> list[str]:
@@ -52,7 +55,7 @@ def problems_of(text: str) -> list[str]:
 
 def test_every_key_is_read_with_addresses_of_variables_and_named_tables(tmp_path: Path) -> None:
     more = {"ELICIT_NOTIFY_ADA": f"{HOOK} json://robot:hunter2@hooks.example"}
-    finance, managers, ada = read_settings(environment(tmp_path, WHOLE, **more)).notify
+    finance, managers, ada = read_settings(environment(tmp_path, WHOLE, more=more)).notify
     assert finance == NotifyTable(
         name="finance",
         to=("mailto://mail.example?from=elicit@example.com&to=finance@example.com", HOOK),
@@ -99,7 +102,7 @@ def test_address_with_a_typing_error_is_refused_at_the_start_with_its_table(
     text = f'{APPROVERS}[notify.finance]\nto = ["{HOOK}"]\n'
     if address and not {" ", "\n"} & set(address):
         given = {"ELICIT_NOTIFY_FINANCE": address}
-        (problem,) = problems_in(environment(tmp_path, text, **given))
+        (problem,) = problems_in(environment(tmp_path, text, more=given))
         assert problem.startswith("ELICIT_NOTIFY_FINANCE, address 1: ")
 
 
@@ -151,7 +154,9 @@ def test_subjects_need_the_issuer_where_they_sign_in(tmp_path: Path) -> None:
 
 
 def test_variable_of_an_unknown_table_is_refused(tmp_path: Path) -> None:
-    given = environment(tmp_path, WHOLE, ELICIT_NOTIFY_FINANSE=HOOK, ELICIT_NOTIFY_ADA=HOOK)
+    given = environment(
+        tmp_path, WHOLE, more={"ELICIT_NOTIFY_FINANSE": HOOK, "ELICIT_NOTIFY_ADA": HOOK}
+    )
     (problem,) = problems_in(given)
     assert problem.startswith("ELICIT_NOTIFY_FINANSE: no setting has this name")
     assert "ELICIT_NOTIFY_FINANCE" not in problem or "perhaps" in problem

@@ -17,7 +17,7 @@ from flows.payments.money import Money
 from flows.payments.receipt import Dispute, Payment, ReceiptStatus
 from flows.payments.session import sessions_of, terms_of
 from flows.payments.unresolved import UnresolvedPayment, UnresolvedStatus
-from webapp.cli.operator import OWNER_CHARACTERS
+from webapp.operations.rows import OWNER_CHARACTERS
 from webapp.records.ids import tail_of
 
 _OPEN = (ReceiptStatus.OPEN, ReceiptStatus.REFUNDING, ReceiptStatus.DISPUTED)
