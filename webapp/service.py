@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -167,7 +166,7 @@ class Service:
             ),
             deliver=deliver,
             headline=_headline_of,
-            server=settings.brand.name or urlsplit(settings.url).netloc,
+            name=settings.brand.name,
             public_url=self.public_url,
         )
         self.clients = McpClients(self.elicitations, settings=policies, limits=limits)

@@ -42,11 +42,15 @@ def message_for(
     table: NotifyTable,
     *,
     headline: str,
-    server: str,
+    name: str | None,
     public_url: str,
 ) -> Message:
-    """Return the message of a row. `headline` is the question; `server` is the operator's name."""
-    server = "".join(filter(str.isprintable, server))[:NAME_CHARACTERS]
+    """Return the message of a row. `headline` is the question.
+
+    `name` is the operator's name for this server, or None.
+    """
+    said = asked.asked.server_title or asked.asked.server
+    server = name or in_a_line(said, at_most=NAME_CHARACTERS) or public_url
     approver = approver_of(asked)
     what = "Something waits for you" if approver is None else "A request waits for your approval"
     if row.is_escalation:

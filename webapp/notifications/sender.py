@@ -57,15 +57,19 @@ class Notifier:
         tables: NotifyTables,
         deliver: Deliver,
         headline: Callable[[Elicitation], str],
-        server: str,
+        name: str | None,
         public_url: str,
     ) -> None:
-        """`headline` returns a question for people. `server` is its name in messages."""
+        """`headline` returns a question for people.
+
+        `name` is the operator's name for this server; without it, messages name the server that
+        asks.
+        """
         self.tables = tables.by_name
         self._elicitations = elicitations
         self._deliver = deliver
         self._headline = headline
-        self._server = server
+        self._name = name
         self._public_url = public_url
         self._rates = Rates(
             burst=MESSAGES_AT_ONCE, every=BETWEEN_MESSAGES, clock=elicitations.clock
@@ -105,9 +109,10 @@ class Notifier:
 
     async def test(self, table: NotifyTable) -> list[tuple[str, str | None]]:
         """Send a test message to each address. Return each place, and why it failed or None."""
+        server = self._name or self._public_url
         message = Message(
-            title=f"Test message of {self._server}",
-            body=f"This is a test message of {self._server}. Nothing waits for you.",
+            title=f"Test message of {server}",
+            body=f"This is a test message of {server}. Nothing waits for you.",
         )
         found = list[tuple[str, str | None]]()
         for key, addresses in (("to", table.to), ("escalate_to", table.escalate_to)):
@@ -162,7 +167,7 @@ class Notifier:
             asked,
             table,
             headline=self._headline(asked),
-            server=self._server,
+            name=self._name,
             public_url=self._public_url,
         )
         why = await self._deliver(address, message)

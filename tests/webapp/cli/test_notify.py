@@ -29,7 +29,7 @@ async def test_test_message_goes_to_every_address_and_names_those_that_fail() ->
             "escalate_to, address 1: sent.",
         ]
         assert {message.title for _, message in sent.sent} == {
-            "Test message of 127.0.0.1:8765",
+            "Test message of http://127.0.0.1:8765",
         }
         sent.faults["chat://chat.example"] = ["HTTP 404"]
         with pytest.raises(CommandRefused) as refused:
