@@ -162,6 +162,7 @@ async def open_app(
             service.elicitations.tool_lists.notify_changes(),
             sweep(service),
             service.events.run(),
+            service.notifier.run(),
             collector.collect(),
             log_wrong_registrations(settings, outbound=outbound, clock=clock),
         )

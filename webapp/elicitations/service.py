@@ -46,11 +46,9 @@ class RunEnds(Protocol):
 
     async def due_with(self, values: Sequence[Value]) -> Sequence[Value]:
         """Return the callbacks to write together with these values."""
-        ...
 
     def wrote(self, rows: Sequence[Value]) -> None:
         """Receive the written callbacks, with their new versions."""
-        ...
 
 
 _log = logging.getLogger(__name__)
@@ -173,9 +171,12 @@ class Elicitations:
 
         A change that is decided in the meantime would lose the compare-and-set.
         """
+        await self._until_written(id)
+        return await self.get(id)
+
+    async def _until_written(self, id: str) -> None:
         while (has_ended := self._writing.get(id)) is not None:
             await has_ended.wait()
-        return await self.get(id)
 
     def _wake_for(self, value: Value) -> None:
         """Wake everything that waits for this written value."""
@@ -228,7 +229,7 @@ class Elicitations:
             Erased: The elicitation does not exist.
             Contended: Other writers were first too many times.
         """
-        if known is None and id in self._writing:
+        if known is None:
             await self._until_written(id)
         current = known or self.recent.get(id)
         is_read = current is None
