@@ -35,6 +35,7 @@ from webapp.identity.approvers import Approvers
 from webapp.identity.identity import Caller, Identity
 from webapp.identity.issuer import Issuer
 from webapp.identity.local_peer import LocalPeers
+from webapp.identity.operators import Operators
 from webapp.identity.pairing import Pairing
 from webapp.identity.sessions import Sessions
 from webapp.identity.sign_in import SigningIn
@@ -49,6 +50,7 @@ from webapp.kinds.rules import Rules
 from webapp.kinds.secret import SecretPage
 from webapp.kinds.url import Visits
 from webapp.limits import CallLimits
+from webapp.logs.memory_log import RecentLines
 from webapp.oauth.accounts import Accounts
 from webapp.payments.certificates import Certificates, Shelf
 from webapp.payments.events import Webhooks
@@ -92,6 +94,8 @@ class Service:
     sessions: Sessions
     signing_in: SigningIn | None
     pairing: Pairing
+    operators: Operators
+    recent_lines: RecentLines
     user_codes: UserCodes
     api_keys: ApiKeys
     press_limit: Rates
@@ -258,7 +262,7 @@ async def open_service(
             client=who.client,
             claim=who.claim,
             scopes=who.approvers_scopes,
-            wanted=who.approval.claims,
+            wanted=who.sign_in_claims,
             public_url=public_url,
             outbound=outbound,
             sessions=sessions,
@@ -330,6 +334,18 @@ async def open_service(
         sessions=sessions,
         signing_in=signing_in,
         pairing=pairing,
+        operators=Operators(
+            rules=who.operators,
+            counts_for=who.decides_after_sign_in,
+            identity=identity,
+            browser=browser,
+            tokens=tokens,
+            store=store,
+            public_url=public_url,
+            can_link=pairing.is_possible,
+            clock=clock,
+        ),
+        recent_lines=RecentLines(),
         user_codes=UserCodes(elicitations=elicitations, codes=codes),
         api_keys=ApiKeys(elicitations),
         press_limit=Rates(burst=PRESSES_AT_ONCE, every=BETWEEN_PRESSES, clock=clock),
