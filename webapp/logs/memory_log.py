@@ -7,7 +7,7 @@ line is made as `Events` makes every line: masked, cut, and without a token or a
 import copy
 import logging
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -49,7 +49,7 @@ class RecentLines(logging.Handler):
         return [line for line in self._lines if not line.ids.isdisjoint(ids)]
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def listening(self) -> Generator[None]:
         """Remember the lines that are logged during this block."""
         loggers = [logging.getLogger(name) for name in _LOGGERS]
         for logger in loggers:

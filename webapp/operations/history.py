@@ -55,7 +55,7 @@ class Gathered(NamedTuple):
     about: list[Found]
 
 
-class Stage(Struct, frozen=True, kw_only=True):
+class QuestionStage(Struct, frozen=True, kw_only=True):
     """A stage of a question. Without `at`, `says` tells whether the stage was reached."""
 
     name: str
@@ -335,7 +335,7 @@ async def _audited(service: Service, owner: str, ids: set[str]) -> AsyncIterator
 
 def stages_of(
     question: Elicitation, timeline: Sequence[TimelineRow], *, sent_at: datetime | None
-) -> list[Stage]:
+) -> list[QuestionStage]:
     """Return the eight stages of a question, from the store and the audit.
 
     `sent_at` is when this process showed the question to its client, if it knows that.
@@ -352,20 +352,20 @@ def stages_of(
     late = ", late" if question.is_late else ""
     away = "not needed: this server asks"
     return [
-        Stage(name="Asked", at=question.created_at),
-        Stage(name="Shown", at=sent_at, says="not recorded"),
-        Stage(name="Opened", at=opened, says=missing),
-        Stage(
+        QuestionStage(name="Asked", at=question.created_at),
+        QuestionStage(name="Shown", at=sent_at, says="not recorded"),
+        QuestionStage(name="Opened", at=opened, says=missing),
+        QuestionStage(
             name="Sent to the provider",
             at=attempts[-1].started_at if leaves and attempts else None,
             says=missing if leaves else away,
         ),
-        Stage(name="Returned", at=None, says=returned if leaves else away),
-        Stage(
+        QuestionStage(name="Returned", at=None, says=returned if leaves else away),
+        QuestionStage(
             name="Settled",
             at=question.settled_at,
             says=missing if question.settled_at is None else f"{question.status.value}{late}",
         ),
-        Stage(name="Claimed", at=spent, says="used by a call" if spent else claimed),
-        Stage(name="Delivered", at=question.delivered_at, says=missing),
+        QuestionStage(name="Claimed", at=spent, says="used by a call" if spent else claimed),
+        QuestionStage(name="Delivered", at=question.delivered_at, says=missing),
     ]

@@ -37,14 +37,12 @@ class Listed(Generic[T]):
 
 
 async def listed(
-    service: Service, kind: type[T], *, owner: str | None = None, status: str | None = None
+    service: Service, kind: type[T], *, owner: str | None = None, at_most: int = ROWS_AT_MOST
 ) -> Listed[T]:
     """Return the rows of this kind, of one owner or of all, with two reads of the store."""
     elicitations, found, unreadable = service.elicitations, list[T](), 0
-    records = await elicitations.store.list(
-        KINDS[kind], owner=owner, status=status, limit=ROWS_AT_MOST
-    )
-    await elicitations.owners.cache({each.owner for each in records}, at_most=ROWS_AT_MOST)
+    records = await elicitations.store.list(KINDS[kind], owner=owner, limit=at_most)
+    await elicitations.owners.cache({each.owner for each in records}, at_most=at_most)
     for number, record in enumerate(records, start=1):
         try:
             found.append(await elicitations.rows.open(record, kind))
@@ -52,7 +50,7 @@ async def listed(
             unreadable += 1
         if number % _OPENED_AT_ONCE == 0:
             await asyncio.sleep(0)  # others' requests
-    return Listed(rows=found, has_more=len(records) == ROWS_AT_MOST, unreadable=unreadable)
+    return Listed(rows=found, has_more=len(records) == at_most, unreadable=unreadable)
 
 
 def matches(text: str, pattern: str) -> bool:

@@ -41,6 +41,6 @@ def _masked(value: Any) -> Any:
                 for name, each in fields
             }
         case list():
-            return [_masked(each) for each in value]
+            return [_masked(each) for each in cast("list[object]", value)]
         case _:
             return value

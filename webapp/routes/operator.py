@@ -256,7 +256,7 @@ async def _entries(
     if found.has_more:
         notice = "The store has more rows than a page reads: choose a person, or use the command."
     elif found.unreadable:
-        notice = f"{found.unreadable} rows could not be read: restore an earlier backup."
+        notice = f"Rows that cannot be read: {found.unreadable}. Restore an earlier backup."
     return entries, notice
 
 

@@ -12,6 +12,7 @@ from flows.question import Asker, asking
 from tests.support.work import is_at_most
 from webapp.logs.events import FORMER_EVENTS, LETTERS_AT_MOST, Events, JsonEvents, mask_secrets
 from webapp.logs.lines import SOUGHT_SECONDS, WINDOW_SECONDS, Counted, Lines, LogSettings
+from webapp.logs.memory_log import LINES_AT_MOST, RecentLines
 
 
 def line(message: str, **extra: object) -> str:
@@ -209,3 +210,33 @@ def test_aborted_upload_is_logged_as_short_line() -> None:
     lines.close()
     (said,) = map(Events().format, written)
     assert said.endswith("ERROR mcp.server request.aborted")
+
+
+def test_line_with_id_links_to_operators_search() -> None:
+    record = logging.LogRecord("webapp", logging.WARNING, "", 1, "provider.failed", None, None)
+    vars(record)["id"] = "a b&c"
+    events = Events(search_url="https://tools.example.com/operator/search")
+    assert events.format(record).endswith(
+        " see=https://tools.example.com/operator/search?q=a%20b%26c"
+    )
+    assert "see=" not in Events().format(record)
+    del vars(record)["id"]
+    assert "see=" not in events.format(record)
+
+
+async def test_recent_lines_are_limited_masked_and_sought_by_id() -> None:
+    class Call:
+        hidden = ("a secret of the person",)
+
+    recent, log = RecentLines(), logging.getLogger("webapp.tests")
+    with recent.listening(), asking(cast("Asker", Call())):
+        for number in range(LINES_AT_MOST + 5):
+            log.warning("noted", extra={"id": f"e{number}"})
+        log.warning("failed: %s", "a secret of the person", extra={"error_id": "ab12"})
+        log.warning("without an id")
+    log.warning("noted", extra={"id": "later"})
+    assert recent.about(["e0", "later"]) == []
+    assert [line.id for line in recent.about(["e2003"])] == ["e2003"]
+    (failed,) = recent.about(["ab12"])
+    assert "a secret" not in failed.text
+    assert "failed: ***" in failed.text
