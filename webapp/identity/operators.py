@@ -57,11 +57,15 @@ class OperatorAccess(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorDecision:
-    """A decision about one request. `name` is the operator's audit name, `label` is for people."""
+    """A decision about one request.
+
+    `name` is the operator's audit name, `label` is for people, and `owner` is the tag for the log.
+    """
 
     access: OperatorAccess
     name: str = ""
     label: str = ""
+    owner: str = BY_LINK
 
 
 def link_address(tokens: Tokens, *, url: str, now: datetime) -> str:
@@ -113,10 +117,10 @@ class Operators:
                 label = "the operator of this computer"
                 return OperatorDecision(access=OperatorAccess.OPEN, name=BY_LINK, label=label)
             return OperatorDecision(access=OperatorAccess.LINK)
-        session = None if viewer is None else viewer.session
         if not self._rules.names_somebody:
             return OperatorDecision(access=OperatorAccess.HIDDEN)
-        if session is None:
+        session = None if viewer is None else viewer.session
+        if viewer is None or session is None:
             return OperatorDecision(access=OperatorAccess.SIGN_IN)
         if session.subject not in self._rules.subjects and self._marks.isdisjoint(session.claims):
             return OperatorDecision(access=OperatorAccess.HIDDEN)
@@ -126,6 +130,7 @@ class Operators:
             access=OperatorAccess.OPEN,
             name=f"{BY_LINK} {session.issuer}#{session.subject}",
             label=session.label,
+            owner=viewer.owner,
         )
 
     async def can_use(self, token: str, scope: Mapping[str, Any]) -> bool:

@@ -44,6 +44,7 @@ ERROR_NUMBER: Final = re.compile(r"[0-9a-f]{12}")  # the number on an error page
 LINK: Final = re.compile(r"(https?://\S+)/e/([\w.~-]+)")
 _SHORTEST: Final = 4
 _AUDITED_OPEN: Final = re.compile(r"audit \d+: elicitation opened.*")
+_UNTIMED: Final = "yes; the time is not recorded"
 _AWAY: Final = ("url", "account", "payment")  # pages from which the person leaves
 
 
@@ -60,7 +61,7 @@ class QuestionStage(Struct, frozen=True, kw_only=True):
 
     name: str
     at: datetime | None
-    says: str | None = None
+    says: str
 
 
 class TimelineRow(Struct, frozen=True, kw_only=True):
@@ -347,25 +348,20 @@ def stages_of(
     has_returned = leaves and bool(attempts) and attempts[-1].state is None
     missing = "not recorded" if question.status.is_final else "not yet"
     spent = next((row.at for row in timeline if row.what == "used by a call"), None)
-    claimed = missing if question.take is None else "claimed; the time is not recorded"
-    returned = "returned; the time is not recorded" if has_returned else missing
     late = ", late" if question.is_late else ""
-    away = "not needed: this server asks"
+    away = missing if leaves else "not needed: this server asks"
+    sent_away = attempts[-1].started_at if leaves and attempts else None
+
+    def stage(name: str, at: datetime | None, says: str = "", *, otherwise: str) -> QuestionStage:
+        return QuestionStage(name=name, at=at, says=otherwise if at is None else says)
+
     return [
-        QuestionStage(name="Asked", at=question.created_at),
-        QuestionStage(name="Shown", at=sent_at, says="not recorded"),
-        QuestionStage(name="Opened", at=opened, says=missing),
-        QuestionStage(
-            name="Sent to the provider",
-            at=attempts[-1].started_at if leaves and attempts else None,
-            says=missing if leaves else away,
-        ),
-        QuestionStage(name="Returned", at=None, says=returned if leaves else away),
-        QuestionStage(
-            name="Settled",
-            at=question.settled_at,
-            says=missing if question.settled_at is None else f"{question.status.value}{late}",
-        ),
-        QuestionStage(name="Claimed", at=spent, says="used by a call" if spent else claimed),
-        QuestionStage(name="Delivered", at=question.delivered_at, says=missing),
+        stage("Asked", question.created_at, otherwise=missing),
+        stage("Shown", sent_at, otherwise="not recorded"),
+        stage("Opened", opened, otherwise=missing),
+        stage("Sent to the provider", sent_away, otherwise=away),
+        stage("Returned", None, otherwise=_UNTIMED if has_returned else away),
+        stage("Settled", question.settled_at, f"{question.status.value}{late}", otherwise=missing),
+        stage("Claimed", spent, otherwise=missing if question.take is None else _UNTIMED),
+        stage("Delivered", question.delivered_at, otherwise=missing),
     ]

@@ -75,10 +75,7 @@ async def operator_record(
         **about_operator(page, operator, tab=name),
         title=f"{word_of(found).capitalize()} {tail_of(found)}",
         facts=(*_facts_of(page, found), *await _of_provider(page, found)),
-        stages=tuple(
-            Fact(label=one.name, at=one.at, text=one.says or "" if one.at is None else "")
-            for one in stages
-        ),
+        stages=tuple(Fact(label=one.name, at=one.at, text=one.says) for one in stages),
         timeline=tuple(
             Fact(label=event.why or "", text=event.what, at=event.at) for event in history.timeline
         ),
@@ -114,7 +111,7 @@ async def operator_act(
     operator = await known_operator(page)
     found = await _acted_on(page, name, id, act)
     page.must_be_form_about(_subject(found))
-    _log.warning("operator.acted", extra={"id": _id_of(found), "act": act})
+    _log.warning("operator.acted", extra={"id": _id_of(found), "act": act, "by": operator.owner})
     try:
         await _do(page, found, by=operator.name)
     except CommandRefused as refused:

@@ -53,6 +53,7 @@ from webapp.routes.decisions import (
 from webapp.routes.home import alive, home, ready, static
 from webapp.routes.links import allow, decline, go_on, live, show, show_user_code
 from webapp.routes.operator import operator_csv, operator_list, operator_search, send_search
+from webapp.routes.operator_access import HERE as OPERATOR
 from webapp.routes.operator_access import enter_operator, offer_operator
 from webapp.routes.operator_records import look_before_act, operator_act, operator_record
 from webapp.routes.own_pages import live_list
@@ -165,7 +166,8 @@ def own_routes(
             await nothing_to_begin(receive, send)
             return
         path: str = scope["path"]
-        if not (is_own := is_ours(path)) and served.has_route(scope):
+        is_off = path.startswith(OPERATOR) and not service.operators.is_on
+        if not (is_own := is_ours(path) and not is_off) and served.has_route(scope):
             # The author's own routes may complete questions: in trusted code, or with a return
             # token.
             with asking(service.completing):

@@ -7,10 +7,12 @@ from urllib.parse import quote
 
 import pytest
 from msgspec.structs import replace as replace_record
+from starlette.requests import Request
+from starlette.responses import Response
 
 from flows.elicitation.states import Elicitation, Status
-from tests.support.issuer import sign_in
-from tests.support.mcp_server import soon
+from tests.support.issuer import issuing, sign_in
+from tests.support.mcp_server import new_server, server_env, soon
 from tests.support.operating import (
     act,
     at,
@@ -19,10 +21,11 @@ from tests.support.operating import (
     filled,
     people,
 )
-from tests.support.paying import give_up
+from tests.support.paying import give_up, two_tabs
 from tests.support.service_env import plain_settings
 from tests.support.shop_env import REFUND, Shop, buying
 from tests.support.signed_in_people import signed_in_env
+from webapp.identity.operators import OperatorRules
 from webapp.operations.catalog import LISTS
 from webapp.operations.lists import listed
 from webapp.records.ids import tail_of
@@ -239,7 +242,8 @@ def test_operators_are_subjects_and_claims(
     text: str, subjects: set[str], claims: set[tuple[str, str]]
 ) -> None:
     rules = _operators(text)
-    assert (rules.subjects, rules.claims) == (subjects, claims)
+    assert rules.subjects == frozenset(subjects)
+    assert rules.claims == frozenset(claims)
     assert rules.names_somebody == bool(text)
 
 
@@ -292,3 +296,49 @@ async def test_data_keys_of_a_list_are_read_at_once(shop: Shop) -> None:
     owners.forget(None)
     await owners.cache(wanted[:1], at_most=100)  # one key is read when it is needed
     assert owners.cached(wanted[0]) is None
+
+
+async def test_timeline_shows_payment_that_came_late_and_twice_and_was_refunded(shop: Shop) -> None:
+    async with buying(shop) as buy:
+        earlier, latest = await two_tabs(shop, buy)
+        await give_up(shop, buy)
+        shop.line.is_down = True  # so that no checkout is closed when the question expires
+        shop.clock.tick(minutes=30)
+        await shop.sweep()
+        for tab in (earlier, latest):
+            await buy.person.press_there(tab, "card")
+        shop.line.is_down = False
+        await shop.tell_all()
+        shop.clock.tick(days=1)
+        await shop.sweep()
+    payments = await shop.payments()
+    assert len(payments) == 2
+    person = await entered(await shop.person(), shop.service)
+    (unused,) = [one for one in payments if one.status == "open"]
+    url = f"{shop.service.public_url}/operator/payments/{unused.id}/refund"
+    assert (await act(person, url)).status_code == 303
+    for sought in (payments[0].session, payments[1].payment_intent):
+        found = await at(person, shop.service, f"/search?q={sought}")
+        page = await person.visit(found.location or "")
+        timeline = page.text.partition("<h2>Timeline</h2>")[2].partition("<h2>Log</h2>")[0]
+        words = ("Continue pressed (2)", "accepted late", "webhook checkout.session.completed")
+        for said in (*words, "refunded 9.00 EUR", "paid twice"):
+            assert said in timeline, said
+        assert timeline.count("paid 9.00 EUR") == 2
+        assert "accepted, late" in page.text
+
+
+@pytest.mark.parametrize("operators", [None, OPS])
+async def test_route_of_author_at_operator_is_served_only_without_operators(
+    operators: OperatorRules | None,
+) -> None:
+    server = new_server("mcp")
+
+    @server.custom_route("/operator", methods=["GET"])
+    async def own(_: Request) -> Response:
+        return Response("the author's page")
+
+    options = {} if operators is None else {"operators": operators}
+    async with issuing() as issuer, server_env(server, who=issuer.who(**options)) as env:
+        page = await at(await env.person(), env.service, "")
+        assert (page.text == "the author's page") == (operators is None)
