@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, 
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast
@@ -295,6 +295,7 @@ class Resources(Protocol):
         """Return a client for a tool in a worker thread. Raises ElicitError on the event loop."""
         ...
 
+    def now(self) -> datetime: ...
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` on the event loop and block this worker thread until it is done."""
         ...

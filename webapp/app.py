@@ -156,7 +156,7 @@ async def open_app(
         loops = (
             listen(service.elicitations),
             service.running_tools.renew_leases(),
-            service.tool_lists.notify_changes(),
+            service.elicitations.tool_lists.notify_changes(),
             sweep(service),
             service.events.run(),
             collector.collect(),

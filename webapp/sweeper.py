@@ -62,12 +62,12 @@ async def fall_due(service: Service) -> int:
     """
     elicitations = service.elicitations
     now = elicitations.clock()
-    await service.webhook_log.write_counts()
+    await service.webhooks.log.write_counts()
     await service.events.look()
     records = await elicitations.store.due(now, hold=HOLD, limit=DUE_AT_ONCE)
     due = [each.due_at for each in records if each.due_at and each.kind != _EVENT]
     lag = max([(now - due_at).total_seconds() for due_at in due] or [0])
-    service.telemetry.observer.swept(at=now, lag_seconds=lag)
+    service.elicitations.telemetry.observer.swept(at=now, lag_seconds=lag)
     # All at once, so that a provider that does not answer delays no other record.
     async with asyncio.TaskGroup() as group:
         for record in records:
@@ -90,7 +90,7 @@ async def _head(service: Service) -> None:
 
 
 async def _look(service: Service, record: Record, now: datetime) -> None:
-    with working(f"sweep {record.kind}", tracer=service.telemetry.tracer):
+    with working(f"sweep {record.kind}", tracer=service.elicitations.telemetry.tracer):
         await _tried(service, record, now)
 
 

@@ -124,11 +124,11 @@ async def test_session_of_another_issuer_is_no_operator() -> None:
     async with signed_in_env(operators=OPS) as here:
         root = await here.env.person()
         await sign_in(root, await at(root, here.env.service, ""), "root")
-        name = here.env.service.sessions.cookie_name
+        name = here.env.service.identity.sessions.cookie_name
         cookie = root.browser.cookies[name]
     async with signed_in_env(operators=OPS) as other:
         thief = await other.env.person()
-        thief.browser.cookies.set(other.env.service.sessions.cookie_name, cookie)
+        thief.browser.cookies.set(other.env.service.identity.sessions.cookie_name, cookie)
         assert (await at(thief, other.env.service, "")).status == 403
 
 

@@ -86,7 +86,7 @@ def counting(service: Service) -> CountedStore:
     elicitations.store = counted
     elicitations.owners.store = counted
     elicitations.rows._store = counted
-    sessions: Any = service.sessions
+    sessions: Any = service.identity.sessions
     sessions._store = counted
     return counted
 

@@ -181,7 +181,7 @@ class CallUse:
             texts = _texts(content) if schema is None else secrets_in(schema, content)
             self.hidden.update(texts)
         elif traits.gives == "account" and isinstance(content, Mapping):
-            self.hidden.update(_texts(content.get("access_token")))
+            self.hidden.update(_texts([content.get("access_token"), content.get("dpop_key")]))
             self.accounts[digest] = str(content.get("connection"))
         elif traits.gives == "receipt" and isinstance(content, Mapping):
             self.has_paid = True

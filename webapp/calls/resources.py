@@ -6,6 +6,7 @@ stopped sharing the account. The old token cannot be taken back, but the tool ge
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flows.elicitation.calling_client import CallingClient
@@ -65,6 +66,9 @@ class OwnersReach:
         with reporting_errors():
             _must_be_a_thread()
         return self._outbound.sync_client(base_url=base_url, auth=auth)
+
+    def now(self) -> datetime:
+        return self._accounts.now()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         try:

@@ -29,7 +29,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 async def list_hooks(service: Service) -> Table[WebhookRow]:
     """List the webhooks of the last 30 days, the latest first, then the rejected ones."""
-    hooks, others = await service.webhook_log.webhooks(), await service.webhook_log.unverified()
+    hooks, others = await service.webhooks.log.webhooks(), await service.webhooks.log.unverified()
     return Table(
         rows=[*map(webhook_row, hooks), *map(rejected_row, others)],
         columns=COLUMNS,
@@ -61,6 +61,6 @@ async def replay_hook(service: Service, id: str) -> list[str]:
 
 
 async def _hook(service: Service, id: str) -> StoredWebhook:
-    there = {tail_of(hook): hook for hook in await service.webhook_log.webhooks()}
+    there = {tail_of(hook): hook for hook in await service.webhooks.log.webhooks()}
     found: StoredWebhook = the_one(id, there, what="webhook", shown_by="webhooks list")
     return found

@@ -120,6 +120,9 @@ class ServersReach:
             why="sync_client() works only in a tool that runs in a thread. Use account.client().",
         )
 
+    def now(self) -> NoReturn:
+        raise NotSupported("url", why="The server proves the account's key, not this program.")
+
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         work.close()
         raise NotSupported("url", why="This client has no blocking calls. Await the call.")

@@ -22,7 +22,7 @@ from flows.elicitation.states import LEASE, Elicitation, Json, Lease, Status
 from flows.errors import ElicitError, NotPossible
 from webapp.deadline import Clock, Steps, ticks_of
 from webapp.elicitations.cache import Cache
-from webapp.elicitations.changes import LISTED, OWNER_DATA, Changes
+from webapp.elicitations.changes import LISTED, OWNER_DATA, ToolLists
 from webapp.elicitations.plugins import Plugins
 from webapp.elicitations.retry import TRIES_AT_MOST, Contended, Erased, pause
 from webapp.elicitations.waiters import Changed, Waiter, Waiters
@@ -67,7 +67,7 @@ class Elicitations:
         self.high_water = rows.high_water = high_water or HighWater(store, clock=clock)
         self.read, self.holder, self.all = rows.read, rows.holder, rows.all
         self.recent = Cache()
-        self.changes = Changes()
+        self.tool_lists = ToolLists()
         # Called with the writes of other processes.
         self.subscribers: list[Callable[[Record], Awaitable[None]]] = []
         self.subscribed_kinds: set[str] = set()  # kinds for which subscribers get every write
@@ -135,7 +135,7 @@ class Elicitations:
             if isinstance(value, LISTED):
                 self.waiters.wake_lists(value.owner)
             if isinstance(value, OWNER_DATA):
-                self.changes.report(value.owner)
+                self.tool_lists.report(value.owner)
             elif isinstance(value, Elicitation):
                 if self.recent.store(value):
                     self.waiters.wake(value)

@@ -15,6 +15,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
@@ -170,27 +171,16 @@ class Outbound:
         """
         is_authors = to is not None and not to.is_operators
         operation = str(getattr(talk, "__name__", _FETCH)).strip("_")
+        send = partial(
+            self.send,
+            is_authors=is_authors,
+            operation=operation,
+            provider=OTHER if is_authors or to is None else to.provider.name,
+        )
         try:
-            request = next(talk)
-            while True:
-                try:
-                    reply = await self.send(
-                        request,
-                        is_authors=is_authors,
-                        operation=operation,
-                        provider=OTHER if is_authors or to is None else to.provider.name,
-                    )
-                except (httpx.HTTPError, Failed) as error:
-                    request = talk.throw(error)
-                else:
-                    request = talk.send(reply)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
+            return await led(talk, send)
         except httpx.HTTPError as error:
             raise Failed(f"{type(error).__name__} while talking to the other server.") from error
-        finally:
-            talk.close()
 
     async def send(
         self,
@@ -269,6 +259,28 @@ class Outbound:
             if url.scheme != "https" or not _is_public(address):
                 _log.warning("outbound.not_public", extra={"host": url.host, "port": port})
                 raise Failed(_NOT_PUBLIC)
+
+
+async def led(talk: Talk[T], send: Callable[[httpx.Request], Awaitable[httpx.Response]]) -> T:
+    """Send the talk's requests, pass it the replies or the errors, and return its result.
+
+    Raises:
+        Failed: `send` or the talk raised it. Or httpx.HTTPError, if the talk does not handle it.
+    """
+    try:
+        request = next(talk)
+        while True:
+            try:
+                reply = await send(request)
+            except (httpx.HTTPError, Failed) as error:
+                request = talk.throw(error)
+            else:
+                request = talk.send(reply)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        talk.close()
 
 
 async def _body_of(reply: httpx.Response, at_most: int) -> bytes:

@@ -13,16 +13,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 import httpx
 
 from flows.errors import Failed
-from flows.oauth.discovery import Metadata, read_metadata
+from flows.oauth.discovery import Metadata, discover
 from flows.oauth.provider import Provider
 from flows.oauth.requests import get
 from flows.oauth.responses import keys_of
 from webapp.deadline import Clock
+from webapp.http.client import led
 
 # Sends one request without following redirects. Raises Failed or httpx.HTTPError.
 Fetch: TypeAlias = Callable[[httpx.Request], Awaitable[httpx.Response]]
@@ -158,7 +158,7 @@ class Issuer:
             self._known = known
 
     async def _read(self) -> _Known:
-        metadata = await self._read_metadata()
+        metadata = await led(discover(self.provider), self._fetch)
         if metadata.jwks is None:
             raise Failed(
                 f"The metadata of {self.provider.label} has no jwks_uri, so the server cannot "
@@ -168,15 +168,6 @@ class Issuer:
         if not keys:
             raise Failed(f"The key set of {self.provider.label} has no usable keys.")
         return _Known(metadata=metadata, keys=keys, fetched_at=self._clock(), number=self._begun)
-
-    async def _read_metadata(self) -> Metadata:
-        """Fetch the metadata from the address of OpenID Connect, or else of RFC 8414, 3.1."""
-        reply = await self._get(self.url.rstrip("/") + "/.well-known/openid-configuration")
-        if reply.status_code == 404:
-            parts = urlsplit(self.url)
-            path = "/.well-known/oauth-authorization-server" + parts.path.rstrip("/")
-            reply = await self._get(f"{parts.scheme}://{parts.netloc}{path}")
-        return read_metadata(reply, self.provider)
 
     async def _get(self, url: str) -> httpx.Response:
         return await self._fetch(get(url, provider=self.provider))

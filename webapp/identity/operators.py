@@ -88,7 +88,6 @@ class Operators:
         tokens: Tokens,
         store: Store,
         public_url: str,
-        can_link: bool,
         clock: Clock,
     ) -> None:
         self._rules = rules
@@ -101,7 +100,7 @@ class Operators:
         self._is_https = public_url.startswith("https:")
         self._clock = clock
         self.cookie_name = cookie_name(public_url, of="operator")
-        self.can_link = can_link
+        self.can_link = identity.pairing.is_possible
 
     @property
     def is_on(self) -> bool:

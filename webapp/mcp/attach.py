@@ -20,6 +20,7 @@ from mcp.shared.exceptions import MCPError
 from flows.elicitation.tool_call import ToolCall, must_be_no_others_name
 from flows.errors import InvalidArguments, StoreUnavailable
 from flows.kinds.gate import arguments_text
+from webapp.calls.call import Call
 from webapp.elicitations.retry import Erased
 from webapp.http.connection import ClientConnection, ClientConnections
 from webapp.http.exchange import client_connection_of
@@ -93,7 +94,7 @@ def attach(
     mask_tool_logs()
     # A HostedServer may start again: the earlier middleware belongs to a closed service.
     parts[:] = [part for part in parts if not isinstance(part, Middleware | InTraceOfRequest)]
-    if service.telemetry.tracer is not None:
+    if service.elicitations.telemetry.tracer is not None:
         parts.insert(0, InTraceOfRequest())
     ours = Middleware(
         server, service, issuer=issuer, connections=connections or ClientConnections()
@@ -187,7 +188,7 @@ class Middleware:
             return await self._tasks.create(leg)
         watched = service.clients.patience.watch(caller, connection)
         is_cancel_explicit = context.request is None or context.protocol_version < MODERN
-        with working(tracer=service.telemetry.tracer, call=call.leg):
+        with working(tracer=service.elicitations.telemetry.tracer, call=call.leg):
             try:
                 result = await service.running_tools.run(
                     call, leg.body, connection, is_cancel_explicit=is_cancel_explicit
@@ -252,7 +253,8 @@ class Middleware:
         if task is not None:
             presenter = task.presents(presenter)
         run_id = run_id or chain.run_id or (None if going_on is None else going_on.run_id)
-        call = service.call(
+        call = Call(
+            service,
             caller,
             ToolCall(
                 server=self._server.name,
@@ -302,7 +304,7 @@ class Middleware:
         if caller.is_anonymous and caller.by_code and not declared.shows(by_code=True):
             return replace(caller, refusal=_FORMS_NEEDED)
         if caller.is_anonymous and caller.by_code and scope is not None:
-            wait = self._service.anonymous_limit.allow(address_key(scope))
+            wait = self._service.identity.anonymous_limit.allow(address_key(scope))
             return replace(caller, refusal=str(TooOften(wait))) if wait else caller
         return caller
 

@@ -31,7 +31,7 @@ from flows.oauth.connection import Claim, Connection, disconnect, lapse
 from flows.oauth.discovery import discover
 from flows.oauth.provider import Client, Provider
 from flows.oauth.refresh import RefreshTokenGone, Renewed, needs_refresh, refresh, refreshed
-from flows.oauth.requests import ask, asked_who, get
+from flows.oauth.requests import Access, ask_as, asked_who, get
 from flows.oauth.revocation import revoke
 from flows.oauth.token_errors import TokenRefused, is_operators_fault
 from webapp.deadline import Deadline
@@ -272,7 +272,7 @@ class AccessTokens:
 
     async def _is_refused_by_api(self, client: Client, claimed: Connection) -> bool:
         try:
-            return await self._outbound.run(_is_refused(client, claimed), to=client)
+            return await self._outbound.run(_is_refused(client, claimed, now=self._now), to=client)
         except Exception as error:  # noqa: BLE001 - the edge of a task
             _log_failure(error, "account.not_proven", claimed)
             return False
@@ -419,16 +419,17 @@ def _revocation_kind(provider: Provider) -> Talk[str | None]:
     return None if found.revoke is None else "form"
 
 
-def _is_refused(client: Client, connection: Connection) -> Talk[bool]:
+def _is_refused(client: Client, connection: Connection, *, now: datetime) -> Talk[bool]:
     """Ask the provider for the access token's person, and return True if the reply is 401."""
-    provider, token = client.provider, connection.access_token
+    provider = client.provider
+    access = Access(token=connection.access_token, key=connection.dpop_key, now=now)
     if provider.person is not None:
-        reply = yield from asked_who(provider, provider.person, token=token)
+        reply = yield from asked_who(provider, provider.person, access=access)
         return reply is not None and reply.status_code == 401
     userinfo = (yield from discover(provider)).userinfo if provider.discovers else None
     if userinfo is None:
         return False
-    reply = yield from ask(get(userinfo, provider=provider, token=token), provider)
+    reply = yield from ask_as(access, get(userinfo, provider=provider), provider)
     return reply.status_code == 401
 
 

@@ -134,7 +134,7 @@ async def show_user_code(page: NamedDependency[PageRequest], token: FromPath[str
     browser = service.browser.hash_of(page.cookies)
     if elicitation.is_by_code and browser is not None and code is None:
         with suppress(NotAllowed, NotPossible):  # the page says why
-            await service.user_codes.bind(elicitation.id, browser=browser)
+            await service.identity.user_codes.bind(elicitation.id, browser=browser)
     return see_other(f"/e/{token}")
 
 

@@ -158,7 +158,7 @@ def own_routes(
     It answers from our routes, or lets the served application answer if only that has the path.
     """
     parts = {"service": service, "answers": answers, "served": served}
-    tracer, has_warned = service.telemetry.tracer, False
+    tracer, has_warned = service.elicitations.telemetry.tracer, False
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
         nonlocal has_warned

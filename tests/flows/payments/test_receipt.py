@@ -1,7 +1,7 @@
 """Receipts: spent or refunded once, never both."""
 
 from collections.abc import Callable, Coroutine
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import httpx
@@ -58,6 +58,9 @@ class Desk:
 
     def sync_client(self, *, base_url: str, auth: httpx.Auth) -> httpx.Client:
         raise AssertionError("a receipt calls nobody itself")
+
+    def now(self) -> datetime:
+        return NOON
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         raise AssertionError(work)
