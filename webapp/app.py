@@ -138,6 +138,8 @@ async def open_app(
                 telemetry=telemetry,
             )
         )
+        if service.operators.is_on:
+            stack.enter_context(service.recent_lines.listening())
         if built is not None:
             built(service)
         served: HostedApplication = HostedApplication(users.application)

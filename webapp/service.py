@@ -30,11 +30,13 @@ from webapp.http.rate_limit import Rates
 from webapp.identity.approvers import owners_of_people
 from webapp.identity.identity import Identity
 from webapp.identity.issuer import Issuer
+from webapp.identity.operators import Operators
 from webapp.identity.sign_in import SigningIn
 from webapp.identity.users import Users
 from webapp.kinds.page_kind import said_in
 from webapp.kinds.registry import Kinds, OwnKind
 from webapp.limits import CallLimits
+from webapp.logs.memory_log import RecentLines
 from webapp.notifications.delivery import Deliver, deliver
 from webapp.notifications.sender import Notifier
 from webapp.notifications.tables import NotifyTables
@@ -117,12 +119,23 @@ class Service:
                 client=who.client,
                 claim=who.claim,
                 scopes=who.approvers_scopes,
-                wanted=who.approval.claims,
+                wanted=who.sign_in_claims,
                 public_url=settings.url,
                 outbound=outbound,
                 sessions=self.identity.sessions,
                 clock=clock,
             )
+        self.operators = Operators(
+            rules=who.operators,
+            counts_for=who.decides_after_sign_in,
+            identity=self.identity,
+            browser=self.browser,
+            tokens=tokens,
+            store=store,
+            public_url=settings.url,
+            clock=clock,
+        )
+        self.recent_lines = RecentLines()
         self.kinds = Kinds(
             settings, self.elicitations, outbound=outbound, identity=self.identity, own=kinds
         )
