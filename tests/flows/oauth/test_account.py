@@ -6,6 +6,7 @@ import dataclasses
 import json
 import pickle
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from datetime import datetime
 from typing import Any, TypeVar
 
 import httpx
@@ -16,8 +17,10 @@ from mcp.server.mcpserver.utilities.func_metadata import func_metadata
 
 from flows.elicitation.states import Json
 from flows.oauth.account import Account, BearerAuth, account_of
+from tests.support.clock import NOON
 
 T = TypeVar("T")
+
 KEY = "gho_the_key_itself"
 CONTENT: dict[str, Any] = {
     "provider": "github",
@@ -57,6 +60,12 @@ class Wire:
             follow_redirects=True,
             transport=httpx.MockTransport(self._send),
         )
+
+    def now(self) -> datetime:
+        return NOON
+
+    async def invalidate(self, connection: str, refused: str) -> None:
+        raise AssertionError(connection)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
